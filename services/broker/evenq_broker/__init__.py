@@ -1,0 +1,1 @@
+"""evenq_broker: one of evenq's programs. `core` decides, `loops` do, `rpc` speaks."""

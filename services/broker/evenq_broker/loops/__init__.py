@@ -1,0 +1,1 @@
+"""What this program does: the loops that carry out what `core` decides."""

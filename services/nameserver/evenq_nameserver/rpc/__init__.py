@@ -1,0 +1,1 @@
+"""What this program says: transport-neutral handlers, bytes in, bytes out."""

@@ -1,0 +1,36 @@
+"""The nouns of a message queue: plain values, no behaviour but their own rules. Pure: no clock, no I/O, no wire.
+
+Every room above speaks in these words; `evenq.wire.convert` turns them into protobuf and back.
+"""
+
+from evenq.model.group import GroupConfig, MessageModel, StartFrom
+from evenq.model.message import Message, ReceivedMessage
+from evenq.model.names import group_problem, topic_problem
+from evenq.model.offsets import LogOffset, QueueOffset
+from evenq.model.queue import MessageQueue
+from evenq.model.route import BrokerAddress, BrokerRoute, QueueCounts, TopicRoute
+from evenq.model.subscription import FilterExpression, FilterType, Subscription
+from evenq.model.topic import MessageType, Permission, TopicConfig
+
+__all__ = [
+    "BrokerAddress",
+    "BrokerRoute",
+    "FilterExpression",
+    "FilterType",
+    "GroupConfig",
+    "LogOffset",
+    "Message",
+    "MessageModel",
+    "MessageQueue",
+    "MessageType",
+    "Permission",
+    "QueueCounts",
+    "QueueOffset",
+    "ReceivedMessage",
+    "StartFrom",
+    "Subscription",
+    "TopicConfig",
+    "TopicRoute",
+    "group_problem",
+    "topic_problem",
+]

@@ -1,0 +1,46 @@
+"""What a consumer group is configured to be."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from evenq.model.names import group_problem
+
+__all__ = ["GroupConfig", "MessageModel", "StartFrom"]
+
+
+class MessageModel(StrEnum):
+    """CLUSTERING: a message goes to one member. BROADCASTING: to every member (TQ-8)."""
+
+    CLUSTERING = "CLUSTERING"
+    BROADCASTING = "BROADCASTING"
+
+
+class StartFrom(StrEnum):
+    """Where a group without progress starts to read a queue (RB-42)."""
+
+    LAST = "LAST"
+    FIRST = "FIRST"
+    TIMESTAMP = "TIMESTAMP"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """One consumer group, the same on every broker of the cluster."""
+
+    name: str
+    group_id: int
+    """Numeric, per broker, never reused."""
+    ordered: bool = False
+    """True: FIFO delivery, blocked by message group."""
+    max_attempts: int = 17
+    """Total deliveries before the dead-letter topic, 1 .. 1000 (RD-3: 16 retries)."""
+    start_from: StartFrom = StartFrom.LAST
+    strategy: str = ""
+    """Allocate strategy for QueryAssignment (AVG, AVG_BY_CIRCLE ...); empty: every member gets every broker."""
+
+    def __post_init__(self) -> None:
+        problem = group_problem(self.name)
+        if problem:
+            raise ValueError(problem)
+        if not 1 <= self.max_attempts <= 1000:
+            raise ValueError(f"group {self.name} asks for {self.max_attempts} attempts, the range is 1 to 1000")

@@ -1,0 +1,50 @@
+"""The rules for names of topics, groups, brokers and clients. Names never become paths; files are named by numeric ids.
+
+The alphabet is the one of RocketMQ 5 (`^[%a-zA-Z0-9_-]+$`), so that its SDKs and ours refuse the same names.
+"""
+
+import re
+
+TOPIC_LENGTH_MAX = 127  # RocketMQ 5, topic name
+GROUP_LENGTH_MAX = 120  # RocketMQ 5, consumer group name
+BROKER_LENGTH_MAX = 127
+CLIENT_LENGTH_MAX = 255
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+RESERVED_TOPICS = frozenset({SCHEDULE_TOPIC, "TBW102", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
+
+_LEGAL = re.compile(r"[%a-zA-Z0-9_-]+\Z")
+
+__all__ = ["broker_problem", "group_problem", "is_system_topic", "topic_problem"]
+
+
+def topic_problem(name: str) -> str | None:
+    """What is wrong with a topic name, as a sentence; None if it is legal."""
+    return _problem("topic name", name, TOPIC_LENGTH_MAX)
+
+
+def group_problem(name: str) -> str | None:
+    """What is wrong with a consumer group name, as a sentence; None if it is legal."""
+    return _problem("consumer group name", name, GROUP_LENGTH_MAX)
+
+
+def broker_problem(name: str) -> str | None:
+    """What is wrong with a broker name; `room@name` is legal for the machine-room strategies (AL-15)."""
+    return _problem("broker name", name.replace("@", "-"), BROKER_LENGTH_MAX)
+
+
+def is_system_topic(name: str) -> bool:
+    """True for topics that only the broker itself may write or create."""
+    return name in RESERVED_TOPICS or name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+
+def _problem(what: str, name: str, length_max: int) -> str | None:
+    if not name:
+        return f"the {what} is empty; give 1 to {length_max} characters of letters, digits, '%', '_' and '-'"
+    if len(name) > length_max:
+        return f"the {what} has {len(name)} characters, the limit is {length_max}"
+    if not _LEGAL.match(name):
+        return f"the {what} {name!r} holds a character outside letters, digits, '%', '_' and '-'"
+    return None

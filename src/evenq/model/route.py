@@ -1,0 +1,77 @@
+"""Where a topic lives: the answer of a nameserver (RT-1 to RT-7)."""
+
+from dataclasses import dataclass
+
+from evenq.model.queue import MessageQueue
+from evenq.model.topic import MessageType, Permission
+
+__all__ = ["BrokerAddress", "BrokerRoute", "QueueCounts", "TopicRoute"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BrokerAddress:
+    """One way to reach a broker."""
+
+    listener: str
+    """Name of the listener: `default`, `internal`, `external` ..."""
+    host: str
+    port: int
+
+    @property
+    def target(self) -> str:
+        """`host:port`, as gRPC channels take it."""
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRoute:
+    """One live broker of the cluster. Identity is the name, never the address."""
+
+    broker_name: str
+    broker_id: int
+    """0 = master (RT-4)."""
+    cluster: str
+    epoch: int
+    """Leader epoch; the highest one seen for a name wins."""
+    addresses: tuple[BrokerAddress, ...]
+    """At least one; the first is the default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueCounts:
+    """A topic on one broker name (RT-3)."""
+
+    broker_name: str
+    read_queues: int
+    write_queues: int
+    permission: Permission
+    message_type: MessageType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRoute:
+    """A topic on all brokers that serve it, in ascending broker name."""
+
+    topic: str
+    version: int
+    """Grows with each change of the topic's route at one nameserver."""
+    queues: tuple[QueueCounts, ...]
+    brokers: tuple[BrokerRoute, ...]
+
+    def readable(self) -> list[MessageQueue]:
+        """The message queues consumers read, sorted."""
+        return [
+            MessageQueue(self.topic, counts.broker_name, queue_id)
+            for counts in self.queues
+            if counts.permission.readable
+            for queue_id in range(counts.read_queues)
+        ]
+
+    def writable(self) -> list[MessageQueue]:
+        """The message queues producers write, sorted."""
+        return [
+            MessageQueue(self.topic, counts.broker_name, queue_id)
+            for counts in self.queues
+            if counts.permission.writable
+            for queue_id in range(counts.write_queues)
+        ]

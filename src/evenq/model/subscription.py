@@ -1,0 +1,37 @@
+"""What a consumer wants of a topic."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["FilterExpression", "FilterType", "Subscription"]
+
+
+class FilterType(StrEnum):
+    """TAG: `a || b`, `*` for all. SQL: a SQL92 subset over properties."""
+
+    TAG = "TAG"
+    SQL = "SQL"
+
+
+@dataclass(frozen=True, slots=True)
+class FilterExpression:
+    """Which messages of a topic a consumer wants."""
+
+    expression: str = "*"
+    type: FilterType = FilterType.TAG
+
+    @property
+    def tags(self) -> frozenset[str] | None:
+        """The wanted tags; None means every message."""
+        wanted = frozenset(tag for part in self.expression.split("||") if (tag := part.strip()))
+        return None if not wanted or "*" in wanted else wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One topic of a consumer with its filter. All members of a group must have the same ones (RG-8)."""
+
+    topic: str
+    filter: FilterExpression = FilterExpression()
+    version: int = 0
+    """Ms since the epoch of the last change of assignment (RG-6)."""

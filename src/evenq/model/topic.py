@@ -1,0 +1,61 @@
+"""What a topic is configured to be."""
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+from evenq.model.names import topic_problem
+
+__all__ = ["MessageType", "Permission", "TopicConfig"]
+
+
+class MessageType(StrEnum):
+    """The kind of messages a topic takes; MIXED takes the first four."""
+
+    NORMAL = "NORMAL"
+    FIFO = "FIFO"
+    DELAY = "DELAY"
+    TRANSACTION = "TRANSACTION"
+    LITE = "LITE"
+    PRIORITY = "PRIORITY"
+    MIXED = "MIXED"
+
+
+class Permission(IntEnum):
+    """What clients may do with a topic's queues on one broker (numbers of the v2 protocol)."""
+
+    NONE = 1
+    READ = 2
+    WRITE = 3
+    READ_WRITE = 4
+
+    @property
+    def readable(self) -> bool:
+        """True if consumers may read."""
+        return self in {Permission.READ, Permission.READ_WRITE}
+
+    @property
+    def writable(self) -> bool:
+        """True if producers may write."""
+        return self in {Permission.WRITE, Permission.READ_WRITE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """One topic on one broker. Read and write counts are equal but for a resize in steps (RT-8)."""
+
+    name: str
+    topic_id: int
+    """Numeric, per broker, never reused: the folder name of its consume queues."""
+    message_type: MessageType = MessageType.NORMAL
+    read_queues: int = 4
+    """Queues consumers read, 1 .. 4096; RT-6 gives the default of 4."""
+    write_queues: int = 4
+    permission: Permission = Permission.READ_WRITE
+
+    def __post_init__(self) -> None:
+        problem = topic_problem(self.name)
+        if problem:
+            raise ValueError(problem)
+        for count in (self.read_queues, self.write_queues):
+            if not 1 <= count <= 4096:
+                raise ValueError(f"topic {self.name} asks for {count} queues, the range is 1 to 4096")

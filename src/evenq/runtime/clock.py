@@ -1,0 +1,85 @@
+"""Time as an argument. `SystemClock` is made in each program's `__main__` and handed down; tests hand in a `FakeClock`."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from typing import Protocol
+
+__all__ = ["Clock", "FakeClock", "SystemClock"]
+
+
+class Clock(Protocol):
+    """What code may know about time."""
+
+    def now_ms(self) -> int:
+        """Wall time, ms since the epoch. May jump; only for what people and other machines read."""
+        ...
+
+    def monotonic_ms(self) -> int:
+        """Time that never goes back, ms from an arbitrary start. For deadlines and durations."""
+        ...
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        """Wait at least `duration_ms`; 0 or less yields to the loop once."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        await asyncio.sleep(max(0.0, duration_ms / 1000))
+
+
+class FakeClock:
+    """A clock that moves only when told, for tests. `advance` wakes what is due, in order of time."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._wall = now_ms
+        self._monotonic = 0
+        self._count = 0
+        self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
+
+    def now_ms(self) -> int:
+        return self._wall
+
+    def monotonic_ms(self) -> int:
+        return self._monotonic
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._count += 1
+        heapq.heappush(self._sleepers, (self._monotonic + max(0, int(duration_ms)), self._count, future))
+        await future
+
+    async def advance(self, duration_ms: int) -> None:
+        """Move both clocks on, waking each sleeper at its own time."""
+        target = self._monotonic + duration_ms
+        while True:
+            await self._settle()
+            if not self._sleepers or self._sleepers[0][0] > target:
+                break
+            due, _, future = heapq.heappop(self._sleepers)
+            self._wall += max(0, due - self._monotonic)
+            self._monotonic = max(due, self._monotonic)
+            if not future.done():
+                future.set_result(None)
+        self._wall += target - self._monotonic
+        self._monotonic = target
+        await self._settle()
+
+    def jump_wall(self, delta_ms: int) -> None:
+        """Set the wall clock forward or back without any time passing."""
+        self._wall += delta_ms
+
+    async def _settle(self) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)

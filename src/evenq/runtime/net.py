@@ -1,0 +1,39 @@
+"""The network as an argument: calls by address, method path and encoded bytes.
+
+`evenq.wire.net.GrpcNet` is the real one; the simulator and unit tests hand in their own. A failed call raises
+`evenq.errors.ConnectionFailed` (nobody answered), `RequestTimeout` (no answer in time) or `Unauthorized`; what the answer itself
+says is the caller's business, because every response of ours carries a status inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Protocol
+
+__all__ = ["Net"]
+
+
+class Net(Protocol):
+    """Ways to call another process."""
+
+    async def unary(
+        self, address: str, method: str, request: bytes, *, timeout_ms: int, metadata: Mapping[str, str] | None = None
+    ) -> bytes:
+        """One request, one answer. `method` is `/package.Service/Rpc`."""
+        ...
+
+    def stream(
+        self,
+        address: str,
+        method: str,
+        requests: AsyncIterator[bytes] | bytes,
+        *,
+        timeout_ms: int | None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[bytes]:
+        """Open a stream: one request (bytes) or many (iterator), many answers. Closing the iterator cancels the call."""
+        ...
+
+    async def close(self) -> None:
+        """End all channels."""
+        ...

@@ -1,0 +1,110 @@
+"""What a handler is, without any word of gRPC.
+
+Handlers take the request's bytes and an `RpcContext`, return (or yield) the response's bytes and raise `evenq.errors`. The door
+(`evenq.serving.door`) calls them; another front could, without a change in any handler. Every call has an `Access` row from the
+first day: a server that is given an `Rpc` without one does not exist, because the field has no default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+__all__ = ["Access", "Action", "Bidi", "Kind", "Resource", "Rpc", "RpcContext", "ServerStream", "Unary"]
+
+
+class RpcContext:
+    """What is known about one call beside its request."""
+
+    __slots__ = ("__dict__", "_metadata", "deadline_ms", "method", "peer")
+
+    def __init__(
+        self, method: str, metadata: Sequence[tuple[str, str | bytes]], peer: str, deadline_ms: int | None
+    ) -> None:
+        self.method = method
+        self.peer = peer
+        """`host:port` of the caller, for logs and the member tables."""
+        self.deadline_ms = deadline_ms
+        """Monotonic ms (of the server's Clock) at which the caller stops waiting; None: it waits for ever."""
+        self._metadata = metadata
+
+    @cached_property
+    def headers(self) -> dict[str, str]:
+        """Request metadata with lower-case names; binary values are left out."""
+        return {key: value for key, value in self._metadata if isinstance(value, str)}
+
+    @property
+    def client_id(self) -> str:
+        """`x-mq-client-id`, or empty."""
+        return self.headers.get("x-mq-client-id", "")
+
+    @property
+    def language(self) -> str:
+        """`x-mq-language` in upper case: JAVA, GO, CPP, DOTNET, RUST, PYTHON, HTTP (Node.js), or empty."""
+        return self.headers.get("x-mq-language", "").upper()
+
+    @property
+    def namespace(self) -> str:
+        """`x-mq-namespace`, or empty; only counts where the request's resource has none (wire contract 2.4)."""
+        return self.headers.get("x-mq-namespace", "")
+
+
+class Kind(StrEnum):
+    """Who streams."""
+
+    UNARY = "unary"
+    SERVER_STREAM = "server_stream"
+    BIDI = "bidi"
+
+
+class Resource(StrEnum):
+    """What a call touches, for the access decision."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    TOPIC_AND_GROUP = "topic_and_group"
+    CLUSTER = "cluster"
+    CLIENT = "client"
+    BROKER = "broker"
+    NONE = "none"
+
+
+class Action(StrEnum):
+    """What a call does to it."""
+
+    PUBLISH = "publish"
+    CONSUME = "consume"
+    DESCRIBE = "describe"
+    CREATE = "create"
+    DELETE = "delete"
+    OPERATE = "operate"
+    INTERNAL = "internal"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One row of the access table."""
+
+    resource: Resource
+    action: Action
+
+
+Unary = Callable[[bytes, RpcContext], Awaitable[bytes]]
+ServerStream = Callable[[bytes, RpcContext], AsyncIterator[bytes]]
+Bidi = Callable[[AsyncIterator[bytes], RpcContext], AsyncIterator[bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rpc:
+    """One call a server answers."""
+
+    method: str
+    """`/package.Service/Rpc`."""
+    kind: Kind
+    handler: Unary | ServerStream | Bidi
+    response: type[Any]
+    """Generated class of the response; its `status` field (if it has one) carries an `evenq.errors.Error` back to the caller."""
+    access: Access

@@ -1,0 +1,1 @@
+"""The wire: generated stubs, conversion between model and protobuf, errors and codes, and the gRPC client seam."""
