@@ -1,0 +1,58 @@
+"""Between plain numbers and protobuf's time fields.
+
+Called by whoever fills or reads a message; protobuf times stop here, everywhere else a time is an integer count of
+milliseconds. Our messages live in a private descriptor pool (`stubs/pool.py`), so a `Timestamp` or `Duration` from
+`google.protobuf` cannot be put into them. It need not be: a field of message type exists as soon as it is touched, and
+is filled in place.
+
+    set_ms(message.system_properties.born_timestamp, now_ms)
+    ms_of(message.system_properties.born_timestamp)
+
+Reading does not make a field present; an absent one reads as 0, so ask `HasField` where that matters. The parameters
+are protocols, therefore the functions also take the classes of protobuf's default pool.
+"""
+
+from typing import Protocol
+
+__all__ = ["Moment", "duration_ms_of", "ms_of", "set_duration_ms", "set_ms"]
+
+NANOS_PER_MS = 1_000_000
+
+
+class Moment(Protocol):
+    """A `Timestamp` or a `Duration` of any pool."""
+
+    seconds: int
+    nanos: int
+
+    def SetInParent(self) -> None: ...  # noqa: N802  protobuf's name
+
+
+def set_ms(timestamp: Moment, ms: int) -> None:
+    """Set a Timestamp field to `ms` since the epoch. The field is present afterwards, also for 0."""
+    seconds, rest = divmod(ms, 1000)  # the rest is never negative, which is the rule for a Timestamp
+    _fill(timestamp, seconds, rest)
+
+
+def ms_of(timestamp: Moment) -> int:
+    """Milliseconds since the epoch, rounded down. 0 if the field is absent."""
+    return timestamp.seconds * 1000 + timestamp.nanos // NANOS_PER_MS
+
+
+def set_duration_ms(duration: Moment, ms: int) -> None:
+    """Set a Duration field to `ms`. The field is present afterwards, also for 0."""
+    seconds, rest = divmod(abs(ms), 1000)
+    sign = -1 if ms < 0 else 1  # both parts of a Duration have the same sign
+    _fill(duration, sign * seconds, sign * rest)
+
+
+def duration_ms_of(duration: Moment) -> int:
+    """Milliseconds, rounded towards zero. 0 if the field is absent."""
+    nanos = duration.seconds * 1_000_000_000 + duration.nanos
+    return nanos // NANOS_PER_MS if nanos >= 0 else -(-nanos // NANOS_PER_MS)
+
+
+def _fill(moment: Moment, seconds: int, ms: int) -> None:
+    moment.seconds = seconds
+    moment.nanos = ms * NANOS_PER_MS
+    moment.SetInParent()
