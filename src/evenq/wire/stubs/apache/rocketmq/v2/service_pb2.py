@@ -89,8 +89,25 @@ _FILE = (
     b'\x01(\t\x12\x1f\n\x12thread_stack_trace\x18\x02 \x01(\tH\x00\x88\x01\x01B\x15\n\x13_thread_stack_trace"S\n\x14Ver'
     b'ifyMessageCommand\x12\r\n\x05nonce\x18\x01 \x01(\t\x12,\n\x07message\x18\x02 \x01(\x0b2\x1b.apache.rocketmq.v2.Me'
     b'ssage"$\n\x13VerifyMessageResult\x12\r\n\x05nonce\x18\x01 \x01(\t"*\n\x19ReconnectEndpointsCommand\x12\r\n\x05non'
-    b'ce\x18\x01 \x01(\t2\x8d\x01\n\x10MessagingService\x12y\n\x14SyncLiteSubscription\x12/.apache.rocketmq.v2.SyncLite'
-    b'SubscriptionRequest\x1a0.apache.rocketmq.v2.SyncLiteSubscriptionResponseb\x06proto3'
+    b'ce\x18\x01 \x01(\t2\xaa\x0e\n\x10MessagingService\x12[\n\nQueryRoute\x12%.apache.rocketmq.v2.QueryRouteRequest'
+    b'\x1a&.apache.rocketmq.v2.QueryRouteResponse\x12X\n\tHeartbeat\x12$.apache.rocketmq.v2.HeartbeatRequest\x1a%.apach'
+    b"e.rocketmq.v2.HeartbeatResponse\x12^\n\x0bSendMessage\x12&.apache.rocketmq.v2.SendMessageRequest\x1a'.apache.rock"
+    b'etmq.v2.SendMessageResponse\x12j\n\x0fQueryAssignment\x12*.apache.rocketmq.v2.QueryAssignmentRequest\x1a+.apache.'
+    b'rocketmq.v2.QueryAssignmentResponse\x12i\n\x0eReceiveMessage\x12).apache.rocketmq.v2.ReceiveMessageRequest\x1a*.a'
+    b'pache.rocketmq.v2.ReceiveMessageResponse0\x01\x12[\n\nAckMessage\x12%.apache.rocketmq.v2.AckMessageRequest\x1a&.a'
+    b'pache.rocketmq.v2.AckMessageResponse\x12\x9a\x01\n\x1fForwardMessageToDeadLetterQueue\x12:.apache.rocketmq.v2.For'
+    b'wardMessageToDeadLetterQueueRequest\x1a;.apache.rocketmq.v2.ForwardMessageToDeadLetterQueueResponse\x12`\n\x0bPul'
+    b"lMessage\x12&.apache.rocketmq.v2.PullMessageRequest\x1a'.apache.rocketmq.v2.PullMessageResponse0\x01\x12a\n\x0cUp"
+    b"dateOffset\x12'.apache.rocketmq.v2.UpdateOffsetRequest\x1a(.apache.rocketmq.v2.UpdateOffsetResponse\x12X\n\tGetOf"
+    b'fset\x12$.apache.rocketmq.v2.GetOffsetRequest\x1a%.apache.rocketmq.v2.GetOffsetResponse\x12^\n\x0bQueryOffset\x12'
+    b"&.apache.rocketmq.v2.QueryOffsetRequest\x1a'.apache.rocketmq.v2.QueryOffsetResponse\x12g\n\x0eEndTransaction\x12)"
+    b'.apache.rocketmq.v2.EndTransactionRequest\x1a*.apache.rocketmq.v2.EndTransactionResponse\x12[\n\tTelemetry\x12$.a'
+    b'pache.rocketmq.v2.TelemetryCommand\x1a$.apache.rocketmq.v2.TelemetryCommand(\x010\x01\x12\x82\x01\n\x17NotifyClie'
+    b'ntTermination\x122.apache.rocketmq.v2.NotifyClientTerminationRequest\x1a3.apache.rocketmq.v2.NotifyClientTerminat'
+    b'ionResponse\x12\x82\x01\n\x17ChangeInvisibleDuration\x122.apache.rocketmq.v2.ChangeInvisibleDurationRequest\x1a3.'
+    b'apache.rocketmq.v2.ChangeInvisibleDurationResponse\x12d\n\rRecallMessage\x12(.apache.rocketmq.v2.RecallMessageReq'
+    b'uest\x1a).apache.rocketmq.v2.RecallMessageResponse\x12y\n\x14SyncLiteSubscription\x12/.apache.rocketmq.v2.SyncLit'
+    b'eSubscriptionRequest\x1a0.apache.rocketmq.v2.SyncLiteSubscriptionResponseb\x06proto3'
 )
 
 DESCRIPTOR = _pool.load(_FILE, __name__, globals())
