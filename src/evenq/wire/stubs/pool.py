@@ -26,7 +26,8 @@ POOL = descriptor_pool.DescriptorPool()
 
 def load(serialized: bytes, module: str, names: dict[str, Any]) -> FileDescriptor:
     """Add one file to the pool, and its messages, enums and enum values to `names`, the globals of `module`.
-    The files it imports must have been loaded before."""
+    The files it imports must have been loaded before.
+    """
     file: FileDescriptor = POOL.AddSerializedFile(serialized)
     for name, enum in file.enum_types_by_name.items():
         names[name] = EnumTypeWrapper(enum)
