@@ -115,7 +115,8 @@ class ScanRequest(_Message):
 
     @builtins.property
     def queue(self) -> _evenq_v1_common.Queue: ...
-    to: builtins.int
+    start: builtins.int
+    end: builtins.int
     block_bytes: builtins.int
     @builtins.property
     def filter(self) -> _evenq_v1_common.Filter: ...
@@ -125,14 +126,14 @@ class ScanRequest(_Message):
         self,
         *,
         queue: _evenq_v1_common.Queue | None = ...,
-        to: builtins.int | None = ...,
+        start: builtins.int | None = ...,
+        end: builtins.int | None = ...,
         block_bytes: builtins.int | None = ...,
         filter: _evenq_v1_common.Filter | None = ...,
         group: builtins.str | None = ...,
-        **named_like_a_keyword: Any,
     ) -> None: ...
     def HasField(self, field_name: Literal["queue", "filter"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["queue", "from", "to", "block_bytes", "filter", "group"]) -> None: ...
+    def ClearField(self, field_name: Literal["queue", "start", "end", "block_bytes", "filter", "group"]) -> None: ...
 
 class ScanBlock(_Message):
     DESCRIPTOR: Descriptor

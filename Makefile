@@ -1,0 +1,83 @@
+# evenq: `make` lists the targets. Clone to green is `make dev check`.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
+JAVA = $$($(BIN)/python tools/java_home.py)
+
+.PHONY: help dev protos fmt lint type arch tidy test sim integration compat chaos helm kubernetes spark docs bench up demo check clean
+
+help: ## list the targets
+	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "evenq needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "python3 -m venv failed; on Debian: apt-get install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group dev -e ".[server,spark,kubernetes]"
+	@touch $@
+
+dev: $(VENV)/.ready ## make .venv with everything in it, pinned
+
+protos: dev ## generate the stubs again from protos/
+	$(BIN)/python tools/gen_protos.py
+
+fmt: dev ## format the code
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix --quiet .
+
+lint: dev ## ruff, formatting included
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+type: dev ## mypy, strict
+	$(BIN)/mypy
+
+arch: dev ## who imports whom
+	$(BIN)/lint-imports
+
+tidy: dev ## sizes, names, stale stubs
+	$(BIN)/python tools/tidy.py && $(BIN)/python tools/gen_protos.py --check
+
+test: dev ## unit, spec and short simulation: under a minute; then the real servers on loopback
+	$(BIN)/pytest -q -n auto tests/unit tests/spec tests/sim
+	$(BIN)/pytest -q tests/integration
+
+sim: dev ## seeded simulation: make sim SEEDS=200
+	$(BIN)/pytest -q tests/sim
+
+integration: dev ## real processes on loopback
+	$(BIN)/pytest -q tests/integration
+
+compat: dev ## the official Python SDK against ours
+	$(BIN)/pytest -q tests/compat
+
+chaos: dev ## kill -9 while the checker watches: make chaos ROUNDS=20
+	EVENQ_TEST_ROUNDS=$(or $(ROUNDS),20) $(BIN)/pytest -q tests/chaos
+
+helm: dev ## the chart, rendered and validated
+	$(BIN)/pytest -q tests/helm -m "not kubernetes"
+
+kubernetes: dev ## install the chart on a real one-node Kubernetes and break a pod
+	$(BIN)/pytest -q tests/helm -m kubernetes
+
+spark: dev ## a real Spark reads a real broker
+	JAVA_HOME=$(JAVA) $(BIN)/pytest -q tests/spark
+
+docs: dev ## every command of the docs, run
+	$(BIN)/pytest -q tests/docs
+
+bench: dev ## ours beside its floor, in one run
+	$(BIN)/python benchmarks/run.py
+
+up: dev ## a local cluster in one command
+	$(BIN)/evenq up
+
+demo: dev ## the whole job: a year of flights, a group that changes, two Spark jobs, every figure compared
+	JAVA_HOME=$(JAVA) $(BIN)/python -m evenq.cli.demo
+
+check: dev lint type arch tidy test compat helm spark docs ## all that CI runs
+	EVENQ_TEST_ROUNDS=2 $(BIN)/pytest -q tests/chaos
+
+clean: ## remove what make made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache dist build .demo
