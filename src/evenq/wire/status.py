@@ -1,0 +1,147 @@
+"""The one table between the classes of `evenq.errors` and the codes of `apache.rocketmq.v2.Code`.
+
+Servers call `status_of` to answer, clients call `error_of` on what came back. The codes themselves stand at the
+classes; here is which class a code means, which errors must not be told to a stranger, which codes are never sent,
+and what Rust's SDK gets instead of the codes that it does not know (wire contract 10).
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from evenq import errors
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+
+__all__ = ["CLASS_OF_CODE", "INTERNAL", "NEVER_SENT", "OK", "check", "code_for", "error_of", "status_of"]
+
+OK = 20000
+
+CLASS_OF_CODE: dict[int, type[errors.Error]] = {
+    kind.code: kind
+    for kind in (
+        errors.BadRequest,
+        errors.IllegalAccessPoint,
+        errors.IllegalTopic,
+        errors.IllegalGroup,
+        errors.IllegalMessageTag,
+        errors.IllegalMessageKey,
+        errors.IllegalMessageGroup,
+        errors.IllegalPropertyKey,
+        errors.InvalidTransactionId,
+        errors.IllegalMessageId,
+        errors.IllegalFilterExpression,
+        errors.IllegalInvisibleTime,
+        errors.IllegalDeliveryTime,
+        errors.InvalidReceiptHandle,
+        errors.MessageTypeConflict,
+        errors.UnrecognizedClientType,
+        errors.MessageCorrupted,
+        errors.ClientIdRequired,
+        errors.IllegalOffset,
+        errors.InvalidClientProperties,
+        errors.Unauthorized,
+        errors.Forbidden,
+        errors.NotFound,
+        errors.MessageNotFound,
+        errors.TopicNotFound,
+        errors.GroupNotFound,
+        errors.OffsetNotFound,
+        errors.RequestTimeout,
+        errors.PayloadTooLarge,
+        errors.BodyTooLarge,
+        errors.BodyEmpty,
+        errors.PreconditionFailed,
+        errors.TooManyRequests,
+        errors.PropertiesTooLarge,
+        errors.InternalError,
+        errors.HaNotAvailable,
+        errors.NotImplementedYet,
+        errors.ConnectionFailed,
+        errors.PersistenceTimeout,
+        errors.Unsupported,
+    )
+}
+"""What a client raises for a code. `StoreFull` shares 42900 with `TooManyRequests` and arrives as the latter."""
+
+NEVER_SENT = frozenset(
+    {
+        0,  # CODE_UNSPECIFIED
+        20000,  # OK and
+        30000,  # MULTIPLE_RESULTS are not errors: handlers write them
+        40018,  # ILLEGAL_POLLING_TIME: a short deadline makes a short poll (wire contract 9.3)
+        40020,  # ILLEGAL_LITE_TOPIC and
+        42901,  # LITE_TOPIC_QUOTA_EXCEEDED and
+        42902,  # LITE_SUBSCRIPTION_QUOTA_EXCEEDED wait for lite topics
+        40200,  # PAYMENT_REQUIRED: reserved
+        43100,  # REQUEST_HEADER_FIELDS_TOO_LARGE: gRPC itself refuses
+        50000,  # INTERNAL_ERROR: reserved, 50001 is sent
+        50402,  # SLAVE_PERSISTENCE_TIMEOUT waits for replicas
+        50501,  # VERSION_UNSUPPORTED: reserved
+        50502,  # VERIFY_FIFO_MESSAGE_UNSUPPORTED and
+        60000,  # FAILED_TO_CONSUME_MESSAGE are sent by clients
+    }
+)
+
+INTERNAL: tuple[type[errors.Error], ...] = (
+    errors.StorePoisoned,
+    errors.StoreCorrupted,
+    errors.StoreLocked,
+    errors.SettingsError,
+    errors.PortInUse,
+    errors.InvalidTransition,
+)
+"""Errors whose text names files, ports or histories: a caller gets InternalError with an id, the log the text."""
+
+RUST_KNOWS = {
+    40019: 40000,
+    40020: 40000,
+    40021: 40000,
+    40404: 40400,
+    41302: 40000,
+    42901: 42900,
+    42902: 42900,
+}
+"""Rust's SDK 5.0.0 panics on codes that its older proto lacks, so it gets an older one of the same family."""
+
+_FAMILIES: tuple[tuple[int, int, type[errors.Error]], ...] = (
+    (40000, 40100, errors.BadRequest),
+    (40100, 40200, errors.Unauthorized),
+    (40200, 40400, errors.Forbidden),
+    (40400, 40500, errors.NotFound),
+    (40800, 40900, errors.RequestTimeout),
+    (41300, 41400, errors.PayloadTooLarge),
+    (42800, 42900, errors.PreconditionFailed),
+    (42900, 43000, errors.TooManyRequests),
+    (43100, 43200, errors.BadRequest),
+    (50100, 50200, errors.NotImplementedYet),
+    (50402, 50500, errors.PersistenceTimeout),
+    (50500, 50600, errors.Unsupported),
+)
+
+
+def code_for(code: int, language: str = "") -> int:
+    """The code that a client of this language (`RpcContext.language`) understands in place of `code`."""
+    return RUST_KNOWS.get(code, code) if language == "RUST" else code
+
+
+def status_of(error: errors.Error, language: str = "") -> definition_pb2.Status:
+    """What to answer for an error. `language` is `RpcContext.language`; it matters for RUST only."""
+    code = cast("definition_pb2.Code.ValueType", code_for(error.code, language))
+    return definition_pb2.Status(code=code, message=error.message)
+
+
+def error_of(code: int, message: str) -> errors.Error:
+    """What to raise for an answer that is not OK. A code that no class has becomes the class of its family."""
+    kind = CLASS_OF_CODE.get(code)
+    if kind is not None:
+        return kind(message)
+    for low, high, family in _FAMILIES:
+        if low <= code < high:
+            return family(f"{message} (code {code})")
+    return errors.InternalError(f"{message} (code {code})")
+
+
+def check(status: definition_pb2.Status) -> None:
+    """Raise the error that the status stands for, if it does. OK and MULTIPLE_RESULTS pass."""
+    if status.code not in {20000, 30000}:
+        raise error_of(status.code, status.message)
