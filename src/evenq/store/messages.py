@@ -1,0 +1,77 @@
+"""The messages that go into a store and come out of it. The store never looks inside `head` and `system`.
+
+`Append` is a `StoredMessage` whose place is not known yet: once stored, the same object serves hot reads, so nothing is copied.
+Neither may be changed after it was handed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+__all__ = ["Append", "Dispatched", "ReadResult", "StoredMessage"]
+
+Dispatched = tuple[int, int, int]
+"""Topic id, queue id, and the queue's new maximum: what became consumable."""
+
+
+class StoredMessage:
+    """One message with its place."""
+
+    __slots__ = (
+        "born_ms", "head", "log_offset", "queue_id", "queue_offset", "store_ms", "system", "tag_hash", "topic_id",
+    )  # fmt: skip
+
+    def __init__(
+        self, topic_id: int, queue_id: int, queue_offset: int, log_offset: int, born_ms: int, store_ms: int, tag_hash: int,
+        head: bytes, system: bytes,
+    ) -> None:  # fmt: skip
+        self.topic_id = topic_id
+        self.queue_id = queue_id
+        self.queue_offset = queue_offset
+        self.log_offset = log_offset
+        self.born_ms = born_ms
+        self.store_ms = store_ms
+        self.tag_hash = tag_hash
+        self.head = head
+        self.system = system
+
+    def __repr__(self) -> str:
+        place = f"{self.topic_id}/{self.queue_id}@{self.queue_offset}"
+        return f"{type(self).__name__}({place}, log {self.log_offset}, {len(self.head)}+{len(self.system)} bytes)"
+
+
+class Append(StoredMessage):
+    """One message to store. `append` fills queue_offset, log_offset and store_ms (-1 until then)."""
+
+    __slots__ = ()
+
+    def __init__(self, topic_id: int, queue_id: int, tag_hash: int, born_ms: int, head: bytes, system: bytes) -> None:
+        self.topic_id = topic_id
+        self.queue_id = queue_id
+        self.tag_hash = tag_hash
+        self.born_ms = born_ms
+        self.head = head
+        self.system = system
+        self.queue_offset = -1
+        self.log_offset = -1
+        self.store_ms = -1
+
+
+class ReadResult:
+    """What a read found. `next_offset` is behind the messages that the tag filter left out too."""
+
+    __slots__ = ("max_offset", "messages", "min_offset", "next_offset")
+
+    def __init__(self, messages: list[StoredMessage], next_offset: int, min_offset: int, max_offset: int) -> None:
+        self.messages = messages
+        self.next_offset = next_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+
+    def __repr__(self) -> str:
+        return f"ReadResult({len(self.messages)} messages, next {self.next_offset} of {self.min_offset}..{self.max_offset})"
+
+
+OnState = Callable[[int, bytes], None]
+OnSnapshot = Callable[[bytes], None]
+OnDispatched = Callable[[list[Dispatched]], None]

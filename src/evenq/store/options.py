@@ -1,0 +1,108 @@
+"""What a store can be told, and what it counts.
+
+`StoreOptions` are plain values; the broker maps its settings on them. `StoreStats` are plain integers that the loop thread adds to and
+the metrics collector reads at scrape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["FlushMode", "StoreOptions", "StoreStats"]
+
+
+class FlushMode(StrEnum):
+    """When an append is safe (CL-5)."""
+
+    ASYNC = "async"
+    """Written to the page cache: survives the end of the process; a power loss costs at most one flush interval."""
+    SYNC = "sync"
+    """Confirmed by fdatasync, one for all appends that wait (group commit): survives a power loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """Limits and habits of one store."""
+
+    segment_bytes: int = 1 << 30
+    """Size of one commit-log file (CL-2). The memory engine takes 16 MiB unless told otherwise."""
+    flush: FlushMode = FlushMode.ASYNC
+    """When an append is answered."""
+    flush_interval_ms: int = 500
+    """Longest time that written bytes stay unsynced in ASYNC mode."""
+    flush_bytes: int = 4 << 20
+    """Unsynced bytes that start a sync before the interval is over, in ASYNC mode."""
+    checkpoint_interval_ms: int = 5_000
+    """How often consume queue entries go to their files and the checkpoint moves on."""
+    checkpoint_entries: int = 100_000
+    """Consume queue entries kept only in memory that start a checkpoint before its interval is over."""
+    append_queue_max: int = 32_768
+    """Appended records that may wait for the writer; over it TooManyRequests."""
+    append_bytes_max: int = 128 << 20
+    """Appended bytes that may wait for the writer; over it TooManyRequests."""
+    cache_bytes: int = 32 << 20
+    """Newest messages kept in memory for hot reads."""
+    disk_free_min_bytes: int = 64 << 20
+    """Free bytes under which messages are refused (StoreFull). Not used by the memory engine."""
+    disk_used_max_ratio: float = 0.90
+    """Share of the disk in use over which messages are refused. State records go on into the reserve."""
+    memory_bytes_max: int = 1 << 30
+    """Size of the memory engine's disk."""
+    open_files_max: int = 256
+    """Files kept open for reading."""
+    read_threads: int = 2
+    """Threads for reads that miss the memory."""
+
+    def __post_init__(self) -> None:
+        if not 4096 <= self.segment_bytes <= 1 << 31:
+            raise ValueError(f"segment_bytes {self.segment_bytes} is outside 4096..{1 << 31}; 1073741824 is usual")
+        for name in (
+            "flush_interval_ms",
+            "flush_bytes",
+            "append_queue_max",
+            "append_bytes_max",
+            "checkpoint_interval_ms",
+            "checkpoint_entries",
+            "memory_bytes_max",
+            "open_files_max",
+            "read_threads",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)} is under 1")
+        if not 0 < self.disk_used_max_ratio <= 1:
+            raise ValueError(f"disk_used_max_ratio {self.disk_used_max_ratio} is outside 0..1; 0.9 is usual")
+
+
+@dataclass(slots=True)
+class StoreStats:
+    """Counters of one store since it was opened, and a few sizes. Written by the loop thread only."""
+
+    messages: int = 0
+    """Messages appended and safe."""
+    states: int = 0
+    """State records appended and safe."""
+    bytes: int = 0
+    """Log bytes written and safe, headers included."""
+    batches: int = 0
+    """Groups the writer wrote."""
+    fsyncs: int = 0
+    """Syncs of the commit log."""
+    log_bytes: int = 0
+    """Size of the log now: its end less its start."""
+    log_end: int = 0
+    """First free log offset behind what is safe."""
+    log_synced: int = 0
+    """Log offset up to which the disk confirmed."""
+    waiting: int = 0
+    """Records that wait for the writer now."""
+    cache_bytes: int = 0
+    """Bytes of the hot cache now."""
+    refused: int = 0
+    """Appends refused: full, overloaded or poisoned."""
+    cold_reads: int = 0
+    """Reads that needed the disk."""
+    recovered_records: int = 0
+    """Records that recovery scanned at the start."""
+    recovered_cut_bytes: int = 0
+    """Bytes of a torn tail that recovery cut off at the start."""
