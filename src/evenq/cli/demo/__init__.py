@@ -1,0 +1,1 @@
+"""`make demo`: a year of flights through a real cluster, every figure compared with the file."""
