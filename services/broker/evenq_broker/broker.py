@@ -1,0 +1,264 @@
+"""The broker's composition: one object that owns the state and is handed to every handler and loop.
+
+`app.py` makes it, calls `open` (store, journal replay), binds the door, then `start` (loops) with the addresses that clients
+are told, and `close` at the end. Everything runs on one asyncio loop, so there are no locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any
+
+from evenq.errors import GroupNotFound, IllegalGroup, IllegalTopic, TooManyRequests, TopicNotFound
+from evenq.model import BrokerAddress, GroupConfig, MessageType, StartFrom, TopicConfig
+from evenq.model.names import RESERVED_TOPICS, group_problem, topic_problem
+from evenq.runtime.clock import Clock
+from evenq.runtime.net import Net
+from evenq.runtime.tasks import spawn
+from evenq.serving.rpc import Rpc
+from evenq.store import MessageStore
+from evenq_broker.core.delivery import Progress
+from evenq_broker.core.group_table import GroupTable
+from evenq_broker.core.handles import Handles
+from evenq_broker.core.journal import GroupPut, GroupRemoved, TopicPut, TopicRemoved
+from evenq_broker.core.locks import LockTable
+from evenq_broker.core.members import MemberTable
+from evenq_broker.core.polls import PollTable
+from evenq_broker.core.routes import RouteTable
+from evenq_broker.core.topics import TopicTable
+from evenq_broker.loops.journal import Journal
+from evenq_broker.loops.peers import ClusterLink
+from evenq_broker.loops.polls import Waiting
+from evenq_broker.settings import Settings
+from evenq_broker.stats import Stats
+
+__all__ = ["Broker"]
+
+
+class Broker:
+    """The state of one broker."""
+
+    store: MessageStore
+    """Open between `open` and `close`."""
+    handles: Handles
+    """Makes and reads receipt handles; its key is part of the journal."""
+
+    def __init__(self, settings: Settings, *, clock: Clock, rng: random.Random, net: Net) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.rng = rng
+        self.net = net
+        self.stats = Stats()
+        self.topics = TopicTable()
+        self.groups = GroupTable()
+        self.progress = Progress(inflight_max=settings.inflight_max)
+        self.members = MemberTable()
+        self.locks = LockTable()
+        self.routes = RouteTable()
+        self.polls = PollTable(polls_max=settings.polls_max)
+        self.waiting = Waiting(self)
+        self.journal = Journal(self)
+        self.cluster = ClusterLink(self)
+        self.addresses: tuple[BrokerAddress, ...] = ()
+        """What clients are told, the default listener first; set by `start`."""
+        self.started_ms = clock.now_ms()
+        """Wall time of the start, ms since the epoch."""
+        self._started_monotonic = clock.monotonic_ms()
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._creating: dict[str, asyncio.Future[None]] = {}
+        self.failed: asyncio.Future[BaseException] | None = None
+        """Done with the error when a loop that should never end did; `app.py` then stops the process."""
+
+    def now_ms(self) -> int:
+        """Ms since the epoch that never jump while the process lives: for deadlines that are also journalled (D10)."""
+        return self.started_ms + self.clock.monotonic_ms() - self._started_monotonic
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    async def open(self) -> None:
+        """Open the store and rebuild the state. Raises StoreLocked, StoreCorrupted."""
+        from evenq_broker.loops.opening import open_store
+
+        await open_store(self)
+
+    async def start(self, addresses: Sequence[BrokerAddress]) -> None:
+        """Start the loops. `addresses`: what clients are told, the default listener first."""
+        self.addresses = tuple(addresses)
+        self.failed = asyncio.get_running_loop().create_future()
+        self.waiting.start()
+        self.journal.start()
+        await self.cluster.start()
+
+    async def close(self) -> None:
+        """End polls and loops, flush, close the store. Idempotent."""
+        self.waiting.close()
+        await self.cluster.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        await self.journal.close()
+        if hasattr(self, "store"):
+            await self.store.close()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
+        """Start a loop that lives as long as the broker; its unexpected end ends the process (`failed`)."""
+        task = spawn(coroutine, name=name)
+        self._tasks.append(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        if task in self._tasks:
+            self._tasks.remove(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if self.failed is not None and not self.failed.done():
+            self.failed.set_result(error)
+
+    def rpcs(self) -> list[Rpc]:
+        """Every call this broker answers."""
+        from evenq_broker.rpc import admin, admin_v2, data, groups, messaging, routing, telemetry
+
+        modules = (messaging, telemetry, routing, admin_v2, data, groups, admin)
+        return [rpc for module in modules for rpc in module.rpcs(self)]
+
+    async def wait_for_growth(self, queues: Iterable[tuple[int, int, int]], timeout_ms: int) -> bool:
+        """Wait until one of `queues` (topic id, queue id, known maximum) has grown past it; False after `timeout_ms`."""
+        return await self.waiting.for_growth(queues, timeout_ms)
+
+    # ------------------------------------------------------------------------------------------------ topics and groups
+
+    async def ensure_topic(self, name: str, *, message_type: MessageType | None = None) -> TopicConfig:
+        """The topic, created on every broker if that is allowed.
+
+        Raises IllegalTopic, and TopicNotFound if it does not exist and topics are not created automatically.
+        """
+        topic = self.topics.get(name)
+        if topic is not None:
+            return topic
+        self._check_topic_name(name)
+        if not self.settings.auto_create_topics:
+            raise TopicNotFound(
+                f"no topic {name!r} on broker {self.settings.broker_name}; create it with `evenq topic create {name}`"
+            )
+        kind = message_type or MessageType.NORMAL
+        await self._once(f"topic {name}", self.cluster.create_topic_everywhere(name, message_type=kind))
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = await self.create_topic(name, message_type=kind)
+        return topic
+
+    async def create_topic(
+        self, name: str, *, message_type: MessageType = MessageType.NORMAL, queues: int = 0, system: bool = False
+    ) -> TopicConfig:
+        """Create or widen a topic HERE; durable when it returns. An existing one keeps its type and is never narrowed.
+
+        `queues` 0 = the default. Raises IllegalTopic and TooManyRequests (table full).
+        """
+        self._check_topic_name(name, system=system)
+        old = self.topics.get(name)
+        wanted = queues or (old.write_queues if old else self.settings.default_queues)
+        if not 1 <= wanted <= 4096:
+            raise IllegalTopic(f"topic {name} asks for {wanted} queues, the range is 1 to 4096")
+        if old is not None and old.write_queues >= wanted:
+            return old
+        if old is None and len(self.topics) >= self.settings.topics_max:
+            raise TooManyRequests(f"this broker has {len(self.topics)} topics, the limit is topics_max")
+        topic = TopicConfig(
+            name=name,
+            topic_id=old.topic_id if old else self.topics.next_id(),
+            message_type=old.message_type if old else message_type,
+            read_queues=max(wanted, old.read_queues if old else 0),
+            write_queues=wanted,
+        )
+        self.topics.put(topic)
+        await self.journal.record(TopicPut(topic))
+        return topic
+
+    async def delete_topic(self, name: str) -> None:
+        """Forget a topic HERE, with every group's progress on it; durable when it returns. Unknown: nothing."""
+        topic = self.topics.remove(name)
+        if topic is None:
+            return
+        self.progress.forget_topic(topic.topic_id)
+        self.stats.forget_topic(topic.topic_id)
+        self.waiting.wake_topic(topic.topic_id)
+        await self.journal.record(TopicRemoved(topic.topic_id))
+
+    async def ensure_group(self, name: str) -> GroupConfig:
+        """The group, created if that is allowed. Raises IllegalGroup and GroupNotFound."""
+        group = self.groups.get(name)
+        if group is not None:
+            return group
+        problem = group_problem(name)
+        if problem:
+            raise IllegalGroup(problem)
+        if not self.settings.auto_create_groups:
+            raise GroupNotFound(
+                f"no consumer group {name!r} on broker {self.settings.broker_name}; "
+                f"create it with `evenq group create {name}`"
+            )
+        return await self.create_group(name)
+
+    async def create_group(
+        self,
+        name: str,
+        *,
+        ordered: bool = False,
+        max_attempts: int = 0,
+        strategy: str = "",
+        start_from: StartFrom | None = None,
+    ) -> GroupConfig:
+        """Create a group HERE, or give an existing one these settings; durable when it returns. 0 or None = the default."""
+        problem = group_problem(name)
+        if problem:
+            raise IllegalGroup(problem)
+        old = self.groups.get(name)
+        if old is None and len(self.groups) >= self.settings.groups_max:
+            raise TooManyRequests(f"this broker has {len(self.groups)} groups, the limit is groups_max")
+        try:
+            group = GroupConfig(
+                name=name,
+                group_id=old.group_id if old else self.groups.next_id(),
+                ordered=ordered,
+                max_attempts=max_attempts or self.settings.default_group_max_attempts,
+                start_from=start_from or StartFrom(self.settings.default_start_from),
+                strategy=strategy,
+            )
+        except ValueError as error:
+            raise IllegalGroup(str(error)) from error
+        if group != old:
+            self.groups.put(group)
+            await self.journal.record(GroupPut(group))
+        return group
+
+    async def delete_group(self, name: str) -> None:
+        """Forget a group HERE, with its progress; durable when it returns. Unknown: nothing."""
+        group = self.groups.remove(name)
+        if group is None:
+            return
+        self.progress.forget_group(group.group_id)
+        self.stats.forget_group(group.group_id)
+        await self.journal.record(GroupRemoved(group.group_id))
+
+    def _check_topic_name(self, name: str, *, system: bool = False) -> None:
+        problem = topic_problem(name)
+        if problem is None and name in RESERVED_TOPICS and not system:
+            problem = f"the topic name {name!r} is reserved for the broker; choose another one"
+        if problem:
+            raise IllegalTopic(problem)
+
+    async def _once(self, key: str, work: Coroutine[Any, Any, Any]) -> None:
+        # Many first sends to one new topic make it once; the others wait for the first.
+        running = self._creating.get(key)
+        if running is not None:
+            work.close()
+            await asyncio.shield(running)
+            return
+        task = self.spawn(work, name=f"create {key}")
+        self._creating[key] = task
+        task.add_done_callback(lambda _: self._creating.pop(key, None))
+        await asyncio.shield(task)
