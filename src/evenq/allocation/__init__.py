@@ -1,1 +1,40 @@
-"""evenq.allocation"""
+"""Who of a consumer group reads which message queues: the six allocate strategies, as pure functions over sorted lists.
+
+Called by the SDK (each member computes for itself), by brokers and by the rebalancer (one decision for all members).
+Always true: the same four arguments give the same answer, in every process, so members that sort alike never disagree
+(RB-11). The results are those of RocketMQ, worked examples included (AL-1 to AL-35); what its documents name as a
+weakness is told by `coverage`, which looks at results and never changes them.
+
+    averagely = by_name("AVG")
+    mine = averagely.allocate("group", "client-2", queues, ids)
+"""
+
+from evenq.allocation.averagely import Averagely
+from evenq.allocation.by_circle import ByCircle
+from evenq.allocation.config import Config
+from evenq.allocation.consistent_hash import ConsistentHash, md5_hash
+from evenq.allocation.cover import Coverage, coverage
+from evenq.allocation.machine_room import MachineRoom, room_of_broker
+from evenq.allocation.named import by_name, known_names
+from evenq.allocation.nearby import Nearby, PrefixRooms, RoomResolver
+from evenq.allocation.strategy import Strategy, absence, divide
+
+__all__ = [
+    "Averagely",
+    "ByCircle",
+    "Config",
+    "ConsistentHash",
+    "Coverage",
+    "MachineRoom",
+    "Nearby",
+    "PrefixRooms",
+    "RoomResolver",
+    "Strategy",
+    "absence",
+    "by_name",
+    "coverage",
+    "divide",
+    "known_names",
+    "md5_hash",
+    "room_of_broker",
+]

@@ -1,0 +1,32 @@
+"""AVG, the default: members take the sorted queues page by page (AL-5 to AL-10)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evenq.allocation.strategy import checked
+from evenq.model import MessageQueue
+
+__all__ = ["Averagely"]
+
+
+@dataclass(frozen=True, slots=True)
+class Averagely:
+    """Neighbouring queues stay together; the remainder goes, one each, to the first members (AL-6)."""
+
+    name: str = "AVG"
+
+    def allocate(
+        self, group: str, own_id: str, queues: Sequence[MessageQueue], ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """See `Strategy.allocate`. Errors: AL-2; own id not among the ids: nothing (AL-3)."""
+        del group
+        if not checked(own_id, queues, ids):
+            return []
+        index = ids.index(own_id)
+        page, rest = divmod(len(queues), len(ids))
+        first_pages = index < rest
+        size = 1 if len(queues) <= len(ids) else page + first_pages
+        start = index * size if first_pages else index * size + rest
+        return list(queues[start : start + size])  # behind the last queue: nothing, as AL-9 wants

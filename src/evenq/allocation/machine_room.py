@@ -1,0 +1,49 @@
+"""MACHINE_ROOM: only queues of brokers in the configured rooms are divided; a broker is named `room@name` (AL-15 to
+AL-20).
+
+Queues of other rooms go to nobody, in silence; `coverage` names those rooms (AL-20).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evenq.model import MessageQueue
+
+__all__ = ["MachineRoom", "room_of_broker"]
+
+
+def room_of_broker(broker_name: str) -> str | None:
+    """The part before `@`, if the name has exactly two parts; None else.
+
+    Trailing empty parts do not count (AL-19): `room@` has one part, `@b` two with an empty room, `a@b@c` three.
+    """
+    parts = broker_name.split("@")
+    while parts and not parts[-1]:
+        parts.pop()
+    return parts[0] if len(parts) == 2 else None
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRoom:
+    """Divides the queues of some rooms among all members of the group."""
+
+    rooms: frozenset[str] = frozenset()
+    """Rooms that take part; upstream's `consumeridcs`."""
+    name: str = "MACHINE_ROOM"
+
+    def allocate(
+        self, group: str, own_id: str, queues: Sequence[MessageQueue], ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """See `Strategy.allocate`. No errors; own id not among the ids: nothing (AL-16)."""
+        del group
+        if own_id not in ids:
+            return []
+        index = ids.index(own_id)
+        covered = [queue for queue in queues if room_of_broker(queue.broker_name) in self.rooms]
+        page, rest = divmod(len(covered), len(ids))
+        mine = covered[page * index : page * index + page]
+        if index < rest:  # the remainder comes from the tail, unlike AVG's (AL-18)
+            mine.append(covered[page * len(ids) + index])
+        return mine

@@ -1,0 +1,353 @@
+"""The promises about allocate strategies, semantics.md section 11 (AL-1 to AL-35) and XO-8, XO-14."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenq.allocation import (
+    Averagely,
+    ByCircle,
+    Config,
+    ConsistentHash,
+    MachineRoom,
+    Nearby,
+    absence,
+    by_name,
+    coverage,
+    divide,
+    room_of_broker,
+)
+from evenq.allocation.consistent_hash import md5_hash, queue_text
+from evenq.errors import BadRequest
+from evenq.model import MessageQueue
+
+CHECKED = [Averagely(), ByCircle(), Nearby(), ConsistentHash()]
+
+
+def q(count: int, broker: str = "b") -> list[MessageQueue]:
+    return [MessageQueue("T", broker, index) for index in range(count)]
+
+
+def c(count: int) -> list[str]:
+    return [f"c{index:03}" for index in range(1, count + 1)]
+
+
+def numbers(strategy, queues, ids):
+    """What each member gets, as 1-based positions in the sorted queues."""
+    place = {queue: index for index, queue in enumerate(queues, 1)}
+    return [[place[queue] for queue in strategy.allocate("g", own, queues, ids)] for own in ids]
+
+
+# --- common
+
+
+@pytest.mark.parametrize("strategy", CHECKED, ids=lambda s: s.name)
+def test_al_2_arguments_are_checked_in_order_own_id_then_queues_then_ids(strategy) -> None:
+    with pytest.raises(BadRequest, match=r"^currentCID is empty"):
+        strategy.allocate("g", "", [], [])
+    with pytest.raises(BadRequest, match=r"^mqAll is null or mqAll empty"):
+        strategy.allocate("g", "c1", [], [])
+    with pytest.raises(BadRequest, match=r"^cidAll is null or cidAll empty"):
+        strategy.allocate("g", "c1", q(1), [])
+    with pytest.raises(BadRequest, match="mqAll"):
+        strategy.allocate("g", "c1", None, ["c1"])
+
+
+@pytest.mark.parametrize("strategy", CHECKED, ids=lambda s: s.name)
+def test_al_3_a_member_that_is_not_in_the_list_gets_nothing_and_a_log_line(strategy) -> None:
+    assert strategy.allocate("g", "stranger", q(3, "r@b"), ["r@c1"]) == []
+    line = absence("g", "stranger", ["c1"])
+    assert line is not None
+    assert all(word in line for word in ("'g'", "'stranger'", "['c1']"))
+    assert absence("g", "c1", ["c1"]) is None
+
+
+@pytest.mark.parametrize("strategy", [Averagely(), ByCircle(), MachineRoom(frozenset({"r"}))], ids=lambda s: s.name)
+def test_al_4_each_queue_once_and_sizes_within_one_for_1_to_39_queues_and_members(strategy) -> None:
+    for queue_count in range(1, 40):
+        queues = q(queue_count, "r@b")
+        for member_count in range(1, 40):
+            shares = divide(strategy, "g", queues, c(member_count))
+            given_out = [queue for share in shares.values() for queue in share]
+            assert sorted(given_out) == queues
+            sizes = [len(share) for share in shares.values()]
+            assert max(sizes) - min(sizes) <= 1
+
+
+# --- averagely
+
+
+@pytest.mark.parametrize(
+    ("queue_count", "member_count", "expected"),
+    [
+        pytest.param(8, 3, [[1, 2, 3], [4, 5, 6], [7, 8]], id="AL-7"),
+        pytest.param(5, 3, [[1, 2], [3, 4], [5]], id="AL-8"),
+        pytest.param(3, 5, [[1], [2], [3], [], []], id="AL-9"),
+        pytest.param(4, 4, [[1], [2], [3], [4]], id="AL-10-4-4"),
+        pytest.param(10, 4, [[1, 2, 3], [4, 5, 6], [7, 8], [9, 10]], id="AL-10-10-4"),
+        pytest.param(16, 5, [[1, 2, 3, 4], [5, 6, 7], [8, 9, 10], [11, 12, 13], [14, 15, 16]], id="AL-10-16-5"),
+        pytest.param(7, 2, [[1, 2, 3, 4], [5, 6, 7]], id="AL-10-7-2"),
+        pytest.param(1, 3, [[1], [], []], id="AL-10-1-3"),
+    ],
+)
+def test_averagely_gives_pages(queue_count, member_count, expected) -> None:
+    assert numbers(Averagely(), q(queue_count), c(member_count)) == expected
+
+
+def test_al_5_averagely_is_the_formula() -> None:
+    for queue_count in range(1, 30):
+        queues = q(queue_count)
+        for member_count in range(1, 30):
+            for i, own in enumerate(c(member_count)):
+                m = queue_count % member_count
+                if queue_count <= member_count:
+                    size = 1
+                elif m > 0 and i < m:
+                    size = queue_count // member_count + 1
+                else:
+                    size = queue_count // member_count
+                start = i * size if m > 0 and i < m else i * size + m
+                count = max(0, min(size, queue_count - start))
+                expected = [queues[(start + k) % queue_count] for k in range(count)]
+                assert Averagely().allocate("g", own, queues, c(member_count)) == expected
+
+
+def test_al_9_members_beyond_the_queue_count_are_reported_idle() -> None:
+    shares = divide(Averagely(), "g", q(3), c(5))
+    assert coverage(q(3), shares).idle == ("c004", "c005")
+
+
+# --- by circle
+
+
+@pytest.mark.parametrize(
+    ("queue_count", "member_count", "expected"),
+    [
+        (8, 3, [[1, 4, 7], [2, 5, 8], [3, 6]]),
+        (5, 3, [[1, 4], [2, 5], [3]]),
+        (3, 5, [[1], [2], [3], [], []]),
+    ],
+)
+def test_al_11_al_12_by_circle_deals_like_cards(queue_count, member_count, expected) -> None:
+    assert numbers(ByCircle(), q(queue_count), c(member_count)) == expected
+
+
+# --- config
+
+
+def test_al_13_config_returns_the_users_list_whatever_the_arguments() -> None:
+    mine = (MessageQueue("T", "b", 3), MessageQueue("T", "b", 9))
+    assert Config(mine).allocate("", "", [], []) == list(mine)
+    assert by_name("CONFIG", queues=mine).allocate("g", "x", q(2), ["c1"]) == list(mine)
+
+
+def test_al_14_overlaps_and_queues_that_do_not_exist_are_told() -> None:
+    nowhere = MessageQueue("T", "b", 99)
+    seen = coverage(q(3), {"c1": [q(3)[0], nowhere], "c2": [q(3)[0], q(3)[1]]})
+    assert seen.shared == (q(3)[0],)
+    assert seen.nonexistent == (nowhere,)
+    assert seen.unowned == (q(3)[2],)
+    assert not seen.complete
+
+
+# --- machine room
+
+
+@pytest.mark.parametrize(
+    ("name", "room"),
+    [("room@name", "room"), ("room@", None), ("@b", ""), ("a@b@c", None), ("plain", None), ("a@b@", "a"), ("@", None)],
+)
+def test_al_15_al_19_the_room_is_the_first_of_exactly_two_parts(name, room) -> None:
+    assert room_of_broker(name) == room
+
+
+def test_al_15_only_queues_of_configured_rooms_take_part() -> None:
+    queues = sorted([*q(2, "r1@a"), *q(2, "r2@a"), *q(2, "plain"), *q(2, "r1@"), *q(2, "r1@a@b")])
+    assert MachineRoom(frozenset({"r1"})).allocate("g", "c1", queues, ["c1"]) == q(2, "r1@a")
+    assert MachineRoom(frozenset({""})).allocate("g", "c1", q(2, "@b"), ["c1"]) == q(2, "@b")
+    assert MachineRoom(frozenset({"r1"})).allocate("g", "c1", q(2, "@b"), ["c1"]) == []
+
+
+def test_al_16_own_id_not_in_the_ids_or_empty_gives_nothing_without_an_error() -> None:
+    assert MachineRoom(frozenset({"r"})).allocate("g", "x", q(2, "r@b"), ["c1"]) == []
+    assert MachineRoom(frozenset({"r"})).allocate("g", "", [], []) == []
+
+
+@pytest.mark.parametrize(
+    ("queue_count", "member_count", "expected"),
+    [
+        (8, 3, [[1, 2, 7], [3, 4, 8], [5, 6]]),
+        (5, 3, [[1, 4], [2, 5], [3]]),
+        (3, 5, [[1], [2], [3], [], []]),
+        (0, 3, [[], [], []]),
+    ],
+)
+def test_al_17_al_18_the_remainder_comes_from_the_tail(queue_count, member_count, expected) -> None:
+    assert numbers(MachineRoom(frozenset({"r"})), q(queue_count, "r@b"), c(member_count)) == expected
+
+
+def test_al_20_queues_of_a_room_outside_the_set_go_to_nobody_and_the_room_is_told() -> None:
+    queues = [*q(2, "r1@b"), *q(2, "r2@b"), *q(2, "r3@b")]
+    shares = divide(MachineRoom(frozenset({"r1", "r2"})), "g", queues, ["c1", "c2"])
+    assert sorted(shares["c1"] + shares["c2"]) == queues[:4]
+    seen = coverage(queues, shares)
+    assert seen.unowned == tuple(queues[4:])
+    assert seen.uncovered_rooms == ("r3",)
+
+
+# --- nearby
+
+
+THREE_ROOMS = [*q(4, "r1@b"), *q(4, "r2@b"), *q(4, "r3@b")]
+
+
+def test_al_23_to_al_25_a_room_keeps_its_queues_and_unattended_rooms_are_shared() -> None:
+    assert numbers(Nearby(), THREE_ROOMS, ["r1@a", "r1@b", "r3@c"]) == [
+        [1, 2, 5, 6],
+        [3, 4, 7],
+        [9, 10, 11, 12, 8],
+    ]
+
+
+def test_al_26_a_member_whose_room_has_no_queues_gets_only_unattended_ones() -> None:
+    class Rooms:
+        """r1: a, r3: c, r4: b."""
+
+        def room_of_queue(self, queue: MessageQueue) -> str:
+            return queue.broker_name[:2]
+
+        def room_of_client(self, client_id: str) -> str:
+            return {"a": "r1", "b": "r4", "c": "r3"}[client_id]
+
+    strategy = Nearby(Averagely(), Rooms())
+    assert numbers(strategy, THREE_ROOMS, ["a", "b", "c"]) == [[1, 2, 3, 4, 5, 6], [7], [9, 10, 11, 12, 8]]
+    attended = [*q(4, "r1@b"), *q(4, "r3@b")]
+    assert strategy.allocate("g", "b", attended, ["a", "b", "c"]) == []
+
+
+def test_al_22_a_queue_or_member_without_a_room_is_an_error_that_names_it() -> None:
+    with pytest.raises(BadRequest, match=r"^Machine room is null for mq T@plain:0"):
+        Nearby().allocate("g", "r@a", q(1, "plain"), ["r@a"])
+    with pytest.raises(BadRequest, match=r"^Machine room is null for consumer id nobody"):
+        Nearby().allocate("g", "r@a", q(1, "r@b"), ["r@a", "nobody"])
+    assert Nearby().allocate("g", "r@x", q(1, "plain"), ["nobody"]) == []  # AL-3 comes first
+
+
+def test_al_27_remainders_pile_up_on_the_first_unless_rooms_are_divided_together() -> None:
+    queues = [*q(1, "r1@b"), *q(1, "r2@b")]
+    ids = ["r9@a", "r9@b"]
+    assert numbers(Nearby(), queues, ids) == [[1, 2], []]
+    assert numbers(Nearby(together=True), queues, ids) == [[1], [2]]
+
+
+# --- consistent hash
+
+
+def test_xo_8_the_recomputed_example_and_al_33_only_the_leavers_queues_move() -> None:
+    queues = q(8)
+    assert md5_hash(queue_text(queues[0])) == 562_732_085
+    assert queue_text(queues[0]) == "MessageQueue [topic=T, brokerName=b, queueId=0]"
+
+    def owners(ids):
+        owner_of = {queue: own for own, share in divide(ConsistentHash(), "g", queues, ids).items() for queue in share}
+        return " ".join(owner_of[queue] for queue in queues)
+
+    assert owners(["c1", "c2", "c3"]) == "c2 c3 c1 c2 c2 c3 c3 c2"
+    assert owners(["c1", "c3"]) == "c1 c3 c1 c1 c3 c3 c3 c1"
+
+
+def test_al_28_an_id_that_comes_again_goes_on_with_its_indexes() -> None:
+    keys: list[str] = []
+
+    def spy(key: str) -> int:
+        keys.append(key)
+        return md5_hash(key)
+
+    ConsistentHash(2, spy).allocate("g", "a", q(1), ["a", "b", "a"])
+    assert keys[:6] == ["a-0", "a-1", "b-0", "b-1", "a-2", "a-3"]
+
+
+def test_al_29_no_hash_function_and_negative_virtual_nodes_are_refused() -> None:
+    with pytest.raises(BadRequest, match="null"):
+        ConsistentHash(10, None)  # type: ignore[arg-type]  # the case to refuse
+    with pytest.raises(BadRequest, match="-1"):
+        ConsistentHash(-1)
+
+
+def test_al_31_no_virtual_nodes_no_queues_no_error() -> None:
+    assert numbers(ConsistentHash(0), q(4), c(2)) == [[], []]
+
+
+def test_al_30_al_32_the_owner_is_the_next_node_clockwise_equal_counts_and_the_ring_wraps() -> None:
+    places = {"c1-0": 10, "c2-0": 20, "c3-0": 30, "c4-0": 40}
+    queues = q(4)
+    places |= dict(zip(map(queue_text, queues), (15, 25, 20, 45), strict=True))
+    strategy = ConsistentHash(1, places.__getitem__)
+    assert numbers(strategy, queues, ["c1", "c2", "c3", "c4"]) == [[4], [1, 3], [2], []]
+
+
+def test_al_34_of_two_nodes_at_one_place_the_later_stays_and_all_members_agree() -> None:
+    strategy = ConsistentHash(1, lambda _key: 7)
+    assert numbers(strategy, q(3), ["c1", "c2"]) == [[], [1, 2, 3]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 40),
+    st.lists(st.text("abcdef0123", min_size=1, max_size=8), min_size=2, max_size=12, unique=True),
+    st.data(),
+)
+def test_al_33_leaving_moves_only_the_leavers_queues_and_joining_moves_queues_only_to_the_joiner(
+    queue_count, names, data
+) -> None:
+    ids, queues = sorted(names), q(queue_count)
+    gone = data.draw(st.sampled_from(ids))
+    with_all = divide(ConsistentHash(), "g", queues, ids)
+    without = divide(ConsistentHash(), "g", queues, [own for own in ids if own != gone])
+    for own, share in without.items():
+        assert set(with_all[own]) <= set(share)
+        assert set(share) - set(with_all[own]) <= set(with_all[gone])
+    assert coverage(queues, without).complete
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "AVG",
+        "AVG_BY_CIRCLE",
+        "CONFIG",
+        "MACHINE_ROOM",
+        "MACHINE_ROOM_NEARBY-AVG",
+        "MACHINE_ROOM_NEARBY-AVG_BY_CIRCLE",
+        "MACHINE_ROOM_NEARBY-CONSISTENT_HASH",
+        "CONSISTENT_HASH",
+    ],
+)
+def test_xo_14_each_strategy_is_found_by_its_name_on_the_wire(name) -> None:
+    assert by_name(name).name == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "avg",
+        "AVG ",
+        "STICKY",
+        "MACHINE_ROOM_NEARBY",
+        "MACHINE_ROOM_NEARBY-",
+        "MACHINE_ROOM_NEARBY-CONFIG",
+        "MACHINE_ROOM_NEARBY-MACHINE_ROOM_NEARBY-AVG",
+        "\x00",
+        "x" * 10_000,
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_known_ones(name) -> None:
+    with pytest.raises(BadRequest, match="known are AVG, AVG_BY_CIRCLE, CONFIG, CONSISTENT_HASH, MACHINE_ROOM") as info:
+        by_name(name)
+    assert len(str(info.value)) < 400

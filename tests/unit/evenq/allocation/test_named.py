@@ -1,0 +1,26 @@
+"""Names beyond tests/spec/test_allocation.py."""
+
+from __future__ import annotations
+
+from evenq.allocation import MachineRoom, Nearby, by_name, known_names
+
+
+def test_options_reach_the_strategy_that_takes_them() -> None:
+    assert by_name("MACHINE_ROOM", rooms=["a", "b"]) == MachineRoom(frozenset({"a", "b"}))
+
+    class Anywhere:
+        def room_of_queue(self, queue):
+            return "x"
+
+        def room_of_client(self, client_id):
+            return "x"
+
+    resolver = Anywhere()
+    strategy = by_name("MACHINE_ROOM_NEARBY-AVG", resolver=resolver)
+    assert isinstance(strategy, Nearby)
+    assert strategy.resolver is resolver
+
+
+def test_all_known_names_are_names_of_strategies() -> None:
+    for name in known_names():
+        assert by_name(name.replace("<inner>", "AVG")).name == name.replace("<inner>", "AVG")
