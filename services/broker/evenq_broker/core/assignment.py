@@ -1,0 +1,93 @@
+"""What a member should read of a topic, computed here: used without a rebalancer, and when it is away (SR-4, XO-7).
+
+By default every member gets every broker with queue id -1, "all its queues": the answer of RocketMQ 5, always right,
+because receiving balances by competition. A group that names a strategy shares the queues one by one (RB-11, RB-12).
+`LastAnswers` keeps what the rebalancer said last, so that trouble on the way to it changes no owner (XO-3).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from evenq.model import MessageQueue
+
+__all__ = ["ALL_QUEUES", "Answer", "LastAnswers", "Share", "all_brokers", "compute"]
+
+ALL_QUEUES = -1
+ANSWERS_MAX = 100_000
+
+Share = Callable[[str, str, Sequence[MessageQueue], Sequence[str]], Sequence[MessageQueue]]
+"""(group, own client id, sorted queues, sorted client ids) to the own queues (AL-1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Queues of one member, and who decided."""
+
+    queues: tuple[MessageQueue, ...]
+    """Queue id -1: all queues of the broker. Empty: nothing for this member."""
+    strategy: str = ""
+    epoch: int = 0
+    counter: int = 0
+    """Generation of the rebalancer's decision; 0, 0 when computed here."""
+
+
+def all_brokers(readable: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
+    """Every readable broker once, with id -1 (wire contract 6.2)."""
+    brokers = {(queue.topic, queue.broker_name): None for queue in readable}
+    return tuple(MessageQueue(topic, broker_name, ALL_QUEUES) for topic, broker_name in brokers)
+
+
+def compute(
+    group: str, client_id: str, readable: Sequence[MessageQueue], client_ids: Iterable[str], share: Share | None
+) -> Answer:
+    """The member's part of the topic's readable queues; `share` None = all brokers to everybody.
+
+    The asking member counts as one of the group even if its heartbeat has not come yet.
+    """
+    if share is None:
+        return Answer(all_brokers(readable))
+    if not readable:
+        return Answer(())
+    members = sorted({*client_ids, client_id})
+    return Answer(tuple(share(group, client_id, sorted(readable), members)))
+
+
+class LastAnswers:
+    """The last good answer per (group, topic, client id), the least recently asked dropped first."""
+
+    def __init__(self, *, answers_max: int = ANSWERS_MAX) -> None:
+        self._answers: OrderedDict[tuple[str, str, str], Answer] = OrderedDict()
+        self._answers_max = answers_max
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def keep(self, group: str, topic: str, client_id: str, answer: Answer) -> Answer:
+        """Remember the answer unless a newer generation is known: a late one never wins (XO-7). Returns what counts."""
+        key = (group, topic, client_id)
+        known = self._answers.get(key)
+        if known is not None and (known.epoch, known.counter) > (answer.epoch, answer.counter):
+            self._answers.move_to_end(key)
+            return known
+        self._answers[key] = answer
+        self._answers.move_to_end(key)
+        if len(self._answers) > self._answers_max:
+            self._answers.popitem(last=False)
+        return answer
+
+    def repeat(self, group: str, topic: str, client_id: str, alive: Callable[[str], bool]) -> Answer | None:
+        """The last answer without the queues of brokers that are gone; None if there is none."""
+        known = self._answers.get((group, topic, client_id))
+        if known is None:
+            return None
+        queues = tuple(queue for queue in known.queues if alive(queue.broker_name))
+        return Answer(queues, known.strategy, known.epoch, known.counter)
+
+    def forget(self, client_id: str, groups: Iterable[str]) -> None:
+        """The client left these groups."""
+        wanted = set(groups)
+        for key in [key for key in self._answers if key[2] == client_id and key[0] in wanted]:
+            del self._answers[key]

@@ -1,0 +1,161 @@
+"""Which member holds which queue: at most one per group and queue (TQ-9), on the broker that owns the queue.
+
+A lock lives as long as its holder's session. Whoever wants a held lock may wait in line; the line is first come, first
+served, and a lock that is let go passes to the head of the line in the same step, so there is no moment at which a
+third member can slip in. Each lock remembers the newest generation it was granted under: a request with an older one,
+from somebody who does not hold the queue, is stale and is refused (fencing, OC-18).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from evenq.errors import TooManyRequests
+from evenq.model import MessageQueue
+
+__all__ = ["NO_GENERATION", "Generation", "Grant", "LockTable"]
+
+WAITERS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Generation:
+    """Order of decisions: first by leader epoch, then by counter. (0, 0) means none."""
+
+    epoch: int = 0
+    counter: int = 0
+
+
+NO_GENERATION = Generation()
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A waiter got its lock; whoever keeps the ticket tells it."""
+
+    ticket: int
+    group: str
+    queue: MessageQueue
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiter:
+    ticket: int
+    client_id: str
+    generation: Generation
+
+
+@dataclass(slots=True)
+class _Lock:
+    holder: str = ""
+    generation: Generation = NO_GENERATION
+    line: deque[_Waiter] = field(default_factory=deque)
+
+
+class LockTable:
+    """Locks of all groups. Pure: who waits for how long is the caller's business."""
+
+    def __init__(self, *, waiters_max: int = WAITERS_MAX) -> None:
+        self._locks: dict[tuple[str, MessageQueue], _Lock] = {}
+        self._tickets: dict[int, tuple[str, MessageQueue]] = {}
+        self._held: dict[tuple[str, str], set[MessageQueue]] = {}
+        self._last_ticket = 0
+        self._waiters_max = waiters_max
+
+    def holder(self, group: str, queue: MessageQueue) -> str:
+        """Client id of who has the queue; empty if nobody."""
+        lock = self._locks.get((group, queue))
+        return "" if lock is None else lock.holder
+
+    def held(self, group: str, client_id: str) -> list[MessageQueue]:
+        """Queues the member holds, sorted."""
+        return sorted(self._held.get((group, client_id), ()))
+
+    def acquire(self, group: str, client_id: str, queue: MessageQueue, generation: Generation = NO_GENERATION) -> bool:
+        """Take the queue if it is free or already one's own; True if it is the caller's now."""
+        lock = self._locks.setdefault((group, queue), _Lock())
+        if lock.holder not in {"", client_id}:
+            return False
+        self._give(group, queue, lock, client_id, generation)
+        return True
+
+    def wait(self, group: str, client_id: str, queue: MessageQueue, generation: Generation = NO_GENERATION) -> int:
+        """Stand in line for a queue that `acquire` refused; returns the ticket. Raises TooManyRequests."""
+        if len(self._tickets) >= self._waiters_max:
+            raise TooManyRequests(
+                f"{self._waiters_max} members wait for queue locks at this broker already; ask again in a second"
+            )
+        self._last_ticket += 1
+        self._locks[group, queue].line.append(_Waiter(self._last_ticket, client_id, generation))
+        self._tickets[self._last_ticket] = (group, queue)
+        return self._last_ticket
+
+    def cancel(self, ticket: int) -> None:
+        """Step out of the line. A ticket that was granted or is unknown is no error."""
+        where = self._tickets.pop(ticket, None)
+        if where is not None:
+            line = self._locks[where].line
+            line.remove(next(waiter for waiter in line if waiter.ticket == ticket))
+
+    def release(self, group: str, client_id: str, queue: MessageQueue) -> list[Grant]:
+        """Let go; the head of the line has the queue afterwards. Not holding it is no error."""
+        lock = self._locks.get((group, queue))
+        if lock is None or lock.holder != client_id:
+            return []
+        self._held[group, client_id].discard(queue)
+        if not self._held[group, client_id]:
+            del self._held[group, client_id]
+        lock.holder = ""
+        return self._pass_on(group, queue, lock)
+
+    def drop(self, group: str, client_id: str) -> list[Grant]:
+        """The member is gone: it stands in no line any more and lets go of everything it holds."""
+        for ticket, (in_group, queue) in list(self._tickets.items()):
+            if in_group == group and any(
+                waiter.ticket == ticket and waiter.client_id == client_id for waiter in self._locks[group, queue].line
+            ):
+                self.cancel(ticket)
+        return [grant for queue in self.held(group, client_id) for grant in self.release(group, client_id, queue)]
+
+    def stale(self, group: str, client_id: str, queue: MessageQueue, generation: Generation) -> bool:
+        """True if a request under this generation must be refused: somebody else got the queue under a newer one."""
+        if generation == NO_GENERATION:
+            return False
+        lock = self._locks.get((group, queue))
+        return lock is not None and lock.holder != client_id and generation < lock.generation
+
+    def forget_group(self, group: str) -> None:
+        """The group was deleted: nothing of it is remembered, not even generations."""
+        for key in [key for key in self._locks if key[0] == group]:
+            for waiter in self._locks.pop(key).line:
+                del self._tickets[waiter.ticket]
+        for holder in [holder for holder in self._held if holder[0] == group]:
+            del self._held[holder]
+
+    def check(self) -> None:
+        """Recompute every invariant; tests call it after each event."""
+        held = {(group, lock.holder, queue) for (group, queue), lock in self._locks.items() if lock.holder}
+        assert held == {(g, client, queue) for (g, client), queues in self._held.items() for queue in queues}
+        waiting = {waiter.ticket: key for key, lock in self._locks.items() for waiter in lock.line}
+        assert waiting == self._tickets
+        assert all(lock.holder for lock in self._locks.values() if lock.line), "nobody waits for a free queue"
+
+    def _pass_on(self, group: str, queue: MessageQueue, lock: _Lock) -> list[Grant]:
+        if not lock.line:
+            return []
+        head = lock.line.popleft()
+        del self._tickets[head.ticket]
+        self._give(group, queue, lock, head.client_id, head.generation)
+        grants = [Grant(head.ticket, group, queue, head.client_id)]
+        for waiter in [waiter for waiter in lock.line if waiter.client_id == head.client_id]:
+            lock.line.remove(waiter)  # the same member asked twice: both calls are answered now
+            del self._tickets[waiter.ticket]
+            grants.append(Grant(waiter.ticket, group, queue, head.client_id))
+        return grants
+
+    def _give(self, group: str, queue: MessageQueue, lock: _Lock, client_id: str, generation: Generation) -> None:
+        lock.holder = client_id
+        lock.generation = max(lock.generation, generation)
+        self._held.setdefault((group, client_id), set()).add(queue)

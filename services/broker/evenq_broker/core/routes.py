@@ -1,0 +1,188 @@
+"""The cluster as this broker sees it: the watched copies of all nameservers, merged.
+
+Nameservers never talk to each other (NS-2), so two may differ for a while (NS-7). Merging rule, per broker name: the
+highest leader epoch wins, then the newest incarnation, then the newest data. A nameserver that is away, or that
+restarted and has not heard from everybody yet, removes nobody: what it told last counts for `stale_ms` more, and for
+ever while no nameserver answers. What another nameserver says is gone is gone. The broker's own state always comes from
+itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from evenq.model import BrokerAddress, MessageQueue, QueueCounts
+
+__all__ = ["BrokerView", "RouteTable", "TopicAt", "listener_of"]
+
+STALE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerView:
+    """One broker and all topics it stores, as somebody told it."""
+
+    name: str
+    broker_id: int = 0
+    """0 = master (RT-4)."""
+    cluster: str = ""
+    epoch: int = 1
+    incarnation: str = ""
+    addresses: tuple[BrokerAddress, ...]
+    """At least one; the first is the default."""
+    version: str = ""
+    start_ms: int = 0
+    data_version: int = 0
+    topics: Mapping[str, QueueCounts] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> tuple[int, int, str, int]:
+        """The greater one is believed when two views of one name differ."""
+        return (self.epoch, self.start_ms, self.incarnation, self.data_version)
+
+    def address(self, listener: str) -> BrokerAddress:
+        """The address under this listener name, else the default one."""
+        return next((address for address in self.addresses if address.listener == listener), self.addresses[0])
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAt:
+    """A topic on one broker."""
+
+    broker: BrokerView
+    counts: QueueCounts
+
+
+@dataclass(slots=True)
+class _Source:
+    """What one nameserver told."""
+
+    identity: str = ""
+    connected: bool = False
+    away_since_ms: int = 0
+    told: dict[str, BrokerView] = field(default_factory=dict)
+    carried: dict[str, tuple[BrokerView, int]] = field(default_factory=dict)
+    """From before its restart: broker name to view and until when it counts (monotonic ms)."""
+
+
+class RouteTable:
+    """Merged view of all nameservers. Times are monotonic ms handed in."""
+
+    def __init__(self, *, stale_ms: int = STALE_MS) -> None:
+        self._sources: dict[str, _Source] = {}
+        self._own: BrokerView | None = None
+        self._merged: dict[str, BrokerView] = {}
+        self._stale_ms = stale_ms
+        self.version = 0
+        """Grows with each change of what the table answers."""
+
+    # --- what is told -------------------------------------------------------------------------------------------------
+
+    def set_own(self, view: BrokerView, now_ms: int) -> None:
+        """This broker's own state; always part of the table, whatever the nameservers say."""
+        self._own = view
+        self._merge(now_ms)
+
+    def snapshot(self, address: str, identity: str, brokers: Iterable[BrokerView], now_ms: int) -> None:
+        """A nameserver told its whole table. `identity` is random per start of it."""
+        source = self._sources.setdefault(address, _Source())
+        told = {view.name: view for view in brokers}
+        if source.identity not in {"", identity}:
+            until_ms = now_ms + self._stale_ms
+            source.carried = {n: (v, until_ms) for n, v in source.told.items() if n not in told}
+        else:
+            source.carried = {}
+        source.identity, source.connected, source.told = identity, True, told
+        self._merge(now_ms)
+
+    def changed(self, address: str, brokers: Iterable[BrokerView], removed: Iterable[str], now_ms: int) -> None:
+        """A nameserver told a change."""
+        source = self._sources.setdefault(address, _Source())
+        source.connected = True
+        for name in removed:
+            gone = source.told.pop(name, None)
+            self._forget_elsewhere(name, gone)
+        for view in brokers:
+            source.told[view.name] = view
+            source.carried.pop(view.name, None)
+        self._merge(now_ms)
+
+    def away(self, address: str, now_ms: int) -> None:
+        """The stream to a nameserver broke. What it told stays, and fades when others answer."""
+        source = self._sources.get(address)
+        if source is not None and source.connected:
+            source.connected = False
+            source.away_since_ms = now_ms
+            self._merge(now_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Time passed: let fade what is due."""
+        self._merge(now_ms)
+
+    # --- what is asked ------------------------------------------------------------------------------------------------
+
+    def brokers(self) -> list[BrokerView]:
+        """All live brokers, ascending by name."""
+        return [self._merged[name] for name in sorted(self._merged)]
+
+    def broker(self, name: str) -> BrokerView | None:
+        """One live broker, or None."""
+        return self._merged.get(name)
+
+    def route(self, topic: str) -> list[TopicAt]:
+        """Where the topic lives: masters only, ascending by broker name (RT-1, RT-2)."""
+        return [
+            TopicAt(view, counts)
+            for view in self.brokers()
+            if view.broker_id == 0 and (counts := view.topics.get(topic)) is not None
+        ]
+
+    def readable(self, topic: str) -> list[MessageQueue]:
+        """The queues consumers share, sorted (RT-6, RT-7)."""
+        return [
+            MessageQueue(topic, at.broker.name, queue_id)
+            for at in self.route(topic)
+            if at.counts.permission.readable
+            for queue_id in range(at.counts.read_queues)
+        ]
+
+    def topics(self) -> list[str]:
+        """Every topic of the cluster, sorted."""
+        return sorted({topic for view in self._merged.values() for topic in view.topics})
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _forget_elsewhere(self, name: str, gone: BrokerView | None) -> None:
+        for other in self._sources.values():
+            other.carried.pop(name, None)
+            stale = other.told.get(name)
+            if not other.connected and stale is not None and (gone is None or stale.rank <= gone.rank):
+                del other.told[name]
+
+    def _views(self, now_ms: int) -> Iterable[BrokerView]:
+        anybody = any(source.connected for source in self._sources.values())
+        for source in self._sources.values():
+            if source.connected or not anybody or now_ms - source.away_since_ms < self._stale_ms:
+                yield from source.told.values()
+                yield from (view for view, until_ms in source.carried.values() if now_ms < until_ms or not anybody)
+
+    def _merge(self, now_ms: int) -> None:
+        best: dict[str, BrokerView] = {}
+        for view in self._views(now_ms):
+            known = best.get(view.name)
+            if known is None or view.rank > known.rank:
+                best[view.name] = view
+        if self._own is not None:
+            best[self._own.name] = self._own
+        if best != self._merged:
+            self._merged = best
+            self.version += 1
+
+
+def listener_of(own: BrokerView, host: str, port: int) -> str:
+    """Name of the listener under which a client reached this broker; the default one if the address is unknown."""
+    for address in own.addresses:
+        if address.host == host and address.port == port:
+            return address.listener
+    return own.addresses[0].listener

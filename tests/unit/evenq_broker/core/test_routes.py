@@ -1,0 +1,138 @@
+"""Merging what several nameservers tell."""
+
+from evenq_broker.core.routes import BrokerView, RouteTable, listener_of
+
+from evenq.model import BrokerAddress, MessageQueue, MessageType, Permission, QueueCounts
+
+DEFAULT = BrokerAddress("default", "10.0.0.1", 8081)
+OUTSIDE = BrokerAddress("external", "localhost", 30081)
+
+
+def counts(broker: str, read: int = 2, permission: Permission = Permission.READ_WRITE) -> QueueCounts:
+    return QueueCounts(
+        broker_name=broker, read_queues=read, write_queues=read, permission=permission, message_type=MessageType.NORMAL
+    )
+
+
+def view(name: str, *, topics: tuple[str, ...] = ("t",), **rest: object) -> BrokerView:
+    told = {topic: counts(name) for topic in topics}
+    return BrokerView(name=name, addresses=(DEFAULT,), topics=told, **rest)  # type: ignore[arg-type]  # test shorthand
+
+
+def names(table: RouteTable) -> list[str]:
+    return [broker.name for broker in table.brokers()]
+
+
+def test_without_any_nameserver_the_broker_knows_itself() -> None:
+    table = RouteTable()
+    table.set_own(view("a"), 0)
+    assert table.readable("t") == [MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)]
+
+
+def test_two_nameservers_are_merged_and_the_highest_epoch_wins() -> None:
+    table = RouteTable()
+    table.snapshot("n1", "x", [view("a", epoch=1, start_ms=9), view("b")], 0)
+    table.snapshot("n2", "y", [view("a", epoch=2, start_ms=1, topics=("u",)), view("c")], 0)
+    assert names(table) == ["a", "b", "c"]
+    assert [at.broker.name for at in table.route("u")] == ["a"]
+
+
+def test_of_one_epoch_the_newest_incarnation_wins() -> None:
+    table = RouteTable()
+    table.snapshot("n1", "x", [view("a", start_ms=2, incarnation="new", topics=("u",))], 0)
+    table.snapshot("n2", "y", [view("a", start_ms=1, incarnation="old")], 0)
+    assert table.topics() == ["u"]
+
+
+def test_a_nameserver_that_is_away_removes_nobody() -> None:
+    table = RouteTable(stale_ms=100)
+    table.snapshot("n1", "x", [view("a")], 0)
+    version = table.version
+    table.away("n1", 5)
+    table.tick(1_000_000)
+    assert names(table) == ["a"]
+    assert table.version == version
+
+
+def test_what_an_absent_nameserver_told_fades_while_another_answers() -> None:
+    table = RouteTable(stale_ms=100)
+    table.snapshot("n1", "x", [view("a"), view("b")], 0)
+    table.snapshot("n2", "y", [view("b")], 0)
+    table.away("n1", 5)
+    table.tick(104)
+    assert names(table) == ["a", "b"]
+    table.tick(105)
+    assert names(table) == ["b"]
+
+
+def test_a_removal_told_by_one_counts_against_an_absent_one() -> None:
+    table = RouteTable()
+    table.snapshot("n1", "x", [view("a"), view("b")], 0)
+    table.snapshot("n2", "y", [view("a"), view("b")], 0)
+    table.away("n1", 1)
+    table.changed("n2", [], ["a"], 2)
+    assert names(table) == ["b"]
+
+
+def test_a_removal_told_by_one_does_not_outvote_a_connected_one() -> None:
+    table = RouteTable()
+    table.snapshot("n1", "x", [view("a")], 0)
+    table.snapshot("n2", "y", [view("a")], 0)
+    table.changed("n2", [], ["a"], 2)
+    assert names(table) == ["a"]
+
+
+def test_a_restarted_nameserver_with_an_empty_table_removes_nobody_at_once() -> None:
+    table = RouteTable(stale_ms=100)
+    table.snapshot("n1", "x", [view("a"), view("b")], 0)
+    table.away("n1", 5)
+    table.snapshot("n1", "after restart", [], 10)
+    assert names(table) == ["a", "b"]
+    table.changed("n1", [view("a")], [], 20)
+    table.tick(111)
+    assert names(table) == ["a"]
+
+
+def test_a_new_snapshot_of_the_same_nameserver_is_the_whole_truth() -> None:
+    table = RouteTable()
+    table.snapshot("n1", "x", [view("a"), view("b")], 0)
+    table.snapshot("n1", "x", [view("b")], 1)
+    assert names(table) == ["b"]
+
+
+def test_the_version_grows_only_when_the_answer_changes() -> None:
+    table = RouteTable()
+    table.snapshot("n1", "x", [view("a")], 0)
+    version = table.version
+    table.snapshot("n2", "y", [view("a")], 0)
+    table.snapshot("n1", "x", [view("a")], 1)
+    table.set_own(view("a"), 2)
+    assert table.version == version
+
+
+def test_own_state_wins_over_what_others_tell_of_it() -> None:
+    table = RouteTable()
+    table.snapshot("n1", "x", [view("a", start_ms=99)], 0)
+    table.set_own(view("a", topics=("fresh",)), 0)
+    assert table.topics() == ["fresh"]
+
+
+def test_queues_without_read_permission_are_not_readable() -> None:
+    table = RouteTable()
+    closed = BrokerView(name="a", addresses=(DEFAULT,), topics={"t": counts("a", permission=Permission.WRITE)})
+    table.snapshot("n1", "x", [closed], 0)
+    assert table.readable("t") == []
+
+
+def test_replicas_are_left_out_of_routes() -> None:
+    table = RouteTable()
+    table.snapshot("n1", "x", [view("a", broker_id=1)], 0)
+    assert table.route("t") == []
+
+
+def test_the_listener_is_the_one_whose_address_the_client_used() -> None:
+    own = BrokerView(name="a", addresses=(DEFAULT, OUTSIDE))
+    assert listener_of(own, "localhost", 30081) == "external"
+    assert listener_of(own, "elsewhere", 1) == "default"
+    assert own.address("external") is OUTSIDE
+    assert own.address("never heard of") is DEFAULT
