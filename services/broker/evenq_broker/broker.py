@@ -258,7 +258,7 @@ class Broker:
             work.close()
             await asyncio.shield(running)
             return
-        task = self.spawn(work, name=f"create {key}")
+        task = spawn(work, name=f"create {key}")
         self._creating[key] = task
         task.add_done_callback(lambda _: self._creating.pop(key, None))
         await asyncio.shield(task)

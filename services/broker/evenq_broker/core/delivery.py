@@ -1,0 +1,449 @@
+"""Who has finished what: per (group, topic, queue) the committed offset and every unfinished delivery.
+
+Called by the receive path, the pull path and journal replay; pure: time comes in as ms since the epoch (`Broker.now_ms`).
+Always true of one queue: an offset below `next` is either in `pending` (being worked on, or waiting for its next delivery) or
+finished; `committed` is the smallest unfinished offset. A delivery ends by ack, by its deadline (exact to the ms), by being
+given back, or with its client. Retries come before fresh messages, in ascending offset. Wire contract 5.1, 5.2; replication D3, D4.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+
+from evenq_broker.core.journal import Acked, Committed, Delivered, Invisible, Op
+
+__all__ = ["READY", "Pending", "Progress", "QueueProgress", "Verdict"]
+
+READY = 0
+"""Deadline of a message that waits for its next delivery."""
+_CHUNK = 30_000  # deliveries in one snapshot operation; its count is 16 bits wide
+
+
+class Verdict(Enum):
+    """What became of an ack or a change."""
+
+    DONE = "done"
+    ALREADY = "already"
+    """The message was finished before: fine for an ack, nothing to record."""
+    INVALID = "invalid"
+    """The delivery is over, or never was."""
+
+
+class Pending:
+    """One unfinished message of a group."""
+
+    __slots__ = ("attempt", "client_id", "deadline_ms", "number")
+
+    def __init__(self, number: int, attempt: int, deadline_ms: int, client_id: str) -> None:
+        self.number = number
+        """Deliveries so far, given-back ones included: what a handle names."""
+        self.attempt = attempt
+        """Deliveries that count towards the maximum."""
+        self.deadline_ms = deadline_ms
+        """End of the delivery, ms since the epoch; READY: it is over."""
+        self.client_id = client_id
+        """Whose life holds the delivery (auto_renew); empty: only the deadline does."""
+
+
+class QueueProgress:
+    """One group on one queue."""
+
+    __slots__ = ("committed", "group_id", "lanes", "next", "pending", "queue_id", "reading", "ready", "topic_id", "unkeyed")
+
+    def __init__(self, group_id: int, topic_id: int, queue_id: int, offset: int) -> None:
+        self.group_id = group_id
+        self.topic_id = topic_id
+        self.queue_id = queue_id
+        self.committed = offset
+        """The smallest unfinished offset."""
+        self.next = offset
+        """The first offset never looked at for this group."""
+        self.pending: dict[int, Pending] = {}
+        self.ready: list[int] = []
+        """Heap of offsets that wait for their next delivery; may hold finished ones, `Progress` skips them."""
+        self.reading = False
+        """True while somebody fetches fresh messages from disk for this group: others pass by."""
+        self.lanes: dict[str, list[int]] = {}
+        """Ordered groups (`core.fifo`): message group -> its unfinished offsets, ascending; only the first may be delivered."""
+        self.unkeyed = False
+        """Ordered groups: `pending` came from the journal and its message groups are not known yet."""
+
+    def op(self, offset: int, entry: Pending) -> Invisible:
+        """The journal's words for the state of one delivery."""
+        place = (self.group_id, self.topic_id, self.queue_id, offset)
+        return Invisible(*place, entry.number, entry.attempt, entry.deadline_ms)
+
+    def advance(self) -> None:
+        """Move `committed` to the smallest unfinished offset."""
+        pending = self.pending
+        if not pending:
+            self.committed = self.next
+        elif self.committed not in pending:
+            if self.next - self.committed > 4 * len(pending) + 64:
+                self.committed = min(pending)
+                return
+            at = self.committed + 1
+            while at not in pending:
+                at += 1
+            self.committed = at
+
+
+class Progress:
+    """All groups on all queues of this broker."""
+
+    __slots__ = ("_compact_at", "_queues", "_timers", "inflight_max")
+
+    def __init__(self, *, inflight_max: int = 20_000) -> None:
+        self.inflight_max = inflight_max
+        self._queues: dict[tuple[int, int, int], QueueProgress] = {}
+        self._timers: list[tuple[int, int, int, int, list[int]]] = []  # deadline, group, topic, queue, offsets
+        self._compact_at = 4096
+
+    # ------------------------------------------------------------------------------------------------ reading
+
+    def queue(self, group_id: int, topic_id: int, queue_id: int) -> QueueProgress | None:
+        """The group's state on one queue; None before its first receive or commit there."""
+        return self._queues.get((group_id, topic_id, queue_id))
+
+    def queues(self) -> Iterator[QueueProgress]:
+        """Every group on every queue it ever read."""
+        return iter(list(self._queues.values()))
+
+    def committed(self, group_id: int, topic_id: int, queue_id: int) -> int | None:
+        """The smallest unfinished offset; None if the group never read or committed there."""
+        found = self._queues.get((group_id, topic_id, queue_id))
+        return None if found is None else found.committed
+
+    def inflight(self, group_id: int, topic_id: int, queue_id: int) -> int:
+        """Messages delivered at least once and not finished."""
+        found = self._queues.get((group_id, topic_id, queue_id))
+        return 0 if found is None else len(found.pending)
+
+    def lag(self, group_id: int, topic_id: int, queue_id: int, max_offset: int) -> int:
+        """Messages of the queue that the group has not finished; 0 where it never read."""
+        found = self._queues.get((group_id, topic_id, queue_id))
+        return 0 if found is None else max(0, max_offset - found.next) + len(found.pending)
+
+    def topics_of(self, group_id: int) -> list[int]:
+        """Numbers of the topics that the group has progress on, ascending."""
+        return sorted({key[1] for key in self._queues if key[0] == group_id})
+
+    def groups_of(self, topic_id: int) -> list[int]:
+        """Numbers of the groups that have progress on the topic, ascending."""
+        return sorted({key[0] for key in self._queues if key[1] == topic_id})
+
+    def next_deadline(self) -> int | None:
+        """When `expire` has something to do, ms since the epoch; may be early, never late."""
+        return self._timers[0][0] if self._timers else None
+
+    # ------------------------------------------------------------------------------------------------ offsets
+
+    def start(self, group_id: int, topic_id: int, queue_id: int, offset: int) -> Committed | None:
+        """Let the group begin at `offset` unless it has begun already. Gives what to record."""
+        if (group_id, topic_id, queue_id) in self._queues:
+            return None
+        self._queues[group_id, topic_id, queue_id] = QueueProgress(group_id, topic_id, queue_id, offset)
+        return Committed(group_id, topic_id, queue_id, offset)
+
+    def commit(self, group_id: int, topic_id: int, queue_id: int, offset: int, *, allow_backward: bool = False) -> bool:
+        """Everything below `offset` is finished. True if that changed something (then record `Committed`).
+
+        Backward is ignored, or with `allow_backward` a reset: what was in flight is forgotten (D6).
+        """
+        found = self._queues.get((group_id, topic_id, queue_id))
+        if found is None:
+            self._queues[group_id, topic_id, queue_id] = QueueProgress(group_id, topic_id, queue_id, offset)
+            return True
+        if offset < found.committed:
+            if not allow_backward:
+                return False
+            self._queues[group_id, topic_id, queue_id] = QueueProgress(group_id, topic_id, queue_id, offset)
+            return True
+        if offset == found.committed:
+            return False
+        for done in [held for held in found.pending if held < offset]:
+            self._finish(found, done)
+        found.next = max(found.next, offset)
+        found.advance()
+        return True
+
+    def forget_group(self, group_id: int) -> None:
+        """The group was deleted."""
+        self._drop(lambda key: key[0] == group_id)
+
+    def forget_topic(self, topic_id: int) -> None:
+        """The topic was deleted."""
+        self._drop(lambda key: key[1] == topic_id)
+
+    # ------------------------------------------------------------------------------------------------ delivering
+
+    def room(self, queue: QueueProgress) -> int:
+        """How many more fresh messages the group may have unfinished on this queue."""
+        return self.inflight_max - len(queue.pending)
+
+    def take_ready(
+        self, queue: QueueProgress, count: int, *, deadline_ms: int, client_id: str, max_attempts: int
+    ) -> tuple[list[int], list[int]]:
+        """Up to `count` messages whose earlier delivery is over, as delivered again; and those that have had
+        `max_attempts` deliveries: they are now held until `deadline_ms` for whoever moves them to the dead-letter topic.
+        """
+        again: list[int] = []
+        dead: list[int] = []
+        while queue.ready and len(again) < count:
+            offset = heapq.heappop(queue.ready)
+            entry = queue.pending.get(offset)
+            if entry is None or entry.deadline_ms != READY:
+                continue
+            entry.number += 1
+            entry.deadline_ms = deadline_ms
+            entry.client_id = client_id
+            if entry.attempt >= max_attempts:
+                dead.append(offset)
+            else:
+                entry.attempt += 1
+                again.append(offset)
+        if again or dead:
+            self._arm(queue, deadline_ms, again + dead)
+        return again, dead
+
+    def deliver(
+        self, queue: QueueProgress, offsets: list[int], next_offset: int, *, deadline_ms: int, client_id: str
+    ) -> None:
+        """Fresh messages, read from `queue.next`, go to a client; the rest below `next_offset` was filtered out."""
+        pending = queue.pending
+        for offset in offsets:
+            pending[offset] = Pending(1, 1, deadline_ms, client_id)
+        queue.next = next_offset
+        if offsets:
+            self._arm(queue, deadline_ms, offsets)
+        queue.advance()
+
+    def give_back(self, queue: QueueProgress, offset: int, number: int) -> Invisible | None:
+        """A delivery that nobody saw: the message is ready again and the attempt does not count."""
+        entry = queue.pending.get(offset)
+        if entry is None or entry.number != number or entry.deadline_ms == READY:
+            return None
+        entry.attempt -= 1
+        entry.client_id = ""
+        self._make_ready(queue, offset, entry)
+        return queue.op(offset, entry)
+
+    def release(self, client_id: str, deadline_ms: int) -> list[tuple[QueueProgress, int]]:
+        """The client is gone: what only its life held ends at `deadline_ms`. Gives the (queue, offset) concerned."""
+        changed = []
+        for queue in self._queues.values():
+            offsets = [offset for offset, entry in queue.pending.items() if entry.client_id == client_id]
+            for offset in offsets:
+                entry = queue.pending[offset]
+                entry.client_id = ""
+                if entry.deadline_ms > deadline_ms:
+                    entry.deadline_ms = deadline_ms
+                    changed.append((queue, offset))
+            if offsets:
+                self._arm(queue, deadline_ms, offsets)
+        return changed
+
+    def expire(self, now_ms: int) -> list[QueueProgress]:
+        """End the deliveries whose deadline has come. Gives the queues that have something to deliver again."""
+        woken: dict[int, QueueProgress] = {}
+        timers = self._timers
+        while timers and timers[0][0] <= now_ms:
+            deadline, group_id, topic_id, queue_id, offsets = heapq.heappop(timers)
+            queue = self._queues.get((group_id, topic_id, queue_id))
+            if queue is None:
+                continue
+            for offset in offsets:
+                entry = queue.pending.get(offset)
+                if entry is not None and entry.deadline_ms == deadline:
+                    entry.client_id = ""
+                    self._make_ready(queue, offset, entry)
+                    woken[id(queue)] = queue
+        return list(woken.values())
+
+    # ------------------------------------------------------------------------------------------------ settling
+
+    def ack(self, queue: QueueProgress | None, offset: int, number: int, *, expires_ms: int, now_ms: int) -> Verdict:
+        """Finish one message. An earlier handle of the same delivery is as good as the newest; one of an earlier
+        delivery is good until its own time is over (wire contract 5.2). Finishing twice is ALREADY.
+        """
+        if queue is None or offset >= queue.next:
+            return Verdict.INVALID
+        entry = queue.pending.get(offset)
+        if entry is None:
+            return Verdict.ALREADY
+        if number == entry.number:
+            if entry.deadline_ms <= now_ms:
+                return Verdict.INVALID
+        elif number > entry.number or expires_ms <= now_ms:
+            return Verdict.INVALID
+        self._finish(queue, offset)
+        if offset == queue.committed:
+            queue.advance()
+        return Verdict.DONE
+
+    def finish(self, queue: QueueProgress, offset: int) -> bool:
+        """Finish one message whatever its state: it is in the dead-letter topic, or gone from the store."""
+        if offset not in queue.pending:
+            return False
+        self._finish(queue, offset)
+        queue.advance()
+        return True
+
+    def change_invisible(
+        self, queue: QueueProgress | None, offset: int, number: int, *, now_ms: int, deadline_ms: int, uncounted: bool = False
+    ) -> Verdict:
+        """Let the present delivery end at `deadline_ms` (now = a nack). Only its own handles may do that.
+
+        `uncounted`: the attempt does not count (suspend). The delivery no longer depends on its client's life.
+        """
+        if queue is None or offset >= queue.next:
+            return Verdict.INVALID
+        entry = queue.pending.get(offset)
+        if entry is None:
+            return Verdict.ALREADY
+        if number != entry.number or entry.deadline_ms <= now_ms:
+            return Verdict.INVALID
+        entry.client_id = ""
+        if uncounted and entry.attempt > 0:
+            entry.attempt -= 1
+        if deadline_ms <= now_ms:
+            self._make_ready(queue, offset, entry)
+        else:
+            entry.deadline_ms = deadline_ms
+            self._arm(queue, deadline_ms, [offset])
+        return Verdict.DONE
+
+    def held(self, group_id: int, topic_id: int) -> Iterator[tuple[QueueProgress, int]]:
+        """Every delivery of one group and topic that is running now."""
+        for queue in self.queues():
+            if queue.group_id == group_id and queue.topic_id == topic_id:
+                for offset, entry in list(queue.pending.items()):
+                    if entry.deadline_ms != READY:
+                        yield queue, offset
+
+    # ------------------------------------------------------------------------------------------------ journal
+
+    def apply(self, op: Acked | Committed | Delivered | Invisible) -> None:
+        """Replay one operation; twice is as good as once."""
+        if isinstance(op, Committed):
+            self.commit(op.group_id, op.topic_id, op.queue_id, op.offset, allow_backward=op.reset)
+            return
+        key = (op.group_id, op.topic_id, op.queue_id)
+        queue = self._queues.get(key)
+        match op:
+            case Delivered():
+                if queue is None:
+                    start = min(op.offsets, default=op.next_offset)
+                    queue = self._queues[key] = QueueProgress(*key, start)
+                self._replay_delivered(queue, op)
+            case Acked():
+                if queue is not None:
+                    self.finish(queue, op.offset)
+            case Invisible():
+                entry = queue.pending.get(op.offset) if queue is not None else None
+                if queue is not None and entry is not None and op.number >= entry.number:
+                    entry.number, entry.attempt, entry.client_id = op.number, op.attempt, ""
+                    self._replay_deadline(queue, op.offset, entry, op.deadline_ms)
+
+    def _replay_delivered(self, queue: QueueProgress, op: Delivered) -> None:
+        for offset, number, attempt in zip(op.offsets, op.numbers, op.attempts, strict=True):
+            entry = queue.pending.get(offset)
+            if offset < queue.committed or (entry is not None and entry.number > number):
+                continue
+            entry = queue.pending[offset] = Pending(number, attempt, READY, op.client_id)
+            self._replay_deadline(queue, offset, entry, op.deadline_ms)
+        queue.next = max(queue.next, op.next_offset)
+        queue.unkeyed = True
+        queue.advance()
+
+    def _replay_deadline(self, queue: QueueProgress, offset: int, entry: Pending, deadline_ms: int) -> None:
+        if deadline_ms == READY:
+            self._make_ready(queue, offset, entry)
+        else:
+            entry.deadline_ms = deadline_ms
+            self._arm(queue, deadline_ms, [offset])
+
+    def dump(self) -> Iterator[Op]:
+        """The whole state as operations, for a snapshot."""
+        for key, queue in self._queues.items():
+            yield Committed(*key, queue.committed, reset=True)
+            together: dict[tuple[int, str], list[int]] = {}
+            for offset, entry in queue.pending.items():
+                together.setdefault((entry.deadline_ms, entry.client_id), []).append(offset)
+            for (deadline_ms, client_id), offsets in together.items():
+                for at in range(0, len(offsets), _CHUNK):
+                    part = offsets[at : at + _CHUNK]
+                    yield self.delivered_op(queue, part, deadline_ms=deadline_ms, client_id=client_id)
+            yield Delivered(*key, queue.next, READY, "", (), (), ())
+
+    def delivered_op(
+        self, queue: QueueProgress, offsets: Sequence[int], *, deadline_ms: int, client_id: str
+    ) -> Delivered:
+        """What the journal keeps of a delivery."""
+        pending = queue.pending
+        return Delivered(
+            queue.group_id,
+            queue.topic_id,
+            queue.queue_id,
+            queue.next,
+            deadline_ms,
+            client_id,
+            tuple(offsets),
+            tuple([pending[offset].number for offset in offsets]),
+            tuple([pending[offset].attempt for offset in offsets]),
+        )
+
+    def clients(self) -> set[str]:
+        """Clients whose life holds a delivery."""
+        return {entry.client_id for queue in self._queues.values() for entry in queue.pending.values() if entry.client_id}
+
+    # ------------------------------------------------------------------------------------------------ inside
+
+    def _finish(self, queue: QueueProgress, offset: int) -> None:
+        del queue.pending[offset]
+
+    def _make_ready(self, queue: QueueProgress, offset: int, entry: Pending) -> None:
+        entry.deadline_ms = READY
+        heapq.heappush(queue.ready, offset)
+
+    def _arm(self, queue: QueueProgress, deadline_ms: int, offsets: list[int]) -> None:
+        heapq.heappush(self._timers, (deadline_ms, queue.group_id, queue.topic_id, queue.queue_id, offsets))
+        if len(self._timers) > self._compact_at:
+            self._compact()
+
+    def _compact(self) -> None:
+        # Timers of finished deliveries stay in the heap until they are due; throw them out when it has doubled.
+        kept = []
+        for timer in self._timers:
+            queue = self._queues.get((timer[1], timer[2], timer[3]))
+            if queue is not None and any(
+                (entry := queue.pending.get(offset)) is not None and entry.deadline_ms == timer[0] for offset in timer[4]
+            ):
+                kept.append(timer)
+        heapq.heapify(kept)
+        self._timers = kept
+        self._compact_at = max(4096, 2 * len(kept))
+
+    def _drop(self, gone: object) -> None:
+        assert callable(gone)
+        for key in [key for key in self._queues if gone(key)]:
+            del self._queues[key]
+
+    def check(self) -> None:
+        """Recompute every invariant; for tests."""
+        armed: dict[tuple[int, int, int, int], set[int]] = {}
+        for deadline, group_id, topic_id, queue_id, offsets in self._timers:
+            for offset in offsets:
+                armed.setdefault((group_id, topic_id, queue_id, offset), set()).add(deadline)
+        for key, queue in self._queues.items():
+            unfinished: Iterable[int] = queue.pending
+            assert queue.committed == min(unfinished, default=queue.next), (key, queue.committed, queue.next)
+            assert all(queue.committed <= offset < queue.next for offset in unfinished)
+            for offset, entry in queue.pending.items():
+                assert entry.attempt <= entry.number
+                if entry.deadline_ms == READY:
+                    assert offset in queue.ready, (key, offset)
+                else:
+                    assert entry.deadline_ms in armed.get((*key, offset), set()), (key, offset)

@@ -1,0 +1,85 @@
+"""Receipt handles: self-contained, checked by a key, kept by nobody.
+
+Text `e1.<broker name>.<hex>`; the hex part is 49 bytes: group id 4, topic id 4, queue id 4, queue offset 8, delivery number 4,
+expiry 8 (ms since the epoch), unused 1, checksum 16. The checksum is keyed with 32 bytes that live in the broker's journal, so
+handles survive a restart and a forged one is refused. Any broker can read whose handle it is (architecture.md 4).
+"""
+
+from __future__ import annotations
+
+import struct
+from hashlib import blake2b
+from typing import NamedTuple
+
+from evenq.errors import InvalidReceiptHandle
+
+__all__ = ["KEY_BYTES", "Handle", "Handles", "broker_of"]
+
+KEY_BYTES = 32
+_CHECKSUM_BYTES = 16
+_FIELDS = struct.Struct(">IIIQIQB")
+_LENGTH = (_FIELDS.size + _CHECKSUM_BYTES) * 2
+_PREFIX = "e1."
+
+
+class Handle(NamedTuple):
+    """One delivery of one message to one group."""
+
+    group_id: int
+    topic_id: int
+    queue_id: int
+    queue_offset: int
+    number: int
+    """Which delivery of the message to the group; grows with each."""
+    expires_ms: int
+    """End of the invisible time as it was promised with this handle, ms since the epoch."""
+    flags: int = 0
+
+
+class Handles:
+    """Makes and reads the handles of one broker."""
+
+    __slots__ = ("_key", "_prefix", "_salt")
+
+    def __init__(self, broker_name: str, key: bytes) -> None:
+        self._key = key
+        self._prefix = f"{_PREFIX}{broker_name}."
+        self._salt = self._prefix.encode()
+
+    def make(
+        self, group_id: int, topic_id: int, queue_id: int, queue_offset: int, number: int, expires_ms: int
+    ) -> str:
+        """The handle's text: printable ASCII, under 300 characters."""
+        fields = _FIELDS.pack(group_id, topic_id, queue_id, queue_offset, number, expires_ms, 0)
+        check = blake2b(self._salt + fields, digest_size=_CHECKSUM_BYTES, key=self._key).digest()
+        return self._prefix + (fields + check).hex()
+
+    def read(self, text: str) -> Handle:
+        """The handle behind `text`. Raises InvalidReceiptHandle for anything this broker did not make."""
+        body = text[len(self._prefix) :]
+        if not text.startswith(self._prefix) or len(body) != _LENGTH:
+            raise _invalid(text)
+        try:
+            data = bytes.fromhex(body)
+        except ValueError:
+            raise _invalid(text) from None
+        fields = data[: _FIELDS.size]
+        check = blake2b(self._salt + fields, digest_size=_CHECKSUM_BYTES, key=self._key).digest()
+        if len(data) != _FIELDS.size + _CHECKSUM_BYTES or check != data[_FIELDS.size :]:
+            raise _invalid(text)
+        return Handle(*_FIELDS.unpack(fields))
+
+
+def broker_of(text: str) -> str | None:
+    """The name of the broker whose handle it is; None if it is no handle of ours."""
+    if not text.startswith(_PREFIX):
+        return None
+    name, dot, _ = text[len(_PREFIX) :].rpartition(".")
+    return name if dot and name else None
+
+
+def _invalid(text: str) -> InvalidReceiptHandle:
+    shown = text if len(text) <= 40 else f"{text[:40]}..."
+    return InvalidReceiptHandle(
+        f"the receipt handle {shown!r} was not made by this broker; use the one of the last delivery of the message"
+    )

@@ -1,0 +1,261 @@
+"""The broker's state as records of its log: small operations, and snapshots made of the same operations.
+
+All operations are absolute ("this is committed", "this is finished"), so replaying some twice, over a snapshot that already
+holds them, ends in the same state. A record is a version byte and operations one after another; a snapshot is a record whose
+operations describe everything. Hot operations are packed, rare ones are JSON. An unknown version or kind is refused.
+
+| kind | operation    | content after the kind byte (big-endian)                                                        |
+|------|--------------|-------------------------------------------------------------------------------------------------|
+| 1    | KeyPut       | u32 length, JSON                                                                                |
+| 2-5  | Topic, Group | u32 length, JSON                                                                                |
+| 6    | Committed    | u32 group, u32 topic, u32 queue, u64 offset, u8 reset                                           |
+| 7    | Acked        | u32 group, u32 topic, u32 queue, u64 offset                                                     |
+| 8    | Delivered    | u32 group, topic, queue, u64 next, u64 deadline ms, u16 client length, u16 n, client, n u64, n u32, n u16 |
+| 9    | Invisible    | u32 group, topic, queue, u64 offset, u32 number, u16 attempt, u64 deadline ms                   |
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from evenq.errors import StoreCorrupted
+from evenq.model import GroupConfig, MessageType, Permission, StartFrom, TopicConfig
+
+__all__ = [
+    "Acked",
+    "Committed",
+    "Delivered",
+    "GroupPut",
+    "GroupRemoved",
+    "Invisible",
+    "KeyPut",
+    "Op",
+    "TopicPut",
+    "TopicRemoved",
+    "decode",
+    "encode",
+    "encode_op",
+]
+
+VERSION = 1
+_KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _COMMITTED, _ACKED, _DELIVERED, _INVISIBLE = range(1, 10)
+_COMMITTED_FORM = struct.Struct(">BIIIQB")
+_ACKED_FORM = struct.Struct(">BIIIQ")
+_DELIVERED_FORM = struct.Struct(">BIIIQQHH")
+_INVISIBLE_FORM = struct.Struct(">BIIIQIHQ")
+_LENGTH = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPut:
+    """The key of receipt handles, and numbers that are taken for ever."""
+
+    key: bytes
+    next_topic_id: int = 1
+    next_group_id: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPut:
+    topic: TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRemoved:
+    topic_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPut:
+    group: GroupConfig
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRemoved:
+    group_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Everything below `offset` is finished. `reset`: an explicit move; whatever was in flight is forgotten."""
+
+    group_id: int
+    topic_id: int
+    queue_id: int
+    offset: int
+    reset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """One offset is finished."""
+
+    group_id: int
+    topic_id: int
+    queue_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Offsets given to a client; `next_offset` is the first one never looked at."""
+
+    group_id: int
+    topic_id: int
+    queue_id: int
+    next_offset: int
+    deadline_ms: int
+    """End of the invisible time, ms since the epoch; 0: none while the client lives."""
+    client_id: str
+    offsets: tuple[int, ...]
+    numbers: tuple[int, ...]
+    attempts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Invisible:
+    """One delivery now ends at `deadline_ms`; `attempt` is what it counts as."""
+
+    group_id: int
+    topic_id: int
+    queue_id: int
+    offset: int
+    number: int
+    attempt: int
+    deadline_ms: int
+
+
+Op = KeyPut | TopicPut | TopicRemoved | GroupPut | GroupRemoved | Committed | Acked | Delivered | Invisible
+
+
+def encode(ops: Iterable[Op]) -> bytes:
+    """One record of many operations."""
+    return b"".join((bytes((VERSION,)), *map(encode_op, ops)))
+
+
+def encode_op(op: Op) -> bytes:
+    """One operation, without the version byte."""
+    match op:
+        case Acked():
+            return _ACKED_FORM.pack(_ACKED, op.group_id, op.topic_id, op.queue_id, op.offset)
+        case Delivered():
+            return _encode_delivered(op)
+        case Invisible():
+            place = (op.group_id, op.topic_id, op.queue_id, op.offset)
+            return _INVISIBLE_FORM.pack(_INVISIBLE, *place, op.number, op.attempt, op.deadline_ms)
+        case Committed():
+            return _COMMITTED_FORM.pack(_COMMITTED, op.group_id, op.topic_id, op.queue_id, op.offset, op.reset)
+        case TopicPut():
+            topic = op.topic
+            return _json(_TOPIC, {
+                "name": topic.name, "id": topic.topic_id, "type": str(topic.message_type), "read": topic.read_queues,
+                "write": topic.write_queues, "permission": int(topic.permission),
+            })  # fmt: skip
+        case GroupPut():
+            group = op.group
+            return _json(_GROUP, {
+                "name": group.name, "id": group.group_id, "ordered": group.ordered, "attempts": group.max_attempts,
+                "start": str(group.start_from), "strategy": group.strategy,
+            })  # fmt: skip
+        case TopicRemoved():
+            return _json(_TOPIC_GONE, {"id": op.topic_id})
+        case GroupRemoved():
+            return _json(_GROUP_GONE, {"id": op.group_id})
+        case KeyPut():
+            return _json(_KEY, {"key": op.key.hex(), "topic": op.next_topic_id, "group": op.next_group_id})
+
+
+def _encode_delivered(op: Delivered) -> bytes:
+    client = op.client_id.encode()
+    count = len(op.offsets)
+    return b"".join((
+        _DELIVERED_FORM.pack(
+            _DELIVERED, op.group_id, op.topic_id, op.queue_id, op.next_offset, op.deadline_ms, len(client), count
+        ),
+        client,
+        struct.pack(f">{count}Q{count}I{count}H", *op.offsets, *op.numbers, *op.attempts),
+    ))  # fmt: skip
+
+
+def _json(kind: int, value: dict[str, Any]) -> bytes:
+    text = json.dumps(value, separators=(",", ":")).encode()
+    return bytes((kind,)) + _LENGTH.pack(len(text)) + text
+
+
+def decode(record: bytes) -> Iterator[Op]:
+    """The operations of one record or snapshot, in order. Raises StoreCorrupted for an unknown version or kind."""
+    if not record or record[0] != VERSION:
+        raise StoreCorrupted(
+            f"a state record has version {record[0] if record else 'none'}, this program reads version {VERSION}"
+        )
+    at = 1
+    try:
+        while at < len(record):
+            op, at = _decode_op(record, at)
+            yield op
+    except (struct.error, IndexError, ValueError, KeyError) as error:
+        raise StoreCorrupted(f"a state record is damaged near byte {at} of {len(record)}: {error}") from error
+
+
+def _decode_op(record: bytes, at: int) -> tuple[Op, int]:
+    kind = record[at]
+    if kind == _ACKED:
+        return Acked(*_ACKED_FORM.unpack_from(record, at)[1:]), at + _ACKED_FORM.size
+    if kind == _INVISIBLE:
+        _, group, topic, queue, offset, number, attempt, deadline = _INVISIBLE_FORM.unpack_from(record, at)
+        return Invisible(group, topic, queue, offset, number, attempt, deadline), at + _INVISIBLE_FORM.size
+    if kind == _COMMITTED:
+        _, group, topic, queue, offset, reset = _COMMITTED_FORM.unpack_from(record, at)
+        return Committed(group, topic, queue, offset, bool(reset)), at + _COMMITTED_FORM.size
+    if kind == _DELIVERED:
+        return _decode_delivered(record, at)
+    if not _KEY <= kind <= _GROUP_GONE:
+        raise StoreCorrupted(f"a state record holds an operation of kind {kind}, which this program does not know")
+    (length,) = _LENGTH.unpack_from(record, at + 1)
+    start = at + 1 + _LENGTH.size
+    return _from_json(kind, json.loads(record[start : start + length])), start + length
+
+
+def _decode_delivered(record: bytes, at: int) -> tuple[Op, int]:
+    _, group, topic, queue, following, deadline, client_length, count = _DELIVERED_FORM.unpack_from(record, at)
+    at += _DELIVERED_FORM.size
+    client = record[at : at + client_length].decode()
+    form = struct.Struct(f">{count}Q{count}I{count}H")
+    values = form.unpack_from(record, at + client_length)
+    offsets, numbers, attempts = values[:count], values[count : 2 * count], values[2 * count :]
+    op = Delivered(group, topic, queue, following, deadline, client, offsets, numbers, attempts)
+    return op, at + client_length + form.size
+
+
+def _from_json(kind: int, value: dict[str, Any]) -> Op:
+    if kind == _TOPIC:
+        return TopicPut(
+            TopicConfig(
+                name=value["name"],
+                topic_id=value["id"],
+                message_type=MessageType(value["type"]),
+                read_queues=value["read"],
+                write_queues=value["write"],
+                permission=Permission(value["permission"]),
+            )
+        )
+    if kind == _GROUP:
+        return GroupPut(
+            GroupConfig(
+                name=value["name"],
+                group_id=value["id"],
+                ordered=value["ordered"],
+                max_attempts=value["attempts"],
+                start_from=StartFrom(value["start"]),
+                strategy=value["strategy"],
+            )
+        )
+    if kind == _TOPIC_GONE:
+        return TopicRemoved(value["id"])
+    if kind == _GROUP_GONE:
+        return GroupRemoved(value["id"])
+    return KeyPut(bytes.fromhex(value["key"]), value["topic"], value["group"])

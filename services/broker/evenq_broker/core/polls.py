@@ -1,0 +1,196 @@
+"""The long polls that wait for messages: who waits, for what, and whom an event wakes.
+
+Called by `loops.polls`, which owns the futures (kept here as an opaque `token`) and the clock. A poll for messages belongs to a
+group and waits for any queue of one topic, or for one queue; one event wakes one poll of each group, and whoever takes a full
+batch wakes the next. A watch (no group) is woken by every growth of its queues. Always true: a poll is in the table or done.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable
+
+__all__ = ["Poll", "PollTable"]
+
+ANY = -1
+"""Queue id: all queues of the topic."""
+
+
+class Poll:
+    """One caller that waits."""
+
+    __slots__ = ("client_id", "deadline_ms", "group_id", "known", "parked", "token", "topic_id", "woken")
+
+    def __init__(
+        self, group_id: int, topic_id: int, known: dict[tuple[int, int], int] | None, deadline_ms: int, client_id: str
+    ) -> None:
+        self.group_id = group_id
+        """0: a watch."""
+        self.topic_id = topic_id
+        self.known = known
+        """Queues waited for with the maximum the caller knows; None: all queues of the topic."""
+        self.deadline_ms = deadline_ms
+        self.client_id = client_id
+        self.parked = True
+        self.woken = False
+        """True if an event ended it, False for its deadline or the end of its client."""
+        self.token: object = None
+        """The loop's future."""
+
+
+class PollTable:
+    """All parked polls of one broker."""
+
+    __slots__ = ("_by_client", "_deadlines", "_parked", "_receivers", "_sequence", "_stale", "_watches", "polls_max")
+
+    def __init__(self, *, polls_max: int = 20_000) -> None:
+        self.polls_max = polls_max
+        self._receivers: dict[int, dict[int, deque[Poll]]] = {}  # topic -> group -> polls, oldest first
+        self._watches: dict[tuple[int, int], list[Poll]] = {}  # (topic, queue) -> polls
+        self._by_client: dict[str, set[Poll]] = {}
+        self._deadlines: list[tuple[int, int, Poll]] = []
+        self._sequence = 0
+        self._parked = 0
+        self._stale = 0
+
+    def __len__(self) -> int:
+        return self._parked
+
+    def park(
+        self, group_id: int, topic_id: int, *, queue_id: int = ANY, deadline_ms: int, client_id: str = ""
+    ) -> Poll | None:
+        """Wait for messages of one topic (or one queue of it) for a group. None: the table is full."""
+        known = None if queue_id == ANY else {(topic_id, queue_id): -1}
+        poll = self._add(Poll(group_id, topic_id, known, deadline_ms, client_id))
+        if poll is not None:
+            self._receivers.setdefault(topic_id, {}).setdefault(group_id, deque()).append(poll)
+        return poll
+
+    def watch(self, queues: Iterable[tuple[int, int, int]], *, deadline_ms: int, client_id: str = "") -> Poll | None:
+        """Wait until a queue (topic id, queue id, known maximum) grows past what is known. None: the table is full."""
+        known = {(topic_id, queue_id): maximum for topic_id, queue_id, maximum in queues}
+        poll = self._add(Poll(0, 0, known, deadline_ms, client_id))
+        if poll is not None:
+            for place in known:
+                self._watches.setdefault(place, []).append(poll)
+        return poll
+
+    def arrived(self, topic_id: int, queue_id: int, max_offset: int) -> list[Poll]:
+        """A queue has grown: the polls to wake, one of each group and every watch that knew less."""
+        woken = []
+        for group_id in list(self._receivers.get(topic_id, ())):
+            poll = self._next(group_id, topic_id, queue_id)
+            if poll is not None:
+                woken.append(poll)
+        for poll in list(self._watches.get((topic_id, queue_id), ())):
+            if poll.known is not None and poll.known[topic_id, queue_id] < max_offset:
+                self._remove(poll)
+                woken.append(poll)
+        for poll in woken:
+            poll.woken = True
+        return woken
+
+    def ready(self, group_id: int, topic_id: int, queue_id: int) -> Poll | None:
+        """Something became deliverable to one group: the poll to wake."""
+        poll = self._next(group_id, topic_id, queue_id)
+        if poll is not None:
+            poll.woken = True
+        return poll
+
+    def tick(self, now_ms: int) -> list[Poll]:
+        """The polls whose time is over."""
+        over = []
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            poll = heapq.heappop(self._deadlines)[2]
+            if poll.parked:
+                self._remove(poll)
+                over.append(poll)
+            else:
+                self._stale -= 1
+        return over
+
+    def next_deadline(self) -> int | None:
+        """When `tick` has something to do; may be early, never late."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def cancel(self, poll: Poll) -> None:
+        """The caller stopped waiting by itself."""
+        if poll.parked:
+            self._remove(poll)
+
+    def end_client(self, client_id: str) -> list[Poll]:
+        """The client ends: its polls, to be answered empty at once."""
+        return self._end(list(self._by_client.get(client_id, ())))
+
+    def end_topic(self, topic_id: int) -> list[Poll]:
+        """The topic is gone: its polls."""
+        receivers = [poll for polls in self._receivers.get(topic_id, {}).values() for poll in polls]
+        watches = [poll for place, polls in self._watches.items() if place[0] == topic_id for poll in polls]
+        return self._end([*receivers, *watches])
+
+    def end_all(self) -> list[Poll]:
+        """The broker ends: every poll."""
+        return self._end([poll for _, _, poll in sorted(self._deadlines, key=lambda entry: entry[:2])])
+
+    def _end(self, polls: list[Poll]) -> list[Poll]:
+        ended = [poll for poll in polls if poll.parked]
+        for poll in ended:
+            self._remove(poll)
+        return ended
+
+    def _add(self, poll: Poll) -> Poll | None:
+        if self._parked >= self.polls_max:
+            return None
+        self._sequence += 1
+        heapq.heappush(self._deadlines, (poll.deadline_ms, self._sequence, poll))
+        if poll.client_id:
+            self._by_client.setdefault(poll.client_id, set()).add(poll)
+        self._parked += 1
+        return poll
+
+    def _next(self, group_id: int, topic_id: int, queue_id: int) -> Poll | None:
+        for poll in self._receivers.get(topic_id, {}).get(group_id, ()):
+            if poll.known is None or (topic_id, queue_id) in poll.known:
+                self._remove(poll)
+                return poll
+        return None
+
+    def _remove(self, poll: Poll) -> None:
+        poll.parked = False
+        self._parked -= 1
+        self._stale += 1
+        if poll.client_id:
+            mine = self._by_client[poll.client_id]
+            mine.discard(poll)
+            if not mine:
+                del self._by_client[poll.client_id]
+        if poll.group_id:
+            groups = self._receivers[poll.topic_id]
+            polls = groups[poll.group_id]
+            if polls[0] is poll:
+                polls.popleft()
+            else:
+                polls.remove(poll)
+            if not polls:
+                del groups[poll.group_id]
+                if not groups:
+                    del self._receivers[poll.topic_id]
+        else:
+            for place in poll.known or ():
+                self._watches[place].remove(poll)
+                if not self._watches[place]:
+                    del self._watches[place]
+        if self._stale > 2 * self._parked + 1024:
+            self._deadlines = [entry for entry in self._deadlines if entry[2].parked]
+            heapq.heapify(self._deadlines)
+            self._stale = 0
+
+    def check(self) -> None:
+        """Recompute every invariant; for tests."""
+        receivers = [poll for groups in self._receivers.values() for polls in groups.values() for poll in polls]
+        watches = {poll for polls in self._watches.values() for poll in polls}
+        assert self._parked == len(receivers) + len(watches)
+        assert all(poll.parked for poll in [*receivers, *watches])
+        assert sum(entry[2].parked for entry in self._deadlines) == self._parked
+        assert sum(map(len, self._by_client.values())) <= self._parked
