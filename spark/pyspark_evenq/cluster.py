@@ -1,0 +1,193 @@
+"""What the source asks of the brokers: routes, bounds of queues, progress, blocks of messages.
+
+Called by the readers, in the driver's runner and in Spark's workers. Requests go over `connection` as bytes, answers
+come back as plain values; protobuf stays in here and in `blocks`. An answer that is not OK raises the class of
+`evenq.errors` that its code means.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from evenq import errors
+from evenq.model.queue import MessageQueue
+from evenq.runtime.backoff import Backoff
+from pyspark_evenq import connection
+from pyspark_evenq.offsets import Positions
+from pyspark_evenq.options import ReadOptions
+from pyspark_evenq.planner import Bounds, QueueRange
+from pyspark_evenq.positions import QueueState
+
+if TYPE_CHECKING:
+    from evenq.wire.stubs.evenq.v1 import common_pb2
+
+__all__ = ["Route", "by_address", "commit", "persist", "query", "route", "scan", "states"]
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+Route = Mapping[MessageQueue, str]
+"""The address (`host:port`) of the broker that serves each readable queue."""
+CALL_MS = 5_000
+
+
+def route(endpoints: Sequence[str], topics: Iterable[str]) -> dict[MessageQueue, str]:
+    """Where the readable queues of the topics are. The first endpoint that answers decides. Raises TopicNotFound."""
+    found: dict[MessageQueue, str] = {}
+    for topic in topics:
+        found |= _first_answer(endpoints, partial(_route_of, topic))
+    return found
+
+
+def _first_answer(endpoints: Sequence[str], ask: Callable[[str], T]) -> T:
+    for endpoint in endpoints[:-1]:
+        try:
+            return ask(endpoint)
+        except (errors.ConnectionFailed, errors.RequestTimeout) as silent:
+            log.warning("no route from %s, asking the next endpoint: %s", endpoint, silent)
+    return ask(endpoints[-1])
+
+
+def _route_of(topic: str, endpoint: str) -> dict[MessageQueue, str]:
+    from evenq.wire.status import check
+    from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+
+    host, _, port = endpoint.rpartition(":")
+    request = service_pb2.QueryRouteRequest(
+        topic=definition_pb2.Resource(name=topic),
+        endpoints=definition_pb2.Endpoints(
+            scheme=definition_pb2.AddressScheme.DOMAIN_NAME,
+            addresses=[definition_pb2.Address(host=host.strip("[]"), port=int(port))],
+        ),
+    )
+    method = "/apache.rocketmq.v2.MessagingService/QueryRoute"
+    answer = service_pb2.QueryRouteResponse.FromString(
+        connection.unary(endpoint, method, request.SerializeToString(), timeout_ms=CALL_MS)
+    )
+    check(answer.status)
+    readable = (definition_pb2.Permission.READ, definition_pb2.Permission.READ_WRITE)
+    queues = {}
+    for queue in answer.message_queues:
+        if queue.permission in readable and queue.broker.endpoints.addresses:
+            address = queue.broker.endpoints.addresses[0]
+            host = f"[{address.host}]" if ":" in address.host else address.host
+            queues[MessageQueue(topic, queue.broker.name, queue.id)] = f"{host}:{address.port}"
+    return queues
+
+
+def query(
+    address: str,
+    queues: Sequence[MessageQueue],
+    *,
+    group: str = "",
+    timestamp_ms: int = 0,
+    wait_ms: int = 0,
+    known: Positions | None = None,
+) -> dict[MessageQueue, QueueState]:
+    """The state of some queues of one broker. With `wait_ms`, waits until one of them grows past what `known` says of
+    it.
+    """
+    from evenq.wire.status import check
+    from evenq.wire.stubs.evenq.v1 import data_pb2
+
+    request = data_pb2.QueryOffsetsRequest(
+        group=group,
+        queues=[_queue(queue) for queue in queues],
+        timestamp_ms=timestamp_ms,
+        wait_ms=wait_ms,
+        known_max=[known.get(queue, -1) for queue in queues] if known is not None else [],
+    )
+    answer = data_pb2.QueryOffsetsResponse.FromString(
+        connection.unary(
+            address, "/evenq.v1.Data/QueryOffsets", request.SerializeToString(), timeout_ms=CALL_MS + wait_ms
+        )
+    )
+    check(answer.status)
+    return {
+        MessageQueue(entry.queue.topic, entry.queue.broker_name, entry.queue.queue_id): QueueState(
+            bounds=Bounds(low=entry.min_offset, high=entry.max_offset),
+            committed=entry.committed,
+            at_timestamp=entry.timestamp_offset,
+        )
+        for entry in answer.offsets
+    }
+
+
+def states(route: Route, options: ReadOptions, *, group: str) -> dict[MessageQueue, QueueState]:
+    """The state of every queue of a route. Brokers that do not answer are tried until `read_timeout_ms`, then it
+    raises.
+    """
+    found: dict[MessageQueue, QueueState] = {}
+    for address, queues in sorted(by_address(route).items()):
+        ask = partial(query, address, queues, group=group, timestamp_ms=options.starting_timestamp_ms)
+        found |= persist(f"the offsets at {address}", ask, timeout_ms=options.read_timeout_ms)
+    return found
+
+
+def by_address(route: Route) -> dict[str, list[MessageQueue]]:
+    """The queues of each broker, sorted."""
+    grouped: dict[str, list[MessageQueue]] = {}
+    for queue, address in sorted(route.items()):
+        grouped.setdefault(address, []).append(queue)
+    return grouped
+
+
+def commit(address: str, group: str, positions: Positions, *, client_id: str, timeout_ms: int = CALL_MS) -> None:
+    """Store a group's progress at one broker. Progress never goes back there."""
+    from evenq.wire.status import check
+    from evenq.wire.stubs.evenq.v1 import data_pb2
+
+    request = data_pb2.CommitOffsetsRequest(
+        group=group,
+        client_id=client_id,
+        offsets=[
+            data_pb2.CommitOffset(queue=_queue(queue), offset=offset) for queue, offset in sorted(positions.items())
+        ],
+    )
+    answer = data_pb2.CommitOffsetsResponse.FromString(
+        connection.unary(address, "/evenq.v1.Data/CommitOffsets", request.SerializeToString(), timeout_ms=timeout_ms)
+    )
+    check(answer.status)
+
+
+def scan(
+    address: str, wanted: QueueRange, *, tags: str, group: str, block_bytes: int, timeout_ms: int
+) -> Iterator[bytes]:
+    """The encoded ScanBlocks of a range, in order. Ends early if the broker does; the reader checks."""
+    from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
+
+    request = data_pb2.ScanRequest(
+        queue=_queue(wanted.queue),
+        start=wanted.start,
+        end=wanted.end,
+        block_bytes=block_bytes,
+        filter=common_pb2.Filter(expression=tags),
+        group=group,
+    )
+    return connection.stream(address, "/evenq.v1.Data/Scan", request.SerializeToString(), timeout_ms=timeout_ms)
+
+
+def persist(what: str, attempt: Callable[[], T], *, timeout_ms: int) -> T:
+    """Try until it works, as long as the failure may pass by itself; raise the last failure after `timeout_ms`."""
+    backoff = Backoff(random.Random(), first_ms=50, max_ms=1_000)  # noqa: S311  jitter
+    give_up = time.monotonic() + timeout_ms / 1000
+    while True:
+        try:
+            return attempt()
+        except errors.Error as failure:
+            pause = backoff.next_ms() / 1000
+            if not failure.retryable or time.monotonic() + pause > give_up:
+                raise
+            log.warning("%s failed, trying again in %d ms: %s", what, pause * 1000, failure)
+        time.sleep(pause)
+
+
+def _queue(queue: MessageQueue) -> common_pb2.Queue:
+    from evenq.wire.stubs.evenq.v1 import common_pb2
+
+    return common_pb2.Queue(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)

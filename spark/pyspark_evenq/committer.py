@@ -1,0 +1,121 @@
+"""Mirrors the query's progress to the brokers, so that lag and retention see it.
+
+Lives in the runner (the process on the driver that serves one query). The truth is Spark's checkpoint; what comes
+here is already in its commit log. One thread sends the newest offset per queue, at most each interval. A failure is
+logged, counted and tried again; it never reaches Spark, where an exception from `commit` would end the query. `offer`
+is called by the main thread, also inside a signal handler.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from evenq.errors import Error
+from evenq.model.queue import MessageQueue
+from pyspark_evenq.offsets import Positions
+
+__all__ = ["Committer"]
+
+log = logging.getLogger(__name__)
+
+
+class Committer:
+    """Sends offsets in the background. `send` stores them at the brokers and raises an error of `evenq.errors` if it
+    cannot.
+    """
+
+    def __init__(self, send: Callable[[Positions], None], *, interval_ms: int) -> None:
+        self._send = send
+        self._interval = interval_ms / 1000
+        # Reentrant: a signal handler may run while the main thread holds it.
+        self._changed = threading.Condition(threading.RLock())
+        self._pending: dict[MessageQueue, int] = {}
+        self._sent: dict[MessageQueue, int] = {}
+        self._urgent = False
+        self._busy = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self.failures = 0
+        """Attempts that failed."""
+
+    def offer(self, positions: Positions) -> None:
+        """Take note of progress; returns at once. Offsets that were sent before are not sent again."""
+        with self._changed:
+            for queue, offset in positions.items():
+                if offset > max(self._sent.get(queue, -1), self._pending.get(queue, -1)):
+                    self._pending[queue] = offset
+            if not self._pending or self._closed:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="evenq-committer", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def flush(self, *, timeout_ms: int) -> bool:
+        """Send now what is waiting; True if all of it arrived in time."""
+        give_up = time.monotonic() + timeout_ms / 1000
+        with self._changed:
+            if self._thread is None:
+                return not self._pending
+            self._urgent = True
+            self._changed.notify_all()
+            while self._pending or self._busy:
+                left = give_up - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(left)
+            self._urgent = False
+            return not (self._pending or self._busy)
+
+    def close(self, *, timeout_ms: int) -> bool:
+        """Flush and end the thread."""
+        done = self.flush(timeout_ms=timeout_ms)
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        return done
+
+    def _run(self) -> None:
+        last = time.monotonic() - self._interval
+        failed = False
+        while True:
+            with self._changed:
+                while not self._closed and (not self._pending or self._early(last, failed=failed)):
+                    self._changed.wait(self._pause(last, failed=failed) if self._pending else None)
+                if self._closed:
+                    return
+                positions, self._pending, self._busy = self._pending, {}, True
+            failed = not self._try(positions)
+            last = time.monotonic()
+            with self._changed:
+                self._busy = False
+                if failed:
+                    self._pending = positions | self._pending  # newer offers win
+                else:
+                    self._sent.update(positions)
+                self._changed.notify_all()
+
+    def _early(self, last: float, *, failed: bool) -> bool:
+        return self._pause(last, failed=failed) > 0
+
+    def _pause(self, last: float, *, failed: bool) -> float:
+        interval = self._interval
+        if self._urgent:
+            interval = 0.1 if failed else 0.0
+        return last + interval - time.monotonic()
+
+    def _try(self, positions: Positions) -> bool:
+        try:
+            self._send(positions)
+        except Error as failure:
+            self.failures += 1
+            log.warning("progress of %d queues not stored at the broker, trying again: %s", len(positions), failure)
+            return False
+        except Exception:
+            self.failures += 1
+            log.exception("progress of %d queues not stored at the broker, trying again", len(positions))
+            return False
+        return True

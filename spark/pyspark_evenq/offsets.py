@@ -1,0 +1,66 @@
+"""The offset that Spark keeps in its checkpoint: where each queue's batch ends.
+
+As JSON: `{"v":1,"q":{topic:{broker:{"0":end}}},"from":{...}}`. `from` has the same shape and names only queues whose
+batch does not begin where the last one ended: all of them in the first batch, later new queues and such that lost
+data. A logged batch therefore says by itself what it reads, and a replay reads the same, whatever the brokers say by
+then. Always true: equal states give equal text (keys are sorted), else Spark would run empty batches. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from evenq.errors import Unsupported
+from evenq.model.queue import MessageQueue
+
+__all__ = ["VERSION", "Positions", "StreamOffset"]
+
+VERSION = 1
+Positions = Mapping[MessageQueue, int]
+"""A queue offset per queue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOffset:
+    """The end of one batch."""
+
+    ends: Positions
+    """One past the last message read, per queue."""
+    starts: Positions = field(default_factory=dict)
+    """Where the batch begins, for the queues where that is not the end of the batch before."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values in canonical order."""
+        document: dict[str, Any] = {"v": VERSION, "q": _nested(self.ends)}
+        if self.starts:
+            document["from"] = _nested(self.starts)
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> StreamOffset:
+        """Raises Unsupported if a newer version of this package wrote it."""
+        version = document.get("v")
+        if version != VERSION:
+            raise Unsupported(
+                f"the checkpoint holds an offset of version {version!r}, this pyspark_evenq reads version {VERSION}; "
+                "run the version of evenq that wrote it, or start with a new checkpoint"
+            )
+        return cls(ends=_flat(document["q"]), starts=_flat(document.get("from", {})))
+
+
+def _nested(positions: Positions) -> dict[str, dict[str, dict[str, int]]]:
+    document: dict[str, dict[str, dict[str, int]]] = {}
+    for queue in sorted(positions):
+        document.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = positions[queue]
+    return document
+
+
+def _flat(document: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[MessageQueue, int]:
+    return {
+        MessageQueue(topic, broker, int(queue_id)): offset
+        for topic, brokers in document.items()
+        for broker, queues in brokers.items()
+        for queue_id, offset in queues.items()
+    }

@@ -1,0 +1,144 @@
+"""Which messages a batch reads, and which task reads which of them.
+
+Called on the driver by both readers, with offsets as plain numbers. Always true: the ranges of a batch tile each
+queue from where the last batch ended, without gap or overlap, and depend on nothing but the two logged offsets, so
+that a replay plans the same. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from evenq.model.queue import MessageQueue
+from pyspark_evenq.offsets import Positions, StreamOffset
+
+__all__ = ["Bounds", "QueueRange", "Trimmed", "advance", "batch_ranges", "share", "tasks", "trimmed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What a broker holds of a queue: offsets in `[low, high)`."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRange:
+    """Messages `[start, end)` of one queue."""
+
+    queue: MessageQueue
+    start: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trimmed:
+    """A position that the broker no longer has."""
+
+    queue: MessageQueue
+    wanted: int
+    bounds: Bounds
+
+
+def batch_ranges(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
+    """What the batch between two offsets reads, in queue order; empty ranges are left out."""
+    ranges = []
+    for queue in sorted(end.ends):
+        begin = end.starts.get(queue, start.ends.get(queue))
+        if begin is not None and begin < end.ends[queue]:
+            ranges.append(QueueRange(queue=queue, start=begin, end=end.ends[queue]))
+    return ranges
+
+
+def trimmed(positions: Positions, bounds: Mapping[MessageQueue, Bounds]) -> list[Trimmed]:
+    """The positions that lie outside of what the brokers hold. Queues without known bounds are left out."""
+    return [
+        Trimmed(queue=queue, wanted=positions[queue], bounds=bounds[queue])
+        for queue in sorted(positions)
+        if queue in bounds and not bounds[queue].low <= positions[queue] <= bounds[queue].high
+    ]
+
+
+def advance(
+    start: StreamOffset, bounds: Mapping[MessageQueue, Bounds], *, first_batch: bool, limit: int
+) -> StreamOffset | None:
+    """The end of the next batch, or None if there is nothing to read and nothing new to remember.
+
+    Queues that `start` does not know begin at their earliest offset; positions outside of the bounds move to the
+    nearest end of them (the caller has raised already if that must not be). `limit` is the number of messages in all;
+    0 = no limit.
+    """
+    begins = dict(start.ends)
+    changed: dict[MessageQueue, int] = dict(start.ends) if first_batch else {}
+    for queue, bound in bounds.items():
+        begin = begins.get(queue, bound.low)
+        clamped = min(max(begin, bound.low), bound.high)
+        if queue not in begins or clamped != begin:
+            changed[queue] = clamped
+        begins[queue] = clamped
+    backlog = {queue: bounds[queue].high - begin if queue in bounds else 0 for queue, begin in begins.items()}
+    if not any(backlog.values()) and (first_batch or not changed):
+        return None
+    taken = share(backlog, limit)
+    ends = {queue: begin + taken.get(queue, 0) for queue, begin in begins.items()}
+    return StreamOffset(ends=ends, starts=changed)
+
+
+def share(backlog: Mapping[MessageQueue, int], limit: int) -> dict[MessageQueue, int]:
+    """Split `limit` messages over the queues in proportion to their backlog. The sum is `limit` exactly, if there are
+    so many; each queue with a backlog gets at least one while the limit lasts, so that small queues never starve
+    behind big ones.
+    """
+    total = sum(backlog.values())
+    if limit <= 0 or total <= limit:
+        return dict(backlog)
+    waiting = [queue for queue in sorted(backlog) if backlog[queue] > 0]
+    # Smallest first: what a small queue gets above its proportion comes out of the big ones'.
+    waiting.sort(key=lambda queue: backlog[queue])
+    taken = dict.fromkeys(backlog, 0)
+    left = limit
+    for queue in waiting:
+        taken[queue] = min(backlog[queue], max(1, left * backlog[queue] // total), left)
+        left -= taken[queue]
+        total -= backlog[queue]
+    return taken
+
+
+def tasks(
+    ranges: Iterable[QueueRange], *, min_partitions: int, max_records: int, min_records: int
+) -> list[list[QueueRange]]:
+    """One list of ranges per Spark task. Long ranges are split (more than `max_records`, or to reach `min_partitions`
+    tasks); short ones of the same broker share a task until it has `min_records`. 0 switches a rule off.
+    """
+    pieces = [piece for whole in ranges for piece in _split(whole, max_records)]
+    if 0 < len(pieces) < min_partitions:
+        size = max(1, sum(piece.count for piece in pieces) // min_partitions)
+        pieces = [part for piece in pieces for part in _split(piece, size)]
+        min_records = 0  # asked for more tasks, so none are merged
+    packed: list[list[QueueRange]] = []
+    room: dict[str, list[QueueRange]] = {}
+    for piece in pieces:
+        broker = piece.queue.broker_name
+        task = room.get(broker)
+        if task is None:
+            task = room[broker] = []
+            packed.append(task)
+        task.append(piece)
+        if sum(part.count for part in task) >= min_records:
+            del room[broker]
+    return packed
+
+
+def _split(whole: QueueRange, size_max: int) -> list[QueueRange]:
+    if size_max <= 0 or whole.count <= size_max:
+        return [whole]
+    parts = -(-whole.count // size_max)
+    edges = [whole.start + whole.count * number // parts for number in range(parts + 1)]
+    return [QueueRange(queue=whole.queue, start=low, end=high) for low, high in pairwise(edges) if low < high]

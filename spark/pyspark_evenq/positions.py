@@ -1,0 +1,71 @@
+"""From the words of the options (`group`, `earliest`, `latest`, a time, a JSON object) to one queue offset per queue.
+
+Called on the driver by both readers, with what the brokers told about their queues. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from evenq.errors import IllegalOffset, SettingsError
+from evenq.model.queue import MessageQueue
+from pyspark_evenq.options import EARLIEST_MARK, LATEST_MARK, OffsetSpec, Place
+from pyspark_evenq.planner import Bounds, Trimmed
+
+__all__ = ["QueueState", "loss_of", "resolve"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueState:
+    """One queue as its broker tells it."""
+
+    bounds: Bounds
+    committed: int
+    """The group's progress, -1 if it never committed here."""
+    at_timestamp: int
+    """First offset stored at or after the asked time, -1 if not asked or none."""
+
+
+def resolve(
+    spec: OffsetSpec, states: Mapping[MessageQueue, QueueState], *, without_commit: Place, by_timestamp: bool = False
+) -> dict[MessageQueue, int]:
+    """One offset per queue of `states`. A queue where the group never committed is taken as `without_commit` says.
+    Offsets that a user wrote down are returned as they are, even if the broker does not have them: the caller decides.
+    Raises SettingsError for an offset of a queue that does not exist.
+    """
+    unknown = sorted(set(spec.offsets) - set(states))
+    if unknown:
+        raise SettingsError(
+            f"an offset is given for {unknown[0]}, which is not a readable queue of the topics subscribed to"
+        )
+    positions = {}
+    for queue, state in states.items():
+        if by_timestamp:
+            positions[queue] = state.at_timestamp if state.at_timestamp >= 0 else state.bounds.high
+            continue
+        wanted = spec.offsets.get(queue)
+        if wanted is not None and wanted >= 0:
+            positions[queue] = wanted
+            continue
+        place = {None: spec.place, EARLIEST_MARK: Place.EARLIEST, LATEST_MARK: Place.LATEST}[wanted]
+        positions[queue] = _at(place, state, without_commit)
+    return positions
+
+
+def _at(place: Place, state: QueueState, without_commit: Place) -> int:
+    if place is Place.GROUP:
+        if state.committed >= 0:
+            return min(max(state.committed, state.bounds.low), state.bounds.high)
+        place = without_commit
+    return state.bounds.low if place is Place.EARLIEST else state.bounds.high
+
+
+def loss_of(gone: Trimmed) -> IllegalOffset:
+    """The error for messages that the broker no longer has."""
+    return IllegalOffset(
+        f"data loss: {gone.queue} was to be read at offset {gone.wanted}, the broker has offsets {gone.bounds.low} to "
+        f"{gone.bounds.high} (exclusive); set failOnDataLoss=false to go on with what is there",
+        min_offset=gone.bounds.low,
+        max_offset=gone.bounds.high,
+    )

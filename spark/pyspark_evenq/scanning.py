@@ -1,0 +1,180 @@
+"""How a task reads its ranges: blocks in, Arrow batches out, whatever happens to the broker meanwhile.
+
+Called in Spark's workers by both readers. Always true: a message is handed to Spark at most once per task and none is
+left out; after a broken connection the scan goes on at the next unread offset. A gap is data loss and ends the task,
+unless failOnDataLoss is off.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+from evenq import errors
+from evenq.model.queue import MessageQueue
+from evenq.runtime.backoff import Backoff
+from pyspark_evenq import cluster
+from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.blocks import batch_of, parse
+from pyspark_evenq.options import ReadOptions
+from pyspark_evenq.planner import Bounds, QueueRange, Trimmed
+from pyspark_evenq.positions import loss_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from evenq.wire.stubs.evenq.v1.data_pb2 import ScanBlock
+
+__all__ = ["ScanTask", "read", "scan_tasks"]
+
+log = logging.getLogger(__name__)
+_frozen_in: int = 0
+"""Process id in which the garbage collector was frozen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    wanted: QueueRange
+    address: str
+
+
+class ScanTask(InputPartition):
+    """The ranges of one Spark task."""
+
+    def __init__(self, pieces: list[_Piece]) -> None:
+        super().__init__(pieces)
+        self.pieces = pieces
+
+
+def scan_tasks(planned: list[list[QueueRange]], route: cluster.Route) -> list[ScanTask]:
+    """What Spark sends to its workers. An address that is not known now is asked for by the worker."""
+    return [
+        ScanTask([_Piece(wanted=wanted, address=route.get(wanted.queue, "")) for wanted in ranges])
+        for ranges in planned
+    ]
+
+
+def read(partition: InputPartition, options: ReadOptions, columns: tuple[Column, ...]) -> Iterator[pa.RecordBatch]:
+    """The rows of one task. Spark also calls it with a partition of its own, when there is nothing to read."""
+    if not isinstance(partition, ScanTask):
+        return
+    if options.gc_freeze:
+        _freeze()
+    for piece in partition.pieces:
+        yield from _RangeScan(piece, options, columns).batches()
+
+
+def _freeze() -> None:
+    # After each task the worker runs a full collection; over pyarrow and grpc that costs ~15 ms of CPU (spark.md,
+    # trap 9).
+    global _frozen_in  # noqa: PLW0603  once per worker process
+    if _frozen_in != os.getpid():
+        import grpc  # noqa: F401
+        import pyarrow as pa  # noqa: F401  first load what shall be frozen
+
+        gc.collect()
+        gc.freeze()
+        _frozen_in = os.getpid()
+
+
+class _RangeScan:
+    """One range, with as many connections as it takes."""
+
+    def __init__(self, piece: _Piece, options: ReadOptions, columns: tuple[Column, ...]) -> None:
+        self._queue: MessageQueue = piece.wanted.queue
+        self._next = piece.wanted.start
+        self._end = piece.wanted.end
+        self._address = piece.address
+        self._options = options
+        self._columns = columns
+        self._backoff = Backoff(random.Random(), first_ms=50, max_ms=1_000)  # noqa: S311  jitter
+        self._failing_since = 0.0
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        while self._next < self._end:
+            failure: errors.Error
+            try:
+                yield from self._one_connection()
+                if self._next >= self._end:
+                    return
+                failure = errors.ConnectionFailed(
+                    f"the scan of {self._queue} ended at {self._next}, before {self._end}"
+                )
+            except errors.Error as raised:
+                failure = raised
+            self._recover(failure)
+
+    def _one_connection(self) -> Iterator[pa.RecordBatch]:
+        from evenq.wire.status import check
+
+        if not self._address:
+            self._address = cluster.route(self._options.endpoints, [self._queue.topic]).get(self._queue, "")
+            if not self._address:
+                raise errors.ConnectionFailed(f"no broker serves {self._queue} now")
+        blocks = cluster.scan(
+            self._address,
+            QueueRange(queue=self._queue, start=self._next, end=self._end),
+            tags=self._options.tags,
+            group=self._options.group,
+            block_bytes=self._options.block_bytes,
+            timeout_ms=self._options.read_timeout_ms,
+        )
+        for encoded in blocks:
+            block = parse(encoded)
+            check(block.status)
+            self._accept(block)
+            if block.messages:
+                yield batch_of(block, self._queue, self._columns)
+
+    def _accept(self, block: ScanBlock) -> None:
+        """Check that the block goes on where the last one ended, then move on."""
+        if not self._options.tags:
+            dense = block.first_offset == self._next and block.next_offset - block.first_offset == len(block.messages)
+            if not dense:
+                self._lost(Trimmed(queue=self._queue, wanted=self._next, bounds=self._bounds()))
+        if block.next_offset <= self._next or block.next_offset > self._end:
+            raise errors.InternalError(
+                f"the block of {self._queue} that was to begin at {self._next} ends at {block.next_offset}"
+            )
+        self._next = block.next_offset
+        self._failing_since = 0.0
+        self._backoff.reset()
+
+    def _recover(self, failure: errors.Error) -> None:
+        """Wait before the next connection, or give up."""
+        now = time.monotonic()
+        self._failing_since = self._failing_since or now
+        over = now - self._failing_since > self._options.read_timeout_ms / 1000
+        if isinstance(failure, errors.IllegalOffset) or (over and failure.retryable):
+            self._skip_what_is_gone()
+        if not (failure.retryable or isinstance(failure, errors.IllegalOffset)) or over:
+            raise failure
+        log.warning("%s: reading goes on at offset %d after: %s", self._queue, self._next, failure)
+        self._address = ""  # the queue may live elsewhere by now
+        time.sleep(self._backoff.next_ms() / 1000)
+
+    def _skip_what_is_gone(self) -> None:
+        bounds = self._bounds()
+        if bounds.low > self._next:
+            self._lost(Trimmed(queue=self._queue, wanted=self._next, bounds=bounds))
+            self._next = min(bounds.low, self._end)
+        elif bounds.high < self._end:
+            self._lost(Trimmed(queue=self._queue, wanted=self._end - 1, bounds=bounds))
+            self._end = max(bounds.high, self._next)
+
+    def _bounds(self) -> Bounds:
+        state = cluster.query(self._address, [self._queue]).get(self._queue)
+        return state.bounds if state else Bounds(low=0, high=0)
+
+    def _lost(self, gone: Trimmed) -> None:
+        if self._options.fail_on_data_loss:
+            raise loss_of(gone)
+        log.warning("%s", loss_of(gone))

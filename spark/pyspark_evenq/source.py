@@ -1,0 +1,41 @@
+"""What Spark finds under the name `evenq`.
+
+Spark builds it on the driver for each `load()`, asks for the schema, and pickles it to the processes that build the
+readers. Building anything here must not connect, start a thread or load grpc: the same code runs in planners that
+only pickle it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from pyspark_evenq.arrow_schema import DDL, columns
+from pyspark_evenq.options import ReadOptions
+from pyspark_evenq.reader import BatchReader
+from pyspark_evenq.stream import StreamReader
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):
+    """The format `evenq`, for batch reads and streams. The options stand in docs/guides/spark.md."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = dict(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "evenq"
+
+    def schema(self) -> str:
+        """All columns; `.schema("body binary, tag string")` reads any subset of them in any order."""
+        return DDL
+
+    def reader(self, schema: StructType) -> BatchReader:
+        return BatchReader(ReadOptions.parse(self.options, streaming=False), columns(schema))
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802  Spark's name
+        return StreamReader(ReadOptions.parse(self.options, streaming=True), columns(schema))

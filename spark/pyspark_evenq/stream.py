@@ -1,0 +1,236 @@
+"""The stream reader: decides what each micro-batch reads, and mirrors progress to the brokers.
+
+Spark builds it twice: in the runner, one process per query on the driver that is asked for offsets, and in a planner
+that only pickles it for the workers. So the constructor keeps plain values; connections, threads and the signal
+handler begin at the first call that needs them. What holds: a batch is the same however often it is replayed (see
+`offsets`); an offset goes to the brokers only after Spark's commit log has it; failures of that mirror never end the
+query. The order of Spark's calls is in docs/guides/spark.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from evenq import errors
+from evenq.model.queue import MessageQueue
+from pyspark_evenq import cluster, connection, scanning
+from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.committer import Committer
+from pyspark_evenq.offsets import Positions, StreamOffset
+from pyspark_evenq.options import OffsetSpec, Place, ReadOptions
+from pyspark_evenq.planner import Bounds, Trimmed, advance, batch_ranges, tasks, trimmed
+from pyspark_evenq.positions import loss_of, resolve
+from pyspark_evenq.watch import QueueWatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["StreamReader"]
+
+log = logging.getLogger(__name__)
+FLUSH_MS = 2_000
+AHEAD_S = 10.0  # a broker that just restarted may know less for a moment than it told before
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads new messages, batch by batch."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[Column, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._made: _Runner | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_made": None}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
+        """Fix where this run ends: at what the brokers have now."""
+        self._runner.freeze()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Spark hands it back to `latestOffset`, except where a trigger wants everything."""
+        limit = self._options.max_offsets_per_trigger
+        return ReadMaxRows(limit) if limit else ReadAllAvailable()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a query without a checkpoint starts. Spark asks more than once; all answers of one process are the
+        same.
+        """
+        return self._runner.initial().to_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The end of the next batch, or `start` itself if there is nothing new."""
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+        end = self._runner.latest(StreamOffset.from_json(start), limit=rows)
+        return start if end is None else end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The newest offsets known, without limit: Spark's progress shows the lag with it."""
+        return self._runner.newest()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of the batch between two offsets. Depends on these and the options only."""
+        planned = tasks(
+            batch_ranges(StreamOffset.from_json(start), StreamOffset.from_json(end)),
+            min_partitions=self._options.min_partitions,
+            max_records=self._options.max_records_per_partition,
+            min_records=self._options.min_records_per_partition,
+        )
+        return list(scanning.scan_tasks(planned, self._runner.watch.route() if planned else {}))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task, as Arrow batches."""
+        return scanning.read(partition, self._options, self._columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark has `end` in its commit log."""
+        self._runner.committer.offer(StreamOffset.from_json(end).ends)
+
+    def stop(self) -> None:
+        """Send what is waiting. Spark does not call it when a query is stopped, but ends the process: see
+        `_on_sigterm`.
+        """
+        if self._made is not None:
+            self._made.close()
+
+    @property
+    def _runner(self) -> _Runner:
+        if self._made is None:
+            self._made = _Runner(self._options)
+        return self._made
+
+
+class _Runner:
+    """What lives in the runner process only."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._initial: StreamOffset | None = None
+        self._frozen: dict[MessageQueue, Bounds] | None = None
+        self._asked = False
+        self._ahead_since: dict[MessageQueue, float] = {}
+        self.watch = QueueWatch(options)
+        self.committer = Committer(self._send, interval_ms=options.commit_interval_ms)
+        _on_sigterm(self)
+
+    def freeze(self) -> None:
+        self._frozen = {queue: state.bounds for queue, state in self.watch.states().items()}
+
+    def initial(self) -> StreamOffset:
+        if self._initial is None:
+            options = self._options
+            states = self.watch.states()
+            starts = resolve(
+                options.starting or OffsetSpec(place=Place.GROUP),
+                states,
+                without_commit=Place.LATEST,
+                by_timestamp=options.starting_timestamp_ms > 0,
+            )
+            self._check(starts, self.watch.bounds)
+            self._initial = StreamOffset(ends=starts)
+            # A group without progress gets it now: if the driver dies before Spark's first log entry, `latest` must
+            # not move on.
+            self.committer.offer({queue: offset for queue, offset in starts.items() if states[queue].committed < 0})
+            self.committer.flush(timeout_ms=FLUSH_MS)
+        return self._initial
+
+    def latest(self, start: StreamOffset, *, limit: int) -> StreamOffset | None:
+        first_batch = self._initial is not None and start == self._initial
+        if not first_batch:
+            self.committer.offer(start.ends)  # the engine asks only after this offset is in its commit log
+        if self._frozen is not None:
+            # Trimmed since: the workers notice. The target stays, so that the run ends.
+            bounds = {
+                queue: Bounds(low=min(bound.low, start.ends.get(queue, bound.low)), high=bound.high)
+                for queue, bound in self._frozen.items()
+            }
+        else:
+            if self._asked:
+                self.watch.refresh(start.ends)
+            else:
+                self.watch.states()
+                self._asked = True
+            bounds = self._check(start.ends, self.watch.bounds)
+        end = advance(start, bounds, first_batch=first_batch, limit=limit)
+        if end is None and self._frozen is not None:
+            self.committer.flush(timeout_ms=FLUSH_MS)  # nothing will be asked after the last batch of this run
+        return end
+
+    def newest(self) -> dict[str, Any] | None:
+        bounds = self._frozen or self.watch.bounds
+        return StreamOffset(ends={queue: bound.high for queue, bound in bounds.items()}).to_json() if bounds else None
+
+    def close(self) -> None:
+        self.committer.close(timeout_ms=FLUSH_MS)
+        self.watch.close()
+
+    def _check(self, positions: Positions, bounds: dict[MessageQueue, Bounds]) -> dict[MessageQueue, Bounds]:
+        """Bounds to plan with. Raises for positions that the brokers have no more, unless failOnDataLoss is off."""
+        gone = trimmed(positions, bounds)
+        now = time.monotonic()
+        self._ahead_since = {
+            entry.queue: self._ahead_since.get(entry.queue, now) for entry in gone if self._is_ahead(entry)
+        }
+        held: set[MessageQueue] = set()
+        for entry in gone:
+            if self._is_ahead(entry) and now - self._ahead_since[entry.queue] < AHEAD_S and self._initial is not None:
+                held.add(entry.queue)
+            elif self._options.fail_on_data_loss:
+                raise loss_of(entry)
+            else:
+                log.warning("%s", loss_of(entry))
+        return {queue: bound for queue, bound in bounds.items() if queue not in held}
+
+    @staticmethod
+    def _is_ahead(entry: Trimmed) -> bool:
+        return entry.wanted > entry.bounds.high
+
+    def _send(self, positions: Positions) -> None:
+        route = self.watch.route()
+        unplaced = [queue for queue in positions if queue not in route]
+        if unplaced:
+            log.warning("no broker known for %s, its progress stays in the checkpoint only", unplaced[0])
+        client = connection.client_id(self._options.group)
+        for address, queues in cluster.by_address(
+            {queue: route[queue] for queue in positions if queue in route}
+        ).items():
+            cluster.commit(
+                address, self._options.group, {queue: positions[queue] for queue in queues}, client_id=client
+            )
+
+
+def _on_sigterm(runner: _Runner) -> None:
+    """Spark ends the runner of a stopped query with SIGTERM: send the last progress first, then end as before."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    owner = os.getpid()
+    earlier = signal.getsignal(signal.SIGTERM)
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, earlier if earlier is not None else signal.SIG_DFL)
+        if os.getpid() == owner:
+            try:
+                runner.close()
+            except errors.Error as failure:
+                log.warning("the last progress was not stored: %s", failure)
+        if callable(earlier):
+            earlier(number, frame)
+        else:
+            os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, handler)
