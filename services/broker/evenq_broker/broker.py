@@ -19,6 +19,7 @@ from evenq.runtime.net import Net
 from evenq.runtime.tasks import spawn
 from evenq.serving.rpc import Rpc
 from evenq.store import MessageStore
+from evenq_broker.core.clients import ClientTable
 from evenq_broker.core.delivery import Progress
 from evenq_broker.core.group_table import GroupTable
 from evenq_broker.core.handles import Handles
@@ -29,8 +30,11 @@ from evenq_broker.core.polls import PollTable
 from evenq_broker.core.routes import RouteTable
 from evenq_broker.core.topics import TopicTable
 from evenq_broker.loops.journal import Journal
+from evenq_broker.loops.liveness import watch_clients
+from evenq_broker.loops.opening import open_store
 from evenq_broker.loops.peers import ClusterLink
 from evenq_broker.loops.polls import Waiting
+from evenq_broker.loops.sessions import Sessions
 from evenq_broker.settings import Settings
 from evenq_broker.stats import Stats
 
@@ -54,12 +58,16 @@ class Broker:
         self.topics = TopicTable()
         self.groups = GroupTable()
         self.progress = Progress(inflight_max=settings.inflight_max)
+        self.clients = ClientTable(clients_max=settings.clients_max)
+        self.handle_key = b""
+        """Key of receipt handles; from the journal, or made with the store."""
         self.members = MemberTable()
         self.locks = LockTable()
         self.routes = RouteTable()
         self.polls = PollTable(polls_max=settings.polls_max)
         self.waiting = Waiting(self)
         self.journal = Journal(self)
+        self.sessions = Sessions(self)
         self.cluster = ClusterLink(self)
         self.addresses: tuple[BrokerAddress, ...] = ()
         """What clients are told, the default listener first; set by `start`."""
@@ -79,8 +87,6 @@ class Broker:
 
     async def open(self) -> None:
         """Open the store and rebuild the state. Raises StoreLocked, StoreCorrupted."""
-        from evenq_broker.loops.opening import open_store
-
         await open_store(self)
 
     async def start(self, addresses: Sequence[BrokerAddress]) -> None:
@@ -88,7 +94,7 @@ class Broker:
         self.addresses = tuple(addresses)
         self.failed = asyncio.get_running_loop().create_future()
         self.waiting.start()
-        self.journal.start()
+        self.spawn(watch_clients(self), name="client liveness")
         await self.cluster.start()
 
     async def close(self) -> None:

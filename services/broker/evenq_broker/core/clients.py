@@ -1,0 +1,83 @@
+"""The v2 clients this broker has heard of: when last, and what they said of themselves.
+
+Called by every handler that knows the caller's id, and by the liveness loop. Telemetry streams come and go; this table
+is what a client's life is measured by (wire contract 3.2, 4.6). Pure: time comes in as ms since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from evenq.errors import TooManyRequests
+
+__all__ = ["PRODUCER", "Client", "ClientTable"]
+
+PRODUCER = 1
+"""ClientType of the v2 protocol."""
+
+
+class Client:
+    """One client object of an SDK."""
+
+    __slots__ = ("client_type", "group", "last_ms", "subscriptions")
+
+    def __init__(self, last_ms: int) -> None:
+        self.last_ms = last_ms
+        self.client_type = 0
+        """Number of the v2 `ClientType`; 0 = not told yet."""
+        self.group = ""
+        self.subscriptions: dict[str, str] = {}
+        """Topic -> filter expression, as its settings say."""
+
+
+class ClientTable:
+    """client id -> Client, the one silent for longest first."""
+
+    __slots__ = ("_clients", "clients_max")
+
+    def __init__(self, *, clients_max: int = 100_000) -> None:
+        self._clients: OrderedDict[str, Client] = OrderedDict()
+        self.clients_max = clients_max
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def get(self, client_id: str) -> Client | None:
+        """What is known, or None."""
+        return self._clients.get(client_id)
+
+    def seen(self, client_id: str, now_ms: int, *, client_type: int = 0, group: str = "") -> Client:
+        """A sign of life; 0 and "" change nothing that is known. Raises TooManyRequests when the table is full."""
+        client = self._clients.get(client_id)
+        if client is None:
+            if len(self._clients) >= self.clients_max:
+                raise TooManyRequests(f"this broker knows {len(self._clients)} clients, the limit is clients_max")
+            client = self._clients[client_id] = Client(now_ms)
+        else:
+            client.last_ms = now_ms
+            self._clients.move_to_end(client_id)
+        if client_type:
+            client.client_type = client_type
+        if group:
+            client.group = group
+        return client
+
+    def forget(self, client_id: str) -> Client | None:
+        """The client said goodbye; gives what was known."""
+        return self._clients.pop(client_id, None)
+
+    def expire(self, now_ms: int, silence_ms: int) -> list[str]:
+        """Forget who was silent for `silence_ms`; gives their ids."""
+        gone = []
+        while self._clients:
+            client_id, client = next(iter(self._clients.items()))
+            if client.last_ms + silence_ms > now_ms:
+                break
+            del self._clients[client_id]
+            gone.append(client_id)
+        return gone
+
+    def counts(self) -> tuple[int, int]:
+        """Producers and consumers."""
+        producers = sum(client.client_type == PRODUCER for client in self._clients.values())
+        return producers, sum(client.client_type > PRODUCER for client in self._clients.values())

@@ -1,0 +1,209 @@
+"""Is this message one we store? Then its two parts, ready for the log. Limits and codes: wire contract 3.7.
+
+Shared by SendMessage and Publish. The message is parsed once, here; what goes on is bytes. Fields that belong to a delivery are
+taken out, the digest is computed over the body as it will be delivered, and the type is derived from the fields.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from hashlib import md5
+
+from evenq import errors
+from evenq.model import MessageType, TopicConfig
+from evenq.store import Append
+from evenq.wire.convert import set_ms
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq_broker.core.tags import tag_hash
+
+__all__ = ["Limits", "checked", "lane_of"]
+
+MESSAGE_ID_MAX = 255
+TAG_LENGTH_MAX = 4_096
+KEYS_MAX = 128
+KEY_LENGTH_MAX = 1_024
+MESSAGE_GROUP_BYTES = 64  # the reference refuses groups of 64 bytes and more
+SYSTEM_BYTES_MAX = 256 << 10
+
+_NORMAL, _FIFO, _DELAY, _TRANSACTION, _LITE, _PRIORITY = 1, 2, 3, 4, 5, 6
+_TYPE_NAMES = {_NORMAL: "NORMAL", _FIFO: "FIFO", _DELAY: "DELAY", _TRANSACTION: "TRANSACTION", _LITE: "LITE", _PRIORITY: "PRIORITY"}
+_ACCEPTED = {
+    MessageType.NORMAL: frozenset({_NORMAL}),
+    MessageType.FIFO: frozenset({_FIFO}),
+    MessageType.MIXED: frozenset({_NORMAL, _FIFO, _DELAY, _TRANSACTION}),
+    MessageType.DELAY: frozenset({_DELAY}),
+    MessageType.TRANSACTION: frozenset({_TRANSACTION}),
+    MessageType.LITE: frozenset({_LITE}),
+    MessageType.PRIORITY: frozenset({_PRIORITY}),
+}
+_IDENTITY, _GZIP, _MD5 = 1, 2, 2
+_DELIVERY_FIELDS = (
+    "store_timestamp", "receipt_handle", "queue_id", "queue_offset", "invisible_duration", "delivery_attempt",
+    "dead_letter_queue",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What of the settings a message is held against."""
+
+    body_bytes_max: int
+    properties_max: int
+    properties_bytes_max: int
+    store_host: str = ""
+    """`host:port` of this broker, told to consumers."""
+
+
+def checked(message: definition_pb2.Message, topic: TopicConfig, limits: Limits, *, now_ms: int) -> Append:
+    """The message as it is stored; `message` is used up. Its queue is the one for its message group, or the one it asks for,
+    or -1 for the caller to choose. Raises the error that names what is wrong.
+    """
+    system = message.system_properties
+    _check_id(system.message_id)
+    if message.user_properties:
+        _check_properties(message, limits)
+    kind = _check_type(system, topic)
+    tag = system.tag
+    if tag or system.HasField("tag"):
+        _check_tag(tag)
+    if system.keys:
+        _check_keys(system)
+    digest = _check_body(message, system, limits)
+    queue_id = _queue_of(system, topic)
+    for name in _DELIVERY_FIELDS:
+        system.ClearField(name)  # type: ignore[arg-type]  # the stub wants a literal
+    system.body_encoding = _IDENTITY  # type: ignore[assignment]  # enum numbers
+    system.message_type = kind  # type: ignore[assignment]
+    system.body_digest.type = _MD5  # type: ignore[assignment]
+    system.body_digest.checksum = digest
+    system.store_host = limits.store_host
+    if not system.HasField("born_timestamp"):
+        set_ms(system.born_timestamp, now_ms)
+    born = system.born_timestamp
+    encoded = system.SerializeToString()
+    if len(encoded) > SYSTEM_BYTES_MAX:
+        raise errors.PropertiesTooLarge(
+            f"the system properties take {len(encoded)} bytes, the limit is {SYSTEM_BYTES_MAX}; use fewer or shorter keys"
+        )
+    born_ms = min(max(born.seconds * 1000 + born.nanos // 1_000_000, 0), 1 << 62)
+    message.ClearField("system_properties")
+    return Append(topic.topic_id, queue_id, tag_hash(tag), born_ms, message.SerializeToString(), encoded)
+
+
+def lane_of(message_group: str, queues: int) -> int:
+    """The queue of a message group: the same for every producer of the broker's topic."""
+    return zlib.crc32(message_group.encode()) % queues
+
+
+def _queue_of(system: definition_pb2.SystemProperties, topic: TopicConfig) -> int:
+    if system.message_group:
+        return lane_of(system.message_group, topic.write_queues)
+    asked = system.queue_id
+    return asked if 0 < asked < topic.write_queues else -1
+
+
+def _check_id(message_id: str) -> None:
+    if not message_id or message_id.isspace():
+        raise errors.IllegalMessageId("the message id is blank; give each message an id of its own")
+    if len(message_id) > MESSAGE_ID_MAX:
+        raise errors.IllegalMessageId(f"the message id has {len(message_id)} characters, the limit is {MESSAGE_ID_MAX}")
+
+
+def _check_body(message: definition_pb2.Message, system: definition_pb2.SystemProperties, limits: Limits) -> str:
+    body = message.body
+    if system.body_encoding == _GZIP and body:
+        body = message.body = _inflated(body, limits.body_bytes_max)
+    if not body:
+        raise errors.BodyEmpty("the message body is empty; send at least one byte")
+    if len(body) > limits.body_bytes_max:
+        raise errors.BodyTooLarge(
+            f"the message body has {len(body)} bytes, the limit is {limits.body_bytes_max}; split or compress it"
+        )
+    digest = md5(body, usedforsecurity=False).hexdigest().upper()
+    if system.body_digest.type == _MD5 and system.body_encoding != _GZIP:
+        told = system.body_digest.checksum
+        if told and told.upper() != digest:
+            raise errors.MessageCorrupted(f"the body's MD5 is {digest}, the message says {told}; it was damaged on its way")
+    return digest
+
+
+def _inflated(body: bytes, bytes_max: int) -> bytes:
+    # Delivered as IDENTITY: SDKs disagree on what GZIP means (wire contract 5.3). zlib and gzip headers are both taken.
+    try:
+        inflater = zlib.decompressobj(47)
+        plain = inflater.decompress(body, bytes_max + 1)
+    except zlib.error as error:
+        raise errors.MessageCorrupted(f"the body is said to be compressed but does not unpack: {error}") from error
+    if len(plain) > bytes_max:
+        raise errors.BodyTooLarge(f"the unpacked body is larger than {bytes_max} bytes, the limit; send less at once")
+    return plain
+
+
+def _check_properties(message: definition_pb2.Message, limits: Limits) -> None:
+    properties = message.user_properties
+    if len(properties) > limits.properties_max:
+        raise errors.PropertiesTooLarge(
+            f"the message has {len(properties)} user properties, the limit is {limits.properties_max}"
+        )
+    size = 0
+    for key, value in properties.items():
+        if not key or not key.isprintable():
+            raise errors.IllegalPropertyKey(f"the property key {key!r} is empty or holds a control character")
+        size += len(key.encode()) + len(value.encode())
+    if size > limits.properties_bytes_max:
+        raise errors.PropertiesTooLarge(
+            f"the user properties take {size} bytes, the limit is {limits.properties_bytes_max}; put the rest into the body"
+        )
+
+
+def _check_tag(tag: str) -> None:
+    if not tag or tag.isspace() or "|" in tag or not tag.isprintable():
+        raise errors.IllegalMessageTag(f"the tag {tag!r} is blank or holds '|' or a control character; leave it out or use a word")
+    if len(tag) > TAG_LENGTH_MAX:
+        raise errors.IllegalMessageTag(f"the tag has {len(tag)} characters, the limit is {TAG_LENGTH_MAX}")
+
+
+def _check_keys(system: definition_pb2.SystemProperties) -> None:
+    if len(system.keys) > KEYS_MAX:
+        raise errors.IllegalMessageKey(f"the message has {len(system.keys)} keys, the limit is {KEYS_MAX}")
+    for key in system.keys:
+        if not key or key.isspace() or not key.isprintable():
+            raise errors.IllegalMessageKey(f"the key {key!r} is blank or holds a control character; leave it out or use a word")
+        if len(key) > KEY_LENGTH_MAX:
+            raise errors.IllegalMessageKey(f"a key has {len(key)} characters, the limit is {KEY_LENGTH_MAX}")
+
+
+def _check_type(system: definition_pb2.SystemProperties, topic: TopicConfig) -> int:
+    declared = int(system.message_type)
+    derived = declared
+    if system.HasField("delivery_timestamp"):
+        derived = _DELAY
+    elif system.HasField("message_group"):
+        derived = _FIFO
+        _check_group(system.message_group)
+    elif declared in {_FIFO, _DELAY, 0}:
+        derived = _NORMAL
+    if declared not in {0, derived}:
+        raise errors.MessageTypeConflict(
+            f"the message says {_TYPE_NAMES.get(declared, declared)} but its fields make it {_TYPE_NAMES[derived]}: "
+            "a message group makes FIFO, a delivery time makes DELAY"
+        )
+    if derived not in {_NORMAL, _FIFO}:
+        name = _TYPE_NAMES.get(derived, str(derived))
+        raise errors.NotImplementedYet(f"this version does not store {name} messages yet; send NORMAL or FIFO ones")
+    if derived not in _ACCEPTED[topic.message_type]:
+        raise errors.MessageTypeConflict(
+            f"topic {topic.name} takes {topic.message_type} messages, this one is {_TYPE_NAMES[derived]}; "
+            "choose another topic or change the message"
+        )
+    return derived
+
+
+def _check_group(message_group: str) -> None:
+    if not message_group or message_group.isspace():
+        raise errors.IllegalMessageGroup("the message group is blank; leave it out or name it")
+    if len(message_group.encode()) >= MESSAGE_GROUP_BYTES:
+        raise errors.IllegalMessageGroup(
+            f"the message group {message_group!r} has {len(message_group.encode())} bytes, the limit is {MESSAGE_GROUP_BYTES - 1}"
+        )

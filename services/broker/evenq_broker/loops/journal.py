@@ -1,0 +1,115 @@
+"""The journal: operations of one loop turn become one state record of the log, and snapshots keep replay short.
+
+`record` changes nothing by itself: the caller has changed the state and now makes that change durable. All callers of one
+turn share one future; it does not take part in their cancellation, so one cancelled call cannot lose the others' answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from evenq.runtime.tasks import spawn
+from evenq_broker.core.journal import VERSION, GroupPut, KeyPut, Op, TopicPut, encode, encode_op
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["Journal"]
+
+log = logging.getLogger(__name__)
+
+
+class _Batch(asyncio.Future[None]):
+    """Shared by all callers of one turn, so none of them may cancel it; a cancelled caller is told when it is done."""
+
+    def cancel(self, msg: Any | None = None) -> bool:  # noqa: ARG002
+        return False
+
+
+class Journal:
+    """Writes what must survive. `record` may be called as soon as the store is open."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._ops: list[bytes] = []
+        self._batch: _Batch | None = None
+        self._bytes = 0
+        self._saving: asyncio.Task[None] | None = None
+        self.records = 0
+        """State records written since the start."""
+
+    def record(self, *ops: Op) -> asyncio.Future[None]:
+        """Make these changes durable; done when the flush mode says they are safe (D4)."""
+        self._ops.extend(map(encode_op, ops))
+        if self._batch is None:
+            loop = asyncio.get_running_loop()
+            self._batch = _Batch(loop=loop)
+            self._batch.add_done_callback(_seen)
+            loop.call_soon(self._flush)
+        return self._batch
+
+    def _flush(self) -> None:
+        batch, self._batch = self._batch, None
+        payload = b"".join((bytes((VERSION,)), *self._ops))
+        self._ops.clear()
+        if batch is None:
+            return
+        try:
+            stored = self._broker.store.append_state(payload)
+        except Exception as error:  # noqa: BLE001  whoever waits gets it
+            batch.set_exception(error)
+            return
+        self.records += 1
+        self._bytes += len(payload)
+        stored.add_done_callback(lambda future: _copy(future, batch))
+        if self._bytes >= self._broker.settings.snapshot_bytes and self._saving is None:
+            self._bytes = 0
+            self._saving = spawn(self.save_snapshot(), name="snapshot")
+
+    def state(self) -> bytes:
+        """The whole state, as a snapshot holds it."""
+        broker = self._broker
+        key = KeyPut(broker.handle_key, broker.topics.next_id(), broker.groups.next_id())
+        topics = [TopicPut(topic) for topic in broker.topics.all()]
+        groups = [GroupPut(group) for group in broker.groups.all()]
+        return encode([key, *topics, *groups, *broker.progress.dump()])
+
+    async def save_snapshot(self) -> None:
+        """Write the state beside the log, so that a start replays only what came after. A failure is logged: the log has it all."""
+        try:
+            await self._broker.store.save_snapshot(self.state())
+        except Exception:
+            log.exception("snapshot failed")
+        finally:
+            self._saving = None
+
+    async def close(self) -> None:
+        """Write what waits, then a last snapshot."""
+        if self._batch is not None:
+            batch = self._batch
+            self._flush()
+            await asyncio.wait({batch})
+        if self._saving is not None:
+            await asyncio.wait({self._saving})
+        if self._bytes and self._broker.store.failure is None:
+            await self.save_snapshot()
+
+
+def _copy(source: asyncio.Future[None], target: asyncio.Future[None]) -> None:
+    if target.done():
+        return
+    error = source.exception() if not source.cancelled() else asyncio.CancelledError()
+    if error is None:
+        target.set_result(None)
+    elif isinstance(error, Exception):
+        target.set_exception(error)
+    else:
+        target.set_exception(RuntimeError("the store ended before the record was safe"))
+
+
+def _seen(future: asyncio.Future[None]) -> None:
+    # Deliveries are recorded without anybody waiting; their failure shows in the store's state, not as a stray warning.
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,85 @@
+"""Opening the store: settings become its options, records and snapshot become the broker's state, a new store gets its key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from evenq.store import FlushMode, MessageStore, StoreOptions
+from evenq_broker.core.handles import KEY_BYTES, Handles
+from evenq_broker.core.journal import (
+    Acked,
+    Committed,
+    Delivered,
+    GroupPut,
+    GroupRemoved,
+    Invisible,
+    KeyPut,
+    Op,
+    TopicPut,
+    TopicRemoved,
+    decode,
+)
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["apply", "open_store"]
+
+
+async def open_store(broker: Broker) -> None:
+    """Open and replay. Raises StoreLocked, StoreCorrupted and what else `MessageStore.open` says."""
+    settings = broker.settings.store
+
+    def replay(record: bytes) -> None:
+        for op in decode(record):
+            apply(broker, op)
+
+    options = StoreOptions(
+        segment_bytes=settings.segment_bytes if settings.path is not None else min(settings.segment_bytes, 16 << 20),
+        flush=FlushMode(settings.flush),
+        flush_interval_ms=settings.flush_interval_ms,
+        flush_bytes=settings.flush_bytes,
+        cache_bytes=settings.cache_bytes,
+        disk_free_min_bytes=settings.disk_free_min_bytes,
+        disk_used_max_ratio=settings.disk_used_max_ratio,
+        memory_bytes_max=settings.memory_bytes_max,
+    )
+    broker.store = await MessageStore.open(
+        settings.path,
+        options,
+        clock=broker.clock,
+        broker_name=broker.settings.broker_name,
+        on_state=lambda _, record: replay(record),
+        on_snapshot=replay,
+    )
+    if not broker.handle_key:
+        broker.handle_key = broker.rng.randbytes(KEY_BYTES)
+        await broker.journal.record(KeyPut(broker.handle_key))
+    broker.handles = Handles(broker.settings.broker_name, broker.handle_key)
+    for client_id in sorted(broker.progress.clients()):
+        broker.clients.seen(client_id, broker.now_ms())  # they have the usual silence to show that they live
+
+
+def apply(broker: Broker, op: Op) -> None:
+    """Replay one operation."""
+    match op:
+        case Acked() | Committed() | Delivered() | Invisible():
+            broker.progress.apply(op)
+        case TopicPut():
+            broker.topics.put(op.topic)
+        case GroupPut():
+            broker.groups.put(op.group)
+        case TopicRemoved():
+            topic = broker.topics.by_id(op.topic_id)
+            if topic is not None:
+                broker.topics.remove(topic.name)
+            broker.progress.forget_topic(op.topic_id)
+        case GroupRemoved():
+            group = broker.groups.by_id(op.group_id)
+            if group is not None:
+                broker.groups.remove(group.name)
+            broker.progress.forget_group(op.group_id)
+        case KeyPut():
+            broker.handle_key = op.key
+            broker.topics.reserve(op.next_topic_id)
+            broker.groups.reserve(op.next_group_id)

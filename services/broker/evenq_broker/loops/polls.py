@@ -1,0 +1,140 @@
+"""The waiting side of long polls, and the one timer of the delivery heart.
+
+Owns the futures of `core.polls`; one task sleeps until the earliest of: a poll's end, a delivery's end. Growth comes from the
+store's dispatch, retries from `Progress.expire`. Whoever is woken and then cancelled passes the wake-up on, so no message
+waits for the next one to arrive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from evenq.runtime.tasks import spawn
+from evenq_broker.core.polls import ANY, Poll
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["Waiting"]
+
+
+class Waiting:
+    """Everybody who waits for messages at this broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._polls = broker.polls
+        self._changed: asyncio.Future[None] | None = None
+        self._sleeping_until: int | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        """Begin to keep time and to listen to the store."""
+        self._broker.store.on_dispatched = self.dispatched
+        self._broker.spawn(self._keep_time(), name="deadlines")
+
+    def close(self) -> None:
+        """Answer every poll empty; new ones are answered at once."""
+        self._closed = True
+        for poll in self._polls.end_all():
+            _finish(poll)
+
+    async def for_messages(
+        self, group_id: int, topic_id: int, *, queue_id: int = ANY, deadline_ms: int, client_id: str
+    ) -> bool:
+        """Wait for something to deliver to the group; False at `deadline_ms` (of `Broker.now_ms`) or at the client's end."""
+        poll = None
+        if not self._closed:
+            poll = self._polls.park(group_id, topic_id, queue_id=queue_id, deadline_ms=deadline_ms, client_id=client_id)
+        return await self._wait(poll)
+
+    async def for_growth(self, queues: Iterable[tuple[int, int, int]], timeout_ms: int) -> bool:
+        """Wait until one of the queues (topic id, queue id, known maximum) has grown past it; False after `timeout_ms`."""
+        places = list(queues)
+        store = self._broker.store
+        if any(store.queue_range(topic_id, queue_id)[1] > known for topic_id, queue_id, known in places):
+            return True
+        if timeout_ms <= 0 or self._closed:
+            return False
+        return await self._wait(self._polls.watch(places, deadline_ms=self._broker.now_ms() + timeout_ms))
+
+    def dispatched(self, grown: list[tuple[int, int, int]]) -> None:
+        """The store has made these queues longer: (topic id, queue id, new maximum)."""
+        if len(self._polls):
+            for topic_id, queue_id, maximum in grown:
+                for poll in self._polls.arrived(topic_id, queue_id, maximum):
+                    _finish(poll)
+
+    def ready(self, group_id: int, topic_id: int, queue_id: int) -> None:
+        """Something became deliverable to one group."""
+        if len(self._polls):
+            poll = self._polls.ready(group_id, topic_id, queue_id)
+            if poll is not None:
+                _finish(poll)
+
+    def end_client(self, client_id: str) -> None:
+        """The client ends: answer its polls now (wire contract 3.3)."""
+        for poll in self._polls.end_client(client_id):
+            _finish(poll)
+
+    def wake_topic(self, topic_id: int) -> None:
+        """The topic is gone."""
+        for poll in self._polls.end_topic(topic_id):
+            _finish(poll)
+
+    def sooner(self, deadline_ms: int) -> None:
+        """Something ends at `deadline_ms`: make sure the timer does not sleep past it."""
+        if self._sleeping_until is None or deadline_ms < self._sleeping_until:
+            self._sleeping_until = deadline_ms
+            if self._changed is not None and not self._changed.done():
+                self._changed.set_result(None)
+
+    async def _wait(self, poll: Poll | None) -> bool:
+        if poll is None:
+            return False
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        poll.token = future
+        self.sooner(poll.deadline_ms)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if poll.parked:
+                self._polls.cancel(poll)
+            elif poll.woken and poll.group_id:
+                for _, queue_id in poll.known or {(0, 0): 0}:
+                    self.ready(poll.group_id, poll.topic_id, queue_id)
+            raise
+        return poll.woken
+
+    async def _keep_time(self) -> None:
+        broker = self._broker
+        while True:
+            now_ms = broker.now_ms()
+            for queue in broker.progress.expire(now_ms):
+                for _ in range(min(len(queue.ready), 8)):
+                    self.ready(queue.group_id, queue.topic_id, queue.queue_id)
+            for poll in self._polls.tick(now_ms):
+                _finish(poll)
+            await self._sleep(now_ms)
+
+    async def _sleep(self, now_ms: int) -> None:
+        dues = [due for due in (self._broker.progress.next_deadline(), self._polls.next_deadline()) if due is not None]
+        self._sleeping_until = min(dues, default=None)
+        self._changed = asyncio.get_running_loop().create_future()
+        if self._sleeping_until is None:
+            await self._changed
+            return
+        sleeper = spawn(self._broker.clock.sleep_ms(self._sleeping_until - now_ms), name="until the next deadline")
+        try:
+            await asyncio.wait({sleeper, self._changed}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeper.cancel()
+
+
+def _finish(poll: Poll) -> None:
+    future = poll.token
+    assert isinstance(future, asyncio.Future)
+    if not future.done():
+        future.set_result(None)
