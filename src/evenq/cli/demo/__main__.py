@@ -1,0 +1,87 @@
+"""`python -m evenq.cli.demo`: run the demo, or one of its parts as a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from evenq.errors import Error
+from evenq.runtime.clock import SystemClock
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit code 0: every figure agrees. 1: something differs or failed, the text says what."""
+    options = parser().parse_args(arguments)
+    try:
+        if options.part == "publish":
+            return publish_part(options)
+        if options.part == "consume":
+            return consume_part(options)
+        from evenq.cli.demo.run import Demo
+
+        return 0 if Demo(limit=options.flights, spark=not options.no_spark, folder=options.folder).run() else 1
+    except Error as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments, with help that teaches."""
+    top = argparse.ArgumentParser(
+        prog="python -m evenq.cli.demo", description="A year of flights through a real cluster, every figure compared."
+    )
+    top.add_argument("--flights", type=int, metavar="N", help="only the first N flights (default: all 336,776)")
+    top.add_argument("--no-spark", action="store_true", help="leave the two Spark jobs out")
+    top.add_argument("--folder", type=Path, help="keep logs, histories and data here")
+    parts = top.add_subparsers(
+        dest="part", metavar="PART", help="one part alone, against a cluster that runs: publish or consume"
+    )
+    publish = parts.add_parser("publish", help="send the flights and write the history of acknowledgements")
+    publish.add_argument("--endpoint", default="127.0.0.1:8081")
+    publish.add_argument("--topic", default="flights")
+    publish.add_argument("--history", type=Path, required=True)
+    publish.add_argument("--flights", type=int, metavar="N")
+    consume = parts.add_parser("consume", help="be one member of a group until SIGTERM")
+    consume.add_argument("--endpoint", default="127.0.0.1:8081")
+    consume.add_argument("--topic", default="flights")
+    consume.add_argument("--group", default="delay-desk")
+    consume.add_argument("--member", required=True)
+    consume.add_argument("--folder", type=Path, required=True)
+    return top
+
+
+def publish_part(options: argparse.Namespace) -> int:
+    """Send and print one line."""
+    from evenq.cli.demo.flights import flights
+    from evenq.cli.demo.publishing import publish
+
+    done = publish(
+        flights(options.flights),
+        endpoint=options.endpoint,
+        topic=options.topic,
+        history=options.history,
+        clock=SystemClock(),
+    )
+    print(f"acknowledged {done.acknowledged} retried {done.retried}", flush=True)
+    return 0
+
+
+def consume_part(options: argparse.Namespace) -> int:
+    """Read until told to stop."""
+    from evenq.cli.demo.members import consume
+
+    options.folder.mkdir(parents=True, exist_ok=True)
+    consume(
+        endpoint=options.endpoint,
+        topic=options.topic,
+        group=options.group,
+        member=options.member,
+        folder=options.folder,
+        clock=SystemClock(),
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,85 @@
+"""What the demo shows at the end: a table, bars, who owned which queue when, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from evenq.cli.demo.flights import Delay
+
+__all__ = ["Ownership", "show_delays", "show_owners", "show_verdict"]
+
+BAR_WIDTH = 32
+COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
+TIMELINE_WIDTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """One member held one queue from `begin_ms` until `end_ms`, monotonic ms."""
+
+    queue: str
+    member: str
+    begin_ms: int
+    end_ms: int
+
+
+def show_delays(
+    console: Console,
+    truth: Mapping[str, Delay],
+    consumed: Mapping[str, Delay],
+    jobs: Mapping[str, Mapping[str, tuple[int, float]]],
+) -> None:
+    """Mean departure delay per carrier: from the file, from the group, from each Spark job; equal figures are shown once."""
+    table = Table(title="Departure delay per carrier, minutes", title_justify="left")
+    for heading in ("carrier", "flights", "file", "group", *jobs):
+        table.add_column(heading, justify="left" if heading == "carrier" else "right")
+    table.add_column("")
+    longest = max((delay.mean for delay in truth.values()), default=1.0) or 1.0
+    for carrier, delay in truth.items():
+        group = consumed.get(carrier, Delay())
+        figures = [f"{delay.mean:.3f}", f"{group.mean:.3f}"]
+        figures += [f"{job[carrier][1]:.3f}" if carrier in job else "-" for job in jobs.values()]
+        same = len(set(figures)) == 1
+        table.add_row(
+            carrier,
+            f"{delay.flights:,}",
+            *figures,
+            "━" * max(1, round(delay.mean / longest * BAR_WIDTH)),
+            style="" if same else "bold red",
+        )
+    console.print(table)
+
+
+def show_owners(console: Console, ownerships: Sequence[Ownership], members: Sequence[str]) -> None:
+    """One line per queue, time from left to right, a colour and a digit per member; a dot where nobody owned it."""
+    if not ownerships:
+        return
+    begin = min(o.begin_ms for o in ownerships)
+    end = max(o.end_ms for o in ownerships)
+    scale = max(1, end - begin) / TIMELINE_WIDTH
+    console.print("Owners of each queue over time " + " ".join(
+        f"[{COLOURS[i % len(COLOURS)]}]{i + 1}={name}[/]" for i, name in enumerate(members)
+    ) + f"  ({(end - begin) / 1000:.1f} s)")  # fmt: skip
+    for queue in sorted({o.queue for o in ownerships}):
+        cells = ["[dim]·[/]"] * TIMELINE_WIDTH
+        for ownership in ownerships:
+            if ownership.queue == queue:
+                place = members.index(ownership.member)
+                first = int((ownership.begin_ms - begin) / scale)
+                last = max(first + 1, round((ownership.end_ms - begin) / scale))
+                for cell in range(first, min(last, TIMELINE_WIDTH)):
+                    cells[cell] = f"[{COLOURS[place % len(COLOURS)]}]{place + 1}[/]"
+        console.print(f"  {queue:<28} " + "".join(cells))
+
+
+def show_verdict(console: Console, rows: Sequence[tuple[str, str, bool]]) -> bool:
+    """One line per comparison with a tick or a cross. Returns whether all are right."""
+    table = Table(title="Verdict", title_justify="left", show_header=False)
+    for what, figure, right in rows:
+        table.add_row("[green]✓[/]" if right else "[bold red]✗[/]", what, figure)
+    console.print(table)
+    return all(right for _, _, right in rows)

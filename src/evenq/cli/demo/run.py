@@ -1,0 +1,279 @@
+"""The whole job, end to end, on one machine: a two-broker cluster, a year of flights, a group that changes while it reads, two Spark jobs.
+
+Everything runs in real processes on loopback. Every figure is compared with the CSV read directly, and the merged history of producer and
+members is judged by `evenq.testing.checker`. The exit code is 0 only if nothing differs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from evenq.cli.demo.flights import FLIGHTS_TOTAL, Delay, delays_by_carrier, flights
+from evenq.cli.demo.members import Member
+from evenq.cli.demo.publishing import Published, publish
+from evenq.cli.demo.report import Ownership, show_delays, show_owners, show_verdict
+from evenq.errors import Error, InternalError
+from evenq.runtime.clock import SystemClock
+from evenq.testing import LocalCluster
+from evenq.testing.checker import AnomalyKind, Report, check
+from evenq.testing.history import Action, Op, Recorder, merge_histories, read_history
+
+__all__ = ["Demo"]
+
+TOPIC = "flights"
+GROUP = "delay-desk"
+QUEUES = 8
+DRAIN_SECONDS = 120
+SPARK_SECONDS = 240
+EXAMPLES = Path("spark") / "examples"
+
+
+class Demo:
+    """One run. `folder` keeps logs, histories and data; without one a temporary folder is used and removed after success."""
+
+    def __init__(self, *, limit: int | None = None, spark: bool = True, folder: Path | None = None) -> None:
+        self.total = min(limit or FLIGHTS_TOTAL, FLIGHTS_TOTAL)
+        self.with_spark = spark
+        self.keep = folder is not None
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="evenq-demo-"))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.console = Console()
+        self.clock = SystemClock()
+        self.members: list[Member] = []
+        self.ownerships: list[Ownership] = []
+
+    def run(self) -> bool:
+        """Do everything. True if every figure agrees."""
+        started = self.clock.monotonic_ms()
+        with ThreadPoolExecutor(1) as pool:
+            truth_later = pool.submit(delays_by_carrier, self.total)
+            jobs: dict[str, dict[str, tuple[int, float]]] = {}
+            with LocalCluster(brokers=2, folder=self.folder / "cluster") as cluster:
+                self.console.print(
+                    f"[bold]A cluster of two brokers, a nameserver and a rebalancer[/] at {cluster.endpoint}"
+                )
+                self._create(cluster.endpoint)
+                published = self._publish_and_consume(cluster.endpoint)
+                if self.with_spark:
+                    with self.console.status("two Spark jobs read the same topic"):
+                        jobs = self._spark(cluster.endpoint)
+            truth = truth_later.result()
+        right = self._judge(truth, jobs, published)
+        seconds = (self.clock.monotonic_ms() - started) / 1000
+        self.console.print(
+            f"{'[green]All figures agree[/]' if right else '[bold red]Something differs[/]'} after {seconds:.0f} s."
+        )
+        if right and not self.keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        else:
+            self.console.print(f"Logs and histories: {self.folder}")
+        return right
+
+    def _create(self, endpoint: str) -> None:
+        run_cli("topic", "create", TOPIC, "--queues", str(QUEUES), "--endpoint", endpoint)
+        run_cli("group", "create", GROUP, "--strategy", "AVG", "--endpoint", endpoint)
+
+    def _join(self, endpoint: str, name: str) -> Member:
+        member = Member(name, endpoint=endpoint, topic=TOPIC, group=GROUP, folder=self.folder)
+        self.members.append(member)
+        return member
+
+    def _publish_and_consume(self, endpoint: str) -> Published:
+        """Three members read while the flights come in; at a third of them a fourth joins, at two thirds the second leaves."""
+        crew = [self._join(endpoint, name) for name in ("ada", "bea", "cem")]
+        published = Published()
+        turns = {self.total // 3: "join", 2 * self.total // 3: "leave"}
+        turned: list[threading.Thread] = []
+
+        def turn(number: int) -> None:
+            what = turns.get(number)
+            if what == "join":
+                turned.append(threading.Thread(target=lambda: crew.append(self._join(endpoint, "dov"))))
+                turned[-1].start()
+            elif what == "leave":
+                turned.append(threading.Thread(target=crew[1].leave))
+                turned[-1].start()
+
+        with self._bars() as bars:
+            published_bar = bars.add_task("published ", total=self.total)
+            consumed_bar = bars.add_task("consumed  ", total=self.total)
+            producer = threading.Thread(
+                target=self._guarded,
+                args=(
+                    lambda: publish(
+                        flights(self.total), endpoint=endpoint, topic=TOPIC, history=self._history("producer"), clock=self.clock,
+                        published=published, pause=turn,
+                    ),
+                ),
+                name="demo-producer",
+            )  # fmt: skip
+            producer.start()
+            deadline_ms = None
+            while self._consumed() < self.total or producer.is_alive():
+                bars.update(published_bar, completed=published.acknowledged)
+                bars.update(
+                    consumed_bar,
+                    completed=self._consumed(),
+                    description=f"consumed by {sum(m.queues > 0 for m in crew)}",
+                )
+                if not producer.is_alive():
+                    deadline_ms = deadline_ms or self.clock.monotonic_ms() + DRAIN_SECONDS * 1000
+                    if self.clock.monotonic_ms() > deadline_ms:
+                        break
+                producer.join(0.1)
+                threading.Event().wait(0.05)
+            bars.update(published_bar, completed=published.acknowledged)
+            bars.update(consumed_bar, completed=self._consumed())
+        for thread in turned:
+            thread.join()
+        for member in self.members:
+            if member.process.poll() is None:
+                member.leave()
+        with Recorder(self._history("demo"), clock=self.clock) as recorder:
+            recorder.ok(recorder.invoke(Op.ADMIN, process="demo", group=GROUP, topic=TOPIC, action=Action.DRAIN))
+        return published
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Error as error:
+            self.console.print(f"[bold red]publishing failed:[/] {error}")
+
+    def _consumed(self) -> int:
+        return sum(member.count for member in self.members)
+
+    def _history(self, name: str) -> Path:
+        return self.folder / f"{name}.history.jsonl"
+
+    @contextmanager
+    def _bars(self) -> Iterator[Progress]:
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=self.console) as bars:
+            yield bars
+
+    def _spark(self, endpoint: str) -> dict[str, dict[str, tuple[int, float]]]:
+        """A batch job and a streaming job read the same topic, one Spark after the other: two cores do not gain from both at once."""
+        jobs = {}
+        for name, script, more in (
+            ("Spark batch", "delay_by_carrier.py", []),
+            (
+                "Spark stream",
+                "delay_by_carrier_stream.py",
+                ["--group", f"{GROUP}-spark", "--checkpoint", str(self.folder / "checkpoint")],
+            ),
+        ):
+            out = self.folder / f"{script.removesuffix('.py')}.json"
+            command = [
+                sys.executable,
+                str(EXAMPLES / script),
+                "--endpoint",
+                endpoint,
+                "--topic",
+                TOPIC,
+                "--out",
+                str(out),
+                *more,
+            ]
+            self._call(command, log=out.with_suffix(".log"))
+            rows = json.loads(out.read_text())
+            jobs[name] = {row["carrier"]: (row["flights"], row["mean_delay"]) for row in rows}
+        return jobs
+
+    def _call(self, command: list[str], *, log: Path) -> None:
+        environment = {
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        with log.open("wb") as output:
+            job = subprocess.run(
+                command, stdout=output, stderr=output, timeout=SPARK_SECONDS, env=environment, check=False
+            )  # noqa: S603 - our own examples
+        if job.returncode != 0:
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-8:])
+            raise InternalError(f"{command[1]} ended with {job.returncode}; the whole log is {log}\n{tail}")
+
+    def _judge(
+        self, truth: dict[str, Delay], jobs: dict[str, dict[str, tuple[int, float]]], published: Published
+    ) -> bool:
+        consumed: dict[str, Delay] = {}
+        read = 0
+        for member in self.members:
+            messages, sums = member.sums()
+            read += messages
+            self.ownerships += member.ownerships
+            for carrier, delay in sums.items():
+                total = consumed.setdefault(carrier, Delay())
+                total.flights += delay.flights
+                total.delayed_known += delay.delayed_known
+                total.minutes += delay.minutes
+        report = self._check()
+        self.console.print()
+        show_delays(self.console, truth, consumed, jobs)
+        show_owners(self.console, self.ownerships, [member.name for member in self.members])
+        lost = report.counts.get(AnomalyKind.LOST, 0) + report.counts.get(AnomalyKind.UNSEEN, 0)
+        repeated = report.counts.get(AnomalyKind.DUPLICATE_GRACEFUL, 0) + report.counts.get(
+            AnomalyKind.DUPLICATE_AFTER_ACK, 0
+        )
+        rows = [
+            (
+                "flights in the file = acknowledged",
+                f"{self.total:,} = {published.acknowledged:,}",
+                published.acknowledged == self.total,
+            ),
+            (
+                "acknowledged = consumed by the group",
+                f"{published.acknowledged:,} = {read:,}",
+                read == published.acknowledged,
+            ),
+            ("lost", str(lost), lost == 0),
+            ("repeated", str(repeated), repeated == 0),
+            ("history checker", f"{report.events:,} events, {sum(report.counts.values())} anomalies", report.ok),
+            (
+                "delays of the group = delays of the file",
+                "each of 16 carriers" if len(truth) == 16 else "each carrier",
+                consumed == truth,
+            ),
+        ]
+        for name, job in jobs.items():
+            same = {carrier: (d.flights, round(d.mean, 6)) for carrier, d in truth.items()} == {
+                carrier: (count, round(mean, 6)) for carrier, (count, mean) in job.items()
+            }
+            rows.append((f"{name} = file", f"{sum(count for count, _ in job.values()):,} flights", same))
+        for anomaly in report.anomalies[:5]:
+            self.console.print(f"[red]{anomaly.kind}[/]: {anomaly.text}")
+        return show_verdict(self.console, rows)
+
+    def _check(self) -> Report:
+        with self.console.status("the checker reads the history of producer and members"):
+            histories = [read_history(path) for path in sorted(self.folder.glob("*.history.jsonl"))]
+            return check(merge_histories(list(histories)))
+
+
+def run_cli(*arguments: str) -> None:
+    """Run one `evenq` command as a user would."""
+    done = subprocess.run(
+        [sys.executable, "-m", "evenq.cli", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )  # noqa: S603 - our own module
+    if done.returncode != 0:
+        raise InternalError(f"evenq {' '.join(arguments)} ended with {done.returncode}: {done.stderr.strip()}")

@@ -1,0 +1,17 @@
+"""Markers come from the folder: a test under tests/chaos is a chaos test without saying so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent
+FOLDERS = ("sim", "integration", "compat", "chaos", "helm", "spark", "docs")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder = item.path.relative_to(ROOT).parts[0]
+        if folder in FOLDERS:
+            item.add_marker(folder)

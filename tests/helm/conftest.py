@@ -1,0 +1,35 @@
+"""Where helm and a cluster come from: PATH, or the one-node test cluster beside the project (K8S_TOOLS)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "helm" / "evenq"
+
+
+def tools() -> Path | None:
+    """The folder with `up`, `env`, `build-image` ..., if it is there."""
+    folder = Path(os.environ.get("K8S_TOOLS", ROOT.parent / "shared" / "k8s")).resolve()
+    return folder if (folder / "up").is_file() else None
+
+
+def binaries() -> Path:
+    return Path(os.environ.get("K8S_CACHE", Path.home() / ".cache" / "k8s-test")) / "bin"
+
+
+@pytest.fixture(scope="session")
+def helm() -> str:
+    """A helm 3 to run. Built by the test cluster's own installer where the machine has none."""
+    found = shutil.which("helm") or shutil.which("helm", path=str(binaries()))
+    if found is None and (folder := tools()) is not None:
+        subprocess.run([folder / "install"], check=True, timeout=1_500)
+        found = shutil.which("helm", path=str(binaries()))
+    if found is None:
+        pytest.skip("no helm on PATH and no K8S_TOOLS beside the project")
+    return found

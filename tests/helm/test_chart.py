@@ -1,0 +1,94 @@
+"""The chart as it renders: defaults and every file of examples/."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+CHART = Path(__file__).resolve().parents[2] / "helm" / "evenq"
+EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
+pytestmark = pytest.mark.timeout(1_600)  # the first run on a new machine may build helm
+
+
+def render(helm: str, *arguments: str, release: str = "evenq") -> list[dict[str, Any]]:
+    command = [helm, "template", release, str(CHART), "--kube-version", "1.34.0", *arguments]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    return [document for document in yaml.safe_load_all(output) if document]
+
+
+def find(documents: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    return next(d for d in documents if d["kind"] == kind and d["metadata"]["name"] == name)
+
+
+def pods(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [d["spec"]["template"]["spec"] for d in documents if d["kind"] in {"StatefulSet", "Deployment"}]
+
+
+def test_the_chart_passes_lint(helm: str) -> None:
+    subprocess.run([helm, "lint", "--strict", str(CHART)], check=True, capture_output=True, timeout=60)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_renders(helm: str, example: Path) -> None:
+    assert find(render(helm, "-f", str(example)), "StatefulSet", "evenq-broker")
+
+
+def test_every_pod_keeps_the_restricted_security_standard(helm: str) -> None:
+    for pod in pods(render(helm)):
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert {"startupProbe", "readinessProbe", "livenessProbe"} <= set(container)
+
+
+def test_a_broker_is_named_by_its_pod_and_finds_every_nameserver(helm: str) -> None:
+    broker = find(render(helm, "--set", "nameserver.replicas=3"), "StatefulSet", "evenq-broker")
+    environment = {e["name"]: e for e in broker["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert environment["EVENQ_BROKER_BROKER_NAME"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.name"
+    assert environment["EVENQ_BROKER_NAMESERVERS"]["value"].split(",") == [
+        f"evenq-nameserver-{n}.evenq-nameserver.default.svc.cluster.local:9876" for n in range(3)
+    ]
+
+
+def test_every_environment_variable_is_a_setting_of_its_program(helm: str) -> None:
+    """A renamed setting would stop the pods at start; here it stops the build."""
+    from evenq_broker.settings import Settings as BrokerSettings
+    from evenq_nameserver.settings import Settings as NameserverSettings
+    from evenq_rebalancer.settings import Settings as RebalancerSettings
+
+    classes = {"broker": BrokerSettings, "nameserver": NameserverSettings, "rebalancer": RebalancerSettings}
+    for pod in pods(render(helm)):
+        for container in pod["containers"]:
+            prefix = f"EVENQ_{container['name'].upper()}_"
+            for entry in container["env"]:
+                name = entry["name"].removeprefix(prefix).lower()
+                fields = classes[container["name"]].model_fields
+                for part in name.split("__"):
+                    assert part in fields, f"{entry['name']} names no setting of the {container['name']}"
+                    fields = getattr(fields[part].annotation, "model_fields", {})
+
+
+def test_without_a_rebalancer_brokers_are_not_told_of_one(helm: str) -> None:
+    documents = render(helm, "--set", "rebalancer.enabled=false")
+    assert "EVENQ_BROKER_REBALANCER" not in yaml.safe_dump(documents)
+    assert not [d for d in documents if d["metadata"]["name"].endswith("rebalancer")]
+
+
+@pytest.mark.parametrize(
+    "bad", ["broker.replicaCount=3", "broker.replicas=0", "broker.flush=sometimes", "broker.storage.size=ten", "metrics.port=0"]
+)
+def test_a_typo_or_a_value_out_of_bounds_is_refused(helm: str, bad: str) -> None:
+    command = [helm, "template", "evenq", str(CHART), "--kube-version", "1.34.0", "--set", bad]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode != 0
+    assert bad.split("=")[0].split(".")[-1] in refused.stderr
