@@ -1,8 +1,9 @@
 """What a handler is, without any word of gRPC.
 
-Handlers take the request's bytes and an `RpcContext`, return (or yield) the response's bytes and raise `evenq.errors`. The door
-(`evenq.serving.door`) calls them; another front could, without a change in any handler. Every call has an `Access` row from the
-first day: a server that is given an `Rpc` without one does not exist, because the field has no default.
+Handlers take the request's bytes and an `RpcContext`, return (or yield) the response's bytes and raise
+`evenq.errors`. The door (`evenq.serving.door`) calls them; another front could, without a change in any handler.
+Every call has an `Access` row from the first day: a server that is given an `Rpc` without one does not exist, because
+the field has no default.
 """
 
 from __future__ import annotations
@@ -106,5 +107,7 @@ class Rpc:
     kind: Kind
     handler: Unary | ServerStream | Bidi
     response: type[Any]
-    """Generated class of the response; its `status` field (if it has one) carries an `evenq.errors.Error` back to the caller."""
+    """Generated class of the response; its `status` field (if it has one) carries an `evenq.errors.Error` back to the
+    caller.
+    """
     access: Access

@@ -1,0 +1,356 @@
+"""The one gRPC door of every server: bytes in, bytes out, errors turned into statuses.
+
+`open_door` takes `Rpc`s (`evenq.serving.rpc`), which know nothing of gRPC, and serves them beside `grpc.health.v1`
+and server reflection. Always true: an error of a handler is answered in the response's own `status` (or, where a
+response has none, as a gRPC error with the trailer `evenq-code`); a mistake of ours is answered with an id that is
+also in the log, never with a stack; no more than `running_max` handlers run at once. This is the hot path of all
+programs: no look-ups, no logging, no copies here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import unquote
+
+import grpc
+import grpc.aio
+
+from evenq import errors
+from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import spawn
+from evenq.serving import reflection
+from evenq.serving.health import Health
+from evenq.serving.latency import MethodStats
+from evenq.serving.rpc import Bidi, Kind, Rpc, RpcContext, ServerStream, Unary
+from evenq.wire.net import CODE_TRAILER
+from evenq.wire.status import INTERNAL, status_of
+
+__all__ = ["Door", "DoorOptions", "open_door"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorOptions:
+    """Bounds of one door. The defaults fit all clients of wire contract 2.5 and reliability 5.11."""
+
+    receive_bytes_max: int = 8 << 20
+    """Largest request, bytes. A send of 4 MiB + 128 KiB must fit; calls between our servers may be larger."""
+    metadata_bytes_max: int = 16 << 10
+    """Largest header block of a call, bytes."""
+    streams_per_connection_max: int = 4_096
+    """Calls at once on one connection: a push consumer parks one per queue, so at least 1000."""
+    running_max: int = 20_000
+    """Calls at once in all, parked ones included; one more is answered TooManyRequests."""
+    keepalive_ms: int = 60_000
+    """How often a silent connection is pinged, to find peers that are gone."""
+    idle_ms: int = 600_000
+    """A connection without calls is closed after this."""
+    credentials: grpc.ServerCredentials | None = None
+    """TLS; None = plain text."""
+
+    def channel_arguments(self) -> list[tuple[str, int]]:
+        """All of it in the names of gRPC."""
+        return [
+            ("grpc.so_reuseport", 0),  # else a second server gets half of the connections instead of an error
+            ("grpc.max_receive_message_length", self.receive_bytes_max),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_metadata_size", self.metadata_bytes_max),
+            ("grpc.absolute_max_metadata_size", self.metadata_bytes_max),
+            ("grpc.max_concurrent_streams", self.streams_per_connection_max),
+            ("grpc.keepalive_permit_without_calls", 1),  # C++ and Java clients ping without calls
+            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+            ("grpc.http2.max_ping_strikes", 0),  # no GOAWAY too_many_pings
+            ("grpc.keepalive_time_ms", self.keepalive_ms),
+            ("grpc.keepalive_timeout_ms", 20_000),
+            ("grpc.max_connection_idle_ms", self.idle_ms),
+        ]
+
+
+class Door:
+    """A running server. Made by `open_door`; owned by the loop that made it."""
+
+    def __init__(self, rpcs: Sequence[Rpc], *, clock: Clock, options: DoorOptions) -> None:
+        self.port = 0
+        """The port that is listened on."""
+        self.health = Health()
+        self.stats: dict[str, MethodStats] = {rpc.method: MethodStats() for rpc in rpcs}
+        """Counters by method; the methods of health and reflection are not counted."""
+        self.running = 0
+        """Calls that have not ended yet."""
+        self._clock = clock
+        self._options = options
+        self._stopping = False
+        self._endless: set[asyncio.Task[Any]] = set()
+        self._server: Any = grpc.aio.server(options=options.channel_arguments())
+        extra = [*self.health.rpcs(), *reflection.rpcs([rpc.method for rpc in rpcs])]
+        methods = {rpc.method: self._method_handler(rpc) for rpc in [*extra, *rpcs]}
+        if len(methods) != len(rpcs) + len(extra):
+            raise ValueError("two Rpcs have one method")
+        self._server.add_generic_rpc_handlers((_Methods(methods),))
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen. 0 = any free port. Raises PortInUse, or SettingsError for a host or port that cannot be had."""
+        _probe(host, port)
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            if self._options.credentials is None:
+                self.port = self._server.add_insecure_port(address)
+            else:
+                self.port = self._server.add_secure_port(address, self._options.credentials)
+        except RuntimeError as error:
+            raise _port_in_use(host, port) from error
+        await self._server.start()
+
+    async def stop(self, grace_ms: int = 0) -> None:
+        """Take no new calls, end bidirectional streams at once with UNAVAILABLE, wait for the others up to
+        `grace_ms`.
+        """
+        self._stopping = True
+        self.health.set_serving(serving=False)
+        stopped = spawn(self._server.stop(grace_ms / 1000 if grace_ms > 0 else None), name="door stop")
+        await self._clock.sleep_ms(0)
+        for task in list(self._endless):
+            task.cancel()
+        await stopped
+
+    def _method_handler(self, rpc: Rpc) -> _MethodHandler:
+        stats = self.stats.get(rpc.method, MethodStats())
+        fail = self._failure(rpc, stats)
+        match rpc.kind:
+            case Kind.UNARY:
+                return _MethodHandler(unary_unary=self._unary(rpc, stats, fail))
+            case Kind.SERVER_STREAM:
+                return _MethodHandler(unary_stream=self._server_stream(rpc, stats, fail), response_streaming=True)
+            case Kind.BIDI:
+                stream = self._bidi(rpc, stats, fail)
+                return _MethodHandler(stream_stream=stream, request_streaming=True, response_streaming=True)
+
+    def _unary(self, rpc: Rpc, stats: MethodStats, fail: _Fail) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        handler, method, limit = cast("Unary", rpc.handler), rpc.method, self._options.running_max
+        monotonic_ms, metadata = self._clock.monotonic_ms, _METADATA.get
+
+        async def call(request: bytes, grpc_context: Any) -> bytes:
+            started = monotonic_ms()
+            remaining = grpc_context.time_remaining()
+            deadline = None if remaining is None else started + int(remaining * 1000)
+            context = RpcContext(method, metadata(), _address(grpc_context.peer()), deadline)
+            if self.running >= limit:
+                return await fail(_overload(limit), context, grpc_context)
+            self.running += 1
+            stats.running += 1
+            try:
+                return await handler(request, context)
+            except Exception as error:  # noqa: BLE001  the last stop of every call: it logs, counts and answers
+                return await fail(error, context, grpc_context)
+            finally:
+                self.running -= 1
+                stats.running -= 1
+                stats.add(monotonic_ms() - started)
+
+        return call
+
+    def _server_stream(self, rpc: Rpc, stats: MethodStats, fail: _Fail) -> Callable[[bytes, Any], Awaitable[None]]:
+        handler, method, limit = cast("ServerStream", rpc.handler), rpc.method, self._options.running_max
+        monotonic_ms, metadata = self._clock.monotonic_ms, _METADATA.get
+
+        async def call(request: bytes, grpc_context: Any) -> None:
+            started = monotonic_ms()
+            remaining = grpc_context.time_remaining()
+            deadline = None if remaining is None else started + int(remaining * 1000)
+            context = RpcContext(method, metadata(), _address(grpc_context.peer()), deadline)
+            if self.running >= limit:
+                await grpc_context.write(await fail(_overload(limit), context, grpc_context))
+                return
+            self.running += 1
+            stats.running += 1
+            try:
+                await _pump(handler(request, context), grpc_context.write)
+            except Exception as error:  # noqa: BLE001  as above
+                await grpc_context.write(await fail(error, context, grpc_context))
+            finally:
+                self.running -= 1
+                stats.running -= 1
+                stats.add(monotonic_ms() - started)
+
+        return call
+
+    def _bidi(self, rpc: Rpc, stats: MethodStats, fail: _Fail) -> Callable[[Any, Any], Awaitable[None]]:
+        handler, method, limit = cast("Bidi", rpc.handler), rpc.method, self._options.running_max
+        monotonic_ms, metadata = self._clock.monotonic_ms, _METADATA.get
+
+        async def call(requests: Any, grpc_context: Any) -> None:
+            await grpc_context.send_initial_metadata(())  # Rust's SDK waits for it before it sends (contract 8.7)
+            remaining = grpc_context.time_remaining()
+            deadline = None if remaining is None else monotonic_ms() + int(remaining * 1000)
+            context = RpcContext(method, metadata(), _address(grpc_context.peer()), deadline)
+            if self.running >= limit:
+                await grpc_context.write(await fail(_overload(limit), context, grpc_context))
+                return
+            task = asyncio.current_task()
+            assert task is not None
+            self.running += 1
+            stats.running += 1
+            self._endless.add(task)
+            try:
+                await _pump(handler(requests, context), grpc_context.write)
+            except asyncio.CancelledError:
+                if not self._stopping:
+                    raise
+                await grpc_context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down; connect again")
+            except Exception as error:  # noqa: BLE001  as above
+                await grpc_context.write(await fail(error, context, grpc_context))
+            finally:
+                self.running -= 1
+                stats.running -= 1
+                self._endless.discard(task)
+
+        return call
+
+    def _failure(self, rpc: Rpc, stats: MethodStats) -> _Fail:
+        has_status = _has_status(rpc.response)
+
+        async def fail(error: Exception, context: RpcContext, grpc_context: Any) -> bytes:
+            expected = isinstance(error, errors.Error) and not isinstance(error, INTERNAL)
+            known = cast("errors.Error", error) if expected else _unknown(error, rpc)
+            stats.failed(known.code)
+            if has_status:
+                answer: bytes = rpc.response(status=status_of(known, context.language)).SerializeToString()
+                return answer
+            trailers = ((CODE_TRAILER, str(known.code)),)
+            await grpc_context.abort(_grpc_code(known.code), known.message, trailers)
+            raise AssertionError("abort always raises")
+
+        return fail
+
+
+async def open_door(
+    rpcs: Sequence[Rpc], *, host: str, port: int, clock: Clock, options: DoorOptions | None = None
+) -> Door:
+    """Serve `rpcs` at host:port; 0 = any free port, to be read from `Door.port`. Raises PortInUse, SettingsError."""
+    door = Door(rpcs, clock=clock, options=options or DoorOptions())
+    await door.start(host, port)
+    return door
+
+
+_Fail = Callable[[Exception, RpcContext, Any], Awaitable[bytes]]
+
+_METADATA: ContextVar[Sequence[tuple[str, str | bytes]]] = ContextVar("metadata", default=())
+"""Headers of the call whose task this is: gRPC decodes them once to find the method, and again for whoever asks the
+context.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MethodHandler:
+    """What gRPC asks of a handler. No (de)serialisers: bytes pass as they are."""
+
+    request_streaming: bool = False
+    response_streaming: bool = False
+    request_deserializer: None = None
+    response_serializer: None = None
+    unary_unary: Any = None
+    unary_stream: Any = None
+    stream_unary: Any = None
+    stream_stream: Any = None
+
+
+class _Methods:
+    """A `grpc.GenericRpcHandler`: finds the method; an unknown one becomes gRPC's UNIMPLEMENTED."""
+
+    def __init__(self, methods: dict[str, _MethodHandler]) -> None:
+        self._methods = methods
+
+    def service(self, handler_call_details: Any) -> Any:
+        _METADATA.set(handler_call_details.invocation_metadata)
+        return self._methods.get(handler_call_details.method)
+
+
+def _address(peer: str) -> str:
+    return peer[5:] if peer.startswith("ipv4:") else unquote(peer.removeprefix("ipv6:"))
+
+
+async def _pump(frames: AsyncIterator[bytes], write: Callable[[bytes], Awaitable[None]]) -> None:
+    try:
+        async for frame in frames:
+            await write(frame)
+    except BaseException:
+        # A cancelled write leaves the generator where it yielded: its own cleaning up must not wait for the collector.
+        close = getattr(frames, "aclose", None)
+        if close is not None:
+            await close()
+        raise
+
+
+def _has_status(response: type[Any]) -> bool:
+    descriptor = getattr(response, "DESCRIPTOR", None)
+    field = None if descriptor is None else descriptor.fields_by_name.get("status")
+    return field is not None and field.message_type is not None
+
+
+def _unknown(error: Exception, rpc: Rpc) -> errors.InternalError:
+    incident = os.urandom(6).hex()
+    log.error("call failed", exc_info=error, extra={"method": rpc.method, "incident": incident})
+    return errors.InternalError(f"internal error {incident}; the server's log has more under this id")
+
+
+def _overload(limit: int) -> errors.TooManyRequests:
+    return errors.TooManyRequests(f"the server runs {limit} calls at once, its maximum; try again after a pause")
+
+
+def _grpc_code(code: int) -> grpc.StatusCode:
+    if code == errors.ConnectionFailed.code:
+        return grpc.StatusCode.UNAVAILABLE
+    return _GRPC_CODES.get(code // 100, grpc.StatusCode.INTERNAL)
+
+
+_GRPC_CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    408: grpc.StatusCode.DEADLINE_EXCEEDED,
+    413: grpc.StatusCode.INVALID_ARGUMENT,
+    428: grpc.StatusCode.FAILED_PRECONDITION,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    431: grpc.StatusCode.INVALID_ARGUMENT,
+    501: grpc.StatusCode.UNIMPLEMENTED,
+    505: grpc.StatusCode.UNIMPLEMENTED,
+}
+
+
+def _probe(host: str, port: int) -> None:
+    """Bind once with plain sockets: gRPC's own failure is a bare sentence, and lines of the C++ core on stderr."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, OverflowError) as error:
+        raise errors.SettingsError(
+            f"cannot listen on {host!r} port {port}: {error}; give an address of this machine"
+        ) from error
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                probe.bind(address)
+            except (OSError, OverflowError) as error:
+                if getattr(error, "errno", None) == errno.EADDRINUSE:
+                    raise _port_in_use(host, port) from error
+                raise errors.SettingsError(
+                    f"cannot listen on {host}:{port}: {error}; choose another host or port"
+                ) from error
+
+
+def _port_in_use(host: str, port: int) -> errors.PortInUse:
+    return errors.PortInUse(
+        f"port {port} on {host} is in use by another process; stop it, or choose another with --port (0 = any free)"
+    )

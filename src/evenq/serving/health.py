@@ -1,0 +1,93 @@
+"""`grpc.health.v1.Health`: what Kubernetes' gRPC probes and load balancers ask. Check answers once, Watch on every
+change.
+
+The two messages are one field each, so they are read and written here by hand; the published package would cost every
+start an import. Ask with the empty service name; a name that was never set is NOT_FOUND to Check and SERVICE_UNKNOWN
+to Watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from evenq.errors import NotFound, TooManyRequests
+from evenq.serving.fields import read_fields
+from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+
+__all__ = ["Health"]
+
+SERVING = b"\x08\x01"  # HealthCheckResponse{status: SERVING}
+NOT_SERVING = b"\x08\x02"
+SERVICE_UNKNOWN = b"\x08\x03"
+
+WATCHERS_MAX = 1_000
+ACCESS = Access(resource=Resource.NONE, action=Action.DESCRIBE)
+
+
+class Health:
+    """The state that probes see. A server is "serving" from the start; its program may say otherwise."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, bytes] = {"": SERVING}
+        self._changed = asyncio.Event()
+        self._watchers = 0
+
+    @property
+    def serving(self) -> bool:
+        """What the empty name answers."""
+        return self._states[""] == SERVING
+
+    def set_serving(self, *, serving: bool, service: str = "") -> None:
+        """Change what is told. The empty service stands for the whole server."""
+        self._states[service] = SERVING if serving else NOT_SERVING
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def rpcs(self) -> list[Rpc]:
+        """The two calls, for the door."""
+        return [
+            Rpc(
+                method="/grpc.health.v1.Health/Check",
+                kind=Kind.UNARY,
+                handler=self._check,
+                response=bytes,
+                access=ACCESS,
+            ),
+            Rpc(
+                method="/grpc.health.v1.Health/Watch",
+                kind=Kind.SERVER_STREAM,
+                handler=self._watch,
+                response=bytes,
+                access=ACCESS,
+            ),
+        ]
+
+    async def _check(self, request: bytes, _context: RpcContext) -> bytes:
+        state = self._states.get(_service(request))
+        if state is None:
+            raise NotFound(f"no health is known of service {_service(request)!r}; ask with the empty name")
+        return state
+
+    async def _watch(self, request: bytes, _context: RpcContext) -> AsyncIterator[bytes]:
+        if self._watchers >= WATCHERS_MAX:
+            raise TooManyRequests(f"{WATCHERS_MAX} calls watch the health already, the maximum")
+        self._watchers += 1
+        try:
+            told = b""
+            while True:
+                changed = self._changed
+                state = self._states.get(_service(request), SERVICE_UNKNOWN)
+                if state != told:
+                    told = state
+                    yield state
+                await changed.wait()
+        finally:
+            self._watchers -= 1
+
+
+def _service(request: bytes) -> str:
+    for number, value in read_fields(request):
+        if number == 1 and isinstance(value, bytes):
+            return value.decode(errors="replace")
+    return ""
