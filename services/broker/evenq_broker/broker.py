@@ -1,7 +1,7 @@
 """The broker's composition: one object that owns the state and is handed to every handler and loop.
 
-`app.py` makes it, calls `open` (store, journal replay), binds the door, then `start` (loops) with the addresses that clients
-are told, and `close` at the end. Everything runs on one asyncio loop, so there are no locks.
+`app.py` makes it, calls `open` (store, journal replay), binds the door, then `start` (loops) with the addresses that
+clients are told, and `close` at the end. Everything runs on one asyncio loop, so there are no locks.
 """
 
 from __future__ import annotations

@@ -69,6 +69,11 @@ class LockTable:
         lock = self._locks.get((group, queue))
         return "" if lock is None else lock.holder
 
+    def waiters(self, group: str, queue: MessageQueue) -> list[str]:
+        """Client ids that stand in line for the queue, first come first."""
+        lock = self._locks.get((group, queue))
+        return [] if lock is None else [waiter.client_id for waiter in lock.line]
+
     def held(self, group: str, client_id: str) -> list[MessageQueue]:
         """Queues the member holds, sorted."""
         return sorted(self._held.get((group, client_id), ()))

@@ -73,6 +73,7 @@ class RouteTable:
         self._sources: dict[str, _Source] = {}
         self._own: BrokerView | None = None
         self._merged: dict[str, BrokerView] = {}
+        self._changed_topics: dict[str, None] = {}
         self._stale_ms = stale_ms
         self.version = 0
         """Grows with each change of what the table answers."""
@@ -118,7 +119,8 @@ class RouteTable:
 
     def tick(self, now_ms: int) -> None:
         """Time passed: let fade what is due."""
-        self._merge(now_ms)
+        if any(source.carried or not source.connected for source in self._sources.values()):
+            self._merge(now_ms)
 
     # --- what is asked ------------------------------------------------------------------------------------------------
 
@@ -146,6 +148,12 @@ class RouteTable:
             if at.counts.permission.readable
             for queue_id in range(at.counts.read_queues)
         ]
+
+    def take_changed_topics(self) -> list[str]:
+        """Topics whose queues or brokers are others than at the last call (NS-8)."""
+        changed = list(self._changed_topics)
+        self._changed_topics.clear()
+        return changed
 
     def topics(self) -> list[str]:
         """Every topic of the cluster, sorted."""
@@ -176,8 +184,17 @@ class RouteTable:
         if self._own is not None:
             best[self._own.name] = self._own
         if best != self._merged:
+            self._note_changes(best)
             self._merged = best
             self.version += 1
+
+    def _note_changes(self, best: Mapping[str, BrokerView]) -> None:
+        for name in {**best, **self._merged}:
+            before = self._merged[name].topics if name in self._merged else {}
+            after = best[name].topics if name in best else {}
+            self._changed_topics.update(
+                dict.fromkeys(topic for topic in {**before, **after} if before.get(topic) != after.get(topic))
+            )
 
 
 def listener_of(own: BrokerView, host: str, port: int) -> str:

@@ -1,0 +1,276 @@
+"""This broker among the others: what it tells of itself, whom it watches, and what it asks of its peers.
+
+`ClusterLink` is the broker's one door to the cluster. Creating a topic or group everywhere is one decision (TQ-2): the
+first live broker by name decides type and counts, the others follow, so two brokers that create the same topic at the
+same moment end with equal counts. A call to a peer always has a deadline, and a peer that does not answer is named, not
+waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from evenq.errors import ConnectionFailed, Error
+from evenq.model import BrokerAddress, MessageType
+from evenq.wire import status
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2
+from evenq_broker.core.assignment import LastAnswers
+from evenq_broker.core.routes import BrokerView
+from evenq_broker.loops.rebalancer_link import RebalancerLink
+from evenq_broker.loops.registration import Registration, own_view
+from evenq_broker.loops.routes import RouteWatch
+from evenq_broker.loops.sessions import Sessions
+from evenq_broker.loops.signals import Signal
+from evenq_broker.loops.translation import counts_of, entry_of, message_type_number
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["ClusterLink", "Placement"]
+
+log = logging.getLogger(__name__)
+
+ROUTE_WAIT_MS = 1_000
+ROUNDS_MAX = 3
+PEER_LISTENER = "internal"
+
+Placement = admin_pb2.TopicPlacement
+
+
+class ClusterLink:
+    """Registration, route watch, sessions, rebalancer line and calls to peers of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.incarnation = f"{broker.rng.getrandbits(64):016x}"
+        """Random per start: tells a restart from a twin with the same name."""
+        self.sessions = Sessions(broker)
+        self.answers = LastAnswers()
+        self.nameservers = _addresses(broker.settings.nameservers)
+        self._topic_changes = Signal()
+        self._fact_changes = Signal()
+        self._route_changes = Signal()
+        self._topics_version = -1
+        self._registrations = [Registration(broker, address, self._topic_changes) for address in self.nameservers]
+        self._watches = [RouteWatch(broker, address) for address in self.nameservers]
+        address = broker.settings.rebalancer.strip()
+        self.rebalancer = RebalancerLink(broker, address, self._fact_changes) if address else None
+        self._own: BrokerView | None = None
+        self._started = False
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Start all loops. The broker's addresses are known by now."""
+        self._started = True
+        self._own = None
+        self.facts_changed()
+        for registration in self._registrations:
+            self._broker.spawn(registration.run(), name="registration")
+        for watch in self._watches:
+            self._broker.spawn(watch.run(), name="route watch")
+        if self.rebalancer is not None:
+            self._broker.spawn(self.rebalancer.run(), name="rebalancer link")
+        self._broker.spawn(self.sessions.sweep(), name="session sweep")
+
+    async def close(self) -> None:
+        """End all sessions, leave the routes. Idempotent."""
+        self.sessions.close()
+        if self._started:
+            self._started = False
+            await asyncio.gather(*(registration.goodbye() for registration in self._registrations))
+
+    # ------------------------------------------------------------------------------------------------ what changes
+
+    def own(self) -> BrokerView:
+        """What this broker says of itself, as of now."""
+        if self._own is None or self._own.data_version != self._broker.topics.version:
+            self._own = own_view(self._broker, self.incarnation, _software_version())
+        return self._own
+
+    def facts_changed(self) -> None:
+        """Topics, groups or members of this broker changed: tell whoever should know, at once."""
+        if not self._started:
+            return
+        if self._broker.topics.version != self._topics_version:
+            self._topics_version = self._broker.topics.version
+            self._topic_changes.notify()
+            self._broker.routes.set_own(self.own(), self._broker.clock.monotonic_ms())
+            self.routes_changed()
+        self._fact_changes.notify()
+
+    def routes_changed(self) -> None:
+        """The route table may have changed: tell the sessions that read a topic with another route."""
+        topics = self._broker.routes.take_changed_topics()
+        if topics:
+            self._route_changes.notify()
+            self.sessions.routes_changed(topics)
+
+    # ------------------------------------------------------------------------------------------------ topics and groups
+
+    async def create_topic_everywhere(
+        self, name: str, *, message_type: MessageType = MessageType.NORMAL, queues: int = 0
+    ) -> list[Placement]:
+        """Create or widen the topic on every live broker with equal counts; where it landed, ascending by broker name.
+
+        `queues` per broker, 0 = as it is elsewhere, else the default. Raises what creating it here raises.
+        """
+        await self.facts_settled()
+        known = [at.counts for at in self._broker.routes.route(name)]
+        kind = known[0].message_type if known else message_type
+        counts = [counts.write_queues for counts in known]
+        wanted = max([queues, *counts] if queues or counts else [self._broker.settings.default_queues])
+        placements: list[Placement] = []
+        for _ in range(ROUNDS_MAX):
+            placements = await self._place_topic(name, kind, wanted)
+            entries = [placement.entry for placement in placements if not placement.error]
+            most = max((entry.write_queues for entry in entries), default=wanted)
+            if all(entry.write_queues == most for entry in entries):
+                break
+            wanted = most
+        await self._until_routed(name, [p.broker_name for p in placements if not p.error])
+        return placements
+
+    async def delete_topic_everywhere(self, name: str) -> list[tuple[str, Error]]:
+        """Delete the topic on every live broker; the brokers that did not do it, with the reason."""
+        request = admin_pb2.DeleteTopicRequest(topic=name, local=True).SerializeToString()
+        await self._broker.delete_topic(name)
+        answers = await self.ask_peers("/evenq.v1.Admin/DeleteTopic", request)
+        return _failures(answers, admin_pb2.DeleteTopicResponse)
+
+    async def create_group_everywhere(self, request: admin_pb2.CreateGroupRequest) -> list[tuple[str, Error]]:
+        """Create the group on all other live brokers with the settings of the request; who did not do it, and why."""
+        told = admin_pb2.CreateGroupRequest()
+        told.CopyFrom(request)
+        told.local = True
+        answers = await self.ask_peers("/evenq.v1.Admin/CreateGroup", told.SerializeToString())
+        return _failures(answers, admin_pb2.CreateGroupResponse)
+
+    async def delete_group_everywhere(self, name: str) -> list[tuple[str, Error]]:
+        """Delete the group on all other live brokers; who did not do it, and why."""
+        request = admin_pb2.DeleteGroupRequest(group=name, local=True).SerializeToString()
+        answers = await self.ask_peers("/evenq.v1.Admin/DeleteGroup", request)
+        return _failures(answers, admin_pb2.DeleteGroupResponse)
+
+    # ------------------------------------------------------------------------------------------------ peers
+
+    def peers(self) -> list[BrokerView]:
+        """All other live brokers, ascending by name."""
+        own = self._broker.settings.broker_name
+        return [view for view in self._broker.routes.brokers() if view.name != own and view.broker_id == 0]
+
+    async def ask_peers(self, method: str, request: bytes) -> list[tuple[str, bytes | Error]]:
+        """Ask all other brokers at once; name and answer, or name and what went wrong. Waits `peer_timeout_ms` at most."""
+        peers = self.peers()
+        answers = await asyncio.gather(*(self._ask(peer, method, request) for peer in peers))
+        return [(peer.name, answer) for peer, answer in zip(peers, answers, strict=True)]
+
+    async def ask(self, broker_name: str, method: str, request: bytes) -> bytes:
+        """Ask one other broker. Raises ConnectionFailed (also for a broker that nobody knows), RequestTimeout."""
+        view = self._broker.routes.broker(broker_name)
+        if view is None:
+            raise ConnectionFailed(
+                f"broker {broker_name!r} is not alive: no nameserver tells of it; ask for the route again"
+            )
+        return await self._broker.net.unary(
+            peer_address(view).target, method, request, timeout_ms=self._broker.settings.peer_timeout_ms
+        )
+
+    async def facts_settled(self) -> None:
+        """A broker that has just started knows no peers yet: give each nameserver's first answer a moment."""
+        if self._watches and not any(watch.connected for watch in self._watches):
+            await self._route_changes.wait(
+                self._route_changes.count, clock=self._broker.clock, timeout_ms=ROUTE_WAIT_MS
+            )
+
+    async def _ask(self, peer: BrokerView, method: str, request: bytes) -> bytes | Error:
+        try:
+            return await self.ask(peer.name, method, request)
+        except Error as error:
+            log.warning("peer does not answer", extra={"peer": peer.name, "method": method, "error": str(error)})
+            return error
+
+    # ------------------------------------------------------------------------------------------------ inside
+
+    async def _place_topic(self, name: str, kind: MessageType, wanted: int) -> list[Placement]:
+        own = self._broker.settings.broker_name
+        names = sorted({own, *(peer.name for peer in self.peers())})
+        placements: list[Placement] = []
+        while names and not any(not placement.error for placement in placements):
+            first = await self._place(names.pop(0), name, kind, wanted)  # decides type and counts for the rest
+            placements.append(first)
+            if not first.error:
+                kind = _kind_of(first, kind)
+                wanted = max(wanted, first.entry.write_queues)
+        placements += await asyncio.gather(*(self._place(broker, name, kind, wanted) for broker in names))
+        return sorted(placements, key=lambda placement: placement.broker_name)
+
+    async def _place(self, broker_name: str, name: str, kind: MessageType, wanted: int) -> Placement:
+        if broker_name == self._broker.settings.broker_name:
+            topic = await self._broker.create_topic(name, message_type=kind, queues=wanted)
+            return Placement(broker_name=broker_name, entry=entry_of(name, counts_of(broker_name, topic)))
+        request = admin_pb2.CreateTopicRequest(
+            topic=name, message_type=message_type_number(kind), queues=wanted, local=True
+        )
+        try:
+            answer = admin_pb2.CreateTopicResponse.FromString(
+                await self.ask(broker_name, "/evenq.v1.Admin/CreateTopic", request.SerializeToString())
+            )
+            status.check(answer.status)
+            return Placement(broker_name=broker_name, entry=answer.placements[0].entry)
+        except Error as error:
+            log.warning("topic not created", extra={"topic": name, "peer": broker_name, "error": str(error)})
+            return Placement(broker_name=broker_name, error=error.message)
+
+    async def _until_routed(self, topic: str, broker_names: Sequence[str]) -> None:
+        # The route must show the whole placement before it is answered: a client keeps a half route for half a minute.
+        deadline_ms = self._broker.clock.monotonic_ms() + ROUTE_WAIT_MS
+        while True:
+            seen = self._route_changes.count
+            here = {at.broker.name for at in self._broker.routes.route(topic)}
+            left_ms = deadline_ms - self._broker.clock.monotonic_ms()
+            if here.issuperset(broker_names) or left_ms <= 0:
+                return
+            await self._route_changes.wait(seen, clock=self._broker.clock, timeout_ms=left_ms)
+
+
+def peer_address(view: BrokerView) -> BrokerAddress:
+    """Where brokers reach each other: the listener `internal` if there is one, else the default."""
+    return view.address(PEER_LISTENER)
+
+
+def _kind_of(placement: Placement, asked: MessageType) -> MessageType:
+    number = placement.entry.message_type
+    return asked if number == 0 else MessageType(definition_pb2.MessageType.Name(number))
+
+
+def _failures(
+    answers: Iterable[tuple[str, bytes | Error]],
+    response: type[admin_pb2.DeleteTopicResponse | admin_pb2.CreateGroupResponse | admin_pb2.DeleteGroupResponse],
+) -> list[tuple[str, Error]]:
+    failed: list[tuple[str, Error]] = []
+    for name, answer in answers:
+        if isinstance(answer, Error):
+            failed.append((name, answer))
+            continue
+        try:
+            status.check(response.FromString(answer).status)
+        except Error as error:
+            failed.append((name, error))
+    return failed
+
+
+def _addresses(text: str) -> list[str]:
+    return list(dict.fromkeys(address for part in text.split(",") if (address := part.strip())))
+
+
+def _software_version() -> str:
+    try:
+        return version("evenq")
+    except PackageNotFoundError:  # run from a plain tree
+        return ""

@@ -1,0 +1,121 @@
+"""Telling the nameservers that this broker lives, and what it stores (NS-4, NS-5).
+
+One loop per nameserver, none waits for another: everything at the start and at once after each change, "still here" in
+between at the interval that this nameserver asked for, and everything again when it does not know us (it restarted, or
+had dropped us). A closing broker says goodbye, so that it leaves the routes without a time-out.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from evenq.errors import Error
+from evenq.runtime.backoff import Backoff
+from evenq.wire import status
+from evenq.wire.stubs.evenq.v1 import registry_pb2
+from evenq_broker.core.routes import BrokerView
+from evenq_broker.loops.translation import broker_state, counts_of
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+    from evenq_broker.loops.signals import Signal
+
+__all__ = ["Registration", "own_view"]
+
+log = logging.getLogger(__name__)
+
+UNREGISTER_TIMEOUT_MS = 1_000
+
+
+def own_view(broker: Broker, incarnation: str, version: str) -> BrokerView:
+    """What this broker says of itself, as of now."""
+    return BrokerView(
+        name=broker.settings.broker_name,
+        cluster=broker.settings.cluster,
+        incarnation=incarnation,
+        addresses=broker.addresses,
+        version=version,
+        start_ms=broker.started_ms,
+        data_version=broker.topics.version,
+        topics={topic.name: counts_of(broker.settings.broker_name, topic) for topic in broker.topics.all()},
+    )
+
+
+class Registration:
+    """The broker's line to one nameserver."""
+
+    def __init__(self, broker: Broker, address: str, changes: Signal) -> None:
+        self._broker = broker
+        self._address = address
+        self._changes = changes
+        self._interval_ms = broker.settings.register_interval_ms
+        self._told: tuple[str, int] | None = None
+        """Incarnation and data version this nameserver has; None: it must be told everything."""
+        self.answers = False
+        """True while the last call went well."""
+
+    async def run(self) -> None:
+        """Never ends; a nameserver that is away is asked again after a growing pause."""
+        backoff = Backoff(self._broker.rng, max_ms=2_000)
+        while True:
+            seen = self._changes.count
+            try:
+                await self._tell()
+                self._heard()
+                backoff.reset()
+                wait_ms = self._interval_ms
+            except Error as error:
+                self._lost(error)
+                wait_ms = backoff.next_ms()
+            await self._changes.wait(seen, clock=self._broker.clock, timeout_ms=wait_ms)
+
+    async def goodbye(self) -> None:
+        """Leave the routes now. A nameserver that does not answer finds out by itself."""
+        own = self._broker.cluster.own()
+        request = registry_pb2.UnregisterRequest(
+            broker_name=own.name, broker_id=own.broker_id, incarnation=own.incarnation
+        )
+        try:
+            await self._call("Unregister", request.SerializeToString(), UNREGISTER_TIMEOUT_MS)
+        except Error as error:
+            log.info("nameserver not told of our end", extra={"nameserver": self._address, "error": str(error)})
+
+    async def _tell(self) -> None:
+        own = self._broker.cluster.own()
+        if self._told != (own.incarnation, own.data_version):
+            await self._register(own)
+            return
+        beat = registry_pb2.RegistryHeartbeatRequest(
+            broker_name=own.name, broker_id=own.broker_id, incarnation=own.incarnation, data_version=own.data_version
+        )
+        answer = registry_pb2.RegistryHeartbeatResponse.FromString(
+            await self._call("Heartbeat", beat.SerializeToString())
+        )
+        status.check(answer.status)
+        if answer.full_wanted:
+            await self._register(own)
+
+    async def _register(self, own: BrokerView) -> None:
+        self._told = None
+        request = registry_pb2.RegisterRequest(state=broker_state(own))
+        answer = registry_pb2.RegisterResponse.FromString(await self._call("Register", request.SerializeToString()))
+        status.check(answer.status)
+        if answer.heartbeat_interval_ms > 0:
+            self._interval_ms = min(answer.heartbeat_interval_ms, self._broker.settings.register_interval_ms)
+        self._told = (own.incarnation, own.data_version)
+
+    async def _call(self, rpc: str, request: bytes, timeout_ms: int | None = None) -> bytes:
+        limit_ms = timeout_ms or self._broker.settings.peer_timeout_ms
+        return await self._broker.net.unary(self._address, f"/evenq.v1.Registry/{rpc}", request, timeout_ms=limit_ms)
+
+    def _heard(self) -> None:
+        if not self.answers:
+            log.info("registered", extra={"nameserver": self._address})
+        self.answers = True
+
+    def _lost(self, error: Error) -> None:
+        if self.answers or self._told is None:
+            log.warning("nameserver does not answer", extra={"nameserver": self._address, "error": str(error)})
+        self.answers = False
+        self._told = None

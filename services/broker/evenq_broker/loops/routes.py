@@ -1,0 +1,65 @@
+"""Watching the routes of every nameserver into the broker's `RouteTable`.
+
+One loop per nameserver holds a `WatchRoutes` stream; a broken one is opened again after a growing pause, while the
+table goes on with what it knows. When a topic's route changes, the sessions that read it are told at once (NS-8).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from evenq.errors import ConnectionFailed, Error
+from evenq.runtime.backoff import Backoff
+from evenq.wire.stubs.evenq.v1 import registry_pb2
+from evenq_broker.loops.translation import broker_view
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["RouteWatch"]
+
+log = logging.getLogger(__name__)
+
+
+class RouteWatch:
+    """The stream of one nameserver."""
+
+    def __init__(self, broker: Broker, address: str) -> None:
+        self._broker = broker
+        self._address = address
+        self.connected = False
+        """True between the first event of a stream and its end."""
+
+    async def run(self) -> None:
+        """Never ends."""
+        backoff = Backoff(self._broker.rng, max_ms=2_000)
+        while True:
+            try:
+                await self._watch(backoff)
+            except Error as error:
+                if self.connected:
+                    log.warning("route watch broke", extra={"nameserver": self._address, "error": str(error)})
+            self.connected = False
+            self._broker.routes.away(self._address, self._broker.clock.monotonic_ms())
+            await self._broker.clock.sleep_ms(backoff.next_ms())
+
+    async def _watch(self, backoff: Backoff) -> None:
+        request = registry_pb2.WatchRoutesRequest(watcher=self._broker.settings.broker_name).SerializeToString()
+        stream = self._broker.net.stream(self._address, "/evenq.v1.Registry/WatchRoutes", request, timeout_ms=None)
+        async for answer in stream:
+            self._take(registry_pb2.RouteEvent.FromString(answer))
+            if not self.connected:
+                log.info("watching routes", extra={"nameserver": self._address})
+            self.connected = True
+            backoff.reset()
+        raise ConnectionFailed(f"nameserver {self._address} ended the watch of routes; asking again")
+
+    def _take(self, event: registry_pb2.RouteEvent) -> None:
+        brokers = [view for state in event.brokers if (view := broker_view(state)) is not None]
+        now_ms = self._broker.clock.monotonic_ms()
+        if event.snapshot:
+            self._broker.routes.snapshot(self._address, event.nameserver, brokers, now_ms)
+        else:
+            self._broker.routes.changed(self._address, brokers, event.removed, now_ms)
+        self._broker.cluster.routes_changed()

@@ -1,0 +1,225 @@
+"""Between the cluster's words (`core.routes`, `core.members`, model) and their `evenq.v1` messages.
+
+Used by the loops that talk to nameservers, rebalancer and other brokers, and by `rpc`. Protobuf stops here (style.md
+2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from evenq.errors import BadRequest
+from evenq.model import (
+    BrokerAddress,
+    FilterExpression,
+    FilterType,
+    GroupConfig,
+    MessageModel,
+    MessageQueue,
+    MessageType,
+    Permission,
+    QueueCounts,
+    Subscription,
+    TopicConfig,
+)
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import common_pb2, groups_pb2, registry_pb2
+from evenq_broker.core.locks import Generation
+from evenq_broker.core.members import Member, Protocol
+from evenq_broker.core.routes import BrokerView
+
+__all__ = [
+    "broker_info",
+    "broker_state",
+    "broker_view",
+    "counts_of",
+    "entry_of",
+    "filter_of",
+    "generation_of",
+    "group_settings",
+    "member_message",
+    "member_of",
+    "message_type_number",
+    "message_type_of",
+    "queue_message",
+    "queue_of",
+]
+
+_TYPES = {
+    MessageType.NORMAL: definition_pb2.NORMAL,
+    MessageType.FIFO: definition_pb2.FIFO,
+    MessageType.DELAY: definition_pb2.DELAY,
+    MessageType.TRANSACTION: definition_pb2.TRANSACTION,
+    MessageType.LITE: definition_pb2.LITE,
+    MessageType.PRIORITY: definition_pb2.PRIORITY,
+    MessageType.MIXED: definition_pb2.MESSAGE_TYPE_UNSPECIFIED,
+}
+_TYPE_OF_NUMBER = {int(number): kind for kind, number in _TYPES.items()}
+
+
+def message_type_number(kind: MessageType) -> definition_pb2.MessageType.ValueType:
+    """Number on the wire; MIXED is 0, "unspecified", in `evenq.v1` topic entries."""
+    return _TYPES[kind]
+
+
+def message_type_of(number: int, *, unspecified: MessageType = MessageType.MIXED) -> MessageType:
+    """The kind of a wire number; `unspecified` for 0. Raises BadRequest for a number nobody knows."""
+    if number == 0:
+        return unspecified
+    kind = _TYPE_OF_NUMBER.get(number)
+    if kind is None:
+        raise BadRequest(f"message type {number} is unknown; the types are 1 (NORMAL) to 6 (PRIORITY)")
+    return kind
+
+
+def queue_message(queue: MessageQueue) -> common_pb2.Queue:
+    """The wire form of a queue."""
+    return common_pb2.Queue(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
+
+
+def queue_of(queue: common_pb2.Queue) -> MessageQueue:
+    """The queue of a request."""
+    return MessageQueue(queue.topic, queue.broker_name, queue.queue_id)
+
+
+def generation_of(generation: common_pb2.Generation) -> Generation:
+    """The generation of a request; (0, 0) when it has none."""
+    return Generation(generation.epoch, generation.counter)
+
+
+def filter_of(told: common_pb2.Filter) -> FilterExpression:
+    """The filter of a request; an empty expression means every message."""
+    kind = FilterType.SQL if told.type == common_pb2.Filter.SQL else FilterType.TAG
+    return FilterExpression(told.expression or "*", kind)
+
+
+# ---------------------------------------------------------------------------------------------------- brokers and topics
+
+
+def counts_of(broker_name: str, topic: TopicConfig) -> QueueCounts:
+    """What a topic of this broker looks like in a route."""
+    return QueueCounts(
+        broker_name=broker_name,
+        read_queues=topic.read_queues,
+        write_queues=topic.write_queues,
+        permission=topic.permission,
+        message_type=topic.message_type,
+    )
+
+
+def entry_of(topic: str, counts: QueueCounts) -> registry_pb2.TopicEntry:
+    """The wire form of a topic on one broker."""
+    return registry_pb2.TopicEntry(
+        name=topic,
+        message_type=message_type_number(counts.message_type),
+        read_queues=counts.read_queues,
+        write_queues=counts.write_queues,
+        permission=definition_pb2.Permission.Value(counts.permission.name),
+    )
+
+
+def broker_info(view: BrokerView) -> registry_pb2.BrokerInfo:
+    """The wire form of a broker without its topics."""
+    return registry_pb2.BrokerInfo(
+        name=view.name,
+        id=view.broker_id,
+        cluster=view.cluster,
+        epoch=view.epoch,
+        incarnation=view.incarnation,
+        listeners=[registry_pb2.Listener(name=a.listener, host=a.host, port=a.port) for a in view.addresses],
+        version=view.version,
+        start_ms=view.start_ms,
+    )
+
+
+def broker_state(view: BrokerView) -> registry_pb2.BrokerState:
+    """The wire form of a broker and all that it stores, topics ascending."""
+    return registry_pb2.BrokerState(
+        broker=broker_info(view),
+        data_version=view.data_version,
+        topics=[entry_of(topic, view.topics[topic]) for topic in sorted(view.topics)],
+    )
+
+
+def broker_view(state: registry_pb2.BrokerState) -> BrokerView | None:
+    """A broker as a nameserver told it; None for one without an address, which nobody can reach."""
+    told = state.broker
+    if not told.listeners or not told.name:
+        return None
+    return BrokerView(
+        name=told.name,
+        broker_id=told.id,
+        cluster=told.cluster,
+        epoch=told.epoch,
+        incarnation=told.incarnation,
+        addresses=tuple(BrokerAddress(listener.name, listener.host, listener.port) for listener in told.listeners),
+        version=told.version,
+        start_ms=told.start_ms,
+        data_version=state.data_version,
+        topics={entry.name: _counts(told.name, entry) for entry in state.topics},
+    )
+
+
+def _counts(broker_name: str, entry: registry_pb2.TopicEntry) -> QueueCounts:
+    known = entry.permission in {1, 2, 3, 4}
+    return QueueCounts(
+        broker_name=broker_name,
+        read_queues=entry.read_queues,
+        write_queues=entry.write_queues,
+        permission=Permission(entry.permission) if known else Permission.READ_WRITE,
+        message_type=_TYPE_OF_NUMBER.get(entry.message_type, MessageType.MIXED),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- groups and members
+
+
+def member_message(member: Member) -> groups_pb2.Member:
+    """The wire form of a member."""
+    return groups_pb2.Member(
+        client_id=member.client_id,
+        language=member.language,
+        version=member.version,
+        protocol=member.protocol.value,
+        model=groups_pb2.MessageModel.Value(member.model.value),
+        subscriptions=[
+            groups_pb2.MemberSubscription(
+                topic=subscription.topic,
+                filter=common_pb2.Filter(
+                    type=common_pb2.Filter.Type.Value(subscription.filter.type.value),
+                    expression=subscription.filter.expression,
+                ),
+                version=subscription.version,
+            )
+            for subscription in member.subscriptions
+        ],
+        joined_ms=member.joined_ms,
+    )
+
+
+def member_of(told: groups_pb2.Member, *, joined_ms: int) -> Member:
+    """The member that a session's Join describes; subscriptions sorted by topic."""
+    return Member(
+        client_id=told.client_id,
+        protocol=Protocol.EVENQ,
+        language=told.language,
+        version=told.version,
+        model=MessageModel.BROADCASTING if told.model == groups_pb2.BROADCASTING else MessageModel.CLUSTERING,
+        subscriptions=_subscriptions(told.subscriptions),
+        joined_ms=joined_ms,
+    )
+
+
+def _subscriptions(told: Iterable[groups_pb2.MemberSubscription]) -> tuple[Subscription, ...]:
+    wanted = {s.topic: Subscription(s.topic, filter_of(s.filter), s.version) for s in told}
+    return tuple(wanted[topic] for topic in sorted(wanted))
+
+
+def group_settings(group: GroupConfig) -> groups_pb2.GroupSettings:
+    """What a member should know of its group's configuration."""
+    return groups_pb2.GroupSettings(
+        ordered=group.ordered,
+        max_attempts=group.max_attempts,
+        strategy=group.strategy,
+        start_from=group.start_from.value,
+    )
