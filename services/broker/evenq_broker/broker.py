@@ -12,12 +12,12 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 from evenq.errors import GroupNotFound, IllegalGroup, IllegalTopic, TooManyRequests, TopicNotFound
-from evenq.model import BrokerAddress, GroupConfig, MessageType, StartFrom, TopicConfig
+from evenq.model import BrokerAddress, GroupConfig, MessageType, StartFrom, Subscription, TopicConfig
 from evenq.model.names import RESERVED_TOPICS, group_problem, topic_problem
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq.runtime.tasks import spawn
-from evenq.serving.rpc import Rpc
+from evenq.serving.rpc import Rpc, RpcContext
 from evenq.store import MessageStore
 from evenq_broker.core.clients import ClientTable
 from evenq_broker.core.delivery import Progress
@@ -135,6 +135,21 @@ class Broker:
         """Wait until one of `queues` (topic id, queue id, known maximum) has grown past it; False after `timeout_ms`."""
         return await self.waiting.for_growth(queues, timeout_ms)
 
+    def members_seen_v2(
+        self,
+        context: RpcContext,
+        group: str,
+        client_type: int,
+        subscriptions: Sequence[Subscription] | None = None,
+        now_ms: int | None = None,
+    ) -> None:
+        """A v2 client gave a sign of life in a group (loops.sessions); None = this call does not tell subscriptions."""
+        self.cluster.sessions.seen_v2(context, group, client_type, subscriptions, now_ms)
+
+    def members_left_v2(self, client_id: str, group: str = "") -> None:
+        """A v2 client ends: it leaves the group, or all its groups when none is named."""
+        self.cluster.sessions.left_v2(client_id, group)
+
     # ------------------------------------------------------------------------------------------------ topics and groups
 
     async def ensure_topic(self, name: str, *, message_type: MessageType | None = None) -> TopicConfig:
@@ -181,6 +196,7 @@ class Broker:
             write_queues=wanted,
         )
         self.topics.put(topic)
+        self.cluster.facts_changed()
         await self.journal.record(TopicPut(topic))
         return topic
 
@@ -192,6 +208,7 @@ class Broker:
         self.progress.forget_topic(topic.topic_id)
         self.stats.forget_topic(topic.topic_id)
         self.waiting.wake_topic(topic.topic_id)
+        self.cluster.facts_changed()
         await self.journal.record(TopicRemoved(topic.topic_id))
 
     async def ensure_group(self, name: str) -> GroupConfig:
@@ -238,6 +255,7 @@ class Broker:
             raise IllegalGroup(str(error)) from error
         if group != old:
             self.groups.put(group)
+            self.cluster.facts_changed()
             await self.journal.record(GroupPut(group))
         return group
 
@@ -248,6 +266,8 @@ class Broker:
             return
         self.progress.forget_group(group.group_id)
         self.stats.forget_group(group.group_id)
+        self.locks.forget_group(name)
+        self.cluster.facts_changed()
         await self.journal.record(GroupRemoved(group.group_id))
 
     def _check_topic_name(self, name: str, *, system: bool = False) -> None:

@@ -165,7 +165,7 @@ class ClusterLink:
         return [view for view in self._broker.routes.brokers() if view.name != own and view.broker_id == 0]
 
     async def ask_peers(self, method: str, request: bytes) -> list[tuple[str, bytes | Error]]:
-        """Ask all other brokers at once; name and answer, or name and what went wrong. Waits `peer_timeout_ms` at most."""
+        """Ask all other brokers at once; name and answer, or name and what went wrong."""
         peers = self.peers()
         answers = await asyncio.gather(*(self._ask(peer, method, request) for peer in peers))
         return [(peer.name, answer) for peer, answer in zip(peers, answers, strict=True)]

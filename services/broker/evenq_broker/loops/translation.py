@@ -93,7 +93,7 @@ def filter_of(told: common_pb2.Filter) -> FilterExpression:
     return FilterExpression(told.expression or "*", kind)
 
 
-# ---------------------------------------------------------------------------------------------------- brokers and topics
+# --------------------------------------------------------------------------------------------------- brokers and topics
 
 
 def counts_of(broker_name: str, topic: TopicConfig) -> QueueCounts:
@@ -171,7 +171,7 @@ def _counts(broker_name: str, entry: registry_pb2.TopicEntry) -> QueueCounts:
     )
 
 
-# ---------------------------------------------------------------------------------------------------- groups and members
+# --------------------------------------------------------------------------------------------------- groups and members
 
 
 def member_message(member: Member) -> groups_pb2.Member:
