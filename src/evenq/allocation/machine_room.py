@@ -38,12 +38,21 @@ class MachineRoom:
     ) -> list[MessageQueue]:
         """See `Strategy.allocate`. No errors; own id not among the ids: nothing (AL-16)."""
         del group
-        if own_id not in ids:
-            return []
-        index = ids.index(own_id)
-        covered = [queue for queue in queues if room_of_broker(queue.broker_name) in self.rooms]
-        page, rest = divmod(len(covered), len(ids))
+        return self._page(self._covered(queues), ids.index(own_id), len(ids)) if own_id in ids else []
+
+    def divide(self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
+        """All members' shares, filtering once."""
+        del group
+        covered = self._covered(queues)
+        return {client_id: self._page(covered, ids.index(client_id), len(ids)) for client_id in ids}
+
+    def _covered(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        return [queue for queue in queues if room_of_broker(queue.broker_name) in self.rooms]
+
+    @staticmethod
+    def _page(covered: list[MessageQueue], index: int, count: int) -> list[MessageQueue]:
+        page, rest = divmod(len(covered), count)
         mine = covered[page * index : page * index + page]
         if index < rest:  # the remainder comes from the tail, unlike AVG's (AL-18)
-            mine.append(covered[page * len(ids) + index])
+            mine.append(covered[page * count + index])
         return mine

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from evenq.allocation.averagely import Averagely
-from evenq.allocation.strategy import Strategy, checked
+from evenq.allocation.strategy import Strategy, checked, divide
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 
@@ -68,18 +68,43 @@ class Nearby:
         """See `Strategy.allocate`. Errors: AL-2, and a queue or member without a room (AL-22)."""
         if not checked(own_id, queues, ids):
             return []
-        queues_of = _by_room(queues, self.resolver.room_of_queue, "Machine room is null for mq")
-        ids_of = _by_room(ids, self.resolver.room_of_client, "Machine room is null for consumer id")
+        queues_of, ids_of = self._rooms(queues, ids)
         own_room = self.resolver.room_of_client(own_id) or ""
         shares: list[MessageQueue] = []
         if own_room in queues_of:
             shares += self.inner.allocate(group, own_id, queues_of[own_room], ids_of[own_room])
-        unattended = [queues_of[room] for room in sorted(queues_of) if room not in ids_of]
-        if self.together and unattended:
-            unattended = [sorted(queue for room in unattended for queue in room)]
-        for room_queues in unattended:
+        for room_queues in self._unattended(queues_of, ids_of):
             shares += self.inner.allocate(group, own_id, room_queues, ids)
         return shares
+
+    def divide(self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
+        """All members' shares, sorting into rooms once."""
+        for client_id in ids:
+            checked(client_id, queues, ids)
+        queues_of, ids_of = self._rooms(queues, ids)
+        shares: dict[str, list[MessageQueue]] = {client_id: [] for client_id in ids}
+        attended = [(queues_of[room], ids_of[room]) for room in ids_of if room in queues_of]
+        unattended = [(room_queues, ids) for room_queues in self._unattended(queues_of, ids_of)]
+        for room_queues, room_ids in [*attended, *unattended]:
+            for client_id, mine in divide(self.inner, group, room_queues, room_ids).items():
+                shares[client_id] += mine
+        return shares
+
+    def _rooms(
+        self, queues: Sequence[MessageQueue], ids: Sequence[str]
+    ) -> tuple[dict[str, list[MessageQueue]], dict[str, list[str]]]:
+        return (
+            _by_room(queues, self.resolver.room_of_queue, "Machine room is null for mq"),
+            _by_room(ids, self.resolver.room_of_client, "Machine room is null for consumer id"),
+        )
+
+    def _unattended(
+        self, queues_of: dict[str, list[MessageQueue]], ids_of: dict[str, list[str]]
+    ) -> list[list[MessageQueue]]:
+        unattended = [queues_of[room] for room in sorted(queues_of) if room not in ids_of]
+        if self.together and unattended:
+            return [sorted(queue for room_queues in unattended for queue in room_queues)]
+        return unattended
 
 
 def _by_room(things: Iterable[T], room_of: Callable[[T], str | None], problem: str) -> dict[str, list[T]]:
