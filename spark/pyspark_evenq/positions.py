@@ -13,7 +13,11 @@ from evenq.model.queue import MessageQueue
 from pyspark_evenq.options import EARLIEST_MARK, LATEST_MARK, OffsetSpec, Place
 from pyspark_evenq.planner import Bounds, Trimmed
 
-__all__ = ["QueueState", "loss_of", "resolve"]
+__all__ = ["DataLost", "QueueState", "loss_of", "resolve"]
+
+
+class DataLost(IllegalOffset):
+    """Messages that were to be read are gone, and failOnDataLoss is on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +65,9 @@ def _at(place: Place, state: QueueState, without_commit: Place) -> int:
     return state.bounds.low if place is Place.EARLIEST else state.bounds.high
 
 
-def loss_of(gone: Trimmed) -> IllegalOffset:
+def loss_of(gone: Trimmed) -> DataLost:
     """The error for messages that the broker no longer has."""
-    return IllegalOffset(
+    return DataLost(
         f"data loss: {gone.queue} was to be read at offset {gone.wanted}, the broker has offsets {gone.bounds.low} to "
         f"{gone.bounds.high} (exclusive); set failOnDataLoss=false to go on with what is there",
         min_offset=gone.bounds.low,

@@ -7,6 +7,7 @@ unless failOnDataLoss is off.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -26,7 +27,7 @@ from pyspark_evenq.arrow_schema import Column
 from pyspark_evenq.blocks import batch_of, parse
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.planner import Bounds, QueueRange, Trimmed
-from pyspark_evenq.positions import loss_of
+from pyspark_evenq.positions import DataLost, loss_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,9 +106,9 @@ class _RangeScan:
                 yield from self._one_connection()
                 if self._next >= self._end:
                     return
-                failure = errors.ConnectionFailed(
-                    f"the scan of {self._queue} ended at {self._next}, before {self._end}"
-                )
+                failure = errors.IllegalOffset(f"the scan of {self._queue} ended at {self._next}, before {self._end}")
+            except DataLost:
+                raise
             except errors.Error as raised:
                 failure = raised
             self._recover(failure)
@@ -153,10 +154,11 @@ class _RangeScan:
         now = time.monotonic()
         self._failing_since = self._failing_since or now
         over = now - self._failing_since > self._options.read_timeout_ms / 1000
-        if isinstance(failure, errors.IllegalOffset) or (over and failure.retryable):
-            self._skip_what_is_gone()
-        if not (failure.retryable or isinstance(failure, errors.IllegalOffset)) or over:
+        if over or not (failure.retryable or isinstance(failure, errors.IllegalOffset)):
             raise failure
+        if isinstance(failure, errors.IllegalOffset):
+            with contextlib.suppress(errors.ConnectionFailed, errors.RequestTimeout):  # then the next try tells more
+                self._skip_what_is_gone()
         log.warning("%s: reading goes on at offset %d after: %s", self._queue, self._next, failure)
         self._address = ""  # the queue may live elsewhere by now
         time.sleep(self._backoff.next_ms() / 1000)

@@ -1,0 +1,60 @@
+"""The example jobs give the numbers that Python gives."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.timeout(150)
+EXAMPLES = Path(__file__).parents[2] / "spark" / "examples"
+FLIGHTS = [("UA", "2"), ("UA", "-4"), ("UA", ""), ("AA", "11"), ("AA", "NA"), ("B6", None), ("UA", "7.0")]
+WANTED = {"UA": (4, 5 / 3), "AA": (2, 11.0), "B6": (1, 0.0)}
+
+
+@pytest.fixture
+def flights(broker: Any) -> Any:
+    for number, (carrier, delay) in enumerate(FLIGHTS):
+        row = {"year": "2013", "carrier": carrier} | ({} if delay is None else {"dep_delay": delay})
+        broker.send(json.dumps(row), queue=number % 4, tag=carrier)
+    return broker
+
+
+def means(rows: Any) -> dict[str, tuple[int, float]]:
+    return {row["carrier"]: (row["flights"], row["mean_delay"]) for row in rows}
+
+
+def test_the_batch_job(spark: Any, flights: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    job = importlib.import_module("delay_by_carrier")
+    out = tmp_path / "out" / "delays.json"
+    job.write(job.delay_by_carrier(spark, endpoint=flights.endpoint, topic=flights.topic), out)
+    assert means(json.loads(out.read_text())) == WANTED
+
+
+def test_the_streaming_job_goes_on_where_it_ended(
+    spark: Any, flights: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    job = importlib.import_module("delay_by_carrier_stream")
+    out = tmp_path / "delays.json"
+
+    def run() -> dict[str, tuple[int, float]]:
+        job.delay_by_carrier_stream(
+            spark,
+            endpoint=flights.endpoint,
+            topic=flights.topic,
+            group="delays",
+            checkpoint=tmp_path / "checkpoint",
+            out=out,
+            batch_max=4,
+        )
+        return means(json.loads(out.read_text()))
+
+    assert run() == WANTED
+    flights.send(json.dumps({"dep_delay": 3}), queue=0, tag="AA")
+    assert run() == WANTED | {"AA": (3, 7.0)}
+    assert sum(flights.progress("delays").values()) == len(FLIGHTS) + 1

@@ -1,0 +1,175 @@
+"""A broker of evenq.v1 in memory, on a real gRPC port, with faults to order: the edge that the Spark source talks to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+
+from evenq.model.queue import MessageQueue
+from evenq.wire.convert import set_ms
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq.wire.stubs.evenq.v1 import data_pb2
+
+OK = definition_pb2.Status(code=definition_pb2.Code.OK)
+
+
+class FakeBroker:
+    """One broker, `broker-a`, with the topic `flights`."""
+
+    def __init__(self, *, queues: int = 2, topic: str = "flights", name: str = "broker-a") -> None:
+        self.topic = topic
+        self.name = name
+        self.queues: dict[int, list[definition_pb2.Message]] = {number: [] for number in range(queues)}
+        self.low: dict[int, int] = dict.fromkeys(range(queues), 0)
+        self.committed: dict[tuple[str, int], int] = {}
+        self.calls: list[str] = []
+        self.cut_scans = 0
+        """So many of the next scans break after their first block."""
+        self.refuse_commits = False
+        self.port = 0
+        self._grown = threading.Condition()
+        self._server: Any = None
+        self.start()
+
+    def start(self) -> None:
+        self._server = grpc.server(ThreadPoolExecutor(max_workers=16), options=[("grpc.so_reuseport", 0)])
+        handlers = {
+            "/apache.rocketmq.v2.MessagingService/QueryRoute": grpc.unary_unary_rpc_method_handler(self._route),
+            "/evenq.v1.Data/QueryOffsets": grpc.unary_unary_rpc_method_handler(self._offsets),
+            "/evenq.v1.Data/CommitOffsets": grpc.unary_unary_rpc_method_handler(self._commit),
+            "/evenq.v1.Data/Scan": grpc.unary_stream_rpc_method_handler(self._scan),
+        }
+
+        class Handler(grpc.GenericRpcHandler):
+            def service(self, call: Any) -> Any:
+                return handlers.get(call.method)
+
+        self._server.add_generic_rpc_handlers((Handler(),))
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop(0).wait()
+
+    @property
+    def endpoint(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def queue(self, queue_id: int) -> MessageQueue:
+        return MessageQueue(self.topic, self.name, queue_id)
+
+    def send(self, body: str, *, queue: int = 0, tag: str = "", **properties: str) -> None:
+        message = definition_pb2.Message(body=body.encode(), user_properties=properties)
+        message.topic.name = self.topic
+        system = message.system_properties
+        system.queue_id, system.queue_offset = queue, len(self.queues[queue])
+        system.message_id = f"{queue}-{system.queue_offset}"
+        if tag:
+            system.tag = tag
+            system.keys.append(f"key-{tag}")
+        set_ms(system.born_timestamp, 1_700_000_000_123)
+        set_ms(system.store_timestamp, 1_700_000_000_456)
+        with self._grown:
+            self.queues[queue].append(message)
+            self._grown.notify_all()
+
+    def progress(self, group: str) -> dict[int, int]:
+        return {queue: offset for (name, queue), offset in sorted(self.committed.items()) if name == group}
+
+    def _route(self, encoded: bytes, _context: Any) -> bytes:
+        self.calls.append("QueryRoute")
+        request = service_pb2.QueryRouteRequest.FromString(encoded)
+        if request.topic.name != self.topic:
+            missing = definition_pb2.Status(code=definition_pb2.Code.TOPIC_NOT_FOUND, message="no such topic")
+            return service_pb2.QueryRouteResponse(status=missing).SerializeToString()
+        broker = definition_pb2.Broker(
+            name=self.name,
+            endpoints=definition_pb2.Endpoints(
+                scheme=definition_pb2.AddressScheme.IPv4,
+                addresses=[definition_pb2.Address(host="127.0.0.1", port=self.port)],
+            ),
+        )
+        return service_pb2.QueryRouteResponse(
+            status=OK,
+            message_queues=[
+                definition_pb2.MessageQueue(
+                    topic=request.topic, id=number, permission=definition_pb2.Permission.READ_WRITE, broker=broker
+                )
+                for number in self.queues
+            ],
+        ).SerializeToString()
+
+    def _offsets(self, encoded: bytes, _context: Any) -> bytes:
+        self.calls.append("QueryOffsets")
+        request = data_pb2.QueryOffsetsRequest.FromString(encoded)
+        deadline = time.monotonic() + request.wait_ms / 1000
+        with self._grown:
+            while request.wait_ms and not any(
+                len(self.queues[queue.queue_id]) > known
+                for queue, known in zip(request.queues, request.known_max, strict=True)
+            ):
+                if not self._grown.wait(max(0.0, deadline - time.monotonic())):
+                    break
+            return data_pb2.QueryOffsetsResponse(
+                status=OK,
+                offsets=[
+                    data_pb2.QueueOffsets(
+                        queue=queue,
+                        min_offset=self.low[queue.queue_id],
+                        max_offset=len(self.queues[queue.queue_id]),
+                        committed=self.committed.get((request.group, queue.queue_id), -1),
+                        timestamp_offset=1 if request.timestamp_ms else -1,
+                    )
+                    for queue in request.queues
+                ],
+            ).SerializeToString()
+
+    def _commit(self, encoded: bytes, _context: Any) -> bytes:
+        self.calls.append("CommitOffsets")
+        request = data_pb2.CommitOffsetsRequest.FromString(encoded)
+        if self.refuse_commits:
+            full = definition_pb2.Status(code=definition_pb2.Code.TOO_MANY_REQUESTS, message="later")
+            return data_pb2.CommitOffsetsResponse(status=full).SerializeToString()
+        for entry in request.offsets:
+            key = (request.group, entry.queue.queue_id)
+            self.committed[key] = max(self.committed.get(key, -1), entry.offset)
+        return data_pb2.CommitOffsetsResponse(status=OK).SerializeToString()
+
+    def _scan(self, encoded: bytes, context: Any) -> Iterator[bytes]:
+        self.calls.append("Scan")
+        request = data_pb2.ScanRequest.FromString(encoded)
+        number, position = request.queue.queue_id, request.start
+        stored = self.queues[number]
+        if not self.low[number] <= position or request.end > len(stored):
+            wrong = definition_pb2.Status(code=definition_pb2.Code.ILLEGAL_OFFSET, message="out of range")
+            yield data_pb2.ScanBlock(status=wrong).SerializeToString()
+            return
+        per_block = max(1, request.block_bytes // 256)
+        wanted = set(request.filter.expression.split(" || ")) if request.filter.expression else set()
+        while position < request.end:
+            following = min(position + per_block, request.end)
+            messages = [
+                message
+                for message in stored[position:following]
+                if not wanted or message.system_properties.tag in wanted
+            ]
+            yield data_pb2.ScanBlock(
+                status=OK, first_offset=position, next_offset=following, messages=messages
+            ).SerializeToString()
+            position = following
+            if self.cut_scans:
+                self.cut_scans -= 1
+                context.abort(grpc.StatusCode.UNAVAILABLE, "cut by the test")
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    made = FakeBroker()
+    yield made
+    made.stop()

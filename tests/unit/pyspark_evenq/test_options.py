@@ -1,0 +1,75 @@
+"""Options: what is read, and what is said when they are wrong."""
+
+import pytest
+from pyspark_evenq.options import Place, ReadOptions
+
+from evenq.errors import SettingsError
+from evenq.model.queue import MessageQueue
+
+LEAST = {"endpoints": "127.0.0.1:8081", "subscribe": "flights", "group": "g"}
+
+
+def test_names_are_known_in_any_case_and_by_their_aliases() -> None:
+    parsed = ReadOptions.parse(
+        {"ENDPOINTS": "a:1, b:2", "topic": "x,y", "Group": "g", "maxRowsPerTrigger": "7"}, streaming=True
+    )
+    assert parsed.endpoints == ("a:1", "b:2")
+    assert parsed.topics == ("x", "y")
+    assert parsed.max_offsets_per_trigger == 7
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_known_one() -> None:
+    with pytest.raises(SettingsError, match=r"'maxOffsetPerTriger'.*maxOffsetsPerTrigger"):
+        ReadOptions.parse(LEAST | {"maxOffsetPerTriger": "7"}, streaming=True)
+
+
+def test_one_option_under_two_names_is_refused() -> None:
+    with pytest.raises(SettingsError, match="twice"):
+        ReadOptions.parse(LEAST | {"topic": "other"}, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"endpoints": ""}, "endpoints is missing"),
+        ({"endpoints": "host"}, "'host' is not host:port"),
+        ({"endpoints": "host:99999"}, "port in 1..65535"),
+        ({"subscribe": "no spaces"}, "holds a character"),
+        ({"group": "a b"}, "holds a character"),
+        ({"maxOffsetsPerTrigger": "many"}, "'many'"),
+        ({"minPartitions": "-1"}, "is -1"),
+        ({"blockBytes": "1"}, "1024..16777216"),
+        ({"failOnDataLoss": "maybe"}, "'maybe'"),
+        ({"startingOffsets": "yesterday"}, "'yesterday'"),
+        ({"startingOffsets": '{"flights": 3}'}, "does not parse"),
+        ({"startingOffsets": '{"flights": {"broker-a": {"0": -3}}}'}, "offset of flights@broker-a:0 is -3"),
+        ({"startingOffsets": '{"flights": {"broker-a": {"0": true}}}'}, "is True"),
+        ({"endingOffsets": "earliest"}, "give latest"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_would_be_right(changes: dict[str, str], text: str) -> None:
+    with pytest.raises(SettingsError, match=text.replace(".", r"\.")):
+        ReadOptions.parse(LEAST | changes, streaming=False)
+
+
+def test_a_stream_needs_a_group_and_takes_no_end() -> None:
+    with pytest.raises(SettingsError, match="group is missing"):
+        ReadOptions.parse({"endpoints": "a:1", "subscribe": "x"}, streaming=True)
+    with pytest.raises(SettingsError, match="endingOffsets is for batch"):
+        ReadOptions.parse(LEAST | {"endingOffsets": "latest"}, streaming=True)
+
+
+def test_streams_start_at_the_group_and_batches_at_the_earliest() -> None:
+    stream, batch = (ReadOptions.parse(LEAST, streaming=streaming) for streaming in (True, False))
+    assert stream.starting is not None
+    assert stream.starting.place is Place.GROUP
+    assert batch.starting is not None
+    assert batch.starting.place is Place.EARLIEST
+    assert (stream.min_records_per_partition, batch.min_records_per_partition) == (2_000, 0)
+
+
+def test_offsets_as_json_name_queues() -> None:
+    parsed = ReadOptions.parse(LEAST | {"startingOffsets": '{"flights": {"broker-a": {"3": 17}}}'}, streaming=False)
+    assert parsed.starting is not None
+    assert parsed.starting.offsets == {MessageQueue("flights", "broker-a", 3): 17}
+    assert parsed.starting.place is Place.EARLIEST

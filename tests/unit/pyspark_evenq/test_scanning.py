@@ -1,0 +1,102 @@
+"""A task's reading, over real gRPC with a broker that breaks."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.options import ReadOptions
+from pyspark_evenq.planner import QueueRange
+from pyspark_evenq.scanning import read, scan_tasks
+
+from evenq.errors import ConnectionFailed, IllegalOffset
+
+BODY = (Column("body", nullable=True),)
+
+
+def options(broker: Any, **more: str) -> ReadOptions:
+    given = {"endpoints": broker.endpoint, "subscribe": "flights", "blockBytes": "1024", "gcFreeze": "false"}
+    return ReadOptions.parse(given | more, streaming=False)
+
+
+def bodies(broker: Any, start: int, end: int, *, address: str | None = None, **more: str) -> list[str]:
+    wanted = QueueRange(queue=broker.queue(0), start=start, end=end)
+    address = broker.endpoint if address is None else address
+    [task] = scan_tasks([[wanted]], {wanted.queue: address})
+    return [
+        body.decode()
+        for batch in read(task, options(broker, **more), BODY)
+        for body in batch.column("body").to_pylist()
+    ]
+
+
+@pytest.fixture
+def filled(broker: Any) -> Any:
+    for number in range(50):
+        broker.send(str(number), tag="even" if number % 2 == 0 else "odd")
+    return broker
+
+
+def test_a_range_is_read_in_order_and_nothing_else(filled: Any) -> None:
+    assert bodies(filled, 7, 33) == [str(number) for number in range(7, 33)]
+    assert filled.calls.count("Scan") == 1
+
+
+def test_a_broken_scan_goes_on_at_the_next_unread_message(filled: Any) -> None:
+    filled.cut_scans = 3
+    assert bodies(filled, 0, 50) == [str(number) for number in range(50)]
+    assert filled.calls.count("Scan") == 4
+
+
+def test_a_broker_that_comes_back_is_found_again(filled: Any) -> None:
+    filled.stop()
+    timer = threading.Timer(0.3, filled.start)
+    timer.start()
+    assert bodies(filled, 0, 50, readTimeoutMs="20000") == [str(number) for number in range(50)]
+    timer.join()
+
+
+def test_a_broker_that_stays_away_is_an_error_after_the_read_timeout(filled: Any) -> None:
+    filled.stop()
+    with pytest.raises(ConnectionFailed, match="is a broker running there"):
+        bodies(filled, 0, 50, readTimeoutMs="200")
+
+
+def test_an_unknown_address_is_asked_for(filled: Any) -> None:
+    assert len(bodies(filled, 0, 50, address="")) == 50
+
+
+def test_tags_leave_messages_out_without_a_gap(filled: Any) -> None:
+    assert bodies(filled, 0, 50, tags="even") == [str(number) for number in range(0, 50, 2)]
+
+
+def test_a_trimmed_start_is_data_loss_with_all_numbers(filled: Any) -> None:
+    filled.low[0] = 20
+    with pytest.raises(IllegalOffset, match=r"flights@broker-a:0 was to be read at offset 5, .* 20 to 50"):
+        bodies(filled, 5, 50)
+    assert bodies(filled, 5, 50, failOnDataLoss="false") == [str(number) for number in range(20, 50)]
+
+
+def test_a_lost_end_is_data_loss(filled: Any) -> None:
+    del filled.queues[0][40:]
+    with pytest.raises(IllegalOffset, match=r"0 to 40"):
+        bodies(filled, 0, 50)
+    assert len(bodies(filled, 0, 50, failOnDataLoss="false")) == 40
+
+
+def test_a_hole_in_a_block_is_data_loss(filled: Any) -> None:
+    class Holey(list[Any]):
+        def __getitem__(self, key: Any) -> Any:
+            return super().__getitem__(key)[1:]
+
+    filled.queues[0] = Holey(filled.queues[0])
+    with pytest.raises(IllegalOffset, match="data loss"):
+        bodies(filled, 0, 50)
+
+
+def test_sparks_own_empty_partition_yields_nothing(broker: Any) -> None:
+    assert list(read(InputPartition(None), options(broker), BODY)) == []
+    assert broker.calls == []

@@ -1,0 +1,56 @@
+"""What Spark imports, builds and pickles."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark_evenq import DefaultSource
+
+from evenq.errors import SettingsError
+
+OPTIONS = {"endpoints": "127.0.0.1:1", "subscribe": "flights", "group": "g"}
+SCHEMA = StructType([StructField("body", BinaryType())])
+
+
+def test_building_everything_connects_nowhere_starts_no_thread_and_loads_no_grpc() -> None:
+    """Spec: spark.md test 12."""
+    program = f"""
+        import sys, threading
+        from pyspark.sql.types import BinaryType, StructField, StructType
+        import pyspark_evenq
+        before = threading.active_count()
+        schema = StructType([StructField("body", BinaryType())])
+        source = pyspark_evenq.DefaultSource(options={OPTIONS!r})
+        source.schema(); source.reader(schema); source.streamReader(schema).getDefaultReadLimit()
+        assert threading.active_count() == before
+        loaded = [name for name in ("grpc", "google.protobuf", "pyarrow", "asyncio") if name in sys.modules]
+        print(loaded)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=50, check=True
+    )
+    loaded = done.stdout.strip()
+    assert "grpc" not in loaded
+    assert "google.protobuf" not in loaded
+
+
+def test_readers_pickle_small() -> None:
+    source = pickle.loads(pickle.dumps(DefaultSource(options=OPTIONS)))
+    for reader in (source.reader(SCHEMA), source.streamReader(SCHEMA)):
+        assert len(pickle.dumps(reader)) < 10_000
+        assert pickle.loads(pickle.dumps(reader)).__dict__ == reader.__dict__
+
+
+def test_wrong_options_are_refused_before_anything_is_read() -> None:
+    with pytest.raises(SettingsError, match="subscribe"):
+        DefaultSource(options=OPTIONS | {"subscribed": "x"}).reader(SCHEMA)
+
+
+def test_the_name_and_all_columns() -> None:
+    assert DefaultSource.name() == "evenq"
+    assert DefaultSource(options=OPTIONS).schema().startswith("topic string, brokerName string, queueId int")

@@ -1,0 +1,200 @@
+"""The stream reader as Spark calls it, in Spark's order, against a broker in memory."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.options import ReadOptions
+from pyspark_evenq.stream import StreamReader
+
+from evenq.errors import IllegalOffset
+
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture
+def made(broker: Any) -> Any:
+    readers: list[StreamReader] = []
+
+    def make(**more: str) -> StreamReader:
+        given = {
+            "endpoints": broker.endpoint,
+            "subscribe": "flights",
+            "group": "g",
+            "startingOffsets": "earliest",
+            "idleWaitMs": "20",
+            "commitIntervalMs": "1",
+            "readTimeoutMs": "2000",
+            "gcFreeze": "false",
+        }
+        readers.append(StreamReader(ReadOptions.parse(given | more, streaming=True), (Column("body", nullable=True),)))
+        return readers[-1]
+
+    yield make
+    for reader in readers:
+        reader.stop()
+
+
+def rows(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
+    """Plan in the runner, read in a worker."""
+    planned = pickle.loads(pickle.dumps(reader.partitions(start, end)))
+    worker = pickle.loads(pickle.dumps(reader))
+    return [
+        body.decode() for task in planned for batch in worker.read(task) for body in batch.column("body").to_pylist()
+    ]
+
+
+def wire(offset: dict[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(json.dumps(offset))
+    return result
+
+
+def test_batches_follow_each_other_and_nothing_new_is_the_same_offset(broker: Any, made: Any) -> None:
+    reader = made()
+    broker.send("a", queue=0)
+    start = wire(reader.initialOffset())
+    first = wire(reader.latestOffset(start, ALL))
+    assert wire(reader.initialOffset()) == start
+    assert rows(reader, start, first) == ["a"]
+    assert json.dumps(reader.latestOffset(first, ALL)) == json.dumps(first)
+    broker.send("b", queue=1)
+    broker.send("c", queue=0)
+    second = wire(reader.latestOffset(first, ALL))
+    assert sorted(rows(reader, first, second)) == ["b", "c"]
+    assert "from" in first
+    assert "from" not in second
+
+
+def test_the_first_batch_replayed_by_another_process_reads_the_same(broker: Any, made: Any) -> None:
+    one = made(startingOffsets="latest")
+    broker.send("before")
+    start = wire(one.initialOffset())
+    broker.send("a")
+    end = wire(one.latestOffset(start, ALL))
+    broker.send("b")
+    two = made(startingOffsets="latest")
+    assert rows(two, wire(two.initialOffset()), end) == ["a"]
+
+
+def test_a_group_without_progress_is_pinned_so_that_latest_survives_a_crash(broker: Any, made: Any) -> None:
+    broker.send("before")
+    made(startingOffsets="group").initialOffset()
+    broker.send("a")
+    again = made(startingOffsets="group")
+    start = wire(again.initialOffset())
+    assert rows(again, start, wire(again.latestOffset(start, ALL))) == ["a"]
+
+
+def test_a_limit_holds_except_when_the_trigger_wants_everything(broker: Any, made: Any) -> None:
+    for number in range(20):
+        broker.send(str(number), queue=number % 2)
+    reader = made(maxOffsetsPerTrigger="6")
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(6)
+    start = wire(reader.initialOffset())
+    end = wire(reader.latestOffset(start, limit))
+    assert len(rows(reader, start, end)) == 6
+    assert len(rows(reader, end, wire(reader.latestOffset(end, ALL)))) == 14
+
+
+def test_available_now_ends_at_what_was_there_and_leaves_no_lag(broker: Any, made: Any) -> None:
+    for number in range(10):
+        broker.send(str(number), queue=number % 2)
+    reader = made(maxOffsetsPerTrigger="4", commitIntervalMs="3600000")
+    reader.prepareForTriggerAvailableNow()
+    start = wire(reader.initialOffset())
+    broker.send("later")
+    seen: list[str] = []
+    while (end := wire(reader.latestOffset(start, reader.getDefaultReadLimit()))) != start:
+        seen += rows(reader, start, end)
+        start = end
+    assert sorted(seen) == sorted(str(number) for number in range(10))
+    assert broker.progress("g") == {0: 5, 1: 5}
+
+
+def test_progress_reaches_the_broker_only_for_what_spark_has_logged(broker: Any, made: Any) -> None:
+    broker.send("a")
+    reader = made()
+    start = wire(reader.initialOffset())
+    first = wire(reader.latestOffset(start, ALL))
+    assert broker.progress("g") == {0: 0, 1: 0}
+    reader.latestOffset(first, ALL)
+    reader.stop()
+    assert broker.progress("g")[0] == 1
+
+
+def test_a_broker_that_refuses_progress_does_not_stop_the_query(broker: Any, made: Any) -> None:
+    broker.refuse_commits = True
+    broker.send("a")
+    reader = made(commitIntervalMs="100000")
+    start = wire(reader.initialOffset())
+    end = wire(reader.latestOffset(start, ALL))
+    reader.commit(end)
+    assert rows(reader, start, end) == ["a"]
+    broker.refuse_commits = False
+
+
+def test_a_broker_that_goes_away_stops_nobody_and_growth_is_seen_when_it_is_back(broker: Any, made: Any) -> None:
+    broker.send("a")
+    reader = made()
+    start = wire(reader.initialOffset())
+    end = wire(reader.latestOffset(start, ALL))
+    broker.stop()
+    assert wire(reader.latestOffset(end, ALL)) == end
+    broker.send("b")
+    broker.start()
+    following = end
+    for _ in range(1_000):
+        following = wire(reader.latestOffset(end, ALL))
+        if following != end:
+            break
+    assert rows(reader, end, following) == ["b"]
+
+
+def test_growth_wakes_a_waiting_trigger(broker: Any, made: Any) -> None:
+    reader = made(idleWaitMs="20000")
+    start = wire(reader.initialOffset())
+    assert wire(reader.latestOffset(start, ALL)) == start  # the first call asks without waiting
+    timer = threading.Timer(0.2, broker.send, args=("a",))
+    timer.start()
+    assert rows(reader, start, wire(reader.latestOffset(start, ALL))) == ["a"]
+    timer.join()
+
+
+def test_messages_trimmed_before_they_were_planned_are_data_loss(broker: Any, made: Any) -> None:
+    for number in range(10):
+        broker.send(str(number))
+    strict, lenient = made(maxOffsetsPerTrigger="2"), made(failOnDataLoss="false", group="h")
+    start = wire(strict.initialOffset())
+    end = wire(strict.latestOffset(start, ReadMaxRows(2)))
+    broker.low[0] = 5
+    with pytest.raises(IllegalOffset, match=r"flights@broker-a:0 was to be read at offset 2, .* 5 to 10"):
+        strict.latestOffset(end, ALL)
+    assert rows(lenient, end, wire(lenient.latestOffset(end, ALL))) == ["5", "6", "7", "8", "9"]
+
+
+def test_a_queue_that_the_checkpoint_does_not_know_is_read_from_its_beginning(broker: Any, made: Any) -> None:
+    broker.send("old")
+    reader = made()
+    start = wire(reader.initialOffset())
+    end = wire(reader.latestOffset(start, ALL))
+    broker.queues[2], broker.low[2] = [], 0
+    broker.send("new", queue=2)
+    restarted = made()
+    following = wire(restarted.latestOffset(end, ALL))
+    assert rows(restarted, end, following) == ["new"]
+    assert following["from"] == {"flights": {"broker-a": {"2": 0}}}
+
+
+def test_the_report_tells_the_newest_offsets_whatever_the_limit(broker: Any, made: Any) -> None:
+    for number in range(5):
+        broker.send(str(number))
+    reader = made(maxOffsetsPerTrigger="1")
+    reader.latestOffset(wire(reader.initialOffset()), ReadMaxRows(1))
+    assert reader.reportLatestOffset()["q"] == {"flights": {"broker-a": {"0": 5, "1": 0}}}
