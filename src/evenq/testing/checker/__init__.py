@@ -1,0 +1,153 @@
+"""Judges a history against the promises: 16 kinds of anomaly, one pass, pure. Called by tests, the demo and `python -m
+evenq.testing.checker FILE`.
+
+`check` reads events in order and keeps what it must; nothing is ever sorted or searched. It raises no false alarm on a
+correct history: where the order of two operations is unknown because they ran side by side, it assumes the harmless
+one. docs/internals/checker.md says how each kind is decided; the list is that of the reliability design, paragraph C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from evenq.errors import BadRequest
+from evenq.testing.checker.faults import Faults
+from evenq.testing.checker.groups import Group
+from evenq.testing.checker.messages import Messages
+from evenq.testing.checker.report import Anomaly, AnomalyKind, FaultRecovery, Limits, Report
+from evenq.testing.checker.verdict import Scans, judge_dead_letters, judge_losses
+from evenq.testing.history import Event
+
+__all__ = ["Anomaly", "AnomalyKind", "FaultRecovery", "Limits", "Report", "check"]
+
+
+def check(history: Iterable[Event], *, limits: Limits | None = None) -> Report:
+    """Judge a whole history. Raises BadRequest if it is malformed: an end without its invoke, an id used twice."""
+    walk = _Walk(limits or Limits())
+    for line, event in enumerate(history, start=1):
+        walk.step(line, event)
+    return walk.finish()
+
+
+class _Walk:
+    """One pass over a history."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._report = Report(examples_max=limits.examples_max)
+        self._messages = Messages(self._report, limits)
+        self._faults = Faults(self._report, limits)
+        self._groups: dict[str, Group] = {}
+        self._open: dict[int, tuple[int, Event]] = {}
+        self._scans = Scans()
+        self._last_ms = 0
+
+    def step(self, line: int, event: Event) -> None:
+        self._last_ms = event.at_ms
+        if event.kind == "invoke":
+            if event.id in self._open:
+                raise BadRequest(
+                    f"History line {line}: operation {event.id} is already open since line {self._open[event.id][0]}."
+                )
+            self._open[event.id] = (line, event)
+            self._begin(event)
+        elif event.kind == "fault":
+            self._faults.begun(line, event)
+            for group in self._groups.values():
+                group.broken(event.target)
+        elif event.kind == "heal":
+            self._faults.healed(event)
+        else:
+            begun = self._open.pop(event.id, None)
+            if begun is None:
+                raise BadRequest(
+                    f"History line {line}: {event.kind} of operation {event.id}, which never began or has ended."
+                )
+            self._report.operations[f"{begun[1].op} {event.kind}"] += 1
+            self._end(line, begun[0], begun[1], event)
+
+    def finish(self) -> Report:
+        for _, event in self._open.values():
+            self._report.operations[f"{event.op} open"] += 1
+            if event.op == "receive":
+                self._group(event.group).unclear_receives = True
+        groups = list(self._groups.values())
+        judge_losses(self._messages, groups, self._scans, self._report)
+        for group in groups:
+            if group.dead_known:
+                judge_dead_letters(group, self._report)
+        self._faults.finish(self._last_ms)
+        return self._report
+
+    def _group(self, name: str) -> Group:
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = Group(name, self._messages, self._faults, self._report, self._limits)
+        return group
+
+    def _begin(self, event: Event) -> None:
+        match event.op:
+            case "send":
+                self._messages.invoked(event)
+                self._faults.tried()
+            case "receive":
+                self._faults.tried()
+            case "ack":
+                self._group(event.group).acknowledging(event)
+            case "extend":
+                self._group(event.group).extending(event)
+            case "offset":
+                if event.action == "reset":
+                    self._group(event.group).resetting(event)
+            case "admin":
+                if event.action in ("commit", "rollback"):
+                    self._messages.transaction_ending(event)
+                elif event.action == "unlock":
+                    self._group(event.group).unlocking(event)
+            case _:
+                raise BadRequest(f"Operation {event.op!r} is not one of send, receive, ack, extend, offset, admin.")
+
+    def _end(self, line: int, begun_line: int, begun: Event, end: Event) -> None:
+        if begun.op == "send":
+            self._messages.ended(line, begun_line, begun, end)
+            if end.kind == "ok":
+                self._faults.succeeded(begun_line, end)
+            return
+        if end.kind != "ok":
+            if begun.op == "receive" and end.kind == "info":
+                self._group(begun.group).unclear_receives = True
+            return
+        match begun.op:
+            case "receive":
+                self._group(begun.group).received(line, begun_line, begun, end)
+                if end.messages:
+                    self._faults.succeeded(begun_line, end)
+            case "ack":
+                self._group(begun.group).acknowledged(line, end, begun)
+            case "extend":
+                self._group(begun.group).extended(begun)
+            case "offset":
+                self._group(begun.group).progress(line, begun_line, begun, end)
+            case _:
+                self._end_admin(line, begun_line, begun, end)
+
+    def _end_admin(self, line: int, begun_line: int, begun: Event, end: Event) -> None:
+        match begun.action:
+            case "commit" | "rollback":
+                self._messages.transaction_ended(line, begun)
+            case "subscribe":
+                self._group(begun.group).subscribed(begun)
+            case "lock":
+                self._group(begun.group).locked(line, begun)
+            case "drain":
+                self._group(begun.group).drained[begun.topic] = (begun_line, begun.at_ms)
+            case "scan":
+                for message in end.messages or ():
+                    self._messages.arrived(line, end.at_ms, message, scan=True)
+                self._scans.add(begun.queue, begun_line, max(end.offset, 0))
+            case "dead_letters":
+                group = self._group(begun.group)
+                group.dead_known = True
+                group.dead.extend(message.body for message in end.messages or ())
+            case _:
+                pass
