@@ -204,7 +204,7 @@ class Sessions:
         """A v2 client gave a sign of life (Heartbeat, Receive, Telemetry, QueryAssignment).
 
         `client_type`: number of `apache.rocketmq.v2.ClientType`; producers are no members. `subscriptions` None = not
-        told by this call, what is known stays. `now_ms`: wall time, ms. A call without client id or group changes nothing.
+        told by this call, what is known stays. `now_ms`: wall time, ms. Without client id or group nothing happens.
         """
         if not group or not context.client_id or client_type not in CLIENT_TYPES_OF_GROUPS:
             return
@@ -249,7 +249,8 @@ class Sessions:
     ) -> list[bool]:
         """Take queues for a member, waiting up to `wait_ms` for their present holders.
 
-        True for each queue that is its own now. Raises PreconditionFailed if the client is no member here, or asks under a generation that was overtaken.
+        True for each queue that is its own now. Raises PreconditionFailed if the client is no member here, or asks
+        under a generation that was overtaken.
         """
         self.must_be_member(group, client_id)
         locks = self._broker.locks

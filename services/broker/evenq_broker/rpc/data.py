@@ -1,0 +1,428 @@
+"""`evenq.v1.Data`: blocks in, blocks out, and offsets, for members that keep their own progress.
+
+The hot path: what is stored goes out as it is (`core.frames`), behind a few fields written by hand; nothing is parsed
+or encoded again. Reads are answered from memory without leaving the call; only what is not there waits for the disk. A
+pull that finds nothing is parked and woken by the dispatch of new messages (LP-1, LP-3). Commits and acks share one
+progress (OF-1, OF-2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from evenq.errors import (
+    BadRequest,
+    GroupNotFound,
+    IllegalFilterExpression,
+    IllegalMessageGroup,
+    IllegalOffset,
+    MessageCorrupted,
+    MessageNotFound,
+    NotImplementedYet,
+    PreconditionFailed,
+    TopicNotFound,
+)
+from evenq.model import FilterType, GroupConfig, MessageQueue, TopicConfig
+from evenq.model.names import DLQ_PREFIX
+from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.store import Append, ReadResult, StoredMessage
+from evenq.wire.status import status_of
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
+from evenq_broker.core.frames import delivered, extra_fields, field, varint_field
+from evenq_broker.core.journal import Committed
+from evenq_broker.core.tags import wanted_hashes
+from evenq_broker.core.validation import Limits, checked
+from evenq_broker.loops.translation import filter_of, generation_of, queue_message
+from evenq_broker.rpc.requests import read
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["rpcs"]
+
+OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
+PULL_OK = data_pb2.PullResponse(status=OK).SerializeToString()
+SCAN_OK = data_pb2.ScanBlock(status=OK).SerializeToString()
+PULL_DEFAULT = 32  # RocketMQ 4.9 consumer, pull batch
+PULL_MAX = 10_000
+PULL_BYTES_DEFAULT = 4 << 20
+SCAN_BYTES_DEFAULT = 1 << 20
+SCAN_BYTES_MIN = 16 << 10
+SCAN_COUNT_MAX = 65_536
+PUBLISH_MAX = 10_000
+QUEUES_MAX = 4_096
+
+
+def rpcs(broker: Broker) -> list[Rpc]:
+    """The calls of this module."""
+    data = _Data(broker)
+    publish, consume = Access(Resource.TOPIC, Action.PUBLISH), Access(Resource.TOPIC_AND_GROUP, Action.CONSUME)
+    describe = Access(Resource.TOPIC_AND_GROUP, Action.DESCRIBE)
+    unary = (
+        ("Publish", data.publish, data_pb2.PublishResponse, publish),
+        ("Pull", data.pull, data_pb2.PullResponse, consume),
+        ("QueryOffsets", data.query_offsets, data_pb2.QueryOffsetsResponse, describe),
+        ("CommitOffsets", data.commit_offsets, data_pb2.CommitOffsetsResponse, consume),
+        ("SendBack", data.send_back, data_pb2.SendBackResponse, consume),
+    )
+    return [
+        *(
+            Rpc(method=f"/evenq.v1.Data/{name}", kind=Kind.UNARY, handler=handler, response=response, access=access)
+            for name, handler, response, access in unary
+        ),
+        Rpc(
+            method="/evenq.v1.Data/Scan",
+            kind=Kind.SERVER_STREAM,
+            handler=data.scan,
+            response=data_pb2.ScanBlock,
+            access=consume,
+        ),
+    ]
+
+
+class _Data:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._turn: dict[int, int] = {}
+        self._limits: Limits | None = None
+
+    # ------------------------------------------------------------------------------------------------ publish
+
+    async def publish(self, request: bytes, _context: RpcContext) -> bytes:
+        asked = read(data_pb2.PublishRequest, request)
+        told = asked.queue
+        self._must_be_here(told)
+        if not 0 < len(asked.messages) <= PUBLISH_MAX:
+            raise MessageCorrupted(f"the block has {len(asked.messages)} messages; send 1 to {PUBLISH_MAX}")
+        topic = await self._broker.ensure_topic(told.topic)
+        if told.queue_id != -1 and not 0 <= told.queue_id < topic.write_queues:
+            raise BadRequest(
+                f"topic {topic.name} takes messages in queues 0 to {topic.write_queues - 1} of this broker, not "
+                f"{told.queue_id}; -1 lets the broker choose"
+            )
+        entries = [self._entry(message, topic) for message in asked.messages]
+        queue_id = self._choose(told.queue_id, topic, entries)
+        for entry in entries:
+            entry.queue_id = queue_id
+        await self._broker.store.append(entries)
+        stats = self._broker.stats.topic(topic.topic_id)
+        stats.messages_in += len(entries)
+        stats.bytes_in += sum(len(entry.head) for entry in entries)
+        return data_pb2.PublishResponse(
+            status=OK,
+            queue=common_pb2.Queue(topic=topic.name, broker_name=self._broker.settings.broker_name, queue_id=queue_id),
+            first_offset=entries[0].queue_offset,
+            store_ms=entries[0].store_ms,
+        ).SerializeToString()
+
+    def _entry(self, message: definition_pb2.Message, topic: TopicConfig) -> Append:
+        if message.topic.name not in {"", topic.name}:
+            raise MessageCorrupted(f"a block is for one topic: {topic.name}, a message names {message.topic.name}")
+        message.topic.name = topic.name
+        return checked(message, topic, self._message_limits(), now_ms=self._broker.clock.now_ms())
+
+    def _message_limits(self) -> Limits:
+        if self._limits is None:
+            settings = self._broker.settings
+            self._limits = Limits(
+                body_bytes_max=settings.body_bytes_max,
+                properties_max=settings.properties_max,
+                properties_bytes_max=settings.properties_bytes_max,
+                store_host=self._broker.addresses[0].target if self._broker.addresses else "",
+            )
+        return self._limits
+
+    def _choose(self, told: int, topic: TopicConfig, entries: Sequence[Append]) -> int:
+        if told >= 0:
+            return told
+        lanes = {entry.queue_id for entry in entries}
+        if lanes == {-1}:
+            turn = self._turn.get(topic.topic_id, -1) + 1
+            self._turn[topic.topic_id] = turn
+            return turn % topic.write_queues
+        if len(lanes) > 1:
+            raise IllegalMessageGroup(
+                f"the messages of the block belong into {len(lanes)} queues of topic {topic.name}; "
+                "name the queue, or send one block per message group"
+            )
+        return lanes.pop()
+
+    # ------------------------------------------------------------------------------------------------ pull and scan
+
+    async def pull(self, request: bytes, context: RpcContext) -> bytes:
+        asked = read(data_pb2.PullRequest, request)
+        topic, queue = self._readable(asked.queue)
+        group = await self._broker.ensure_group(asked.group) if asked.group else None
+        if group is not None:
+            sessions = self._broker.cluster.sessions
+            sessions.must_not_be_stale(group.name, asked.client_id, queue, generation_of(asked.generation))
+            if asked.committed >= 0:
+                self._commit(group, topic, queue.queue_id, asked.committed, allow_backward=False)
+        hashes = _hashes(asked.filter)
+        until_ms = self._until_ms(asked.wait_ms, context)
+        found = await self._found(topic, queue.queue_id, asked, hashes, until_ms)
+        if isinstance(found, IllegalOffset):
+            return data_pb2.PullResponse(
+                status=status_of(found, context.language),
+                next_offset=min(max(asked.offset, found.min_offset), found.max_offset),
+                min_offset=found.min_offset,
+                max_offset=found.max_offset,
+            ).SerializeToString()
+        messages = found.messages
+        if not messages:
+            empty = MessageNotFound(f"nothing new in queue {queue} at {found.next_offset}")
+            return data_pb2.PullResponse(
+                status=status_of(empty),
+                next_offset=found.next_offset,
+                min_offset=found.min_offset,
+                max_offset=found.max_offset,
+            ).SerializeToString()
+        parts = [
+            PULL_OK,
+            varint_field(2, found.next_offset),
+            varint_field(3, found.min_offset),
+            varint_field(4, found.max_offset),
+            *_frames(5, messages),
+        ]
+        answer = b"".join(parts)
+        if group is not None:
+            stats = self._broker.stats.group_topic(group.group_id, topic.topic_id)
+            stats.messages_out += len(messages)
+            stats.bytes_out += len(answer)
+        return answer
+
+    async def _found(
+        self,
+        topic: TopicConfig,
+        queue_id: int,
+        asked: data_pb2.PullRequest,
+        hashes: frozenset[int] | None,
+        until_ms: int,
+    ) -> ReadResult | IllegalOffset:
+        # Reads until something fits the filter, the queue's end is reached and the time is over, or the queue is gone.
+        count = min(asked.batch_max or PULL_DEFAULT, PULL_MAX)
+        size = min(asked.bytes_max or PULL_BYTES_DEFAULT, self._broker.settings.receive_bytes_max)
+        position = asked.offset
+        while True:
+            low, high = self._broker.store.queue_range(topic.topic_id, queue_id)
+            if not low <= position <= high:
+                return _out_of_range(position, low, high)
+            found = await self._read(topic.topic_id, queue_id, position, count, size, hashes)
+            left_ms = until_ms - self._broker.clock.monotonic_ms()
+            if found.messages or (left_ms <= 0 and found.next_offset >= high):
+                return found
+            position = found.next_offset
+            if position < found.max_offset:
+                continue
+            grown = [(topic.topic_id, queue_id, position)]
+            if left_ms <= 0 or not await self._broker.wait_for_growth(grown, left_ms):
+                return found
+            self._readable(asked.queue)
+
+    async def _read(
+        self, topic_id: int, queue_id: int, start: int, count: int, size: int, hashes: frozenset[int] | None
+    ) -> ReadResult:
+        store = self._broker.store
+        hot = store.read_hot(topic_id, queue_id, start, count_max=count, bytes_max=size, tag_hashes=hashes)
+        if hot is not None:
+            return hot
+        return await store.read(topic_id, queue_id, start, count_max=count, bytes_max=size, tag_hashes=hashes)
+
+    async def scan(self, request: bytes, context: RpcContext) -> AsyncGenerator[bytes, None]:
+        asked = read(data_pb2.ScanRequest, request)
+        topic, queue = self._readable(asked.queue)
+        hashes = _hashes(asked.filter)
+        size = asked.block_bytes or SCAN_BYTES_DEFAULT
+        size = min(max(size, SCAN_BYTES_MIN), self._broker.settings.receive_bytes_max)
+        low, high = self._broker.store.queue_range(topic.topic_id, queue.queue_id)
+        position, end = asked.start, min(asked.end, high)
+        if not low <= position <= high:
+            yield _scan_refused(_out_of_range(position, low, high), context)
+            return
+        while position < end:
+            count = min(end - position, SCAN_COUNT_MAX)
+            found = await self._read(topic.topic_id, queue.queue_id, position, count, size, hashes)
+            if position < found.min_offset:
+                yield _scan_refused(_out_of_range(position, found.min_offset, found.max_offset), context)
+                return
+            messages = [message for message in found.messages if message.queue_offset < end]
+            following = min(found.next_offset, end)
+            head = (SCAN_OK, varint_field(2, position), varint_field(3, following))
+            yield b"".join((*head, *_frames(4, messages)))
+            if following <= position:  # deleted under the reader
+                return
+            position = following
+
+    # ------------------------------------------------------------------------------------------------ offsets
+
+    async def query_offsets(self, request: bytes, context: RpcContext) -> bytes:
+        asked = read(data_pb2.QueryOffsetsRequest, request)
+        queues = self._queues(asked)
+        known = list(asked.known_max)
+        if known and len(known) != len(queues):
+            raise BadRequest(f"{len(known)} known_max for {len(queues)} queues; give one per queue, or none")
+        if asked.wait_ms > 0:
+            store = self._broker.store
+            ends = known or [store.queue_range(topic.topic_id, queue.queue_id)[1] for topic, queue in queues]
+            watched = [(t.topic_id, q.queue_id, end) for (t, q), end in zip(queues, ends, strict=True)]
+            left_ms = self._until_ms(asked.wait_ms, context) - self._broker.clock.monotonic_ms()
+            if left_ms > 0:
+                await self._broker.wait_for_growth(watched, left_ms)
+        group = self._broker.groups.get(asked.group) if asked.group else None
+        response = data_pb2.QueryOffsetsResponse(status=OK)
+        for topic, queue in queues:
+            response.offsets.append(await self._offsets(topic, queue, group, asked.timestamp_ms))
+        return response.SerializeToString()
+
+    async def _offsets(
+        self, topic: TopicConfig, queue: MessageQueue, group: GroupConfig | None, timestamp_ms: int
+    ) -> data_pb2.QueueOffsets:
+        place = (topic.topic_id, queue.queue_id)
+        low, high = self._broker.store.queue_range(*place)
+        committed = None if group is None else self._broker.progress.committed(group.group_id, *place)
+        at = await self._broker.store.offset_at(*place, timestamp_ms) if timestamp_ms > 0 else -1
+        return data_pb2.QueueOffsets(
+            queue=queue_message(queue),
+            min_offset=low,
+            max_offset=high,
+            committed=-1 if committed is None else committed,
+            timestamp_offset=at,
+        )
+
+    def _queues(self, asked: data_pb2.QueryOffsetsRequest) -> list[tuple[TopicConfig, MessageQueue]]:
+        if len(asked.queues) > QUEUES_MAX:
+            raise BadRequest(f"{len(asked.queues)} queues in one call, the limit is {QUEUES_MAX}; ask in parts")
+        if asked.queues or not asked.topic:
+            return [self._readable(queue) for queue in asked.queues]
+        own = self._broker.settings.broker_name
+        topic = self._topic(asked.topic)
+        return [(topic, MessageQueue(topic.name, own, queue_id)) for queue_id in range(topic.read_queues)]
+
+    async def commit_offsets(self, request: bytes, _context: RpcContext) -> bytes:
+        asked = read(data_pb2.CommitOffsetsRequest, request)
+        if len(asked.offsets) > QUEUES_MAX:
+            raise BadRequest(f"{len(asked.offsets)} queues in one call, the limit is {QUEUES_MAX}; commit in parts")
+        group = await self._broker.ensure_group(asked.group)
+        generation = generation_of(asked.generation)
+        places = [(*self._readable(told.queue), told.offset) for told in asked.offsets]
+        for topic, queue, offset in places:
+            self._broker.cluster.sessions.must_not_be_stale(group.name, asked.client_id, queue, generation)
+            low, high = self._broker.store.queue_range(topic.topic_id, queue.queue_id)
+            if not 0 <= offset <= high:
+                raise _out_of_range(offset, low, high)
+        waits = [
+            self._commit(group, topic, queue.queue_id, offset, allow_backward=asked.allow_backward)
+            for topic, queue, offset in places
+        ]
+        for wait in waits:
+            if wait is not None:
+                await wait
+        return data_pb2.CommitOffsetsResponse(status=OK).SerializeToString()
+
+    def _commit(
+        self, group: GroupConfig, topic: TopicConfig, queue_id: int, offset: int, *, allow_backward: bool
+    ) -> asyncio.Future[None] | None:
+        place = (group.group_id, topic.topic_id, queue_id)
+        if not self._broker.progress.commit(*place, offset, allow_backward=allow_backward):
+            return None
+        return self._broker.journal.record(Committed(*place, offset, reset=allow_backward))
+
+    # ------------------------------------------------------------------------------------------------ send back
+
+    async def send_back(self, request: bytes, _context: RpcContext) -> bytes:
+        """RD-5. The retry topic waits for delays; until then a member retries by itself (CC-6)."""
+        asked = read(data_pb2.SendBackRequest, request)
+        topic, queue = self._readable(asked.queue)
+        group = self._broker.groups.get(asked.group)
+        if group is None:
+            raise GroupNotFound(f"no consumer group {asked.group!r}; create it with `evenq group create {asked.group}`")
+        if asked.delay_level >= 0 and asked.attempts < group.max_attempts:
+            raise NotImplementedYet(
+                f"attempt {asked.attempts} of {group.max_attempts}: this broker keeps no retry topics yet; retry the "
+                "message in the member itself, and send it back when its attempts are used up"
+            )
+        stored = await self._broker.store.read_at(topic.topic_id, queue.queue_id, [asked.queue_offset])
+        if not stored:
+            low, high = self._broker.store.queue_range(topic.topic_id, queue.queue_id)
+            raise _out_of_range(asked.queue_offset, low, high)
+        letters = await self._broker.create_topic(f"{DLQ_PREFIX}{group.name}", queues=1, system=True)
+        await self._broker.store.append([_dead_letter(stored[0], topic, letters)])
+        self._broker.stats.group_topic(group.group_id, topic.topic_id).dead_letters += 1
+        return data_pb2.SendBackResponse(status=OK, dead_lettered=True).SerializeToString()
+
+    # ------------------------------------------------------------------------------------------------ which queue
+
+    def _must_be_here(self, told: common_pb2.Queue) -> None:
+        own = self._broker.settings.broker_name
+        if told.broker_name not in {"", own}:
+            raise PreconditionFailed(
+                f"queue {told.topic}@{told.broker_name}:{told.queue_id} is not of broker {own}; ask for the route again"
+            )
+
+    def _topic(self, name: str) -> TopicConfig:
+        topic = self._broker.topics.get(name)
+        if topic is None:
+            own = self._broker.settings.broker_name
+            raise TopicNotFound(f"no topic {name!r} on broker {own}; create it with `evenq topic create {name}`")
+        return topic
+
+    def _readable(self, told: common_pb2.Queue) -> tuple[TopicConfig, MessageQueue]:
+        self._must_be_here(told)
+        topic = self._topic(told.topic)
+        if not 0 <= told.queue_id < topic.read_queues:
+            raise BadRequest(
+                f"topic {topic.name} has queues 0 to {topic.read_queues - 1} on this broker, not {told.queue_id}"
+            )
+        return topic, MessageQueue(topic.name, self._broker.settings.broker_name, told.queue_id)
+
+    def _until_ms(self, wait_ms: int, context: RpcContext) -> int:
+        settings = self._broker.settings
+        now_ms = self._broker.clock.monotonic_ms()
+        until_ms = now_ms + min(max(wait_ms, 0), settings.poll_max_ms)
+        if context.deadline_ms is not None:
+            until_ms = min(until_ms, context.deadline_ms - settings.poll_margin_ms)
+        return until_ms
+
+
+def _frames(number: int, messages: Iterable[StoredMessage]) -> Iterable[bytes]:
+    return (field(number, delivered(m, extra=extra_fields(m.queue_id, m.queue_offset, m.store_ms))) for m in messages)
+
+
+def _hashes(told: common_pb2.Filter) -> frozenset[int] | None:
+    wanted = filter_of(told)
+    if wanted.type is FilterType.SQL:
+        raise IllegalFilterExpression("SQL filters are not served yet; use a tag expression such as 'a || b'")
+    return wanted_hashes(wanted.expression)
+
+
+def _out_of_range(offset: int, low: int, high: int) -> IllegalOffset:
+    return IllegalOffset(
+        f"offset {offset} is outside {low} to {high}, what the queue holds; read on at {low}, or wait at {high}",
+        min_offset=low,
+        max_offset=high,
+    )
+
+
+def _scan_refused(error: IllegalOffset, context: RpcContext) -> bytes:
+    return data_pb2.ScanBlock(
+        status=status_of(error, context.language), first_offset=error.min_offset, next_offset=error.max_offset
+    ).SerializeToString()
+
+
+def _dead_letter(stored: StoredMessage, origin: TopicConfig, letters: TopicConfig) -> Append:
+    message = definition_pb2.Message.FromString(stored.head)
+    message.topic.name = letters.name
+    system = definition_pb2.SystemProperties.FromString(stored.system)
+    system.dead_letter_queue.topic = origin.name
+    system.dead_letter_queue.message_id = system.message_id
+    return Append(
+        letters.topic_id,
+        0,
+        stored.tag_hash,
+        stored.born_ms,
+        message.SerializeToString(),
+        system.SerializeToString(),
+    )

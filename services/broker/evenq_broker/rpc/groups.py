@@ -1,0 +1,244 @@
+"""`evenq.v1.Groups`: sessions of members, member lists, queue locks.
+
+Handlers only translate; `loops.sessions` and the member and lock tables decide. A session's stream is the member's
+life: the first request is its Join, every later one a sign of life, and when the stream ends without a Leave the member
+has a short grace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import TYPE_CHECKING, assert_never
+
+from evenq.errors import BadRequest, ClientIdRequired, Error, PreconditionFailed, TopicNotFound
+from evenq.model import MessageQueue
+from evenq.runtime.tasks import spawn
+from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.wire.status import status_of
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import common_pb2, groups_pb2
+from evenq_broker.core.members import Member
+from evenq_broker.loops.sessions import AssignmentChanged, Mail, MembersChanged, QueueWanted, Session
+from evenq_broker.loops.translation import (
+    generation_of,
+    group_settings,
+    member_message,
+    member_of,
+    queue_message,
+    queue_of,
+)
+from evenq_broker.rpc.requests import read
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["rpcs"]
+
+OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
+LOCK_WAIT_MAX_MS = 60_000
+QUEUES_PER_LOCK_MAX = 4_096
+DEADLINE_MARGIN_MS = 100
+
+
+def rpcs(broker: Broker) -> list[Rpc]:
+    """The calls of this module."""
+    groups = _Groups(broker)
+    consume = Access(Resource.GROUP, Action.CONSUME)
+    return [
+        Rpc(
+            method="/evenq.v1.Groups/Session",
+            kind=Kind.BIDI,
+            handler=groups.session,
+            response=groups_pb2.SessionEvent,
+            access=consume,
+        ),
+        Rpc(
+            method="/evenq.v1.Groups/ListMembers",
+            kind=Kind.UNARY,
+            handler=groups.list_members,
+            response=groups_pb2.ListMembersResponse,
+            access=Access(Resource.GROUP, Action.DESCRIBE),
+        ),
+        Rpc(
+            method="/evenq.v1.Groups/LockQueues",
+            kind=Kind.UNARY,
+            handler=groups.lock_queues,
+            response=groups_pb2.LockQueuesResponse,
+            access=consume,
+        ),
+        Rpc(
+            method="/evenq.v1.Groups/UnlockQueues",
+            kind=Kind.UNARY,
+            handler=groups.unlock_queues,
+            response=groups_pb2.UnlockQueuesResponse,
+            access=consume,
+        ),
+    ]
+
+
+class _Groups:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._sessions = broker.cluster.sessions
+
+    # ------------------------------------------------------------------------------------------------ session
+
+    async def session(self, requests: AsyncIterator[bytes], _context: RpcContext) -> AsyncGenerator[bytes, None]:
+        try:
+            join = await self._first(requests)
+            group = await self._broker.ensure_group(join.group)
+            session = self._sessions.join(group.name, self._member(join))
+        except Error as error:
+            refused = groups_pb2.SessionRefused(status=status_of(error))
+            yield groups_pb2.SessionEvent(refused=refused).SerializeToString()
+            return
+        listening = spawn(self._listen(session, requests), name="session")
+        try:
+            yield self._welcome(session)
+            while mail := await session.take(self._sessions):
+                for news in mail:
+                    yield _event(session.group, news)
+            await self._refusal(listening)
+        except Error as error:
+            refused = groups_pb2.SessionRefused(status=status_of(error))
+            yield groups_pb2.SessionEvent(refused=refused).SerializeToString()
+        finally:
+            listening.cancel()
+            self._sessions.broken(session)
+
+    async def _first(self, requests: AsyncIterator[bytes]) -> groups_pb2.Join:
+        async for request in requests:
+            told = read(groups_pb2.SessionRequest, request)
+            if told.WhichOneof("request") == "join":
+                return told.join
+            break
+        raise BadRequest("the first request of a session is its Join, with group and member")
+
+    async def _listen(self, session: Session, requests: AsyncIterator[bytes]) -> None:
+        # Ends when the peer stops sending; the session then ends too, with grace unless it said goodbye.
+        try:
+            async for request in requests:
+                told = read(groups_pb2.SessionRequest, request)
+                match told.WhichOneof("request"):
+                    case "beat":
+                        self._sessions.beat(session)
+                    case "leave":
+                        self._sessions.leave(session)
+                        return
+                    case "join":
+                        self._sessions.update(session, self._member(told.join, session))
+                    case None:
+                        raise BadRequest("an empty session request; send a Beat, a Join or a Leave")
+        finally:
+            self._sessions.broken(session)
+
+    async def _refusal(self, listening: asyncio.Task[None]) -> None:
+        # A request that made no sense ended the stream: say why. Everything else ends it in silence.
+        if listening.done() and not listening.cancelled() and (error := listening.exception()) is not None:
+            raise error
+
+    def _member(self, join: groups_pb2.Join, session: Session | None = None) -> Member:
+        if not join.member.client_id:
+            raise ClientIdRequired("a member needs a client_id that no other member of its group has")
+        if session is not None and (join.group, join.member.client_id) != (session.group, session.client_id):
+            raise BadRequest(
+                f"this stream belongs to {session.client_id!r} in group {session.group}, the Join names "
+                f"{join.member.client_id!r} in group {join.group}; open another stream for another member"
+            )
+        return member_of(join.member, joined_ms=self._broker.clock.now_ms())
+
+    def _welcome(self, session: Session) -> bytes:
+        settings = self._broker.settings
+        config = self._broker.groups.get(session.group)
+        return groups_pb2.SessionEvent(
+            welcome=groups_pb2.Welcome(
+                beat_interval_ms=settings.session_beat_interval_ms,
+                session_timeout_ms=settings.session_timeout_ms,
+                members=[member_message(member) for member in self._sessions.members(session.group)],
+                settings=None if config is None else group_settings(config),
+            )
+        ).SerializeToString()
+
+    # ------------------------------------------------------------------------------------------------ unary calls
+
+    async def list_members(self, request: bytes, _context: RpcContext) -> bytes:
+        asked = read(groups_pb2.ListMembersRequest, request)
+        group = await self._broker.ensure_group(asked.group)
+        members = [member_message(member) for member in self._broker.members.members(group.name)]
+        return groups_pb2.ListMembersResponse(status=OK, members=members).SerializeToString()
+
+    async def lock_queues(self, request: bytes, context: RpcContext) -> bytes:
+        asked = read(groups_pb2.LockQueuesRequest, request)
+        group = await self._broker.ensure_group(asked.group)
+        queues = [self._own_queue(queue) for queue in _bounded(asked.queues)]
+        granted = await self._sessions.lock(
+            group.name,
+            asked.client_id,
+            queues,
+            wait_ms=self._patience_ms(asked.wait_ms, context),
+            generation=generation_of(asked.generation),
+        )
+        response = groups_pb2.LockQueuesResponse(status=OK)
+        for queue, is_own in zip(queues, granted, strict=True):
+            response.queues.add(
+                queue=queue_message(queue),
+                granted=is_own,
+                holder=self._broker.locks.holder(group.name, queue),
+                committed=self._committed(group.group_id, queue) if is_own else -1,
+            )
+        return response.SerializeToString()
+
+    async def unlock_queues(self, request: bytes, _context: RpcContext) -> bytes:
+        asked = read(groups_pb2.UnlockQueuesRequest, request)
+        self._sessions.unlock(asked.group, asked.client_id, [queue_of(queue) for queue in _bounded(asked.queues)])
+        return groups_pb2.UnlockQueuesResponse(status=OK).SerializeToString()
+
+    def _patience_ms(self, wait_ms: int, context: RpcContext) -> int:
+        if context.deadline_ms is not None:
+            left_ms = context.deadline_ms - self._broker.clock.monotonic_ms() - DEADLINE_MARGIN_MS
+            wait_ms = min(wait_ms, left_ms)
+        return max(0, min(wait_ms, LOCK_WAIT_MAX_MS))
+
+    def _own_queue(self, told: common_pb2.Queue) -> MessageQueue:
+        own = self._broker.settings.broker_name
+        if told.broker_name != own:
+            raise PreconditionFailed(
+                f"queue {told.topic}@{told.broker_name}:{told.queue_id} is not of broker {own}; "
+                f"ask {told.broker_name or 'the broker of its route'}"
+            )
+        topic = self._broker.topics.get(told.topic)
+        if topic is None:
+            raise TopicNotFound(
+                f"no topic {told.topic!r} on broker {own}; create it with `evenq topic create {told.topic}`"
+            )
+        if not 0 <= told.queue_id < topic.read_queues:
+            raise BadRequest(f"topic {told.topic} has queues 0 to {topic.read_queues - 1}, not {told.queue_id}")
+        return queue_of(told)
+
+    def _committed(self, group_id: int, queue: MessageQueue) -> int:
+        topic = self._broker.topics.get(queue.topic)
+        found = None if topic is None else self._broker.progress.committed(group_id, topic.topic_id, queue.queue_id)
+        return -1 if found is None else found
+
+
+def _bounded(queues: Sequence[common_pb2.Queue]) -> Sequence[common_pb2.Queue]:
+    if len(queues) > QUEUES_PER_LOCK_MAX:
+        raise BadRequest(f"{len(queues)} queues in one call, the limit is {QUEUES_PER_LOCK_MAX}; ask in parts")
+    return queues
+
+
+def _event(group: str, news: Mail) -> bytes:
+    match news:
+        case MembersChanged(members):
+            changed = groups_pb2.MembersChanged(group=group, members=[member_message(member) for member in members])
+            return groups_pb2.SessionEvent(members_changed=changed).SerializeToString()
+        case AssignmentChanged(topic, generation):
+            told = common_pb2.Generation(epoch=generation.epoch, counter=generation.counter)
+            decided = groups_pb2.AssignmentChanged(group=group, topic=topic, generation=told)
+            return groups_pb2.SessionEvent(assignment_changed=decided).SerializeToString()
+        case QueueWanted(queue):
+            wanted = groups_pb2.QueueWanted(group=group, queue=queue_message(queue))
+            return groups_pb2.SessionEvent(queue_wanted=wanted).SerializeToString()
+        case _:
+            assert_never(news)

@@ -1,0 +1,271 @@
+"""Where queues are and who reads them: QueryRoute and QueryAssignment of the public protocol, Query and its like of
+ours.
+
+Routes are answered from the watched copy of the nameservers, encoded once per version, so an answer is byte for byte
+the same until something changed (wire contract 3.4). Each broker is told with one address: that of the listener through
+which the client came. Assignments come from the rebalancer if there is one; trouble on the way to it is never the
+client's trouble (wire contract 6.1): the last answer is repeated, or one is computed here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Iterator
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
+
+from evenq.allocation import Averagely, by_name
+from evenq.errors import BadRequest, IllegalAccessPoint, NotImplementedYet, TopicNotFound
+from evenq.model import BrokerAddress, GroupConfig, MessageType, Permission, QueueCounts
+from evenq.model.names import is_system_topic
+from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
+from evenq_broker.core.assignment import Answer, Share, compute
+from evenq_broker.core.resources import qualified
+from evenq_broker.core.routes import BrokerView, TopicAt, listener_of
+from evenq_broker.loops.translation import message_type_number, queue_message
+from evenq_broker.rpc.requests import read
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["assign", "endpoints_of", "rpcs"]
+
+log = logging.getLogger(__name__)
+
+ROUTES_CACHED_MAX = 10_000
+OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
+MIXED_TYPES = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
+EXPLAIN_TIMEOUT_MS = 2_500
+FORWARDED = {
+    "SetMessageRequestMode": (assignment_pb2.SetMessageRequestModeResponse, Action.OPERATE),
+    "GetMessageRequestMode": (assignment_pb2.GetMessageRequestModeResponse, Action.DESCRIBE),
+    "Explain": (assignment_pb2.ExplainResponse, Action.DESCRIBE),
+    "Simulate": (assignment_pb2.SimulateResponse, Action.DESCRIBE),
+}
+
+
+def rpcs(broker: Broker) -> list[Rpc]:
+    """The calls of this module."""
+    routing = _Routing(broker)
+    ours = [
+        Rpc(
+            method="/apache.rocketmq.v2.MessagingService/QueryRoute",
+            kind=Kind.UNARY,
+            handler=routing.query_route,
+            response=service_pb2.QueryRouteResponse,
+            access=Access(Resource.TOPIC, Action.DESCRIBE),
+        ),
+        Rpc(
+            method="/apache.rocketmq.v2.MessagingService/QueryAssignment",
+            kind=Kind.UNARY,
+            handler=routing.query_assignment,
+            response=service_pb2.QueryAssignmentResponse,
+            access=Access(Resource.TOPIC_AND_GROUP, Action.CONSUME),
+        ),
+        Rpc(
+            method="/evenq.v1.Assignment/Query",
+            kind=Kind.UNARY,
+            handler=routing.query,
+            response=assignment_pb2.AssignmentResponse,
+            access=Access(Resource.TOPIC_AND_GROUP, Action.CONSUME),
+        ),
+    ]
+    for name, (response, action) in FORWARDED.items():
+        method = f"/evenq.v1.Assignment/{name}"
+        access = Access(Resource.TOPIC_AND_GROUP, action)
+        handler = partial(routing.forward, method)
+        ours.append(Rpc(method=method, kind=Kind.UNARY, handler=handler, response=response, access=access))
+    return ours
+
+
+async def assign(broker: Broker, group: GroupConfig, topic: str, client_id: str, *, strategy: str = "") -> Answer:
+    """The queues of one member: the rebalancer's word, else its last word, else computed here. Never fails."""
+    cluster = broker.cluster
+    link = cluster.rebalancer
+    if link is not None and client_id:
+        told = await link.query(group.name, topic, client_id)
+        if told is not None:
+            cluster.answers.keep(group.name, topic, client_id, told)
+        if told is not None or not link.gone():
+            last = cluster.answers.repeat(group.name, topic, client_id, lambda name: _alive(broker, topic, name))
+            if last is not None:
+                return last
+    name = strategy or group.strategy
+    readers = broker.members.readers(group.name, topic)
+    answer = compute(group.name, client_id, broker.routes.readable(topic), readers, _share(name))
+    return Answer(answer.queues, name)
+
+
+class _Routing:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._routes: dict[tuple[str, str, str, str], tuple[int, bytes]] = {}
+
+    async def query_route(self, request: bytes, context: RpcContext) -> bytes:
+        asked = read(service_pb2.QueryRouteRequest, request)
+        point = _access_point(asked.endpoints)
+        listener = listener_of(self._broker.cluster.own(), point.host, point.port)
+        name = qualified(asked.topic, context.namespace)
+        key = (asked.topic.resource_namespace, asked.topic.name, name, listener)
+        known = self._routes.get(key)
+        if known is not None and known[0] == self._broker.routes.version:
+            return known[1]
+        await self._exists(name)
+        version = self._broker.routes.version
+        queues = [
+            queue
+            for at in self._broker.routes.route(name)
+            for queue in _queues(asked.topic, at, at.broker.address(listener))
+        ]
+        if not queues:
+            raise TopicNotFound(
+                f"topic {name!r} has no queue that is open on any live broker; see `evenq topic show {name}`"
+            )
+        answer = service_pb2.QueryRouteResponse(status=OK, message_queues=queues).SerializeToString()
+        if len(self._routes) >= ROUTES_CACHED_MAX:
+            self._routes.clear()
+        self._routes[key] = (version, answer)
+        return answer
+
+    async def query_assignment(self, request: bytes, context: RpcContext) -> bytes:
+        asked = read(service_pb2.QueryAssignmentRequest, request)
+        group = await self._broker.ensure_group(qualified(asked.group, context.namespace))
+        name = qualified(asked.topic, context.namespace)
+        await self._exists(name)
+        self._broker.members_seen_v2(context, group.name, definition_pb2.PUSH_CONSUMER)
+        answer = await assign(self._broker, group, name, context.client_id)
+        own = self._broker.cluster.own()
+        point = _access_point(asked.endpoints) if asked.endpoints.addresses else own.addresses[0]
+        listener = listener_of(own, point.host, point.port)
+        response = service_pb2.QueryAssignmentResponse(status=OK)
+        places = {at.broker.name: at for at in self._broker.routes.route(name)}
+        for queue in answer.queues:
+            at = places.get(queue.broker_name)
+            if at is not None:
+                response.assignments.add(
+                    message_queue=definition_pb2.MessageQueue(
+                        topic=asked.topic,
+                        id=queue.queue_id,
+                        permission=_permission(at.counts, queue.queue_id),
+                        broker=_broker_message(at.broker, at.broker.address(listener)),
+                    )
+                )
+        return response.SerializeToString()
+
+    async def query(self, request: bytes, context: RpcContext) -> bytes:
+        """`evenq.v1`: the same with its generation, for members that are fenced by it."""
+        asked = read(assignment_pb2.AssignmentRequest, request)
+        group = await self._broker.ensure_group(asked.group)
+        await self._exists(asked.topic)
+        client_id = asked.client_id or context.client_id
+        answer = await assign(self._broker, group, asked.topic, client_id, strategy=asked.strategy)
+        return assignment_pb2.AssignmentResponse(
+            status=OK,
+            generation=common_pb2.Generation(epoch=answer.epoch, counter=answer.counter),
+            known=True,
+            queues=[assignment_pb2.AssignedQueue(queue=queue_message(queue)) for queue in answer.queues],
+            strategy=answer.strategy,
+            reason="decided by the rebalancer" if answer.counter else "computed by the broker asked",
+        ).SerializeToString()
+
+    async def forward(self, method: str, request: bytes, _context: RpcContext) -> bytes:
+        """What only the rebalancer knows."""
+        link = self._broker.cluster.rebalancer
+        if link is None:
+            raise NotImplementedYet(
+                f"broker {self._broker.settings.broker_name} has no rebalancer; start one and set `rebalancer`"
+            )
+        return await link.forward(method, request, EXPLAIN_TIMEOUT_MS)
+
+    async def _exists(self, topic: str) -> None:
+        # Reserved topics are the broker's own: never made because somebody asks for them.
+        if self._broker.routes.route(topic):
+            return
+        if is_system_topic(topic):
+            raise TopicNotFound(f"topic {topic!r} is made by the broker when needed; nothing was stored in it yet")
+        await self._broker.ensure_topic(topic)
+
+
+# -------------------------------------------------------------------------------------------------------- messages
+
+
+def endpoints_of(address: BrokerAddress) -> definition_pb2.Endpoints:
+    """Exactly one address, with the scheme that fits it (wire contract 2.6)."""
+    return definition_pb2.Endpoints(
+        scheme=_scheme(address.host), addresses=[definition_pb2.Address(host=address.host, port=address.port)]
+    )
+
+
+@lru_cache(maxsize=4096)
+def _scheme(host: str) -> definition_pb2.AddressScheme.ValueType:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return definition_pb2.DOMAIN_NAME
+    return definition_pb2.IPv4 if address.version == 4 else definition_pb2.IPv6
+
+
+def _access_point(told: definition_pb2.Endpoints) -> BrokerAddress:
+    if not told.addresses:
+        raise IllegalAccessPoint("the request names no access point; set `endpoints` to the host:port the client uses")
+    first = told.addresses[0]
+    if not first.host.strip() or not 1 <= first.port <= 65_535:
+        raise IllegalAccessPoint(
+            f"the access point {first.host!r}:{first.port} is malformed; give a host and a port from 1 to 65535"
+        )
+    return BrokerAddress("", first.host, first.port)
+
+
+def _broker_message(view: BrokerView, address: BrokerAddress) -> definition_pb2.Broker:
+    return definition_pb2.Broker(name=view.name, id=view.broker_id, endpoints=endpoints_of(address))
+
+
+def _queues(
+    topic: definition_pb2.Resource, at: TopicAt, address: BrokerAddress
+) -> Iterator[definition_pb2.MessageQueue]:
+    # READ_WRITE ones come first, ids from 0: Node only uses queue 0 (wire contract 3.4).
+    counts = at.counts
+    if counts.permission is Permission.NONE:
+        return
+    broker = _broker_message(at.broker, address)
+    types = MIXED_TYPES if counts.message_type is MessageType.MIXED else (counts.message_type,)
+    for queue_id in range(max(counts.read_queues, counts.write_queues)):
+        yield definition_pb2.MessageQueue(
+            topic=topic,
+            id=queue_id,
+            permission=_permission(counts, queue_id),
+            broker=broker,
+            accept_message_types=[message_type_number(kind) for kind in types],
+        )
+
+
+def _permission(counts: QueueCounts, queue_id: int) -> definition_pb2.Permission.ValueType:
+    readable = counts.permission.readable and queue_id < counts.read_queues
+    writable = counts.permission.writable and (queue_id < counts.write_queues or queue_id < 0)
+    if readable and writable:
+        return definition_pb2.READ_WRITE
+    if readable:
+        return definition_pb2.READ
+    return definition_pb2.WRITE if writable else definition_pb2.NONE
+
+
+# -------------------------------------------------------------------------------------------------------- assignment
+
+
+def _alive(broker: Broker, topic: str, broker_name: str) -> bool:
+    view = broker.routes.broker(broker_name)
+    return view is not None and topic in view.topics
+
+
+@lru_cache(maxsize=256)
+def _share(strategy: str) -> Share | None:
+    if not strategy:
+        return None
+    try:
+        return by_name(strategy).allocate
+    except BadRequest:
+        log.warning("strategy is not known here, AVG instead", extra={"strategy": strategy})
+        return Averagely().allocate
