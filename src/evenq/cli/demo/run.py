@@ -1,7 +1,7 @@
-"""The whole job, end to end, on one machine: a two-broker cluster, a year of flights, a group that changes while it reads, two Spark jobs.
+"""The whole job, end to end, on one machine: a two-broker cluster, a year of flights, a changing group, two Spark jobs.
 
-Everything runs in real processes on loopback. Every figure is compared with the CSV read directly, and the merged history of producer and
-members is judged by `evenq.testing.checker`. The exit code is 0 only if nothing differs.
+Everything runs in real processes on loopback. Every figure is compared with the CSV read directly, and the merged
+history of producer and members is judged by `evenq.testing.checker`. The exit code is 0 only if nothing differs.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ __all__ = ["Demo"]
 
 TOPIC = "flights"
 GROUP = "delay-desk"
+SPARK_GROUP = "delay-desk-spark"
 QUEUES = 8
 DRAIN_SECONDS = 120
 SPARK_SECONDS = 240
@@ -42,7 +43,7 @@ EXAMPLES = Path("spark") / "examples"
 
 
 class Demo:
-    """One run. `folder` keeps logs, histories and data; without one a temporary folder is used and removed after success."""
+    """One run. `folder` keeps logs, histories and data; without one a temporary one is used and removed after success."""
 
     def __init__(self, *, limit: int | None = None, spark: bool = True, folder: Path | None = None) -> None:
         self.total = min(limit or FLIGHTS_TOTAL, FLIGHTS_TOTAL)
@@ -92,7 +93,7 @@ class Demo:
         return member
 
     def _publish_and_consume(self, endpoint: str) -> Published:
-        """Three members read while the flights come in; at a third of them a fourth joins, at two thirds the second leaves."""
+        """Three members read while the flights come in; a fourth joins at a third, the second leaves at two thirds."""
         crew = [self._join(endpoint, name) for name in ("ada", "bea", "cem")]
         published = Published()
         turns = {self.total // 3: "join", 2 * self.total // 3: "leave"}
@@ -171,14 +172,14 @@ class Demo:
             yield bars
 
     def _spark(self, endpoint: str) -> dict[str, dict[str, tuple[int, float]]]:
-        """A batch job and a streaming job read the same topic, one Spark after the other: two cores do not gain from both at once."""
+        """A batch job and a streaming job read the same topic, one after the other: two cores gain nothing from both."""
         jobs = {}
         for name, script, more in (
             ("Spark batch", "delay_by_carrier.py", []),
             (
                 "Spark stream",
                 "delay_by_carrier_stream.py",
-                ["--group", f"{GROUP}-spark", "--checkpoint", str(self.folder / "checkpoint")],
+                ["--group", SPARK_GROUP, "--checkpoint", str(self.folder / "checkpoint")],
             ),
         ):
             out = self.folder / f"{script.removesuffix('.py')}.json"
@@ -208,7 +209,7 @@ class Demo:
         with log.open("wb") as output:
             job = subprocess.run(
                 command, stdout=output, stderr=output, timeout=SPARK_SECONDS, env=environment, check=False
-            )  # noqa: S603 - our own examples
+            )
         if job.returncode != 0:
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-8:])
             raise InternalError(f"{command[1]} ended with {job.returncode}; the whole log is {log}\n{tail}")
@@ -274,6 +275,6 @@ def run_cli(*arguments: str) -> None:
     """Run one `evenq` command as a user would."""
     done = subprocess.run(
         [sys.executable, "-m", "evenq.cli", *arguments], capture_output=True, text=True, timeout=60, check=False
-    )  # noqa: S603 - our own module
+    )
     if done.returncode != 0:
         raise InternalError(f"evenq {' '.join(arguments)} ended with {done.returncode}: {done.stderr.strip()}")
