@@ -1,68 +1,328 @@
 """The store as its owner sees it: append, read, snapshot, close. Called from one asyncio loop thread only.
 
-Behind it are one writer thread, one flush thread and a small read pool; with a disk that does not block (memory, tests) all run inline.
+Behind it are one writer thread, one flush thread and a small read pool; with a disk that never blocks (memory, tests) all of it runs
+inline on the loop. The parts: `Appender` (places and groups), `Writer` (the disk's one writer), `Flusher` (syncs, checkpoints, space),
+`Reader` (what memory does not hold), `Recovery` (what happens at the start).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from evenq.errors import Error
+from evenq.errors import Error, StoreCorrupted, StoreError, StoreFull
 from evenq.runtime.clock import Clock
+from evenq.store import checkpoint as checkpoint_file
+from evenq.store import lock, reader, snapshot
+from evenq.store.appender import Appender
+from evenq.store.commit_log import FULL, CommitLog
+from evenq.store.disk import Disk, RealDisk
+from evenq.store.files import ReadFiles
+from evenq.store.flusher import Flusher
+from evenq.store.jobs import Jobs
+from evenq.store.lock import Identity
+from evenq.store.memory_disk import MemoryDisk
 from evenq.store.messages import Append, OnDispatched, OnSnapshot, OnState, ReadResult, StoredMessage
-from evenq.store.options import StoreOptions, StoreStats
+from evenq.store.options import FlushMode, StoreOptions, StoreStats
+from evenq.store.reader import Entries, Reader
+from evenq.store.recovery import Recovery, State
+from evenq.store.segment import FOLDER
+from evenq.store.snapshot import Snapshot
+from evenq.store.writer import Writer
 
 __all__ = ["MessageStore"]
 
+MEMORY_SEGMENT_BYTES = 16 << 20
+
+T = TypeVar("T")
+
 
 class MessageStore:
-    """Single owner of a data folder, or of memory."""
+    """Single owner of a data folder, or of memory. Made by `open`."""
 
-    on_dispatched: OnDispatched | None = None
-    failure: Error | None = None
+    def __init__(
+        self, disk: Disk, options: StoreOptions, identity: Identity, recovery: Recovery, clock: Clock, flush_jobs: Jobs
+    ) -> None:
+        self.identity = identity
+        self._disk = disk
+        self._options = options
+        self._queues = recovery.queues
+        self._log_start = recovery.log_start
+        self._flush_jobs = flush_jobs
+        self._read_jobs = Jobs(threads=options.read_threads, name="evenq-store-read", threaded=disk.blocks)
+        self._files = ReadFiles(disk, options.open_files_max)
+        self._reader = Reader(disk, self._files, identity.segment_bytes)
+        self._log = CommitLog(disk, identity.segment_bytes, recovery.log_end)
+        self._appender = Appender(
+            self._queues, options, clock=clock, segment_bytes=identity.segment_bytes, log_end=recovery.log_end,
+            last_store_ms=recovery.last_store_ms,
+        )  # fmt: skip
+        self._flusher = Flusher(
+            self._appender, self._log, disk, options, clock=clock, jobs=flush_jobs, queues=self._queues,
+            filed={key: (queue.min_offset, queue.filed) for key, queue in self._queues.items()},
+        )  # fmt: skip
+        self._writer = Writer(
+            self._log,
+            sync_each=options.flush is FlushMode.SYNC,
+            threaded=disk.blocks,
+            done=self._appender.complete,
+        )
+        self._appender.submit = self._writer.submit
+        self._appender.on_growth = self._flusher.grown
+        self._appender.stats.recovered_records = recovery.records
+        self._appender.stats.recovered_cut_bytes = recovery.cut_bytes
+        self._closing: asyncio.Future[None] | None = None
 
     @classmethod
     async def open(
-        cls, path: Path | None, options: StoreOptions, *, clock: Clock, broker_name: str, on_state: OnState,
+        cls,
+        path: Path | None,
+        options: StoreOptions,
+        *,
+        clock: Clock,
+        disk: Disk | None = None,
+        broker_name: str,
+        on_state: OnState,
         on_snapshot: OnSnapshot,
-    ) -> MessageStore:  # fmt: skip
-        raise NotImplementedError
+    ) -> MessageStore:
+        """Lock the folder, recover, be ready. `path` None is the memory engine; `disk` stands in for the folder in tests.
+
+        `on_snapshot` gets the newest good snapshot, if any; then `on_state` gets (log offset, payload) of each state record behind
+        it, in order; both on the loop. Raises StoreLocked (another process), StoreCorrupted (damage, with file and place),
+        StoreError (another broker's folder, unknown format, not writable).
+        """
+        if disk is None:
+            disk = _disk_of(path, options)
+        segment_bytes = options.segment_bytes if path is not None else min(options.segment_bytes, MEMORY_SEGMENT_BYTES)
+        lock.acquire(disk)
+        jobs = Jobs(threads=1, name="evenq-store-flush", threaded=disk.blocks)
+        try:
+            identity = lock.identify(disk, broker_name=broker_name, segment_bytes=segment_bytes)
+            disk.make_folder(FOLDER)
+            recovery = Recovery(disk, identity.segment_bytes, checkpoint_file.load(disk))
+            saved = snapshot.load(disk, log_start=recovery.log_start)
+            if saved is not None:
+                on_snapshot(saved.payload)
+            steps = recovery.steps(saved.log_offset if saved is not None else 0)
+            while (states := await jobs.run(lambda: _next(steps))) is not None:
+                for log_offset, payload in states:
+                    on_state(log_offset, payload)
+            store = cls(disk, options, identity, recovery, clock, jobs)
+        except OSError as error:
+            jobs.close()
+            disk.unlock()
+            raise StoreError(f"the data folder {disk.describe('')} cannot be opened: {error}") from error
+        except BaseException:
+            jobs.close()
+            disk.unlock()
+            raise
+        await store._begin()
+        return store
+
+    async def _begin(self) -> None:
+        """What was recovered becomes certain before the first append: a kill may have left it in the page cache only."""
+        appender = self._appender
+        appender.dirty.update(dict.fromkeys(self._queues.values()))
+        appender.unfiled = sum(queue.max_offset - queue.filed for queue in self._queues.values())
+        try:
+            await self._flusher.checkpoint()
+            await self._flusher.watch_space()
+        except BaseException:
+            await self.close()
+            raise
+        self._flusher.start()
+
+    # -- writing ------------------------------------------------------------------------------------------------------
 
     def append(self, entries: Sequence[Append]) -> asyncio.Future[None]:
-        raise NotImplementedError
+        """Store messages; the future is done when the flush mode says they are safe (CL-5), and then they are consumable.
+
+        Fills in queue_offset (dense, in call order), log_offset and store_ms at once. The messages of one call are neighbours in
+        the log and survive together or not at all. Raises StoreFull, TooManyRequests, StorePoisoned or BodyTooLarge before anything
+        is given a place; the future fails with StoreFull (nothing was stored) or StorePoisoned (unknown).
+        """
+        return self._appender.append(entries)
 
     def append_state(self, payload: bytes) -> asyncio.Future[None]:
-        raise NotImplementedError
-
-    def queue_range(self, topic_id: int, queue_id: int) -> tuple[int, int]:
-        raise NotImplementedError
-
-    def read_hot(
-        self, topic_id: int, queue_id: int, start: int, *, count_max: int, bytes_max: int,
-        tag_hashes: frozenset[int] | None = None,
-    ) -> ReadResult | None:  # fmt: skip
-        raise NotImplementedError
-
-    async def read(
-        self, topic_id: int, queue_id: int, start: int, *, count_max: int, bytes_max: int,
-        tag_hashes: frozenset[int] | None = None,
-    ) -> ReadResult:  # fmt: skip
-        raise NotImplementedError
-
-    async def read_at(self, topic_id: int, queue_id: int, offsets: Sequence[int]) -> list[StoredMessage]:
-        raise NotImplementedError
-
-    async def offset_at(self, topic_id: int, queue_id: int, timestamp_ms: int) -> int:
-        raise NotImplementedError
+        """Store one opaque record in the same log, in order with messages; it may use the disk's reserve."""
+        return self._appender.append_state(payload)
 
     async def save_snapshot(self, payload: bytes) -> None:
-        raise NotImplementedError
+        """Keep the owner's state as of this call, so that records before it are not replayed. The two newest are kept.
+
+        Returns when it is on disk. A record whose append was not safe yet at the call is replayed over it. Raises StoreFull,
+        StorePoisoned.
+        """
+        log_offset = self._appender.stats.log_end
+        await self._appender.settled()
+        await self._flusher.sync()
+        try:
+            await self._flush_jobs.run(lambda: snapshot.save(self._disk, Snapshot(log_offset, payload)))
+        except OSError as error:
+            if error.errno in FULL:
+                raise StoreFull(f"no space for a snapshot of {len(payload)} bytes: free space") from error
+            self._appender.poison(f"writing a snapshot failed: {error}")
+            assert self.failure is not None
+            raise self.failure from error
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def queue_range(self, topic_id: int, queue_id: int) -> tuple[int, int]:
+        """First offset there is, and the one behind the last consumable message (CL-12); (0, 0) for an unknown queue."""
+        queue = self._queues.get((topic_id, queue_id))
+        return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+
+    def read_hot(
+        self,
+        topic_id: int,
+        queue_id: int,
+        start: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        tag_hashes: frozenset[int] | None = None,
+    ) -> ReadResult | None:
+        """Read from memory without waiting; None if the disk is needed.
+
+        `bytes_max` counts payloads and is passed by a first message only. A start under the queue's minimum reads from the minimum;
+        one at or over its maximum finds nothing. With `tag_hashes`, other messages are skipped: go on at `next_offset`.
+        """
+        queue = self._queues.get((topic_id, queue_id))
+        if queue is None:
+            return ReadResult([], start, 0, 0)
+        return reader.hot(queue, start, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes)
+
+    async def read(
+        self,
+        topic_id: int,
+        queue_id: int,
+        start: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        tag_hashes: frozenset[int] | None = None,
+    ) -> ReadResult:
+        """The same as `read_hot`, from the disk if it must be. Raises StoreCorrupted if a frame there is damaged."""
+        found = self.read_hot(
+            topic_id, queue_id, start, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes
+        )
+        if found is not None:
+            return found
+        queue = self._queues[topic_id, queue_id]
+        first = max(start, queue.min_offset)
+        look = count_max if tag_hashes is None else reader.SCAN_MAX
+        entries = Entries.of(queue, first, min(queue.max_offset, first + look))
+        return await self._cold(
+            lambda: self._reader.read(entries, first, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes)
+        )
+
+    async def read_at(self, topic_id: int, queue_id: int, offsets: Sequence[int]) -> list[StoredMessage]:
+        """Exactly these offsets, in their order; those outside the queue's range are left out. Raises StoreCorrupted."""
+        queue = self._queues.get((topic_id, queue_id))
+        if queue is None:
+            return []
+        wanted = [offset for offset in offsets if queue.min_offset <= offset < queue.max_offset]
+        found = {offset: queue.hot[offset - queue.hot_base] for offset in wanted if offset >= queue.hot_start}
+        cold = [offset for offset in wanted if offset not in found]
+        if cold:
+            entries = Entries.of(queue, min(cold), max(cold) + 1)
+            for message in await self._cold(lambda: self._reader.read_at(entries, cold)):
+                found[message.queue_offset] = message
+        return [message for message in map(found.get, wanted) if message is not None]
+
+    async def offset_at(self, topic_id: int, queue_id: int, timestamp_ms: int) -> int:
+        """First offset stored at `timestamp_ms` (ms since the epoch) or later; the maximum if there is none."""
+        queue = self._queues.get((topic_id, queue_id))
+        if queue is None or queue.min_offset == queue.max_offset:
+            return queue.max_offset if queue is not None else 0
+        entries = Entries.of(queue, queue.min_offset, queue.max_offset)
+        return await self._cold(lambda: self._reader.offset_at(entries, timestamp_ms))
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    @property
+    def on_dispatched(self) -> OnDispatched | None:
+        """Called on the loop after a group became consumable, at most once a group, with (topic id, queue id, new maximum)."""
+        return self._appender.on_dispatched
+
+    @on_dispatched.setter
+    def on_dispatched(self, callback: OnDispatched | None) -> None:
+        self._appender.on_dispatched = callback
+
+    @property
+    def failure(self) -> Error | None:
+        """Why the store stopped for good (StorePoisoned); None while it is well. Reads go on either way."""
+        return self._appender.failure
+
+    @property
+    def full(self) -> StoreFull | None:
+        """Why messages are refused for now; None if they are taken."""
+        return self._appender.full
 
     @property
     def stats(self) -> StoreStats:
-        raise NotImplementedError
+        """Counters; read them, do not keep them."""
+        stats = self._appender.stats
+        stats.fsyncs = self._log.fsyncs
+        stats.log_bytes = stats.log_end - self._log_start
+        return stats
+
+    async def flush(self) -> None:
+        """Return when every append so far is on disk, whatever the mode. Raises StoreFull, StorePoisoned."""
+        await self._appender.settled()
+        await self._flusher.sync()
+
+    async def checkpoint(self) -> None:
+        """Move the checkpoint to here now, so that the next start reads only what comes later. Raises StorePoisoned."""
+        await self._flusher.checkpoint()
 
     async def close(self) -> None:
-        raise NotImplementedError
+        """Wait for appends, sync, mark a clean stop, unlock. A poisoned store only unlocks. May be called again."""
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+            return
+        self._closing = asyncio.get_running_loop().create_future()
+        self._appender.closed = True
+        try:
+            with contextlib.suppress(StoreError):  # its senders know; a clean stop is not marked then
+                await self._settle()
+                await self._flusher.stop()
+                await self._flusher.checkpoint(clean=True)
+        finally:
+            await self._flusher.stop()
+            self._writer.close()
+            self._flush_jobs.close()
+            self._read_jobs.close()
+            self._files.close()
+            self._log.close()
+            self._disk.unlock()
+            self._closing.set_result(None)
+
+    async def _settle(self) -> None:
+        with contextlib.suppress(StoreFull):
+            await self._appender.settled()
+
+    async def _cold(self, job: Callable[[], T]) -> T:
+        self._appender.stats.cold_reads += 1
+        try:
+            return await self._read_jobs.run(job)
+        except OSError as error:
+            raise StoreCorrupted(f"reading from {self._disk.describe('')} failed: {error}") from error
+
+
+def _next(steps: Generator[list[State], None, None]) -> list[State] | None:
+    return next(steps, None)
+
+
+def _disk_of(path: Path | None, options: StoreOptions) -> Disk:
+    if path is None:
+        return MemoryDisk(options.memory_bytes_max)
+    try:
+        return RealDisk(path)
+    except OSError as error:
+        raise StoreError(
+            f"the data folder {path} cannot be made ({error.strerror}): check its parent's owner and mode"
+        ) from error

@@ -1,0 +1,382 @@
+"""The loop's half of the write path: gives each record its place, packs it, gathers groups for the writer, makes them consumable.
+
+Called on the loop thread only. Between `append` and the writer's report a record has a place but is not consumable; if the disk was full,
+the places are taken back, if anything else failed the store is poisoned. This is the hot path: a few microseconds a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from crc32c import crc32c
+
+from evenq.errors import BadRequest, BodyTooLarge, Error, StoreFull, StorePoisoned, TooManyRequests
+from evenq.runtime.clock import Clock
+from evenq.store.commit_log import Run
+from evenq.store.consume_queue import ENTRY, ConsumeQueue
+from evenq.store.messages import Append, OnDispatched
+from evenq.store.options import FlushMode, StoreOptions, StoreStats
+from evenq.store.record import (
+    FLAG_MORE,
+    HEADER_BYTES,
+    MAGIC,
+    MESSAGE,
+    PREFIX,
+    REST,
+    STATE,
+    VERSION,
+    pack,
+    pack_padding,
+)
+from evenq.store.segment import segment_of
+from evenq.store.writer import Batch
+
+__all__ = ["Appender"]
+
+EPOCH = 1  # one copy of the log: the first and only leader
+
+_pack_prefix = PREFIX.pack
+_pack_rest = REST.pack
+_pack_entry = ENTRY.pack
+
+
+class Appender:
+    """Places, groups and outcomes of appends. `submit` hands a batch to the writer, `complete` takes its report."""
+
+    def __init__(
+        self,
+        queues: dict[tuple[int, int], ConsumeQueue],
+        options: StoreOptions,
+        *,
+        clock: Clock,
+        segment_bytes: int,
+        log_end: int,
+        last_store_ms: int,
+    ) -> None:
+        self._queues = queues
+        self._options = options
+        self._now_ms = clock.now_ms
+        self._loop = asyncio.get_running_loop()
+        self.submit: Callable[[Batch], None] = lambda _: None
+        self.on_poison: Callable[[], None] = lambda: None
+        self.on_growth: Callable[[], None] = lambda: None
+        """Called after each safe batch, for the flusher."""
+        self.on_dispatched: OnDispatched | None = None
+        self.stats = StoreStats(log_end=log_end, log_synced=log_end)
+        self.failure: Error | None = None
+        self.full: StoreFull | None = None
+        """Why messages are refused for now; state records go on."""
+        self.closed = False
+        self.dirty: dict[ConsumeQueue, None] = {}
+        """Queues that grew since the last checkpoint, in the order of their first growth."""
+        self.unfiled = 0
+        """Consumable entries that are in no file yet."""
+        self.synced_end = log_end
+        self.last_store_ms = last_store_ms
+        self._synchronous = options.flush is FlushMode.SYNC
+        self._segment_bytes = segment_bytes
+        self._assigned_end = log_end
+        start, position = segment_of(log_end, segment_bytes)
+        self._segment_end = start + segment_bytes
+        self._run_at = (start, position)
+        self._batch: Batch | None = None
+        self._busy: Batch | None = None
+        self._kick_due = False
+        self._waiting_bytes = 0
+        self._oldest: deque[ConsumeQueue] = deque()
+        """The queue of each message in memory, oldest first."""
+        self._unsafe = 0
+        """Messages in memory that have a place but are not safe yet."""
+        self._cache_bytes = 0
+        self._waiters: list[asyncio.Future[None]] = []
+        self._taken_back = 0
+        """How often a full disk freed places again."""
+
+    # -- appends ------------------------------------------------------------------------------------------------------
+
+    def append(self, entries: Sequence[Append]) -> asyncio.Future[None]:
+        """Give places to messages and queue them. See `MessageStore.append`."""
+        if self.full is not None or self.failure is not None or self.closed or not entries:
+            self._refuse(entries)
+        stats = self.stats
+        if stats.waiting >= self._options.append_queue_max or self._waiting_bytes >= self._options.append_bytes_max:
+            self._overloaded()
+        batch = self._batch or self._new_batch()
+        store_ms = self._now_ms()
+        store_ms = max(store_ms, self.last_store_ms)
+        self.last_store_ms = store_ms
+        queues = self._queues
+        oldest = self._oldest
+        touched = batch.touched
+        parts = batch.runs[-1].parts
+        synced_end = self.synced_end
+        log_end = first = self._assigned_end
+        payload_bytes = 0
+        more = len(entries)
+        mark = (len(batch.runs), len(parts), self._segment_end)
+        try:
+            for entry in entries:
+                more -= 1
+                topic_id = entry.topic_id
+                queue_id = entry.queue_id
+                head = entry.head
+                system = entry.system
+                size = HEADER_BYTES + len(head) + len(system)
+                if log_end + size > self._segment_end:
+                    log_end = self._roll(batch, log_end, size)
+                    parts = batch.runs[-1].parts
+                key = (topic_id, queue_id)
+                queue = queues.get(key)
+                if queue is None:
+                    queue = queues[key] = ConsumeQueue(topic_id, queue_id)
+                queue_offset = queue.next_offset
+                body = b"".join((
+                    _pack_rest(
+                        VERSION, MESSAGE, FLAG_MORE if more else 0, EPOCH, topic_id, queue_id, queue_offset, log_end,
+                        synced_end, store_ms, entry.born_ms, entry.tag_hash, len(head), len(system),
+                    ),
+                    head,
+                    system,
+                ))  # fmt: skip
+                parts.append(_pack_prefix(size, MAGIC, crc32c(body)))
+                parts.append(body)
+                queue.tail += _pack_entry(log_end, size, entry.tag_hash)
+                queue.hot.append(entry)
+                oldest.append(queue)
+                touched[queue] = queue.next_offset = queue_offset + 1
+                entry.queue_offset = queue_offset
+                entry.log_offset = log_end
+                entry.store_ms = store_ms
+                log_end += size
+                payload_bytes += size
+        except (struct.error, TypeError, BadRequest) as error:
+            self._take_back_call(batch, entries[: len(entries) - more - 1], mark)
+            if isinstance(error, BadRequest):
+                raise
+            raise BadRequest(f"a message does not fit the frame's fields: {error}") from error
+        count = len(entries)
+        batch.messages += count
+        stats.waiting += count
+        self._unsafe += count
+        self._cache_bytes += payload_bytes - count * HEADER_BYTES
+        return self._queued(batch, log_end, log_end - first)
+
+    def append_state(self, payload: bytes) -> asyncio.Future[None]:
+        """Queue one opaque record. See `MessageStore.append_state`."""
+        if self.failure is not None or self.closed:
+            self._refuse(())
+        size = HEADER_BYTES + len(payload)
+        self._check_size(size)
+        batch = self._batch or self._new_batch()
+        first = log_end = self._assigned_end
+        if log_end + size > self._segment_end:
+            log_end = self._roll(batch, log_end, size)
+        self.last_store_ms = store_ms = max(self.last_store_ms, self._now_ms())
+        frame = pack(
+            kind=STATE, flags=0, epoch=EPOCH, topic_id=0, queue_id=0, queue_offset=0, log_offset=log_end,
+            synced_offset=self.synced_end, store_ms=store_ms, born_ms=store_ms, tag_hash=0, head=payload, system=b"",
+        )  # fmt: skip
+        batch.runs[-1].parts.append(frame)
+        batch.states += 1
+        self.stats.waiting += 1
+        return self._queued(batch, log_end + size, log_end + size - first)
+
+    def _queued(self, batch: Batch, log_end: int, size: int) -> asyncio.Future[None]:
+        self._assigned_end = batch.end = log_end
+        batch.bytes += size
+        self._waiting_bytes += size
+        if self._busy is None and not self._kick_due:
+            self._kick_due = True
+            self._loop.call_soon(
+                self._kick
+            )  # at the end of this turn of the loop, so that its other appends come along
+        future = self._loop.create_future()
+        batch.futures.append(future)
+        return future
+
+    @property
+    def assigned_end(self) -> int:
+        """First log offset that no record has."""
+        return self._assigned_end
+
+    async def settled(self) -> None:
+        """Wait until every append so far has its outcome. Raises StoreFull or StorePoisoned if one of them failed."""
+        target, refused = self._assigned_end, self._taken_back
+        while self.stats.log_end < target and self.failure is None and self._taken_back == refused:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+        if self.failure is not None:
+            raise self.failure
+        if self._taken_back != refused and self.full is not None:
+            raise StoreFull(str(self.full))
+
+    # -- groups -------------------------------------------------------------------------------------------------------
+
+    def _new_batch(self) -> Batch:
+        batch = self._batch = Batch(self._assigned_end)
+        start = self._segment_end - self._segment_bytes
+        batch.runs.append(Run(start, self._assigned_end - start))
+        return batch
+
+    def _roll(self, batch: Batch, log_end: int, size: int) -> int:
+        """Fill the file and go on in the next one; returns its start."""
+        self._check_size(size)
+        run = batch.runs[-1]
+        run.seals = True
+        rest = self._segment_end - log_end
+        if rest:
+            padding = pack_padding(
+                log_end, rest, epoch=EPOCH, synced_offset=self.synced_end, store_ms=self.last_store_ms
+            )
+            run.parts.append(padding)
+        start = self._segment_end
+        self._segment_end += self._segment_bytes
+        batch.runs.append(Run(start, 0))
+        return start
+
+    def _kick(self) -> None:
+        self._kick_due = False
+        batch = self._batch
+        if batch is not None and self._busy is None and self.failure is None:
+            self._busy = batch
+            self._batch = None
+            self.submit(batch)
+
+    def complete(self, batch: Batch, error: Exception | None) -> None:
+        """The writer's report on one batch."""
+        self._busy = None
+        if self.failure is not None:  # poisoned meanwhile, its futures have failed
+            return
+        if error is not None:
+            if isinstance(error, StoreFull):
+                self._take_back(batch, error)
+            else:
+                self.poison(f"writing the commit log at offset {batch.start} failed: {error}")
+            return
+        touched = batch.touched
+        for queue, end in touched.items():
+            queue.max_offset = end
+        self.dirty.update(dict.fromkeys(touched))
+        self._count(batch)
+        if self._batch is not None:
+            self._kick()  # the writer goes on while the senders are answered
+        if self._waiters:
+            self._wake_waiters()
+        for future in batch.futures:
+            if not future.done():
+                future.set_result(None)
+        if touched and self.on_dispatched is not None:
+            self.on_dispatched([(queue.topic_id, queue.queue_id, end) for queue, end in touched.items()])
+        self.on_growth()
+
+    def _count(self, batch: Batch) -> None:
+        stats = self.stats
+        stats.messages += batch.messages
+        stats.states += batch.states
+        stats.bytes += batch.bytes
+        stats.batches += 1
+        stats.waiting -= batch.messages + batch.states
+        stats.log_end = batch.end
+        self._waiting_bytes -= batch.bytes
+        self._unsafe -= batch.messages
+        self.unfiled += batch.messages
+        if self._synchronous:
+            self.synced_end = stats.log_synced = batch.end
+        self._shrink_cache()
+
+    def _shrink_cache(self) -> None:
+        limit = self._options.cache_bytes
+        oldest = self._oldest
+        while self._cache_bytes > limit and len(oldest) > self._unsafe:
+            self._cache_bytes -= oldest.popleft().drop_oldest()
+        self.stats.cache_bytes = self._cache_bytes
+
+    # -- what went wrong ----------------------------------------------------------------------------------------------
+
+    def _refuse(self, entries: Sequence[Append]) -> None:
+        self.stats.refused += 1
+        if self.failure is not None:
+            raise self.failure
+        if self.closed:
+            raise StorePoisoned("the store is closed: no append can be stored")
+        if self.full is not None:
+            raise StoreFull(str(self.full))
+        raise BadRequest(f"append takes at least one message, not {len(entries)}")
+
+    def _overloaded(self) -> None:
+        self.stats.refused += 1
+        raise TooManyRequests(
+            f"{self.stats.waiting} records of {self._waiting_bytes} bytes wait for the disk, the limits are "
+            f"{self._options.append_queue_max} records and {self._options.append_bytes_max} bytes: retry after a pause"
+        )
+
+    def _check_size(self, size: int) -> None:
+        if size > self._segment_bytes:
+            raise BodyTooLarge(f"a record of {size} bytes is over the log's file size of {self._segment_bytes} bytes")
+
+    def _take_back_call(self, batch: Batch, done: Sequence[Append], mark: tuple[int, int, int]) -> None:
+        """Undo the messages of one call whose later one could not be packed."""
+        for entry in reversed(done):
+            queue = self._queues[entry.topic_id, entry.queue_id]
+            queue.next_offset -= 1
+            del queue.tail[-ENTRY.size :]
+            queue.hot.pop()
+            self._oldest.pop()
+            batch.touched[queue] = queue.next_offset
+            entry.queue_offset = entry.log_offset = entry.store_ms = -1
+        runs, parts, self._segment_end = mark
+        del batch.runs[runs:]
+        batch.runs[-1].seals = False
+        del batch.runs[-1].parts[parts:]
+        if not batch.futures:
+            self._batch = None
+
+    def _take_back(self, batch: Batch, error: StoreFull) -> None:
+        """The disk was full: nothing of `batch` is in the log, so its places and those behind it are free again."""
+        self.full = error
+        self._taken_back += 1
+        batches = [batch] if self._batch is None else [batch, self._batch]
+        self._batch = None
+        for taken in batches:
+            for _ in range(taken.messages):
+                queue = self._oldest.pop()
+                message = queue.hot.pop()
+                assert message is not None
+                self._cache_bytes -= len(message.head) + len(message.system)
+            for queue in taken.touched:
+                queue.take_back()
+            self.stats.waiting -= taken.messages + taken.states
+            self.stats.refused += taken.messages + taken.states
+            self._waiting_bytes -= taken.bytes
+            self._unsafe -= taken.messages
+        self._assigned_end = batch.start
+        self._segment_end = batch.runs[0].start + self._segment_bytes
+        self._wake_waiters()
+        for taken in batches:
+            for future in taken.futures:
+                if not future.done():
+                    future.set_exception(StoreFull(str(error)))
+
+    def poison(self, reason: str) -> None:
+        """Stop for good: what is on disk is unknown. Every waiting and later append fails with StorePoisoned."""
+        if self.failure is not None:
+            return
+        self.failure = failure = StorePoisoned(f"{reason}; the store stopped, restart the broker to recover it")
+        batches = [batch for batch in (self._busy, self._batch) if batch is not None]
+        self._busy = self._batch = None
+        self._wake_waiters()
+        for batch in batches:
+            for future in batch.futures:
+                if not future.done():
+                    future.set_exception(StorePoisoned(str(failure)))
+        self.on_poison()
+
+    def _wake_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,0 +1,82 @@
+"""The checkpoint: up to where the log is synced and its consume queue entries are in files. Recovery starts there.
+
+One small file, replaced whole. It lists how many entries each queue has in files, so that a shortened or missing file is seen; then the
+consume queues are rebuilt from the whole log. `clean` says that the store was closed in order and the log ends exactly here.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Final
+
+from crc32c import crc32c
+
+from evenq.errors import StoreError
+from evenq.store.disk import Disk, read_whole, write_whole
+from evenq.store.record import Field, struct_of
+
+__all__ = ["CHECKPOINT_FIELDS", "QUEUE_FIELDS", "Checkpoint", "load", "save"]
+
+PATH: Final = "checkpoint"
+MAGIC: Final = 0x4576436B  # "EvCk"
+VERSION: Final = 1
+CHECKPOINT_FIELDS: Final = (
+    Field("magic", "I"),
+    Field("crc32c", "I"),
+    Field("version", "H"),
+    Field("clean", "H"),
+    Field("queue count", "I"),
+    Field("log offset", "Q"),
+    Field("last store ms", "q"),
+)
+QUEUE_FIELDS: Final = (
+    Field("topic id", "I"),
+    Field("queue id", "I"),
+    Field("min offset", "Q"),
+    Field("max offset", "Q"),
+)
+HEADER: Final = struct_of(CHECKPOINT_FIELDS)
+QUEUE: Final = struct_of(QUEUE_FIELDS)
+CRC_END: Final = 8  # the CRC covers everything behind itself
+PREFIX: Final = struct.Struct(">II")
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """What was certain when it was written."""
+
+    log_offset: int = 0
+    clean: bool = False
+    last_store_ms: int = 0
+    queues: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    """(topic id, queue id) to (min, max) of the entries in files."""
+
+
+def save(disk: Disk, checkpoint: Checkpoint) -> None:
+    """Replace the file; a crash leaves the old one or the new one."""
+    head = HEADER.pack(
+        MAGIC, 0, VERSION, checkpoint.clean, len(checkpoint.queues), checkpoint.log_offset, checkpoint.last_store_ms
+    )
+    body = head[CRC_END:] + b"".join(QUEUE.pack(*key, *span) for key, span in sorted(checkpoint.queues.items()))
+    write_whole(disk, PATH, PREFIX.pack(MAGIC, crc32c(body)) + body)
+
+
+def load(disk: Disk) -> Checkpoint | None:
+    """The last checkpoint; None if there is none or it is damaged (recovery then reads the whole log)."""
+    data = read_whole(disk, PATH)
+    if data is None or len(data) < HEADER.size:
+        return None
+    magic, crc, version, clean, count, log_offset, last_store_ms = HEADER.unpack_from(data)
+    if magic != MAGIC or crc32c(data[CRC_END:]) != crc:
+        return None
+    if version != VERSION:
+        raise StoreError(
+            f"{disk.describe(PATH)} has format version {version}; this program reads version {VERSION}: start a newer program"
+        )
+    queues = {
+        (topic_id, queue_id): (low, high) for topic_id, queue_id, low, high in QUEUE.iter_unpack(data[HEADER.size :])
+    }
+    if len(queues) != count:
+        return None
+    return Checkpoint(log_offset, bool(clean), last_store_ms, queues)

@@ -1,0 +1,112 @@
+"""The commit log's files as the writer sees them: strictly sequential writes, sealing of full files, syncs (CL-1 to CL-5).
+
+`write` runs on the writer thread only, `sync` on the writer or the flush thread, `close_sealed` on the flush thread only. A full disk
+(ENOSPC before or while a group is written) is undone, so the store stays usable; any other error, and any error of a sync, is final.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from evenq.errors import StoreFull
+from evenq.store.disk import Disk, File
+from evenq.store.segment import FOLDER, path_of, segment_of
+
+__all__ = ["CommitLog", "Run"]
+
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class SyncFailed(OSError):
+    """An fsync failed. Not retried, not undone."""
+
+
+class Run:
+    """Bytes for one file, one behind the other."""
+
+    __slots__ = ("parts", "position", "seals", "start")
+
+    def __init__(self, start: int, position: int) -> None:
+        self.start = start
+        self.position = position
+        self.parts: list[bytes] = []
+        self.seals = False
+        """The file is full behind these bytes."""
+
+
+class CommitLog:
+    """The newest file of the log, open for writing."""
+
+    def __init__(self, disk: Disk, segment_bytes: int, end: int) -> None:
+        self._disk = disk
+        self.segment_bytes = segment_bytes
+        self._start = -1
+        self._file: File | None = None
+        self._sealed: list[File] = []
+        self.fsyncs = 0
+        start, position = segment_of(end, segment_bytes)
+        if position:
+            self._start, self._file = start, disk.open(path_of(start))
+
+    def write(self, runs: list[Run]) -> None:
+        """Write one group. StoreFull: nothing of it is in the log. OSError: unknown, the store must stop."""
+        try:
+            for run in runs:
+                file = self._file if run.start == self._start and self._file is not None else self._open(run.start)
+                file.pwrite(run.parts, run.position)
+                if run.seals:
+                    file.truncate(self.segment_bytes)
+                    self.sync()
+        except SyncFailed:
+            raise
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self._undo(runs)
+            place = self._disk.describe(FOLDER)
+            raise StoreFull(
+                f"no space left for {place} ({error.strerror}): free space; sends resume by themselves"
+            ) from error
+
+    def sync(self) -> None:
+        """Fdatasync of the newest file; the ones before were synced when they were sealed. Never called again after an error."""
+        file = self._file
+        if file is None:
+            return
+        self.fsyncs += 1
+        try:
+            file.sync()
+        except OSError as error:
+            raise SyncFailed(error.errno, f"fsync failed: {error.strerror}") from error
+
+    def close_sealed(self) -> None:
+        """Close the files that were written full."""
+        while self._sealed:
+            self._sealed.pop().close()
+
+    def close(self) -> None:
+        self.close_sealed()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self, start: int) -> File:
+        if self._file is not None:
+            self._sealed.append(self._file)  # the flush thread may be syncing it, so it closes it
+        self._file = self._disk.open(path_of(start), create=True)
+        self._start = start
+        self._disk.sync_folder(FOLDER)
+        return self._file
+
+    def _undo(self, runs: list[Run]) -> None:
+        first = runs[0]
+        for run in runs[1:]:
+            self._disk.remove(path_of(run.start))
+        if self._start != first.start or self._file is None:
+            self._open(first.start)
+        assert self._file is not None
+        self._file.truncate(first.position)
+        self.sync()
+        if len(runs) > 1:
+            self._disk.sync_folder(FOLDER)

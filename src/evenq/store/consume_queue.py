@@ -1,0 +1,171 @@
+"""Consume queues: for each message of a queue 20 bytes that say where it is in the commit log (CL-7 to CL-12).
+
+`ConsumeQueue` belongs to the loop thread: counters, the newest entries as one bytearray, the newest messages for hot reads. Files are
+written by the flush thread from bytes handed to it (`Filing`) and read by the read pool. They are a pure function of the log: deleted,
+they are rebuilt byte for byte.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from evenq.store.disk import Disk
+from evenq.store.messages import StoredMessage
+from evenq.store.record import Field, struct_of
+
+__all__ = ["ENTRY_BYTES", "ENTRY_FIELDS", "FILE_ENTRIES", "ConsumeQueue", "Filing", "file_at", "folder_of"]
+
+FOLDER: Final = "consumequeue"
+ENTRY_FIELDS: Final = (Field("log offset", "Q"), Field("size", "I"), Field("tag hash", "q"))  # CL-8, big-endian
+ENTRY: Final[struct.Struct] = struct_of(ENTRY_FIELDS)
+ENTRY_BYTES: Final = ENTRY.size
+FILE_ENTRIES: Final = 300_000  # CL-9
+FILE_BYTES: Final = FILE_ENTRIES * ENTRY_BYTES
+TAIL_KEPT: Final = 128  # entries kept in memory behind what is in files, so that a near read needs no file
+
+
+class ConsumeQueue:
+    """One queue on the loop thread. Offsets: min <= filed <= max <= next; entries from `tail_base` on are in `tail`."""
+
+    __slots__ = (
+        "filed", "hot", "hot_base", "hot_dead", "max_offset", "min_offset", "next_offset", "queue_id", "tail", "tail_base",
+        "topic_id",
+    )  # fmt: skip
+
+    def __init__(self, topic_id: int, queue_id: int, min_offset: int = 0, max_offset: int = 0) -> None:
+        self.topic_id = topic_id
+        self.queue_id = queue_id
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        """End of what is consumable (CL-12)."""
+        self.next_offset = max_offset
+        """The next message's offset; those from max_offset on wait for the writer."""
+        self.filed = max_offset
+        """Entries before this are in files and synced."""
+        self.tail = bytearray()
+        self.tail_base = max_offset
+        self.hot: list[StoredMessage | None] = []
+        self.hot_base = max_offset
+        self.hot_dead = 0
+        """Places at the start of `hot` whose message was dropped."""
+
+    @property
+    def hot_start(self) -> int:
+        """First offset whose message is in memory."""
+        return self.hot_base + self.hot_dead
+
+    def drop_oldest(self) -> int:
+        """Let the oldest message in memory go; returns its payload bytes."""
+        dead = self.hot_dead
+        message = self.hot[dead]
+        assert message is not None
+        self.hot[dead] = None
+        self.hot_dead = dead = dead + 1
+        if dead > 32 and dead * 2 > len(self.hot):  # rarely, so that it costs O(1) a message
+            del self.hot[:dead]
+            self.hot_base += dead
+            self.hot_dead = 0
+        return len(message.head) + len(message.system)
+
+    def take_back(self) -> None:
+        """Forget the entries that were never written."""
+        del self.tail[(self.max_offset - self.tail_base) * ENTRY_BYTES :]
+        self.next_offset = self.max_offset
+
+    def entries(self, start: int, end: int) -> bytes:
+        """Copy of the entries start..end, which must be in memory."""
+        base = self.tail_base
+        return bytes(self.tail[(start - base) * ENTRY_BYTES : (end - base) * ENTRY_BYTES])
+
+    def filing(self) -> Filing | None:
+        """What the flush thread should write, if anything."""
+        if self.filed == self.max_offset:
+            return None
+        entries = self.entries(self.filed, self.max_offset)
+        return Filing(self.topic_id, self.queue_id, self.min_offset, self.filed, self.max_offset, entries)
+
+    def filed_up_to(self, offset: int) -> None:
+        """The flush thread has written the entries before `offset`; keep only a few of them in memory."""
+        self.filed = offset
+        drop = max(0, offset - TAIL_KEPT - self.tail_base)
+        del self.tail[: drop * ENTRY_BYTES]
+        self.tail_base += drop
+
+
+@dataclass(frozen=True, slots=True)
+class Filing:
+    """Entries on their way to files."""
+
+    topic_id: int
+    queue_id: int
+    min_offset: int
+    start: int
+    end: int
+    entries: bytes
+
+
+def folder_of(topic_id: int, queue_id: int) -> str:
+    """Topic, then queue (CL-7)."""
+    return f"{FOLDER}/{topic_id}/{queue_id}"
+
+
+def file_at(queue_offset: int) -> tuple[str, int]:
+    """Name of the file and position in it of one queue offset's entry (CL-10)."""
+    position = queue_offset % FILE_ENTRIES
+    return f"{(queue_offset - position) * ENTRY_BYTES:020d}", position * ENTRY_BYTES
+
+
+def spans(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """start..end cut at the ends of files."""
+    while start < end:
+        stop = min(end, start - start % FILE_ENTRIES + FILE_ENTRIES)
+        yield start, stop
+        start = stop
+
+
+def write_files(disk: Disk, filing: Filing) -> None:
+    """Write and sync entries; on the flush thread."""
+    folder = folder_of(filing.topic_id, filing.queue_id)
+    for start, stop in spans(filing.start, filing.end):
+        name, position = file_at(start)
+        fresh = position == 0
+        if fresh:
+            disk.make_folder(folder)
+        file = disk.open(f"{folder}/{name}", create=True)
+        try:
+            first = (start - filing.start) * ENTRY_BYTES
+            file.pwrite([filing.entries[first : first + (stop - start) * ENTRY_BYTES]], position)
+            file.sync()
+        finally:
+            file.close()
+        if fresh:
+            for parent in (folder, folder.rpartition("/")[0], FOLDER):
+                disk.sync_folder(parent)
+
+
+def check_files(disk: Disk, topic_id: int, queue_id: int, min_offset: int, max_offset: int) -> bool:
+    """Whether the files hold all entries min..max; cuts what they hold behind max. On recovery's thread."""
+    folder = folder_of(topic_id, queue_id)
+    names = disk.list(folder)
+    for start, stop in spans(min_offset, max_offset):
+        name, _ = file_at(start)
+        if name not in names:
+            return False
+        _, last = file_at(stop - 1)
+        file = disk.open(f"{folder}/{name}")
+        try:
+            size = file.size()
+            if size < last + ENTRY_BYTES:
+                return False
+            if stop == max_offset and size > last + ENTRY_BYTES:
+                file.truncate(last + ENTRY_BYTES)
+        finally:
+            file.close()
+    last_name = file_at(max_offset - 1)[0] if max_offset else ""
+    for name in names:
+        if name > last_name:
+            disk.remove(f"{folder}/{name}")
+    return True

@@ -1,0 +1,230 @@
+"""The only file of the project that opens files: the Protocol `Disk`, and the real one.
+
+Paths are relative to the data folder, with `/`. `pwrite` writes everything or raises OSError (some bytes may then be written). Nothing
+here retries: an fsync that failed once says nothing when called again. The kinds in memory are in `memory_disk` and `fault_disk`.
+Handles may be used by several threads at a time; `close` must not race with use (the callers' rule).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+__all__ = ["Disk", "File", "RealDisk", "Usage", "read_whole", "write_whole"]
+
+IOV_MAX: Final = 1024  # Linux: buffers in one writev
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Room on the disk, bytes."""
+
+    total: int
+    free: int
+
+
+class File(Protocol):
+    """An open file, read and written at absolute places."""
+
+    def pwrite(self, parts: Sequence[bytes], offset: int) -> None:
+        """Write all parts one behind the other. OSError means that an unknown part of them was written."""
+        ...
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+        ...
+
+    def sync(self) -> None:
+        """Fdatasync. After an OSError the content of the disk is unknown."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A data folder."""
+
+    blocks: bool
+    """True if calls may wait for a device, so that they belong on threads."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and writing; FileNotFoundError unless `create`."""
+        ...
+
+    def list(self, path: str) -> list[str]:
+        """Sorted names in a folder; empty if there is none."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Replace `new`. Durable after `sync_folder`."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with all in it; nothing happens if it is not there."""
+        ...
+
+    def make_folder(self, path: str) -> None:
+        """With its parents."""
+        ...
+
+    def sync_folder(self, path: str) -> None:
+        """Make creations, renames and removals in this folder durable."""
+        ...
+
+    def usage(self) -> Usage: ...
+
+    def lock(self) -> None:
+        """Become the folder's one owner. BlockingIOError (its text: the owner's pid) if another process is."""
+        ...
+
+    def unlock(self) -> None: ...
+
+    def describe(self, path: str) -> str:
+        """How to name a path to people."""
+        ...
+
+
+class RealFile:
+    """A file descriptor."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def pwrite(self, parts: Sequence[bytes], offset: int) -> None:
+        for first in range(0, len(parts), IOV_MAX):
+            group = parts[first : first + IOV_MAX]
+            want = sum(map(len, group))
+            done = os.pwritev(self._descriptor, group, offset)
+            while done < want:  # a short write: the next call says why, or goes on
+                rest = b"".join(group)[done:]
+                done += os.pwrite(self._descriptor, rest, offset + done)
+            offset += want
+
+    def pread(self, size: int, offset: int) -> bytes:
+        data = os.pread(self._descriptor, size, offset)
+        while len(data) < size:
+            more = os.pread(self._descriptor, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class RealDisk:
+    """A folder of the machine's file system. Creating it makes the folder."""
+
+    blocks = True
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._lock = -1
+        root.mkdir(parents=True, exist_ok=True)
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return RealFile(os.open(self.root / path, flags, 0o640))
+
+    def list(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self.root / path))
+        except FileNotFoundError:
+            return []
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(self.root / old, self.root / new)
+
+    def remove(self, path: str) -> None:
+        target = self.root / path
+        if target.is_dir() and not target.is_symlink():
+            for name in os.listdir(target):
+                self.remove(f"{path}/{name}")
+            target.rmdir()
+        else:
+            target.unlink(missing_ok=True)
+
+    def make_folder(self, path: str) -> None:
+        (self.root / path).mkdir(parents=True, exist_ok=True)
+
+    def sync_folder(self, path: str) -> None:
+        descriptor = os.open(self.root / path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def usage(self) -> Usage:
+        found = os.statvfs(self.root)
+        return Usage(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+
+    def lock(self) -> None:
+        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+            os.close(descriptor)
+            raise BlockingIOError(owner) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._lock = descriptor
+
+    def unlock(self) -> None:
+        if self._lock >= 0:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._lock, 0)
+            os.close(self._lock)
+            self._lock = -1
+
+    def describe(self, path: str) -> str:
+        return str(self.root / path) if path else str(self.root)
+
+
+def read_whole(disk: Disk, path: str) -> bytes | None:
+    """All bytes of a small file; None if it is not there."""
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+def write_whole(disk: Disk, path: str, data: bytes) -> None:
+    """Replace a small file so that a crash leaves the old one or the new one: beside, synced, renamed."""
+    beside = f"{path}.new"
+    file = disk.open(beside, create=True)
+    try:
+        file.truncate(0)
+        file.pwrite([data], 0)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(beside, path)
+    disk.sync_folder(path.rpartition("/")[0])

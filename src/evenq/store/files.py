@@ -1,0 +1,75 @@
+"""Files open for reading, at most so many: the least recently used one is closed first.
+
+Shared by the threads of the read pool behind one lock. A file in use is never closed: it is only forgotten, and closed by its last user.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from evenq.store.disk import Disk, File
+
+__all__ = ["ReadFiles"]
+
+
+class _Opened:
+    __slots__ = ("file", "kept", "users")
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.users = 0
+        self.kept = True
+
+
+class ReadFiles:
+    """A bounded table of open files by path."""
+
+    def __init__(self, disk: Disk, files_max: int) -> None:
+        self._disk = disk
+        self._files_max = files_max
+        self._lock = threading.Lock()
+        self._opened: OrderedDict[str, _Opened] = OrderedDict()
+
+    @contextmanager
+    def using(self, path: str) -> Iterator[File]:
+        """The open file, which stays open for the length of the block."""
+        opened = self._take(path)
+        try:
+            yield opened.file
+        finally:
+            with self._lock:
+                opened.users -= 1
+                over = not opened.kept and opened.users == 0
+            if over:
+                opened.file.close()
+
+    def close(self) -> None:
+        """Close all. Nobody may read any more."""
+        with self._lock:
+            for opened in self._opened.values():
+                opened.file.close()
+            self._opened.clear()
+
+    def __len__(self) -> int:
+        return len(self._opened)
+
+    def _take(self, path: str) -> _Opened:
+        closing: list[_Opened] = []
+        with self._lock:
+            opened = self._opened.get(path)
+            if opened is None:
+                opened = self._opened[path] = _Opened(self._disk.open(path))
+                while len(self._opened) > self._files_max:
+                    _, oldest = self._opened.popitem(last=False)
+                    oldest.kept = False
+                    if oldest.users == 0:
+                        closing.append(oldest)
+            else:
+                self._opened.move_to_end(path)
+            opened.users += 1
+        for oldest in closing:
+            oldest.file.close()
+        return opened

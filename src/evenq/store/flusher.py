@@ -1,0 +1,207 @@
+"""Keeps the disk up with the log, off the append path: syncs (ASYNC mode), files consume queue entries, moves the checkpoint, watches space.
+
+Runs as one task on the loop; what blocks runs on the flush thread, one job at a time. A failed sync is never tried again: it poisons the
+store. A full disk while derived files are written only puts the checkpoint off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from evenq.errors import StoreFull, StorePoisoned
+from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import spawn
+from evenq.store import checkpoint as checkpoint_file
+from evenq.store import consume_queue
+from evenq.store.appender import Appender
+from evenq.store.checkpoint import Checkpoint
+from evenq.store.commit_log import FULL, CommitLog
+from evenq.store.consume_queue import ConsumeQueue, Filing
+from evenq.store.disk import Disk, Usage
+from evenq.store.jobs import Jobs
+from evenq.store.options import FlushMode, StoreOptions
+
+__all__ = ["Flusher"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """One checkpoint: everything of it was taken from the loop at one moment."""
+
+    log_offset: int
+    last_store_ms: int
+    queues: list[ConsumeQueue]
+    filings: list[Filing]
+    clean: bool
+
+
+class Flusher:
+    """Periodic duties of one store."""
+
+    def __init__(
+        self,
+        appender: Appender,
+        commit_log: CommitLog,
+        disk: Disk,
+        options: StoreOptions,
+        *,
+        clock: Clock,
+        jobs: Jobs,
+        queues: dict[tuple[int, int], ConsumeQueue],
+        filed: dict[tuple[int, int], tuple[int, int]],
+    ) -> None:
+        self._queues = queues
+        self._appender = appender
+        self._log = commit_log
+        self._disk = disk
+        self._options = options
+        self._clock = clock
+        self._jobs = jobs
+        self._filed = filed
+        """What the files hold; owned by the flush thread once the store is open."""
+        self._asynchronous = options.flush is FlushMode.ASYNC
+        self._checkpoint_lock = asyncio.Lock()
+        self._checkpoint_ms = clock.monotonic_ms()
+        self._task: asyncio.Task[None] | None = None
+        self._early: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = spawn(self._run(), name="store-flusher")
+
+    async def stop(self) -> None:
+        """End the task; a job that runs is waited for."""
+        for task in (self._task, self._early):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        self._task = self._early = None
+
+    def grown(self) -> None:
+        """The log grew: start a sync or a checkpoint early if there is much to do. Cheap; called for each group."""
+        appender = self._appender
+        if self._early is not None and not self._early.done():
+            return
+        if appender.unfiled >= self._options.checkpoint_entries:
+            self._early = spawn(self._quietly(self.checkpoint), name="store-checkpoint")
+        elif self._asynchronous and appender.stats.log_end - appender.synced_end >= self._options.flush_bytes:
+            self._early = spawn(self._quietly(self.sync), name="store-sync")
+
+    async def tick(self) -> None:
+        """One round of the duties that time brings."""
+        now_ms = self._clock.monotonic_ms()
+        due = now_ms - self._checkpoint_ms >= self._options.checkpoint_interval_ms
+        if due and self._appender.unfiled:
+            await self.checkpoint()
+        elif self._asynchronous:
+            await self.sync()
+        await self.watch_space()
+
+    async def sync(self) -> None:
+        """Return when everything that is consumable now is on disk. Raises StorePoisoned."""
+        appender = self._appender
+        target = appender.stats.log_end
+        if target > appender.synced_end:
+            await self._blocking(self._sync_log)
+            self._synced(target)
+
+    async def checkpoint(self, *, clean: bool = False) -> None:
+        """File all entries and move the checkpoint to here. Raises StorePoisoned."""
+        async with self._checkpoint_lock:
+            self._checkpoint_ms = self._clock.monotonic_ms()
+            appender = self._appender
+            queues = list(appender.dirty)
+            appender.dirty.clear()
+            filings = [filing for filing in map(ConsumeQueue.filing, queues) if filing is not None]
+            work = _Work(appender.stats.log_end, appender.last_store_ms, queues, filings, clean)
+            written = await self._blocking(lambda: self._write(work))
+            self._synced(work.log_offset)
+            if not written:
+                appender.dirty.update(dict.fromkeys(queues))
+                return
+            for filing in filings:
+                self._queues[filing.topic_id, filing.queue_id].filed_up_to(filing.end)
+                appender.unfiled -= filing.end - filing.start
+
+    async def watch_space(self) -> None:
+        """Refuse messages before the disk is full, and take them again when there is space (StoreFull)."""
+        usage = await self._blocking(self._disk.usage)
+        reason = self._short_of(usage)
+        if reason and self._appender.full is None:
+            log.warning("refusing messages", extra={"reason": reason})
+        self._appender.full = StoreFull(reason) if reason else None
+
+    def _short_of(self, usage: Usage) -> str:
+        used = 1 - usage.free / usage.total if usage.total else 0.0
+        place = self._disk.describe("")
+        if used >= self._options.disk_used_max_ratio:
+            return (
+                f"the disk of {place} is {used:.1%} full, messages are refused from {self._options.disk_used_max_ratio:.1%}: "
+                "free space or raise disk_used_max_ratio"
+            )
+        if self._disk.blocks and usage.free < self._options.disk_free_min_bytes:
+            return (
+                f"the disk of {place} has {usage.free} bytes free, messages are refused under "
+                f"{self._options.disk_free_min_bytes}: free space"
+            )
+        return ""
+
+    # -- on the flush thread ------------------------------------------------------------------------------------------
+
+    def _sync_log(self) -> None:
+        self._log.sync()
+        self._log.close_sealed()
+
+    def _write(self, work: _Work) -> bool:
+        """The order is the promise: log, then entries, then the checkpoint that vouches for both."""
+        self._sync_log()
+        try:
+            for filing in work.filings:
+                consume_queue.write_files(self._disk, filing)
+                self._filed[filing.topic_id, filing.queue_id] = (filing.min_offset, filing.end)
+            checkpoint_file.save(self._disk, Checkpoint(work.log_offset, work.clean, work.last_store_ms, self._filed))
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            log.warning("no space for a checkpoint; trying again later", extra={"error": str(error)})
+            return False
+        return True
+
+    # -- on the loop --------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while self._appender.failure is None:
+            await self._clock.sleep_ms(self._options.flush_interval_ms)
+            await self._quietly(self.tick)
+
+    async def _quietly(self, duty: Callable[[], Awaitable[None]]) -> None:
+        """A poisoned store has told its senders; nobody waits for this task."""
+        with contextlib.suppress(StorePoisoned):
+            await duty()
+
+    async def _blocking(self, job: Callable[[], T]) -> T:
+        """Run on the flush thread; any error there poisons the store."""
+        if self._appender.failure is not None:
+            raise self._appender.failure
+        try:
+            return await self._jobs.run(job)
+        except OSError as error:
+            self._appender.poison(f"the disk of {self._disk.describe('')} failed: {error}")
+        except Exception as error:  # a mistake of ours must be seen, not end the duties in silence
+            log.exception("the store's flusher failed")
+            self._appender.poison(f"the flusher failed: {error!r}")
+        assert self._appender.failure is not None
+        raise self._appender.failure
+
+    def _synced(self, log_offset: int) -> None:
+        appender = self._appender
+        if log_offset > appender.synced_end:
+            appender.synced_end = appender.stats.log_synced = log_offset

@@ -1,0 +1,32 @@
+"""Where blocking calls run: a small pool of threads, or inline for a disk that never blocks.
+
+Inline, a job is done when `run` returns for the first time, so a simulation on one thread gives the same history twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+__all__ = ["Jobs"]
+
+T = TypeVar("T")
+
+
+class Jobs:
+    """At most `threads` jobs at a time, in order of their coming."""
+
+    def __init__(self, *, threads: int, name: str, threaded: bool) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name) if threaded else None
+
+    async def run(self, job: Callable[[], T]) -> T:
+        if self._pool is None:
+            return job()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, job)
+
+    def close(self) -> None:
+        """Wait for what runs and end the threads."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)

@@ -1,0 +1,82 @@
+"""Whose folder it is: one process at a time, one broker name for ever.
+
+The lock is the operating system's (it ends with the process, so nothing stale is left); the file holds the owner's pid for people. The
+identity file is written once, when the folder is made.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass
+from typing import Final
+
+from evenq.errors import StoreCorrupted, StoreError, StoreLocked
+from evenq.store import segment
+from evenq.store.disk import Disk, read_whole, write_whole
+
+__all__ = ["Identity", "acquire", "identify"]
+
+PATH: Final = "identity"
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a data folder is."""
+
+    broker_name: str
+    store_id: str
+    """Random 128 bits in hexadecimal, made with the folder: a copy or a new folder is told apart by it."""
+    segment_bytes: int
+
+
+def acquire(disk: Disk) -> None:
+    """Become the owner. Raises StoreLocked if another process is, StoreError if the folder cannot be written."""
+    try:
+        disk.lock()
+    except BlockingIOError as error:
+        raise StoreLocked(
+            f"the data folder {disk.describe('')} is in use by process {error.args[0] if error.args else '?'}: "
+            "stop that broker, or give this one its own --data folder"
+        ) from error
+    except OSError as error:
+        raise StoreError(
+            f"the data folder {disk.describe('')} cannot be written ({error.strerror}): check its owner, mode and mount"
+        ) from error
+
+
+def identify(disk: Disk, *, broker_name: str, segment_bytes: int) -> Identity:
+    """Read the folder's identity, or make it in a new folder. Raises StoreError if the folder is another broker's."""
+    data = read_whole(disk, PATH)
+    if data is None:
+        if disk.list(segment.FOLDER):
+            raise StoreCorrupted(
+                f"{disk.describe(PATH)} is missing beside a commit log: restore it, or start with an empty folder"
+            )
+        identity = Identity(broker_name, secrets.token_hex(16), segment_bytes)
+        text = {
+            "format": FORMAT, "broker_name": broker_name, "store_id": identity.store_id, "segment_bytes": segment_bytes,
+        }  # fmt: skip
+        write_whole(disk, PATH, json.dumps(text, indent=1).encode())
+        return identity
+    identity = _parse(disk, data)
+    if identity.broker_name != broker_name:
+        raise StoreError(
+            f"the data folder {disk.describe('')} belongs to broker {identity.broker_name!r}, this one is {broker_name!r}: "
+            "use the same name or another folder"
+        )
+    return identity
+
+
+def _parse(disk: Disk, data: bytes) -> Identity:
+    try:
+        text = json.loads(data)
+        version = text["format"]
+        if version == FORMAT:
+            return Identity(str(text["broker_name"]), str(text["store_id"]), int(text["segment_bytes"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreCorrupted(f"{disk.describe(PATH)} does not parse ({error}): restore it from a copy") from error
+    raise StoreError(
+        f"the data folder {disk.describe('')} has format {version}; this program reads format {FORMAT}: start a newer program"
+    )

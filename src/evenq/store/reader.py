@@ -1,0 +1,196 @@
+"""Reads: synchronously from memory, else consume queue entries and frames by pread on the read pool (CL-11).
+
+`hot` runs on the loop thread. A cold read takes from the loop a copy of what is only in memory (`Entries`) and then touches files only, so
+threads share nothing with the loop but the table of open files. A frame that does not fit its entry fails that read, loudly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from evenq.errors import StoreCorrupted
+from evenq.store.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue, file_at, folder_of, spans
+from evenq.store.disk import Disk
+from evenq.store.files import ReadFiles
+from evenq.store.messages import ReadResult, StoredMessage
+from evenq.store.record import HEADER_BYTES, frame_at, message_of
+from evenq.store.segment import path_of, segment_of
+
+__all__ = ["Entries", "Reader", "hot"]
+
+SCAN_MAX: Final = 4_096  # entries that one read looks at under a tag filter; next_offset says where to go on
+SPAN_WASTE: Final = 2  # one pread for neighbouring frames while at most this many times their bytes are read
+SPAN_MAX: Final = 8 << 20
+
+TagHashes = frozenset[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """What a thread needs to know about one queue: its range, and a copy of the entries that are in memory only."""
+
+    topic_id: int
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    tail_base: int
+    tail: bytes
+
+    @classmethod
+    def of(cls, queue: ConsumeQueue, start: int, end: int) -> Entries:
+        """On the loop thread: copy the part of start..end that is in memory."""
+        tail_base = max(queue.tail_base, start)
+        tail = queue.entries(tail_base, end) if tail_base < end else b""
+        return cls(queue.topic_id, queue.queue_id, queue.min_offset, queue.max_offset, tail_base, tail)
+
+
+def hot(queue: ConsumeQueue, start: int, *, count_max: int, bytes_max: int, tag_hashes: TagHashes) -> ReadResult | None:
+    """Messages from memory; None if the disk is needed. At least one message is returned even if it is over `bytes_max`."""
+    max_offset = queue.max_offset
+    start = max(start, queue.min_offset)
+    if start >= max_offset:
+        return ReadResult([], start, queue.min_offset, max_offset)
+    first = start - queue.hot_base
+    if first < queue.hot_dead:
+        return None
+    found: list[StoredMessage] = []
+    space = bytes_max
+    if tag_hashes is None:
+        for message in queue.hot[first : first + min(count_max, max_offset - start)]:
+            assert message is not None
+            space -= len(message.head) + len(message.system)
+            if space < 0 and found:
+                break
+            found.append(message)
+        return ReadResult(found, start + len(found), queue.min_offset, max_offset)
+    end = start
+    for message in queue.hot[first : first + min(SCAN_MAX, max_offset - start)]:
+        assert message is not None
+        if len(found) >= count_max:
+            break
+        if message.tag_hash in tag_hashes:
+            space -= len(message.head) + len(message.system)
+            if space < 0 and found:
+                break
+            found.append(message)
+        end += 1
+    return ReadResult(found, end, queue.min_offset, max_offset)
+
+
+class Reader:
+    """Reads from files, on any thread."""
+
+    def __init__(self, disk: Disk, files: ReadFiles, segment_bytes: int) -> None:
+        self._disk = disk
+        self._files = files
+        self._segment_bytes = segment_bytes
+
+    def read(
+        self, entries: Entries, start: int, *, count_max: int, bytes_max: int, tag_hashes: TagHashes
+    ) -> ReadResult:
+        """The same as `hot`, from files."""
+        look = count_max if tag_hashes is None else SCAN_MAX
+        wanted: list[tuple[int, int, int]] = []  # queue offset, log offset, size
+        space = bytes_max
+        end = start
+        for log_offset, size, tag_hash in self._entries(entries, start, min(entries.max_offset, start + look)):
+            if len(wanted) >= count_max:
+                break
+            if tag_hashes is None or tag_hash in tag_hashes:
+                space -= size - HEADER_BYTES
+                if space < 0 and wanted:
+                    break
+                wanted.append((end, log_offset, size))
+            end += 1
+        return ReadResult(self._messages(entries, wanted), end, entries.min_offset, entries.max_offset)
+
+    def read_at(self, entries: Entries, offsets: Sequence[int]) -> list[StoredMessage]:
+        """Exactly these offsets, in the order given; all must be in the queue's range."""
+        wanted = []
+        for offset in offsets:
+            ((log_offset, size, _),) = self._entries(entries, offset, offset + 1)
+            wanted.append((offset, log_offset, size))
+        return self._messages(entries, wanted)
+
+    def offset_at(self, entries: Entries, timestamp_ms: int) -> int:
+        """First offset stored at `timestamp_ms` or later; the queue's end if none is. Store times never fall."""
+        low, high = entries.min_offset, entries.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            if self.read_at(entries, [middle])[0].store_ms < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _entries(self, entries: Entries, start: int, end: int) -> list[tuple[int, int, int]]:
+        found: list[tuple[int, int, int]] = []
+        folder = folder_of(entries.topic_id, entries.queue_id)
+        for first, stop in spans(start, min(end, entries.tail_base)):
+            name, position = file_at(first)
+            size = (stop - first) * ENTRY_BYTES
+            with self._files.using(f"{folder}/{name}") as file:
+                data = file.pread(size, position)
+            if len(data) != size:
+                self._corrupted(f"{folder}/{name}", f"ends before queue offset {stop}")
+            found.extend(ENTRY.iter_unpack(data))
+        low = max(start, entries.tail_base) - entries.tail_base
+        high = end - entries.tail_base
+        if high > low:
+            found.extend(ENTRY.iter_unpack(entries.tail[low * ENTRY_BYTES : high * ENTRY_BYTES]))
+        return found
+
+    def _messages(self, entries: Entries, wanted: list[tuple[int, int, int]]) -> list[StoredMessage]:
+        found: list[StoredMessage] = []
+        first = 0
+        while first < len(wanted):
+            stop = self._span_end(wanted, first)
+            log_offset = wanted[first][1]
+            start, position = segment_of(log_offset, self._segment_bytes)
+            _, last_offset, last_size = wanted[stop - 1]
+            with self._files.using(path_of(start)) as file:
+                data = memoryview(file.pread(last_offset + last_size - log_offset, position))
+            for queue_offset, place, _ in wanted[first:stop]:
+                found.append(self._message(entries, data, place - log_offset, place, queue_offset))
+            first = stop
+        return found
+
+    def _span_end(self, wanted: list[tuple[int, int, int]], first: int) -> int:
+        """How many entries from `first` on are worth one pread: near each other, in one file."""
+        base = wanted[first][1]
+        limit = segment_of(base, self._segment_bytes)[0] + self._segment_bytes
+        useful = wanted[first][2]
+        stop = first + 1
+        while stop < len(wanted):
+            _, log_offset, size = wanted[stop]
+            span = log_offset + size - base
+            if not base < log_offset < limit or span > min(SPAN_MAX, SPAN_WASTE * (useful + size) + 65_536):
+                break
+            useful += size
+            stop += 1
+        return stop
+
+    def _message(
+        self, entries: Entries, data: memoryview, position: int, log_offset: int, queue_offset: int
+    ) -> StoredMessage:
+        frame = frame_at(data, position, log_offset)
+        if (
+            frame is None
+            or frame.topic_id != entries.topic_id
+            or frame.queue_id != entries.queue_id
+            or frame.queue_offset != queue_offset
+        ):
+            path = path_of(segment_of(log_offset, self._segment_bytes)[0])
+            self._corrupted(
+                path, f"holds no message {queue_offset} of queue {entries.queue_id} at log offset {log_offset}"
+            )
+            raise AssertionError
+        return message_of(frame)
+
+    def _corrupted(self, path: str, what: str) -> None:
+        raise StoreCorrupted(
+            f"{self._disk.describe(path)} {what}: stop the broker and delete its consumequeue folder to rebuild it from the "
+            "log; if it fails again, restore the log from a copy"
+        )

@@ -1,0 +1,160 @@
+"""The byte table of a commit-log frame, shared by the writer, the reader and recovery; `docs/internals/data_files.md` shows it.
+
+A frame is a fixed header and two payloads. All numbers are big-endian. The CRC32C covers everything behind itself, so a frame whose CRC
+fits is whole. `synced offset` says up to where the log was on disk when the frame was made: a hole before it is corruption, a hole
+behind it may be what a power loss left (see `recovery`).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from evenq.errors import StoreCorrupted, StoreError
+from evenq.store.messages import StoredMessage
+
+__all__ = ["FRAME_FIELDS", "HEADER_BYTES", "Field", "Frame", "frame_at", "message_of", "pack", "pack_padding"]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One line of a byte table: name and `struct` letter."""
+
+    name: str
+    letter: str
+
+    @property
+    def size(self) -> int:
+        return struct.calcsize(">" + self.letter)
+
+
+def struct_of(fields: tuple[Field, ...]) -> struct.Struct:
+    """The packer of a byte table."""
+    return struct.Struct(">" + "".join(field.letter for field in fields))
+
+
+FRAME_FIELDS: Final = (
+    Field("total size", "I"),
+    Field("magic", "I"),
+    Field("crc32c", "I"),
+    Field("version", "B"),
+    Field("kind", "B"),
+    Field("flags", "H"),
+    Field("epoch", "Q"),
+    Field("topic id", "I"),
+    Field("queue id", "I"),
+    Field("queue offset", "Q"),
+    Field("log offset", "Q"),
+    Field("synced offset", "Q"),
+    Field("store ms", "q"),
+    Field("born ms", "q"),
+    Field("tag hash", "q"),
+    Field("head length", "I"),
+    Field("system length", "I"),
+)
+MAGIC: Final = 0x45764C31  # "EvL1"
+VERSION: Final = 1
+MESSAGE: Final = 1
+STATE: Final = 2
+PADDING: Final = 3  # fills the rest of a segment; its total size is that rest, its CRC covers the header only
+FLAG_MORE: Final = 1  # the next record belongs to the same append call: both or neither
+
+HEADER: Final = struct_of(FRAME_FIELDS)
+HEADER_BYTES: Final = HEADER.size
+PREFIX: Final = struct.Struct(">III")
+PREFIX_BYTES: Final = PREFIX.size
+REST: Final = struct_of(FRAME_FIELDS[3:])
+MAGIC_BYTES: Final = MAGIC.to_bytes(4, "big")
+_SIZE_AND_MAGIC: Final = struct.Struct(">II")
+
+
+class Frame:
+    """A frame that was read and whose CRC fits."""
+
+    __slots__ = (
+        "born_ms", "epoch", "flags", "head", "kind", "log_offset", "queue_id", "queue_offset", "size", "store_ms",
+        "synced_offset", "system", "tag_hash", "topic_id",
+    )  # fmt: skip
+
+    def __init__(self, header: tuple[int, ...], head: bytes, system: bytes) -> None:
+        (self.size, _, _, _, self.kind, self.flags, self.epoch, self.topic_id, self.queue_id, self.queue_offset,
+         self.log_offset, self.synced_offset, self.store_ms, self.born_ms, self.tag_hash, _, _) = header  # fmt: skip
+        self.head = head
+        self.system = system
+
+
+def pack(
+    *, kind: int, flags: int, epoch: int, topic_id: int, queue_id: int, queue_offset: int, log_offset: int,
+    synced_offset: int, store_ms: int, born_ms: int, tag_hash: int, head: bytes, system: bytes,
+) -> bytes:  # fmt: skip
+    """One whole frame. The append path does the same in place, without this call's cost."""
+    rest = REST.pack(
+        VERSION, kind, flags, epoch, topic_id, queue_id, queue_offset, log_offset, synced_offset, store_ms, born_ms, tag_hash,
+        len(head), len(system),
+    )  # fmt: skip
+    body = b"".join((rest, head, system))
+    return PREFIX.pack(PREFIX_BYTES + len(body), MAGIC, crc32c(body)) + body
+
+
+def pack_padding(log_offset: int, rest_bytes: int, *, epoch: int, synced_offset: int, store_ms: int) -> bytes:
+    """What ends a segment: a padding header, or zeros where not even that fits."""
+    if rest_bytes < HEADER_BYTES:
+        return bytes(rest_bytes)
+    rest = REST.pack(VERSION, PADDING, 0, epoch, 0, 0, 0, log_offset, synced_offset, store_ms, 0, 0, 0, 0)
+    return PREFIX.pack(rest_bytes, MAGIC, crc32c(rest)) + rest
+
+
+def frame_at(data: bytes | memoryview, position: int, log_offset: int) -> Frame | None:
+    """The frame that starts at `position` of `data` and should carry `log_offset`; None if none does or it is cut short.
+
+    Raises StoreError for a whole frame of a version this program does not know.
+    """
+    if len(data) - position < HEADER_BYTES:
+        return None
+    header = HEADER.unpack_from(data, position)
+    size, magic, crc, version, kind = header[:5]
+    if magic != MAGIC or size < HEADER_BYTES or header[10] != log_offset:
+        return None
+    if kind == PADDING:
+        end = position + HEADER_BYTES
+    else:
+        end = position + size
+        if end > len(data):
+            return None
+    if crc32c(data[position + PREFIX_BYTES : end]) != crc:
+        return None
+    if version != VERSION:
+        raise StoreError(
+            f"the record at log offset {log_offset} has format version {version}; this program reads version {VERSION}: "
+            "start a newer program on this folder"
+        )
+    head_length, system_length = header[15:]
+    if kind == PADDING:
+        return Frame(header, b"", b"")
+    if HEADER_BYTES + head_length + system_length != size:
+        return None
+    body = position + HEADER_BYTES
+    return Frame(header, bytes(data[body : body + head_length]), bytes(data[body + head_length : end]))
+
+
+def size_at(data: bytes | memoryview, position: int) -> int:
+    """Total size that the frame at `position` claims; 0 if no frame header can start there."""
+    if len(data) - position < HEADER_BYTES:
+        return 0
+    size, magic = _SIZE_AND_MAGIC.unpack_from(data, position)
+    return size if magic == MAGIC and size >= HEADER_BYTES else 0
+
+
+def message_of(frame: Frame) -> StoredMessage:
+    """The message that a frame of kind MESSAGE holds. Raises StoreCorrupted for another kind."""
+    if frame.kind != MESSAGE:
+        raise StoreCorrupted(
+            f"the record at log offset {frame.log_offset} is of kind {frame.kind}, a message is {MESSAGE}"
+        )
+    return StoredMessage(
+        frame.topic_id, frame.queue_id, frame.queue_offset, frame.log_offset, frame.born_ms, frame.store_ms, frame.tag_hash,
+        frame.head, frame.system,
+    )  # fmt: skip

@@ -1,0 +1,270 @@
+"""What a store does when it opens: read the log from the last sure place, check every frame, cut a torn tail, refuse damage.
+
+A hole at p is damage if anything says that the log was synced beyond p: the checkpoint, or a whole frame behind p whose `synced offset` is
+over p. Else the bytes behind p were never confirmed to be on disk (a power loss writes them in any order): they are cut. The records of one append
+call come back all or not at all. `steps` yields between pieces, so that the loop stays alive and state records reach their owner on it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterator
+from typing import Final
+
+from evenq.errors import StoreCorrupted
+from evenq.store import consume_queue, segment
+from evenq.store.checkpoint import Checkpoint
+from evenq.store.consume_queue import ENTRY, ConsumeQueue
+from evenq.store.disk import Disk, File
+from evenq.store.record import FLAG_MORE, HEADER_BYTES, MAGIC_BYTES, MESSAGE, PADDING, STATE, Frame, frame_at, size_at
+
+__all__ = ["Recovery"]
+
+log = logging.getLogger(__name__)
+
+PIECE_BYTES: Final = 4 << 20
+SEARCH_BYTES: Final = 256 << 10  # at a time, when looking for whole frames behind a hole
+MAGIC_PLACE: Final = 4  # bytes from a frame's start to its magic
+FILING_ENTRIES: Final = 500_000  # rebuilt entries kept in memory before they go to files
+
+State = tuple[int, bytes]
+
+
+class Recovery:
+    """One pass over the log. Results are attributes, valid when `steps` is over."""
+
+    def __init__(self, disk: Disk, segment_bytes: int, checkpoint: Checkpoint | None) -> None:
+        self._disk = disk
+        self._segment_bytes = segment_bytes
+        self._starts = segment.starts(disk, segment_bytes)
+        self.log_start = self._starts[0] if self._starts else 0
+        self.checkpoint = checkpoint or Checkpoint()
+        self.queues: dict[tuple[int, int], ConsumeQueue] = {}
+        self.log_end = self.log_start
+        self.last_store_ms = self.checkpoint.last_store_ms
+        self.records = 0
+        self.cut_bytes = 0
+        self.rebuilt = False
+        """True if the consume queues came from the whole log."""
+        self._entries_from = self.log_start
+        self._states_from = 0
+        self._group: list[Frame] = []
+        self._unfiled = 0
+
+    def steps(self, states_from: int) -> Generator[list[State], None, None]:
+        """Recover; yields state records at `states_from` or behind it, in log order. Blocks on the disk between yields."""
+        self._states_from = states_from
+        self._open_queues()
+        position = min(self._entries_from, max(states_from, self.log_start))
+        if position > self._end_of_files():
+            self._lost(self._end_of_files())
+        while True:
+            start, _ = segment.segment_of(position, self._segment_bytes)
+            if start not in self._starts:
+                break  # the last file is full to its end, or there is none
+            file = self._disk.open(segment.path_of(start))
+            try:
+                ended = yield from self._scan(file, start, position)
+            finally:
+                file.close()
+            position = self.log_end
+            if ended:
+                break
+        if self._group:
+            self.log_end = self._group[0].log_offset
+            self._group.clear()
+        self._check_end()
+
+    def file_entries(self) -> None:
+        """Write all rebuilt entries to their files."""
+        for queue in self.queues.values():
+            filing = queue.filing()
+            if filing is not None:
+                consume_queue.write_files(self._disk, filing)
+                queue.filed_up_to(filing.end)
+        self._unfiled = 0
+
+    # -- the consume queues' files ------------------------------------------------------------------------------------
+
+    def _open_queues(self) -> None:
+        """Take what the checkpoint vouches for; if a file lacks anything, rebuild all of them from the log."""
+        known = self.checkpoint.queues
+        whole = self.checkpoint.log_offset > 0 and all(
+            consume_queue.check_files(self._disk, *key, *span) for key, span in known.items()
+        )
+        if whole:
+            self._entries_from = self.checkpoint.log_offset
+            self.queues = {key: ConsumeQueue(*key, *span) for key, span in known.items()}
+            self._remove_unknown_queues()
+        else:
+            self.rebuilt = bool(self._starts)
+            if self.rebuilt:
+                log.warning("rebuilding the consume queues from the whole log", extra={"log_start": self.log_start})
+            self._disk.remove(consume_queue.FOLDER)
+            self._disk.make_folder(consume_queue.FOLDER)
+
+    def _remove_unknown_queues(self) -> None:
+        for topic in self._disk.list(consume_queue.FOLDER):
+            for queue in self._disk.list(f"{consume_queue.FOLDER}/{topic}"):
+                if not (topic.isdecimal() and queue.isdecimal() and (int(topic), int(queue)) in self.queues):
+                    self._disk.remove(f"{consume_queue.FOLDER}/{topic}/{queue}")
+
+    # -- the log ------------------------------------------------------------------------------------------------------
+
+    def _scan(self, file: File, start: int, position: int) -> Generator[list[State], None, bool]:
+        """Take the frames of one file from `position` on. True if the log ends in it."""
+        file_end = start + min(file.size(), self._segment_bytes)
+        segment_end = start + self._segment_bytes
+        piece_bytes = PIECE_BYTES
+        while segment_end - position >= HEADER_BYTES:
+            data = memoryview(file.pread(min(piece_bytes, file_end - position), position - start))
+            taken, states, sealed = self._take(data, position)
+            if states:
+                yield states
+            if self._unfiled >= FILING_ENTRIES:
+                self.file_entries()
+            position += taken
+            self.log_end = position
+            if sealed:
+                break
+            if taken:
+                piece_bytes = PIECE_BYTES
+                continue
+            claimed = size_at(data, 0)
+            if len(data) < claimed <= file_end - position:
+                piece_bytes = claimed  # one frame larger than a piece
+                continue
+            return True
+        self.log_end = segment_end
+        return False
+
+    def _take(self, data: memoryview, base: int) -> tuple[int, list[State], bool]:
+        """Frames from the start of `data`: bytes taken, state records, and whether padding ends the file."""
+        position = 0
+        states: list[State] = []
+        while True:
+            frame = frame_at(data, position, base + position)
+            if frame is None:
+                return position, states, False
+            if frame.kind == PADDING:
+                return position, states, True
+            position += frame.size
+            if self._group or frame.flags & FLAG_MORE:
+                self._group.append(frame)
+                if not frame.flags & FLAG_MORE:
+                    for member in self._group:
+                        self._apply(member, states)
+                    self._group.clear()
+            else:
+                self._apply(frame, states)
+
+    def _apply(self, frame: Frame, states: list[State]) -> None:
+        self.records += 1
+        self.last_store_ms = max(self.last_store_ms, frame.store_ms)
+        log_offset = frame.log_offset
+        if frame.kind == STATE:
+            if log_offset >= self._states_from:
+                states.append((log_offset, frame.head))
+            return
+        if frame.kind != MESSAGE or log_offset < self._entries_from:
+            return
+        key = (frame.topic_id, frame.queue_id)
+        queue = self.queues.get(key)
+        if queue is None:
+            first = 0 if self.log_start == 0 else frame.queue_offset
+            queue = self.queues[key] = ConsumeQueue(*key, first, first)
+        if frame.queue_offset != queue.next_offset:
+            raise StoreCorrupted(
+                f"{self._place(log_offset)} holds message {frame.queue_offset} of queue {frame.queue_id} of topic "
+                f"{frame.topic_id} where {queue.next_offset} is due: restore the folder from a copy"
+            )
+        queue.tail += ENTRY.pack(log_offset, frame.size, frame.tag_hash)
+        queue.next_offset = queue.max_offset = frame.queue_offset + 1
+        self._unfiled += 1
+
+    # -- the end of the log -------------------------------------------------------------------------------------------
+
+    def _check_end(self) -> None:
+        """Everything is taken up to `log_end`: is what lies behind it a torn tail, or damage?"""
+        end = self.log_end
+        if max(self.checkpoint.log_offset, self._states_from) > end:
+            self._lost(end)
+        behind = self._end_of_files() - end
+        if behind <= 0:
+            return
+        if self.checkpoint.clean:
+            self._damaged(end, "the store was closed in order, so nothing could be torn there")
+        for frame in self._frames_behind(end):
+            if frame.synced_offset > end:
+                self._damaged(
+                    end, f"the record at {frame.log_offset} says that the log was on disk up to {frame.synced_offset}"
+                )
+        self._cut(end)
+        self.cut_bytes = behind
+        log.warning("cut a torn tail off the log", extra={"log_end": end, "cut_bytes": behind})
+
+    def _frames_behind(self, end: int) -> Iterator[Frame]:
+        """Whole frames anywhere behind `end`, in their right place."""
+        for start in [start for start in self._starts if start + self._segment_bytes > end]:
+            file = self._disk.open(segment.path_of(start))
+            try:
+                yield from self._frames_in(file, start, max(end, start))
+            finally:
+                file.close()
+
+    def _frames_in(self, file: File, start: int, position: int) -> Iterator[Frame]:
+        file_end = start + file.size()
+        while file_end - position >= HEADER_BYTES:
+            data = file.pread(min(SEARCH_BYTES, file_end - position), position - start)
+            place = data.find(MAGIC_BYTES, MAGIC_PLACE)
+            if place < 0:
+                position += max(1, len(data) - len(MAGIC_BYTES) - MAGIC_PLACE)
+                continue
+            position += place - MAGIC_PLACE
+            claimed = size_at(data, place - MAGIC_PLACE) or self._claimed(file, position - start)
+            frame = None
+            if claimed <= self._segment_bytes:
+                frame = frame_at(file.pread(claimed, position - start), 0, position)
+            if frame is not None:
+                yield frame
+            position += frame.size if frame is not None else 1
+
+    def _claimed(self, file: File, position: int) -> int:
+        return size_at(file.pread(HEADER_BYTES, position), 0)
+
+    def _cut(self, end: int) -> None:
+        start, position = segment.segment_of(end, self._segment_bytes)
+        for other in [other for other in self._starts if other > start or (other == start and position == 0)]:
+            self._disk.remove(segment.path_of(other))
+            self._starts.remove(other)
+        if position:
+            file = self._disk.open(segment.path_of(start))
+            try:
+                file.truncate(position)
+                file.sync()
+            finally:
+                file.close()
+        self._disk.sync_folder(segment.FOLDER)
+
+    def _lost(self, end: int) -> None:
+        raise StoreCorrupted(
+            f"{self._place(end)} has no whole record, but the checkpoint or a snapshot says that the log was on disk up to "
+            f"{max(self.checkpoint.log_offset, self._states_from)}: acknowledged messages are missing, restore the folder from a copy"
+        )
+
+    def _damaged(self, end: int, why: str) -> None:
+        raise StoreCorrupted(f"{self._place(end)} is damaged: {why}; restore the folder from a copy")
+
+    def _place(self, log_offset: int) -> str:
+        start, position = segment.segment_of(log_offset, self._segment_bytes)
+        return f"{self._disk.describe(segment.path_of(start))} at byte {position} (log offset {log_offset})"
+
+    def _end_of_files(self) -> int:
+        if not self._starts:
+            return 0
+        last = self._starts[-1]
+        file = self._disk.open(segment.path_of(last))
+        try:
+            return last + file.size()
+        finally:
+            file.close()

@@ -1,0 +1,93 @@
+"""The writer: takes one group of appends at a time, writes it, syncs it if told so, and reports once.
+
+While it writes, the loop gathers the next group: that is the group commit. What crosses to the thread is one `Batch` through one queue, what
+comes back is one `call_soon_threadsafe`; nothing is shared, so nothing is locked. With a disk that never blocks it runs inline on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from evenq.errors import StoreFull
+from evenq.store.commit_log import CommitLog, Run
+from evenq.store.consume_queue import ConsumeQueue
+
+__all__ = ["Batch", "Writer"]
+
+log = logging.getLogger(__name__)
+
+
+class Batch:
+    """One group: bytes for the writer, and what the loop does when they are safe."""
+
+    __slots__ = ("bytes", "end", "futures", "messages", "runs", "start", "states", "touched")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        """Log offset of its first byte."""
+        self.end = start
+        self.runs: list[Run] = []
+        self.futures: list[asyncio.Future[None]] = []
+        self.touched: dict[ConsumeQueue, int] = {}
+        """Queues with their end once this group is safe."""
+        self.messages = 0
+        self.states = 0
+        self.bytes = 0
+
+
+Done = Callable[[Batch, Exception | None], None]
+
+
+class Writer:
+    """Writes batches in order. `submit` only after the last one was reported: one is under way at a time."""
+
+    def __init__(self, commit_log: CommitLog, *, sync_each: bool, threaded: bool, done: Done) -> None:
+        self._log = commit_log
+        self._sync_each = sync_each
+        self._done = done
+        self._loop = asyncio.get_running_loop()
+        self._inbox: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        if threaded:
+            self._thread = threading.Thread(target=self._main, name="evenq-store-writer", daemon=True)
+            self._thread.start()
+
+    def submit(self, batch: Batch) -> None:
+        if self._thread is not None:
+            self._inbox.put(batch)
+        else:
+            self._loop.call_soon(self._inline, batch)
+
+    def close(self) -> None:
+        """End the thread behind what was submitted. Waits for it: at most one write."""
+        if self._thread is not None:
+            self._inbox.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _inline(self, batch: Batch) -> None:
+        self._done(batch, self._execute(batch))
+
+    def _main(self) -> None:
+        while (batch := self._inbox.get()) is not None:
+            outcome = self._execute(batch)
+            try:
+                self._loop.call_soon_threadsafe(self._done, batch, outcome)
+            except RuntimeError:  # the loop was closed without closing the store: nobody is left to tell
+                return
+
+    def _execute(self, batch: Batch) -> Exception | None:
+        try:
+            self._log.write(batch.runs)
+            if self._sync_each:
+                self._log.sync()
+        except (OSError, StoreFull) as error:
+            return error
+        except Exception as error:  # a mistake of ours must poison the store, not hang every sender
+            log.exception("the store's writer failed")
+            return error
+        return None
