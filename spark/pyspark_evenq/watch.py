@@ -56,7 +56,8 @@ class QueueWatch:
             self._routed_at = self._now()
             try:
                 # A broker that is down is missing in the route; its queues keep their last address.
-                self._route |= cluster.route(options.endpoints, options.topics)
+                # Made anew, because the committer's thread may be reading the old one.
+                self._route = self._route | cluster.route(options.endpoints, options.topics)
             except errors.Error as failure:
                 log.warning("the route could not be refreshed, going on with the last one: %s", failure)
         return self._route
