@@ -95,7 +95,8 @@ class Door:
         methods = {rpc.method: self._method_handler(rpc) for rpc in [*extra, *rpcs]}
         if len(methods) != len(rpcs) + len(extra):
             raise ValueError("two Rpcs have one method")
-        self._server.add_generic_rpc_handlers((_Methods(methods),))
+        finder: Any = _Methods(methods)  # all that gRPC wants of its abstract class
+        self._server.add_generic_rpc_handlers((finder,))
 
     async def start(self, host: str, port: int) -> None:
         """Listen. 0 = any free port. Raises PortInUse, or SettingsError for a host or port that cannot be had."""

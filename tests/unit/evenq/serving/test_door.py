@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -217,6 +218,7 @@ def test_a_caller_that_goes_away_cancels_its_handler() -> None:
 
 def test_initial_metadata_of_a_bidirectional_stream_comes_before_any_frame() -> None:
     async def test(service: Service, door: Door, net: GrpcNet, address: str) -> None:
+        channel: Any
         async with grpc.aio.insecure_channel(address) as channel:
             call = channel.stream_stream(BIDI)()
             await asyncio.wait_for(call.initial_metadata(), 2)

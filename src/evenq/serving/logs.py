@@ -1,0 +1,66 @@
+"""What servers write to stderr: one JSON object per line, or one readable line each when a person looks on (a
+terminal).
+
+Fields given as `extra={...}` become keys of the object. Message bodies are never logged; nothing above DEBUG is per
+message.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+__all__ = ["HumanFormatter", "JsonFormatter", "setup_logs"]
+
+_OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
+
+
+def setup_logs(level: str = "INFO", *, program: str = "", stream: TextIO | None = None) -> None:
+    """Send all logging of this process to `stream` (stderr) from `level` upwards. Replaces what was set before."""
+    target = stream or sys.stderr
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(HumanFormatter() if target.isatty() else JsonFormatter(program))
+    logging.root.handlers[:] = [handler]
+    logging.root.setLevel(level.upper())
+    logging.getLogger("asyncio").setLevel(max(logging.WARNING, logging.root.level))
+    logging.getLogger("grpc").setLevel(max(logging.WARNING, logging.root.level))
+
+
+class JsonFormatter(logging.Formatter):
+    """One line per record, keys: time (UTC), level, program, logger, event, then the extra fields."""
+
+    def __init__(self, program: str = "") -> None:
+        super().__init__()
+        self._program = program
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+        }
+        if self._program:
+            line["program"] = self._program
+        line |= {"logger": record.name, "event": record.getMessage()}
+        line |= _extra(record)
+        if record.exc_info and record.exc_info[0] is not None:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+class HumanFormatter(logging.Formatter):
+    """Time of day, level, event, then `key=value`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
+        fields = "".join(f" {key}={value}" for key, value in _extra(record).items())
+        line = f"{time} {record.levelname:<7} {record.getMessage()}{fields}"
+        if record.exc_info and record.exc_info[0] is not None:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+def _extra(record: logging.LogRecord) -> dict[str, Any]:
+    return {key: value for key, value in record.__dict__.items() if key not in _OWN}

@@ -1,0 +1,149 @@
+"""Each metric of a program, listed once and read at scrape.
+
+A program's `metrics.py` makes a list of `Metric`s whose `read` looks into plain counters; `exposition` turns the list
+into the text that Prometheus reads. `prometheus_client` is imported at the first scrape, so that no start waits for
+it. Labels are bounded (topic, group, state), never client or message ids; a series that `read` no longer yields is
+gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from evenq.serving.latency import BOUNDS_MS, MethodStats
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric as Family
+
+__all__ = ["Distribution", "Metric", "MetricKind", "Sample", "door_metrics", "exposition"]
+
+
+class MetricKind(StrEnum):
+    """How Prometheus reads the numbers."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """State of a histogram."""
+
+    bounds: Sequence[float]
+    counts: Sequence[int]
+    """Per bucket, not summed up; one more than bounds."""
+    total: float
+
+
+Sample = tuple[tuple[str, ...], float | Distribution]
+"""Values of the labels, and the number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One metric of a program."""
+
+    name: str
+    """RocketMQ 5's name where it has the metric, else `evenq_<room>_<what>_<unit>`; counters end with `_total`."""
+    kind: MetricKind
+    unit: str
+    """For people: messages, bytes, ms ..."""
+    labels: tuple[str, ...] = ()
+    help: str
+    read: Callable[[], Iterable[Sample]]
+
+
+def exposition(metrics: Sequence[Metric], constant: Mapping[str, str] | None = None) -> bytes:
+    """The text format, with `constant` labels (cluster, node_type, node_id) on each of `metrics`, and the process's
+    own.
+    """
+    from prometheus_client import PROCESS_COLLECTOR, generate_latest
+
+    class Scrape:
+        def collect(self) -> Iterable[Family]:
+            yield from (_family(metric, constant or {}) for metric in metrics)
+            yield from PROCESS_COLLECTOR.collect()
+
+    registry: Any = Scrape()  # generate_latest asks for `collect` only
+    return generate_latest(registry)
+
+
+def _family(metric: Metric, constant: Mapping[str, str]) -> Family:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    names, values = (*constant, *metric.labels), tuple(constant.values())
+    family: Any
+    text = f"{metric.help} Unit: {metric.unit}."
+    match metric.kind:
+        case MetricKind.COUNTER:
+            family = CounterMetricFamily(metric.name, text, labels=names)
+        case MetricKind.GAUGE:
+            family = GaugeMetricFamily(metric.name, text, labels=names)
+        case MetricKind.HISTOGRAM:
+            family = HistogramMetricFamily(metric.name, text, labels=names)
+    for labels, number in metric.read():
+        if isinstance(number, Distribution):
+            family.add_metric((*values, *labels), buckets=_buckets(number), sum_value=number.total)
+        else:
+            family.add_metric((*values, *labels), number)
+    return family  # type: ignore[no-any-return]  # one of three classes with one parent
+
+
+def _buckets(distribution: Distribution) -> list[tuple[str, int]]:
+    buckets, so_far = [], 0
+    for bound, count in zip((*distribution.bounds, "+Inf"), distribution.counts, strict=True):
+        so_far += count
+        buckets.append((str(bound), so_far))
+    return buckets
+
+
+def door_metrics(stats: Callable[[], Mapping[str, MethodStats]]) -> list[Metric]:
+    """What every door counts. `stats` is asked at scrape: `lambda: door.stats`."""
+
+    def latencies() -> Iterable[Sample]:
+        for method, counted in stats().items():
+            labels = ("grpc", _short(method))
+            yield labels, Distribution(BOUNDS_MS, tuple(counted.buckets), counted.total_ms)
+
+    def running() -> Iterable[Sample]:
+        return (((_short(method),), counted.running) for method, counted in stats().items())
+
+    def failed() -> Iterable[Sample]:
+        for method, counted in stats().items():
+            for code, number in sorted(counted.errors.items()):
+                yield (_short(method), str(code)), number
+
+    return [
+        Metric(
+            name="rocketmq_rpc_latency",
+            kind=MetricKind.HISTOGRAM,
+            unit="ms",
+            labels=("protocol_type", "request_code"),
+            help="Duration of finished calls, long polls included.",
+            read=latencies,
+        ),
+        Metric(
+            name="evenq_rpc_running",
+            kind=MetricKind.GAUGE,
+            unit="calls",
+            labels=("request_code",),
+            help="Calls that have not ended, parked polls and open streams among them.",
+            read=running,
+        ),
+        Metric(
+            name="evenq_rpc_errors_total",
+            kind=MetricKind.COUNTER,
+            unit="answers",
+            labels=("request_code", "response_code"),
+            help="Calls answered with an error, by code of the protocol.",
+            read=failed,
+        ),
+    ]
+
+
+def _short(method: str) -> str:
+    return method.rpartition("/")[2]

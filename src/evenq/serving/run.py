@@ -1,0 +1,108 @@
+"""Running a server process: settings, logs, the loop, signals, exit codes. Called by each program's `__main__`.
+
+SIGTERM and SIGINT set the `stop` event that the program waits for; it drains and returns. A second signal cancels it.
+An error of `evenq.errors` ends the process with one line that says what to do, anything else with a traceback in the
+log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from evenq.errors import Error, PortInUse, SettingsError
+from evenq.serving.logs import setup_logs
+from evenq.serving.settings import HelpWanted, load
+
+__all__ = ["EXIT_FAILED", "EXIT_OK", "EXIT_USAGE", "run", "run_program"]
+
+log = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+"""A setting or port must be changed by a person; starting again as it is cannot help."""
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def run_program(
+    program: str,
+    kind: type[ModelT],
+    serve: Callable[[ModelT, asyncio.Event], Coroutine[Any, Any, None]],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Load settings of class `kind` for `evenq-<program>`, set up logs, run `serve(settings, stop)`; the exit code."""
+    try:
+        settings = load(kind, program, sys.argv[1:] if argv is None else argv, os.environ)
+    except HelpWanted as wanted:
+        sys.stdout.write(f"{wanted}\n")
+        return EXIT_OK
+    except SettingsError as error:
+        sys.stderr.write(f"evenq-{program}: {error}\n")
+        return EXIT_USAGE
+    setup_logs(str(getattr(settings, "log_level", "INFO")), program=program)
+    return run(lambda stop: serve(settings, stop), program=program)
+
+
+def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, program: str = "") -> int:
+    """Run `main(stop)` on uvloop if there is one, else on asyncio's loop. Returns the exit code; raises nothing."""
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_with_signals(main))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 128 + signal.SIGINT
+    except BaseException as error:  # noqa: BLE001  the process's last stop: all it can do is to say why
+        return _told(error, program)
+    return EXIT_OK
+
+
+async def _with_signals(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+    loop, task, stop = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()
+    assert task is not None
+
+    def on_signal(name: str) -> None:
+        if stop.is_set():
+            task.cancel()
+            return
+        log.info("stopping", extra={"signal": name})
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number.name)
+    await main(stop)
+
+
+def _told(error: BaseException, program: str) -> int:
+    known = _first_known(error)
+    if known is None:
+        log.critical("the process ends after a mistake of ours", exc_info=error)
+        return EXIT_FAILED
+    sys.stderr.write(f"evenq-{program}: {known}\n" if program else f"{known}\n")
+    return EXIT_USAGE if isinstance(known, SettingsError | PortInUse) else EXIT_FAILED
+
+
+def _first_known(error: BaseException) -> Error | None:
+    """The error itself, or the only kind of error in a group of a TaskGroup."""
+    if isinstance(error, Error):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        found = [_first_known(inner) for inner in error.exceptions]
+        return found[0] if all(inner is not None for inner in found) else None
+    return None
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

@@ -1,0 +1,221 @@
+"""Settings of a program: one pydantic class, filled from flags over environment over defaults.
+
+`load` walks the class itself: a field `store.segment_bytes` of the broker is the flag `--store.segment-bytes` and the
+variable `EVENQ_BROKER_STORE__SEGMENT_BYTES`. What the class does not know is refused with the nearest known name; a
+value out of bounds is refused with its name, the value and the bound. `help_text` is what `--help` prints. Nothing
+else reads the environment.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from evenq.errors import SettingsError
+
+__all__ = ["HelpWanted", "ServerSettings", "Setting", "help_text", "load", "settings_of"]
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+class ServerSettings(BaseModel, frozen=True, extra="forbid"):
+    """What every server can be told."""
+
+    host: str = Field("127.0.0.1", min_length=1, description="Address to bind.")
+    port: int = Field(0, ge=0, le=65_535, description="gRPC port, 0 = any free one.")
+    advertise: str = Field("", description="`host:port` that others are told; empty = what is bound.")
+    metrics_port: int = Field(5557, ge=-1, le=65_535, description="HTTP port of metrics and health; 0 = any, -1 = off.")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least severe lines to log.")
+    drain_ms: int = Field(10_000, ge=0, le=600_000, description="Longest time for running calls at shutdown, ms.")
+
+
+class HelpWanted(Exception):
+    """`--help` was among the flags; the text is the help."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting, as flags, environment and the reference page name it."""
+
+    path: tuple[str, ...]
+    """Field names from the outer class to the inner one."""
+    field: FieldInfo
+
+    @property
+    def name(self) -> str:
+        """`store.segment_bytes`."""
+        return ".".join(self.path)
+
+    @property
+    def flag(self) -> str:
+        """`--store.segment-bytes`."""
+        return "--" + self.name.replace("_", "-")
+
+    def variable(self, program: str) -> str:
+        """`EVENQ_BROKER_STORE__SEGMENT_BYTES`."""
+        return _prefix(program) + "__".join(self.path).upper()
+
+    @property
+    def is_switch(self) -> bool:
+        """True for yes-or-no settings: the bare flag means yes, `--no-...` means no."""
+        return self.field.annotation is bool
+
+    @property
+    def default(self) -> str:
+        """The default, as one would write it."""
+        value = self.field.get_default(call_default_factory=True, validated_data={})
+        return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+    @property
+    def bounds(self) -> str:
+        """`1 .. 4096`, `one of async, sync`, or empty."""
+        annotation = self.field.annotation
+        if get_origin(annotation) is Literal:
+            return "one of " + ", ".join(str(choice) for choice in get_args(annotation))
+        low, high = "", ""
+        for rule in self.field.metadata:
+            low = next((str(getattr(rule, key)) for key in ("ge", "gt") if hasattr(rule, key)), low)
+            high = next((str(getattr(rule, key)) for key in ("le", "lt") if hasattr(rule, key)), high)
+        if low and high:
+            return f"{low} .. {high}"
+        return f"at least {low}" if low else f"at most {high}" if high else ""
+
+
+def settings_of(kind: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[Setting]:
+    """All settings of a class and the classes within, in order of the source."""
+    for name, field in kind.model_fields.items():
+        inner = _model_in(field.annotation)
+        if inner is not None:
+            yield from settings_of(inner, (*path, name))
+        else:
+            yield Setting(path=(*path, name), field=field)
+
+
+def load(kind: type[ModelT], program: str, argv: Sequence[str], environ: Mapping[str, str]) -> ModelT:
+    """Fill `kind`: flags in `argv` (without the program's name) over `environ` over defaults.
+
+    Raises SettingsError (unknown name, missing value, out of bounds) and HelpWanted.
+    """
+    known = list(settings_of(kind))
+    texts = _from_environment(known, program, environ) | _from_flags(known, program, argv, kind)
+    nested: dict[str, Any] = {}
+    for setting in known:
+        if setting.name in texts:
+            text, _ = texts[setting.name]
+            inner = nested
+            for part in setting.path[:-1]:
+                inner = inner.setdefault(part, {})
+            inner[setting.path[-1]] = None if text == "" and _may_be_none(setting.field.annotation) else text
+    try:
+        return kind.model_validate(nested)
+    except ValidationError as error:
+        raise SettingsError(_explain(error, known, texts)) from error
+
+
+def help_text(kind: type[BaseModel], program: str) -> str:
+    """One line per setting: flag, meaning with unit, bounds, default; then how to set them by environment."""
+    known = list(settings_of(kind))
+    flags = [f"--[no-]{setting.flag[2:]}" if setting.is_switch else setting.flag for setting in known]
+    width = min(34, max(len(flag) for flag in flags))
+    lines = [f"usage: evenq-{program} [--setting value]...", "", (kind.__doc__ or "").strip().splitlines()[0], ""]
+    for flag, setting in zip(flags, known, strict=True):
+        facts = [setting.bounds] if setting.bounds else []
+        facts.append(f"default {setting.default or 'empty'}")
+        lines.append(f"  {flag:<{width}}  {setting.field.description or ''} [{'; '.join(facts)}]")
+    example = known[-1]
+    lines += [
+        "",
+        f"Each can be an environment variable too, {example.flag} as {example.variable(program)}; a flag wins.",
+    ]
+    return "\n".join(lines)
+
+
+_Texts = dict[str, tuple[str, str]]
+"""Setting's name -> its text and where that came from."""
+
+
+def _from_environment(known: Sequence[Setting], program: str, environ: Mapping[str, str]) -> _Texts:
+    by_variable = {setting.variable(program): setting.name for setting in known}
+    texts: _Texts = {}
+    for variable in sorted(environ):
+        if not variable.startswith(_prefix(program)):
+            continue
+        if _is_from_kubernetes(variable, environ):
+            continue
+        if variable not in by_variable:
+            raise SettingsError(_unknown("environment variable", variable, list(by_variable), program))
+        texts[by_variable[variable]] = (environ[variable], variable)
+    return texts
+
+
+def _is_from_kubernetes(variable: str, environ: Mapping[str, str]) -> bool:
+    # Kubernetes tells pods about a Service `evenq-broker` in variables like EVENQ_BROKER_SERVICE_HOST and
+    # EVENQ_BROKER_PORT, whose value is a URL. They are nobody's mistake.
+    _, service, rest = variable.partition("_SERVICE_")
+    if service and (rest == "HOST" or rest.startswith("PORT")):
+        return True
+    return "_PORT" in variable and (environ[variable].startswith(("tcp://", "udp://")) or "_TCP" in variable)
+
+
+def _from_flags(known: Sequence[Setting], program: str, argv: Sequence[str], kind: type[BaseModel]) -> _Texts:
+    by_flag = {setting.flag: setting for setting in known}
+    texts: _Texts = {}
+    words = iter(argv)
+    for word in words:
+        if word in {"-h", "--help"}:
+            raise HelpWanted(help_text(kind, program))
+        flag, equals, text = word.partition("=")
+        flag = flag.replace("_", "-")
+        setting = by_flag.get(flag)
+        if setting is None and flag.startswith("--no-"):
+            setting, text, equals = by_flag.get("--" + flag[5:]), "false", "="
+            setting = setting if setting is not None and setting.is_switch else None
+        if setting is None:
+            raise SettingsError(_unknown("flag", word, list(by_flag), program))
+        if not equals:
+            found = "true" if setting.is_switch else next(words, None)
+            if found is None:
+                raise SettingsError(f"flag {flag} needs a value: {setting.field.description or ''} Try {flag} VALUE.")
+            text = found
+        texts[setting.name] = (text, flag)
+    return texts
+
+
+def _unknown(what: str, name: str, known: Sequence[str], program: str) -> str:
+    near = difflib.get_close_matches(name.partition("=")[0], known, n=1, cutoff=0.0)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"unknown {what} {name.partition('=')[0]}{hint} (evenq-{program} --help lists all)"
+
+
+def _explain(error: ValidationError, known: Sequence[Setting], texts: _Texts) -> str:
+    sentences = []
+    for problem in error.errors():
+        name = ".".join(str(part) for part in problem["loc"])
+        text, source = texts.get(name, ("", name))
+        setting = next((setting for setting in known if setting.name == name), None)
+        reason = problem["msg"].removeprefix("Value error, ")
+        if setting is None or not name:
+            sentences.append(reason)
+        else:
+            bounds = f"; allowed: {setting.bounds}" if setting.bounds else ""
+            sentences.append(f"{source} = {text!r}: {reason[:1].lower()}{reason[1:]}{bounds}")
+    return "; ".join(sentences)
+
+
+def _prefix(program: str) -> str:
+    return f"EVENQ_{program.upper().replace('-', '_')}_"
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _may_be_none(annotation: Any) -> bool:
+    return get_origin(annotation) in {types.UnionType, typing.Union} and type(None) in get_args(annotation)
