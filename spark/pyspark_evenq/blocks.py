@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from evenq.wire.stubs.apache.rocketmq.v2.definition_pb2 import Message
     from evenq.wire.stubs.evenq.v1.data_pb2 import ScanBlock
 
-__all__ = ["batch_of", "parse"]
+__all__ = ["batch_of", "parse", "tag_set", "with_tags"]
 
 
 def parse(encoded: bytes) -> ScanBlock:
@@ -29,12 +29,22 @@ def parse(encoded: bytes) -> ScanBlock:
     return ScanBlock.FromString(encoded)
 
 
-def batch_of(block: ScanBlock, queue: MessageQueue, wanted: tuple[Column, ...]) -> pa.RecordBatch:
-    """The block's messages as rows. All batches of one column set share one schema object."""
+def tag_set(expression: str) -> frozenset[str]:
+    """The tags of `a || b`; empty if every tag is wanted."""
+    tags = frozenset(tag.strip() for tag in expression.split("||") if tag.strip())
+    return frozenset() if "*" in tags else tags
+
+
+def with_tags(messages: Sequence[Message], wanted: frozenset[str]) -> Sequence[Message]:
+    """The messages that have one of the tags. Brokers filter by the tag's hash, and two tags may share one."""
+    return [message for message in messages if message.system_properties.tag in wanted] if wanted else messages
+
+
+def batch_of(messages: Sequence[Message], queue: MessageQueue, wanted: tuple[Column, ...]) -> pa.RecordBatch:
+    """Messages of one queue as rows. All batches of one column set share one schema object."""
     import pyarrow as pa
 
     schema = arrow_schema(wanted)
-    messages = block.messages
     arrays = [
         pa.array(_COLUMNS[column.name](messages, queue), type=field.type)
         for column, field in zip(wanted, schema, strict=True)

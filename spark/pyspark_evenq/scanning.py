@@ -24,7 +24,7 @@ from evenq.model.queue import MessageQueue
 from evenq.runtime.backoff import Backoff
 from pyspark_evenq import cluster
 from pyspark_evenq.arrow_schema import Column
-from pyspark_evenq.blocks import batch_of, parse
+from pyspark_evenq.blocks import batch_of, parse, tag_set, with_tags
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.planner import Bounds, QueueRange, Trimmed
 from pyspark_evenq.positions import DataLost, loss_of
@@ -96,6 +96,7 @@ class _RangeScan:
         self._address = piece.address
         self._options = options
         self._columns = columns
+        self._tags = tag_set(options.tags)
         self._backoff = Backoff(random.Random(), first_ms=50, max_ms=1_000)  # noqa: S311  jitter
         self._failing_since = 0.0
 
@@ -132,12 +133,13 @@ class _RangeScan:
             block = parse(encoded)
             check(block.status)
             self._accept(block)
-            if block.messages:
-                yield batch_of(block, self._queue, self._columns)
+            messages = with_tags(block.messages, self._tags)
+            if messages:
+                yield batch_of(messages, self._queue, self._columns)
 
     def _accept(self, block: ScanBlock) -> None:
         """Check that the block goes on where the last one ended, then move on."""
-        if not self._options.tags:
+        if not self._tags:
             dense = block.first_offset == self._next and block.next_offset - block.first_offset == len(block.messages)
             if not dense:
                 self._lost(Trimmed(queue=self._queue, wanted=self._next, bounds=self._bounds()))

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from pyspark_evenq.arrow_schema import TYPES, Column, arrow_schema
-from pyspark_evenq.blocks import batch_of, parse
+from pyspark_evenq.blocks import batch_of, parse, tag_set, with_tags
 
 from evenq.model.queue import MessageQueue
 from evenq.wire.convert import set_ms
@@ -27,7 +27,7 @@ def block() -> bytes:
 
 
 def test_every_column_of_a_full_and_of_a_bare_message() -> None:
-    full, bare = batch_of(parse(block()), QUEUE, ALL).to_pylist()
+    full, bare = batch_of(parse(block()).messages, QUEUE, ALL).to_pylist()
     assert full == {
         "topic": "flights",
         "brokerName": "broker-a",
@@ -48,14 +48,21 @@ def test_every_column_of_a_full_and_of_a_bare_message() -> None:
 
 
 def test_a_subset_has_the_same_values_and_the_cached_schema() -> None:
-    whole = batch_of(parse(block()), QUEUE, ALL)
+    whole = batch_of(parse(block()).messages, QUEUE, ALL)
     for name in TYPES:
         wanted = (Column(name, nullable=True),)
-        alone = batch_of(parse(block()), QUEUE, wanted)
+        alone = batch_of(parse(block()).messages, QUEUE, wanted)
         assert alone.schema.equals(arrow_schema(wanted))
         assert alone.column(0).equals(whole.column(name))
 
 
 def test_no_columns_at_all_still_count_rows() -> None:
-    batch = batch_of(parse(block()), QUEUE, ())
+    batch = batch_of(parse(block()).messages, QUEUE, ())
     assert (batch.num_rows, batch.num_columns) == (2, 0)
+
+
+def test_tags_are_compared_once_more_because_brokers_compare_hashes() -> None:
+    messages = parse(block()).messages
+    assert [message.system_properties.tag for message in with_tags(messages, tag_set("AA || UA"))] == ["UA"]
+    assert len(with_tags(messages, tag_set("*"))) == len(with_tags(messages, tag_set(""))) == 2
+    assert not with_tags(messages, tag_set("AA"))
