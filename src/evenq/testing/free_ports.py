@@ -1,0 +1,76 @@
+"""Ports that nobody else takes: for servers of a test that must keep their port over a restart.
+
+Port 0 is better where it is possible. Where it is not, this reserves ports below the range that the system hands out
+for outgoing connections, and holds a file lock per port, so that test runs side by side on one machine never draw the
+same one. A stranger may still take a port between the check and the server's start; nobody can exclude that.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from evenq.errors import PortInUse
+
+__all__ = ["FreePorts", "port_is_free"]
+
+_FIRST, _LAST = 20_000, 31_999  # below net.ipv4.ip_local_port_range of Linux, 32768 to 60999
+
+
+def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether a server could bind the port right now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+class FreePorts:
+    """Reserves ports until `close`."""
+
+    def __init__(self) -> None:
+        self._locks: list[IO[str]] = []
+        self._folder = Path(tempfile.gettempdir()) / f"evenq-ports-{os.getuid()}"
+        self._folder.mkdir(exist_ok=True)
+        self._next = _FIRST + os.getpid() * 7 % (_LAST - _FIRST)
+
+    def take(self) -> int:
+        """A port on loopback that is free now and reserved among users of this class. Raises PortInUse if there is
+        none.
+        """
+        for _ in range(_LAST - _FIRST):
+            port = self._next
+            self._next = _FIRST + (port + 1 - _FIRST) % (_LAST - _FIRST)
+            lock = (self._folder / str(port)).open("w")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                lock.close()
+                continue
+            if port_is_free(port):
+                self._locks.append(lock)
+                return port
+            lock.close()
+        raise PortInUse(f"No port from {_FIRST} to {_LAST} is free on 127.0.0.1.")
+
+    def close(self) -> None:
+        """Give the reservations back."""
+        for lock in self._locks:
+            lock.close()
+        self._locks.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

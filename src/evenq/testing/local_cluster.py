@@ -1,0 +1,176 @@
+"""A real cluster for tests: each server its own process, on free loopback ports, with data folders. Linux and macOS.
+
+    with LocalCluster(brokers=2) as cluster:
+        producer = evenq.Producer(cluster.endpoint)
+        cluster.brokers[0].kill()
+        cluster.brokers[0].restart()
+
+Works as `with` and as `async with`. It starts programs by their module name and imports none of them. It ends what it
+started, by pid, also when the test fails; then its folder with data and logs is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from evenq.errors import BadRequest, RequestTimeout
+from evenq.testing.free_ports import FreePorts
+from evenq.testing.node import Node
+
+__all__ = ["LocalCluster"]
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+class LocalCluster:
+    """Nameservers, brokers and a rebalancer as processes."""
+
+    def __init__(
+        self,
+        *,
+        brokers: int = 1,
+        nameservers: int = 1,
+        rebalancer: bool = True,
+        folder: Path | None = None,
+        broker_ports: Sequence[int] = (),
+        broker_settings: Mapping[str, str] | None = None,
+        nameserver_settings: Mapping[str, str] | None = None,
+        rebalancer_settings: Mapping[str, str] | None = None,
+        ready_ms_max: int = 30_000,
+    ) -> None:
+        """`folder` keeps data and logs; None makes one that is removed after a clean end. `broker_ports`: fixed ports
+        of the first brokers, the others get free ones. Settings are environment names without their prefix, e.g.
+        `{"STORE__FLUSH": "sync"}`.
+        """
+        if not 1 <= brokers <= len(_LETTERS):
+            raise BadRequest(f"brokers={brokers} is outside 1 to {len(_LETTERS)}.")
+        if nameservers < 0:
+            raise BadRequest(f"nameservers={nameservers} is negative.")
+        self._ports = FreePorts()
+        self._own_folder = folder is None
+        self.folder = Path(tempfile.mkdtemp(prefix="evenq-")) if folder is None else folder
+        (self.folder / "logs").mkdir(parents=True, exist_ok=True)
+        self._ready_ms_max = ready_ms_max
+        extra = dict(nameserver_settings or {})
+        self.nameservers = [self._node("nameserver", f"nameserver-{index}", 0, extra) for index in range(nameservers)]
+        extra = dict(rebalancer_settings or {})
+        self.rebalancer = self._node("rebalancer", "rebalancer", 0, extra) if rebalancer else None
+        ports = [*broker_ports, *([0] * brokers)][:brokers]
+        self.brokers = [self._broker(_LETTERS[index], port, broker_settings or {}) for index, port in enumerate(ports)]
+
+    @property
+    def endpoint(self) -> str:
+        """Access point for clients: the first broker. Every broker is one."""
+        return self.brokers[0].address
+
+    @property
+    def endpoints(self) -> str:
+        """All brokers, `host:port` joined by `;`."""
+        return ";".join(broker.address for broker in self.brokers)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All servers in the order of their start."""
+        return [*self.nameservers, *([self.rebalancer] if self.rebalancer else []), *self.brokers]
+
+    def start(self) -> None:
+        """Start everything and wait until all are ready. Raises what `Node.wait_ready` raises, after ending what
+        runs.
+        """
+        atexit.register(self.kill)
+        try:
+            for node in self.nodes:
+                node.start()
+            self.wait_ready()
+        except BaseException:
+            self.kill()
+            raise
+
+    def wait_ready(self) -> None:
+        """Wait until every server is ready."""
+        for node in self.nodes:
+            node.wait_ready(timeout_ms=self._ready_ms_max)
+
+    def stop(self, *, keep: bool = False) -> None:
+        """Stop everything in order (brokers first) and remove the folder if we made it, unless `keep`.
+
+        Raises RequestTimeout, after killing all, if a server hangs.
+        """
+        hung: list[str] = []
+        for node in reversed(self.nodes):
+            try:
+                node.resume()
+                node.stop()
+            except RequestTimeout as error:
+                hung.append(error.message)
+        self.kill()
+        if hung:
+            raise RequestTimeout("; ".join(hung))
+        if self._own_folder and not keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill(self) -> None:
+        """SIGKILL whatever still runs. Idempotent."""
+        atexit.unregister(self.kill)
+        for node in self.nodes:
+            node.kill()
+        self._ports.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave(error)
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._leave, error)
+
+    def _leave(self, error: BaseException | None) -> None:
+        if error is None:
+            self.stop()
+            return
+        self.kill()
+        error.add_note(f"Data and logs of the cluster: {self.folder}")
+
+    def _broker(self, letter: str, port: int, settings: Mapping[str, str]) -> Node:
+        name = f"broker-{letter}"
+        extra = {
+            "BROKER_NAME": name,
+            "NAMESERVERS": ",".join(node.address for node in self.nameservers),
+            "REBALANCER": self.rebalancer.address if self.rebalancer else "",
+            "STORE__PATH": str(self.folder / name),
+            **settings,
+        }
+        return self._node("broker", name, port, extra)
+
+    def _node(self, program: str, name: str, port: int, settings: Mapping[str, str]) -> Node:
+        port = port or self._ports.take()
+        metrics_port = self._ports.take()
+        values = {"HOST": "127.0.0.1", "PORT": str(port), "METRICS_PORT": str(metrics_port), **settings}
+        prefix = f"EVENQ_{program.upper()}_"
+        environment = {prefix + key: value for key, value in values.items() if value}
+        log_path = self.folder / "logs" / f"{name}.log"
+        return Node(
+            f"evenq_{program}",
+            name=name,
+            port=port,
+            metrics_port=metrics_port,
+            log_path=log_path,
+            environment=environment,
+        )

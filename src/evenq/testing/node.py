@@ -1,0 +1,149 @@
+"""One server process of a `LocalCluster`: start, kill, stop, pause, restart; same port, same folder, same log file.
+
+Signals go to the process by its own pid, and only while we are its parent and have not waited for it, so never to a
+stranger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+from evenq.errors import ConnectionFailed, RequestTimeout
+from evenq.runtime.clock import SystemClock
+
+__all__ = ["Node"]
+
+_TAIL_LINES = 15
+
+
+class Node:
+    """A server as a process."""
+
+    def __init__(
+        self, module: str, *, name: str, port: int, metrics_port: int, log_path: Path, environment: Mapping[str, str]
+    ) -> None:
+        """`environment`: the program's settings as variables; other `EVENQ_` variables of ours are not passed on."""
+        self.module = module
+        self.name = name
+        self.port = port
+        self.metrics_port = metrics_port
+        self.log_path = log_path
+        self._environment = dict(environment)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._clock = SystemClock()
+
+    @property
+    def address(self) -> str:
+        """`host:port` of its gRPC port."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs (a paused one does)."""
+        return self.pid is not None
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended; negative: the signal. None while it runs or before it was started."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self) -> None:
+        """Start the process; does not wait until it serves. Starting a running one does nothing."""
+        if self.alive:
+            return
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("EVENQ_")}
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(  # our own interpreter and our own module
+                [sys.executable, "-m", self.module],
+                env={**inherited, **self._environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C in a terminal reaches the parent, which then stops us in order
+            )
+
+    def wait_ready(self, *, timeout_ms: int = 20_000) -> None:
+        """Wait until `/readyz` says so. Raises ConnectionFailed if the process ended, RequestTimeout after
+        `timeout_ms`; both show the end of the log.
+        """
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        assert self._process is not None, "start it first"
+        while not self._ready():
+            if self._clock.monotonic_ms() > deadline_ms:
+                raise RequestTimeout(f"{self.name} is not ready after {timeout_ms} ms. {self._tail()}")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(timeout=0.02)
+                raise ConnectionFailed(f"{self.name} ended with exit code {code} before it was ready. {self._tail()}")
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self._signal(signal.SIGKILL)
+        self._wait(10_000)
+
+    def stop(self, *, timeout_ms: int = 15_000) -> int:
+        """SIGTERM, and wait for the clean end; returns the exit code. Raises RequestTimeout, after a SIGKILL, if it
+        hangs.
+        """
+        self._signal(signal.SIGTERM)
+        try:
+            return self._wait(timeout_ms)
+        except RequestTimeout:
+            self.kill()
+            raise
+
+    def pause(self) -> None:
+        """SIGSTOP: the process keeps its connections and does nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT after `pause`."""
+        self._signal(signal.SIGCONT)
+
+    def restart(self, *, timeout_ms: int = 20_000) -> None:
+        """Start again after `kill` or `stop` (a running one is stopped first), and wait until it is ready."""
+        if self.alive:
+            self.stop()
+        self.start()
+        self.wait_ready(timeout_ms=timeout_ms)
+
+    def log_text(self) -> str:
+        """Everything that it wrote so far, over all its starts."""
+        return self.log_path.read_text(encoding="utf-8", errors="replace") if self.log_path.exists() else ""
+
+    def _ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/readyz", timeout=1) as answer:
+                return bool(answer.status == 200)
+        except (OSError, urllib.error.URLError):
+            return False
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def _wait(self, timeout_ms: int) -> int:
+        if self._process is None:
+            return 0
+        try:
+            return self._process.wait(timeout=timeout_ms / 1000)
+        except subprocess.TimeoutExpired as error:
+            raise RequestTimeout(
+                f"{self.name} has not ended {timeout_ms} ms after its signal. {self._tail()}"
+            ) from error
+
+    def _tail(self) -> str:
+        lines = self.log_text().splitlines()[-_TAIL_LINES:]
+        return f"End of {self.log_path}:\n" + "\n".join(lines) if lines else f"{self.log_path} is empty."
