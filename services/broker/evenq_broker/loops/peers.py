@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -164,13 +164,17 @@ class ClusterLink:
         own = self._broker.settings.broker_name
         return [view for view in self._broker.routes.brokers() if view.name != own and view.broker_id == 0]
 
-    async def ask_peers(self, method: str, request: bytes) -> list[tuple[str, bytes | Error]]:
+    async def ask_peers(
+        self, method: str, request: bytes, *, metadata: Mapping[str, str] | None = None
+    ) -> list[tuple[str, bytes | Error]]:
         """Ask all other brokers at once; name and answer, or name and what went wrong."""
         peers = self.peers()
-        answers = await asyncio.gather(*(self._ask(peer, method, request) for peer in peers))
+        answers = await asyncio.gather(*(self._ask(peer, method, request, metadata) for peer in peers))
         return [(peer.name, answer) for peer, answer in zip(peers, answers, strict=True)]
 
-    async def ask(self, broker_name: str, method: str, request: bytes) -> bytes:
+    async def ask(
+        self, broker_name: str, method: str, request: bytes, *, metadata: Mapping[str, str] | None = None
+    ) -> bytes:
         """Ask one other broker. Raises ConnectionFailed (also for a broker that nobody knows), RequestTimeout."""
         view = self._broker.routes.broker(broker_name)
         if view is None:
@@ -178,7 +182,11 @@ class ClusterLink:
                 f"broker {broker_name!r} is not alive: no nameserver tells of it; ask for the route again"
             )
         return await self._broker.net.unary(
-            peer_address(view).target, method, request, timeout_ms=self._broker.settings.peer_timeout_ms
+            peer_address(view).target,
+            method,
+            request,
+            timeout_ms=self._broker.settings.peer_timeout_ms,
+            metadata=metadata,
         )
 
     async def facts_settled(self) -> None:
@@ -188,9 +196,11 @@ class ClusterLink:
                 self._route_changes.count, clock=self._broker.clock, timeout_ms=ROUTE_WAIT_MS
             )
 
-    async def _ask(self, peer: BrokerView, method: str, request: bytes) -> bytes | Error:
+    async def _ask(
+        self, peer: BrokerView, method: str, request: bytes, metadata: Mapping[str, str] | None
+    ) -> bytes | Error:
         try:
-            return await self.ask(peer.name, method, request)
+            return await self.ask(peer.name, method, request, metadata=metadata)
         except Error as error:
             log.warning("peer does not answer", extra={"peer": peer.name, "method": method, "error": str(error)})
             return error

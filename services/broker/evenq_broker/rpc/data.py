@@ -26,7 +26,7 @@ from evenq.errors import (
 )
 from evenq.model import FilterType, GroupConfig, MessageQueue, TopicConfig
 from evenq.model.names import DLQ_PREFIX
-from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Kind, Rpc, RpcContext
 from evenq.store import Append, ReadResult, StoredMessage
 from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -36,7 +36,8 @@ from evenq_broker.core.journal import Committed
 from evenq_broker.core.tags import wanted_hashes
 from evenq_broker.core.validation import Limits, checked
 from evenq_broker.loops.translation import filter_of, generation_of, queue_message
-from evenq_broker.rpc.requests import read
+from evenq_broker.rpc.access import rpc
+from evenq_broker.rpc.answers import parsed
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -59,27 +60,14 @@ QUEUES_MAX = 4_096
 def rpcs(broker: Broker) -> list[Rpc]:
     """The calls of this module."""
     data = _Data(broker)
-    publish, consume = Access(Resource.TOPIC, Action.PUBLISH), Access(Resource.TOPIC_AND_GROUP, Action.CONSUME)
-    describe = Access(Resource.TOPIC_AND_GROUP, Action.DESCRIBE)
-    unary = (
-        ("Publish", data.publish, data_pb2.PublishResponse, publish),
-        ("Pull", data.pull, data_pb2.PullResponse, consume),
-        ("QueryOffsets", data.query_offsets, data_pb2.QueryOffsetsResponse, describe),
-        ("CommitOffsets", data.commit_offsets, data_pb2.CommitOffsetsResponse, consume),
-        ("SendBack", data.send_back, data_pb2.SendBackResponse, consume),
-    )
+    service = "/evenq.v1.Data/"
     return [
-        *(
-            Rpc(method=f"/evenq.v1.Data/{name}", kind=Kind.UNARY, handler=handler, response=response, access=access)
-            for name, handler, response, access in unary
-        ),
-        Rpc(
-            method="/evenq.v1.Data/Scan",
-            kind=Kind.SERVER_STREAM,
-            handler=data.scan,
-            response=data_pb2.ScanBlock,
-            access=consume,
-        ),
+        rpc(service + "Publish", data.publish, data_pb2.PublishResponse),
+        rpc(service + "Pull", data.pull, data_pb2.PullResponse),
+        rpc(service + "Scan", data.scan, data_pb2.ScanBlock, Kind.SERVER_STREAM),
+        rpc(service + "QueryOffsets", data.query_offsets, data_pb2.QueryOffsetsResponse),
+        rpc(service + "CommitOffsets", data.commit_offsets, data_pb2.CommitOffsetsResponse),
+        rpc(service + "SendBack", data.send_back, data_pb2.SendBackResponse),
     ]
 
 
@@ -92,7 +80,7 @@ class _Data:
     # ------------------------------------------------------------------------------------------------ publish
 
     async def publish(self, request: bytes, _context: RpcContext) -> bytes:
-        asked = read(data_pb2.PublishRequest, request)
+        asked = parsed(data_pb2.PublishRequest, request)
         told = asked.queue
         self._must_be_here(told)
         if not 0 < len(asked.messages) <= PUBLISH_MAX:
@@ -153,13 +141,13 @@ class _Data:
     # ------------------------------------------------------------------------------------------------ pull and scan
 
     async def pull(self, request: bytes, context: RpcContext) -> bytes:
-        asked = read(data_pb2.PullRequest, request)
+        asked = parsed(data_pb2.PullRequest, request)
         topic, queue = self._readable(asked.queue)
         group = await self._broker.ensure_group(asked.group) if asked.group else None
         if group is not None:
             sessions = self._broker.cluster.sessions
             sessions.must_not_be_stale(group.name, asked.client_id, queue, generation_of(asked.generation))
-            if asked.committed >= 0:
+            if 0 <= asked.committed <= self._broker.store.queue_range(topic.topic_id, queue.queue_id)[1]:
                 self._commit(group, topic, queue.queue_id, asked.committed, allow_backward=False)
         hashes = _hashes(asked.filter)
         until_ms = self._until_ms(asked.wait_ms, context)
@@ -214,8 +202,8 @@ class _Data:
             left_ms = until_ms - self._broker.clock.monotonic_ms()
             if found.messages or (left_ms <= 0 and found.next_offset >= high):
                 return found
-            position = found.next_offset
-            if position < found.max_offset:
+            stepped, position = found.next_offset > position, found.next_offset
+            if position < found.max_offset and stepped:
                 continue
             grown = [(topic.topic_id, queue_id, position)]
             if left_ms <= 0 or not await self._broker.wait_for_growth(grown, left_ms):
@@ -232,7 +220,7 @@ class _Data:
         return await store.read(topic_id, queue_id, start, count_max=count, bytes_max=size, tag_hashes=hashes)
 
     async def scan(self, request: bytes, context: RpcContext) -> AsyncGenerator[bytes, None]:
-        asked = read(data_pb2.ScanRequest, request)
+        asked = parsed(data_pb2.ScanRequest, request)
         topic, queue = self._readable(asked.queue)
         hashes = _hashes(asked.filter)
         size = asked.block_bytes or SCAN_BYTES_DEFAULT
@@ -259,7 +247,7 @@ class _Data:
     # ------------------------------------------------------------------------------------------------ offsets
 
     async def query_offsets(self, request: bytes, context: RpcContext) -> bytes:
-        asked = read(data_pb2.QueryOffsetsRequest, request)
+        asked = parsed(data_pb2.QueryOffsetsRequest, request)
         queues = self._queues(asked)
         known = list(asked.known_max)
         if known and len(known) != len(queues):
@@ -302,7 +290,7 @@ class _Data:
         return [(topic, MessageQueue(topic.name, own, queue_id)) for queue_id in range(topic.read_queues)]
 
     async def commit_offsets(self, request: bytes, _context: RpcContext) -> bytes:
-        asked = read(data_pb2.CommitOffsetsRequest, request)
+        asked = parsed(data_pb2.CommitOffsetsRequest, request)
         if len(asked.offsets) > QUEUES_MAX:
             raise BadRequest(f"{len(asked.offsets)} queues in one call, the limit is {QUEUES_MAX}; commit in parts")
         group = await self._broker.ensure_group(asked.group)
@@ -334,7 +322,7 @@ class _Data:
 
     async def send_back(self, request: bytes, _context: RpcContext) -> bytes:
         """RD-5. The retry topic waits for delays; until then a member retries by itself (CC-6)."""
-        asked = read(data_pb2.SendBackRequest, request)
+        asked = parsed(data_pb2.SendBackRequest, request)
         topic, queue = self._readable(asked.queue)
         group = self._broker.groups.get(asked.group)
         if group is None:

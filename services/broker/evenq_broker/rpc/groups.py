@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 from evenq.errors import BadRequest, ClientIdRequired, Error, PreconditionFailed, TopicNotFound
 from evenq.model import MessageQueue
 from evenq.runtime.tasks import spawn
-from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Kind, Rpc, RpcContext
 from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, groups_pb2
@@ -28,7 +28,8 @@ from evenq_broker.loops.translation import (
     queue_message,
     queue_of,
 )
-from evenq_broker.rpc.requests import read
+from evenq_broker.rpc.access import rpc
+from evenq_broker.rpc.answers import parsed
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -44,36 +45,12 @@ DEADLINE_MARGIN_MS = 100
 def rpcs(broker: Broker) -> list[Rpc]:
     """The calls of this module."""
     groups = _Groups(broker)
-    consume = Access(Resource.GROUP, Action.CONSUME)
+    service = "/evenq.v1.Groups/"
     return [
-        Rpc(
-            method="/evenq.v1.Groups/Session",
-            kind=Kind.BIDI,
-            handler=groups.session,
-            response=groups_pb2.SessionEvent,
-            access=consume,
-        ),
-        Rpc(
-            method="/evenq.v1.Groups/ListMembers",
-            kind=Kind.UNARY,
-            handler=groups.list_members,
-            response=groups_pb2.ListMembersResponse,
-            access=Access(Resource.GROUP, Action.DESCRIBE),
-        ),
-        Rpc(
-            method="/evenq.v1.Groups/LockQueues",
-            kind=Kind.UNARY,
-            handler=groups.lock_queues,
-            response=groups_pb2.LockQueuesResponse,
-            access=consume,
-        ),
-        Rpc(
-            method="/evenq.v1.Groups/UnlockQueues",
-            kind=Kind.UNARY,
-            handler=groups.unlock_queues,
-            response=groups_pb2.UnlockQueuesResponse,
-            access=consume,
-        ),
+        rpc(service + "Session", groups.session, groups_pb2.SessionEvent, Kind.BIDI),
+        rpc(service + "ListMembers", groups.list_members, groups_pb2.ListMembersResponse),
+        rpc(service + "LockQueues", groups.lock_queues, groups_pb2.LockQueuesResponse),
+        rpc(service + "UnlockQueues", groups.unlock_queues, groups_pb2.UnlockQueuesResponse),
     ]
 
 
@@ -109,7 +86,7 @@ class _Groups:
 
     async def _first(self, requests: AsyncIterator[bytes]) -> groups_pb2.Join:
         async for request in requests:
-            told = read(groups_pb2.SessionRequest, request)
+            told = parsed(groups_pb2.SessionRequest, request)
             if told.WhichOneof("request") == "join":
                 return told.join
             break
@@ -119,7 +96,7 @@ class _Groups:
         # Ends when the peer stops sending; the session then ends too, with grace unless it said goodbye.
         try:
             async for request in requests:
-                told = read(groups_pb2.SessionRequest, request)
+                told = parsed(groups_pb2.SessionRequest, request)
                 match told.WhichOneof("request"):
                     case "beat":
                         self._sessions.beat(session)
@@ -163,13 +140,13 @@ class _Groups:
     # ------------------------------------------------------------------------------------------------ unary calls
 
     async def list_members(self, request: bytes, _context: RpcContext) -> bytes:
-        asked = read(groups_pb2.ListMembersRequest, request)
+        asked = parsed(groups_pb2.ListMembersRequest, request)
         group = await self._broker.ensure_group(asked.group)
         members = [member_message(member) for member in self._broker.members.members(group.name)]
         return groups_pb2.ListMembersResponse(status=OK, members=members).SerializeToString()
 
     async def lock_queues(self, request: bytes, context: RpcContext) -> bytes:
-        asked = read(groups_pb2.LockQueuesRequest, request)
+        asked = parsed(groups_pb2.LockQueuesRequest, request)
         group = await self._broker.ensure_group(asked.group)
         queues = [self._own_queue(queue) for queue in _bounded(asked.queues)]
         granted = await self._sessions.lock(
@@ -190,7 +167,7 @@ class _Groups:
         return response.SerializeToString()
 
     async def unlock_queues(self, request: bytes, _context: RpcContext) -> bytes:
-        asked = read(groups_pb2.UnlockQueuesRequest, request)
+        asked = parsed(groups_pb2.UnlockQueuesRequest, request)
         self._sessions.unlock(asked.group, asked.client_id, [queue_of(queue) for queue in _bounded(asked.queues)])
         return groups_pb2.UnlockQueuesResponse(status=OK).SerializeToString()
 

@@ -19,14 +19,15 @@ from evenq.allocation import Averagely, by_name
 from evenq.errors import BadRequest, IllegalAccessPoint, NotImplementedYet, TopicNotFound
 from evenq.model import BrokerAddress, GroupConfig, MessageType, Permission, QueueCounts
 from evenq.model.names import is_system_topic
-from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
 from evenq_broker.core.assignment import Answer, Share, compute
 from evenq_broker.core.resources import qualified
 from evenq_broker.core.routes import BrokerView, TopicAt, listener_of
 from evenq_broker.loops.translation import message_type_number, queue_message
-from evenq_broker.rpc.requests import read
+from evenq_broker.rpc.access import MESSAGING, rpc
+from evenq_broker.rpc.answers import parsed
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -40,10 +41,10 @@ OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 MIXED_TYPES = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 EXPLAIN_TIMEOUT_MS = 2_500
 FORWARDED = {
-    "SetMessageRequestMode": (assignment_pb2.SetMessageRequestModeResponse, Action.OPERATE),
-    "GetMessageRequestMode": (assignment_pb2.GetMessageRequestModeResponse, Action.DESCRIBE),
-    "Explain": (assignment_pb2.ExplainResponse, Action.DESCRIBE),
-    "Simulate": (assignment_pb2.SimulateResponse, Action.DESCRIBE),
+    "SetMessageRequestMode": assignment_pb2.SetMessageRequestModeResponse,
+    "GetMessageRequestMode": assignment_pb2.GetMessageRequestModeResponse,
+    "Explain": assignment_pb2.ExplainResponse,
+    "Simulate": assignment_pb2.SimulateResponse,
 }
 
 
@@ -51,33 +52,13 @@ def rpcs(broker: Broker) -> list[Rpc]:
     """The calls of this module."""
     routing = _Routing(broker)
     ours = [
-        Rpc(
-            method="/apache.rocketmq.v2.MessagingService/QueryRoute",
-            kind=Kind.UNARY,
-            handler=routing.query_route,
-            response=service_pb2.QueryRouteResponse,
-            access=Access(Resource.TOPIC, Action.DESCRIBE),
-        ),
-        Rpc(
-            method="/apache.rocketmq.v2.MessagingService/QueryAssignment",
-            kind=Kind.UNARY,
-            handler=routing.query_assignment,
-            response=service_pb2.QueryAssignmentResponse,
-            access=Access(Resource.TOPIC_AND_GROUP, Action.CONSUME),
-        ),
-        Rpc(
-            method="/evenq.v1.Assignment/Query",
-            kind=Kind.UNARY,
-            handler=routing.query,
-            response=assignment_pb2.AssignmentResponse,
-            access=Access(Resource.TOPIC_AND_GROUP, Action.CONSUME),
-        ),
+        rpc(MESSAGING + "QueryRoute", routing.query_route, service_pb2.QueryRouteResponse),
+        rpc(MESSAGING + "QueryAssignment", routing.query_assignment, service_pb2.QueryAssignmentResponse),
+        rpc("/evenq.v1.Assignment/Query", routing.query, assignment_pb2.AssignmentResponse),
     ]
-    for name, (response, action) in FORWARDED.items():
+    for name, response in FORWARDED.items():
         method = f"/evenq.v1.Assignment/{name}"
-        access = Access(Resource.TOPIC_AND_GROUP, action)
-        handler = partial(routing.forward, method)
-        ours.append(Rpc(method=method, kind=Kind.UNARY, handler=handler, response=response, access=access))
+        ours.append(rpc(method, partial(routing.forward, method), response))
     return ours
 
 
@@ -105,7 +86,7 @@ class _Routing:
         self._routes: dict[tuple[str, str, str, str], tuple[int, bytes]] = {}
 
     async def query_route(self, request: bytes, context: RpcContext) -> bytes:
-        asked = read(service_pb2.QueryRouteRequest, request)
+        asked = parsed(service_pb2.QueryRouteRequest, request)
         point = _access_point(asked.endpoints)
         listener = listener_of(self._broker.cluster.own(), point.host, point.port)
         name = qualified(asked.topic, context.namespace)
@@ -131,7 +112,7 @@ class _Routing:
         return answer
 
     async def query_assignment(self, request: bytes, context: RpcContext) -> bytes:
-        asked = read(service_pb2.QueryAssignmentRequest, request)
+        asked = parsed(service_pb2.QueryAssignmentRequest, request)
         group = await self._broker.ensure_group(qualified(asked.group, context.namespace))
         name = qualified(asked.topic, context.namespace)
         await self._exists(name)
@@ -157,7 +138,7 @@ class _Routing:
 
     async def query(self, request: bytes, context: RpcContext) -> bytes:
         """`evenq.v1`: the same with its generation, for members that are fenced by it."""
-        asked = read(assignment_pb2.AssignmentRequest, request)
+        asked = parsed(assignment_pb2.AssignmentRequest, request)
         group = await self._broker.ensure_group(asked.group)
         await self._exists(asked.topic)
         client_id = asked.client_id or context.client_id

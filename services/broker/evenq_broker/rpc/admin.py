@@ -1,0 +1,374 @@
+"""`evenq.v1.Admin`: topics, groups, brokers and the cluster, for the command line and other tools.
+
+Any broker answers for the whole cluster: it asks the others, each with a deadline, and adds up. A request with `local`
+set, or with the header `x-evenq-local`, is such a question from another broker and is answered from here alone.
+Creating is idempotent and reaches every live broker (TQ-2); what a broker that does not answer has missed is said, and
+doing it again completes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from google.protobuf.message import Message
+
+from evenq.errors import (
+    BadRequest,
+    ConnectionFailed,
+    Error,
+    GroupNotFound,
+    IllegalTopic,
+    MessageTypeConflict,
+    TopicNotFound,
+)
+from evenq.model import GroupConfig, MessageQueue, MessageType, StartFrom, TopicConfig
+from evenq.model.names import is_system_topic
+from evenq.serving.rpc import Rpc, RpcContext
+from evenq.wire import status
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2
+from evenq_broker.core.routes import BrokerView
+from evenq_broker.loops.peers import Placement
+from evenq_broker.loops.translation import (
+    broker_info,
+    counts_of,
+    entry_of,
+    member_message,
+    message_type_number,
+    message_type_of,
+    queue_message,
+)
+from evenq_broker.rpc.access import rpc
+from evenq_broker.rpc.answers import parsed
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["LOCAL_HEADER", "rpcs"]
+
+OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
+LOCAL_HEADER = "x-evenq-local"
+M = TypeVar("M", bound=Message)
+
+
+def rpcs(broker: Broker) -> list[Rpc]:
+    """The calls of this module."""
+    topics, groups, cluster = _Topics(broker), _Groups(broker), _Cluster(broker)
+    service = "/evenq.v1.Admin/"
+    return [
+        rpc(service + "CreateTopic", topics.create, admin_pb2.CreateTopicResponse),
+        rpc(service + "DeleteTopic", topics.delete, admin_pb2.DeleteTopicResponse),
+        rpc(service + "ListTopics", topics.list, admin_pb2.ListTopicsResponse),
+        rpc(service + "DescribeTopic", topics.describe, admin_pb2.DescribeTopicResponse),
+        rpc(service + "CreateGroup", groups.create, admin_pb2.CreateGroupResponse),
+        rpc(service + "DeleteGroup", groups.delete, admin_pb2.DeleteGroupResponse),
+        rpc(service + "ListGroups", groups.list, admin_pb2.ListGroupsResponse),
+        rpc(service + "DescribeGroup", groups.describe, admin_pb2.DescribeGroupResponse),
+        rpc(service + "ListBrokers", cluster.brokers, admin_pb2.ListBrokersResponse),
+        rpc(service + "DescribeCluster", cluster.describe, admin_pb2.DescribeClusterResponse),
+    ]
+
+
+class _Topics:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def create(self, request: bytes, _context: RpcContext) -> bytes:
+        asked = parsed(admin_pb2.CreateTopicRequest, request)
+        if not 0 <= asked.queues <= 4096:
+            raise BadRequest(f"topic {asked.topic!r} asks for {asked.queues} queues a broker, the range is 1 to 4096")
+        kind = message_type_of(asked.message_type, unspecified=MessageType.NORMAL)
+        if asked.local:
+            topic = await self._broker.create_topic(asked.topic, message_type=kind, queues=asked.queues)
+            entry = entry_of(topic.name, counts_of(self._broker.settings.broker_name, topic))
+            placements = [Placement(broker_name=self._broker.settings.broker_name, entry=entry)]
+        else:
+            self._must_fit(asked, kind)
+            placements = await self._broker.cluster.create_topic_everywhere(
+                asked.topic, message_type=kind, queues=asked.queues
+            )
+        return admin_pb2.CreateTopicResponse(status=OK, placements=placements).SerializeToString()
+
+    def _must_fit(self, asked: admin_pb2.CreateTopicRequest, kind: MessageType) -> None:
+        if is_system_topic(asked.topic):
+            raise IllegalTopic(f"the topic name {asked.topic!r} is reserved for the broker; choose another one")
+        for at in self._broker.routes.route(asked.topic):
+            if asked.message_type and at.counts.message_type is not kind:
+                raise MessageTypeConflict(
+                    f"topic {asked.topic} exists with type {at.counts.message_type} on {at.broker.name}, not {kind}; "
+                    "delete it first, or leave the type out"
+                )
+
+    async def delete(self, request: bytes, _context: RpcContext) -> bytes:
+        asked = parsed(admin_pb2.DeleteTopicRequest, request)
+        if asked.local:
+            await self._broker.delete_topic(asked.topic)
+        else:
+            if not self._broker.routes.route(asked.topic):
+                raise TopicNotFound(f"no topic {asked.topic!r} on any live broker; see `evenq topic list`")
+            failed = await self._broker.cluster.delete_topic_everywhere(asked.topic)
+            _must_be_complete(failed, f"topic {asked.topic} is deleted")
+        return admin_pb2.DeleteTopicResponse(status=OK).SerializeToString()
+
+    async def list(self, request: bytes, context: RpcContext) -> bytes:
+        asked = parsed(admin_pb2.ListTopicsRequest, request)
+        found: dict[str, admin_pb2.TopicSummary] = {}
+        for topic in self._broker.topics.all():
+            if asked.include_system or not is_system_topic(topic.name):
+                found[topic.name] = admin_pb2.TopicSummary(
+                    topic=topic.name,
+                    message_type=message_type_number(topic.message_type),
+                    brokers=1,
+                    queues=topic.read_queues,
+                    messages=sum(high - low for low, high in self._ranges(topic)),
+                )
+        if LOCAL_HEADER not in context.headers:
+            for answer in await _others(self._broker, "ListTopics", request, admin_pb2.ListTopicsResponse):
+                for other in answer.topics:
+                    mine = found.setdefault(
+                        other.topic, admin_pb2.TopicSummary(topic=other.topic, message_type=other.message_type)
+                    )
+                    mine.brokers += other.brokers
+                    mine.queues += other.queues
+                    mine.messages += other.messages
+        summaries = [found[name] for name in sorted(found)]
+        return admin_pb2.ListTopicsResponse(status=OK, topics=summaries).SerializeToString()
+
+    async def describe(self, request: bytes, _context: RpcContext) -> bytes:
+        asked = parsed(admin_pb2.DescribeTopicRequest, request)
+        topic = self._broker.topics.get(asked.topic)
+        response = admin_pb2.DescribeTopicResponse(status=OK)
+        readers: set[str] = set()
+        if topic is not None:
+            response.message_type = message_type_number(topic.message_type)
+            response.queues.extend([await self._queue(topic, queue_id) for queue_id in range(topic.read_queues)])
+            readers.update(self._readers(topic))
+        if not asked.local:
+            told = admin_pb2.DescribeTopicRequest(topic=asked.topic, local=True).SerializeToString()
+            for answer in await _others(self._broker, "DescribeTopic", told, admin_pb2.DescribeTopicResponse):
+                response.message_type = answer.message_type
+                response.queues.extend(answer.queues)
+                readers.update(answer.groups)
+        if not response.queues:
+            raise TopicNotFound(
+                f"no topic {asked.topic!r} on any live broker; create it with `evenq topic create {asked.topic}`"
+            )
+        response.queues.sort(key=lambda at: (at.queue.broker_name, at.queue.queue_id))
+        response.groups.extend(sorted(readers))
+        return response.SerializeToString()
+
+    def _ranges(self, topic: TopicConfig) -> Sequence[tuple[int, int]]:
+        return [self._broker.store.queue_range(topic.topic_id, queue_id) for queue_id in range(topic.read_queues)]
+
+    def _readers(self, topic: TopicConfig) -> Sequence[str]:
+        ids = self._broker.progress.groups_of(topic.topic_id)
+        return [group.name for group_id in ids if (group := self._broker.groups.by_id(group_id)) is not None]
+
+    async def _queue(self, topic: TopicConfig, queue_id: int) -> admin_pb2.QueueStatus:
+        low, high = self._broker.store.queue_range(topic.topic_id, queue_id)
+        newest = await self._broker.store.read_at(topic.topic_id, queue_id, [high - 1]) if high > low else []
+        return admin_pb2.QueueStatus(
+            queue=queue_message(MessageQueue(topic.name, self._broker.settings.broker_name, queue_id)),
+            min_offset=low,
+            max_offset=high,
+            last_store_ms=newest[0].store_ms if newest else 0,
+            permission=definition_pb2.Permission.Value(topic.permission.name),
+        )
+
+
+class _Groups:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def create(self, request: bytes, _context: RpcContext) -> bytes:
+        asked = parsed(admin_pb2.CreateGroupRequest, request)
+        await self._broker.create_group(
+            asked.group,
+            ordered=asked.ordered,
+            max_attempts=asked.max_attempts,
+            strategy=asked.strategy,
+            start_from=_start_from(asked.start_from),
+        )
+        if not asked.local:
+            failed = await self._broker.cluster.create_group_everywhere(asked)
+            _must_be_complete(failed, f"group {asked.group} is created")
+        return admin_pb2.CreateGroupResponse(status=OK).SerializeToString()
+
+    async def delete(self, request: bytes, _context: RpcContext) -> bytes:
+        asked = parsed(admin_pb2.DeleteGroupRequest, request)
+        members = self._broker.members.members(asked.group)
+        if members and not asked.local:
+            raise BadRequest(
+                f"group {asked.group} has {len(members)} members, among them {members[0].client_id}; stop them first"
+            )
+        known = self._broker.groups.get(asked.group) is not None
+        await self._broker.delete_group(asked.group)
+        if not asked.local:
+            failed = await self._broker.cluster.delete_group_everywhere(asked.group)
+            _must_be_complete(failed, f"group {asked.group} is deleted")
+            if not known:
+                raise GroupNotFound(f"no consumer group {asked.group!r}; see `evenq group list`")
+        return admin_pb2.DeleteGroupResponse(status=OK).SerializeToString()
+
+    async def list(self, request: bytes, context: RpcContext) -> bytes:
+        parsed(admin_pb2.ListGroupsRequest, request)
+        found = {group.name: self._summary(group) for group in self._broker.groups.all()}
+        if LOCAL_HEADER not in context.headers:
+            for answer in await _others(self._broker, "ListGroups", request, admin_pb2.ListGroupsResponse):
+                for other in answer.groups:
+                    _add_group(found, other)
+        summaries = [found[name] for name in sorted(found)]
+        return admin_pb2.ListGroupsResponse(status=OK, groups=summaries).SerializeToString()
+
+    async def describe(self, request: bytes, _context: RpcContext) -> bytes:
+        asked = parsed(admin_pb2.DescribeGroupRequest, request)
+        group = self._broker.groups.get(asked.group)
+        found: dict[str, admin_pb2.GroupSummary] = {}
+        response = admin_pb2.DescribeGroupResponse(status=OK)
+        if group is not None:
+            found[group.name] = self._summary(group)
+            response.members.extend(member_message(m) for m in self._broker.members.members(group.name))
+            response.queues.extend(self._queues(group))
+        if not asked.local:
+            told = admin_pb2.DescribeGroupRequest(group=asked.group, local=True).SerializeToString()
+            for answer in await _others(self._broker, "DescribeGroup", told, admin_pb2.DescribeGroupResponse):
+                _add_group(found, answer.summary)
+                known = {member.client_id for member in response.members}
+                response.members.extend(member for member in answer.members if member.client_id not in known)
+                response.queues.extend(answer.queues)
+        if asked.group not in found:
+            raise GroupNotFound(f"no consumer group {asked.group!r}; create it with `evenq group create {asked.group}`")
+        response.summary.CopyFrom(found[asked.group])
+        response.members.sort(key=lambda member: member.client_id)
+        response.summary.members = len(response.members)
+        response.summary.topics = len({at.queue.topic for at in response.queues})
+        response.queues.sort(key=lambda at: (at.queue.topic, at.queue.broker_name, at.queue.queue_id))
+        return response.SerializeToString()
+
+    def _summary(self, group: GroupConfig) -> admin_pb2.GroupSummary:
+        queues = self._queues(group)
+        return admin_pb2.GroupSummary(
+            group=group.name,
+            ordered=group.ordered,
+            max_attempts=group.max_attempts,
+            strategy=group.strategy,
+            members=len(self._broker.members.members(group.name)),
+            topics=len({at.queue.topic for at in queues}),
+            lag=sum(at.lag for at in queues),
+        )
+
+    def _queues(self, group: GroupConfig) -> Sequence[admin_pb2.GroupQueue]:
+        topics = [self._broker.topics.by_id(topic_id) for topic_id in self._broker.progress.topics_of(group.group_id)]
+        return [
+            self._queue(group, topic, queue_id)
+            for topic in topics
+            if topic is not None
+            for queue_id in range(topic.read_queues)
+        ]
+
+    def _queue(self, group: GroupConfig, topic: TopicConfig, queue_id: int) -> admin_pb2.GroupQueue:
+        place = (group.group_id, topic.topic_id, queue_id)
+        queue = MessageQueue(topic.name, self._broker.settings.broker_name, queue_id)
+        _, high = self._broker.store.queue_range(topic.topic_id, queue_id)
+        committed = self._broker.progress.committed(*place)
+        return admin_pb2.GroupQueue(
+            queue=queue_message(queue),
+            committed=-1 if committed is None else committed,
+            max_offset=high,
+            lag=self._broker.progress.lag(*place, high),
+            inflight=self._broker.progress.inflight(*place),
+            owner=self._broker.locks.holder(group.name, queue),
+        )
+
+
+class _Cluster:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def brokers(self, request: bytes, _context: RpcContext) -> bytes:
+        parsed(admin_pb2.ListBrokersRequest, request)
+        summaries, _ = await self._all()
+        return admin_pb2.ListBrokersResponse(status=OK, brokers=summaries).SerializeToString()
+
+    async def describe(self, request: bytes, _context: RpcContext) -> bytes:
+        asked = parsed(admin_pb2.DescribeClusterRequest, request)
+        cluster = self._broker.cluster
+        summaries, groups = ([self._own()], len(self._broker.groups)) if asked.local else await self._all()
+        topics = self._broker.routes.topics()
+        return admin_pb2.DescribeClusterResponse(
+            status=OK,
+            cluster=self._broker.settings.cluster,
+            brokers=summaries,
+            nameservers=cluster.nameservers,
+            rebalancer=self._broker.settings.rebalancer,
+            rebalancer_answers=cluster.rebalancer is not None and cluster.rebalancer.connected,
+            topics=len([name for name in topics if not is_system_topic(name)]),
+            groups=groups,
+        ).SerializeToString()
+
+    async def _all(self) -> tuple[list[admin_pb2.BrokerSummary], int]:
+        told = admin_pb2.DescribeClusterRequest(local=True).SerializeToString()
+        answers = await self._broker.cluster.ask_peers("/evenq.v1.Admin/DescribeCluster", told)
+        summaries, groups = [self._own()], len(self._broker.groups)
+        for name, answer in answers:
+            view = self._broker.routes.broker(name)
+            if not isinstance(answer, Error):
+                response = admin_pb2.DescribeClusterResponse.FromString(answer)
+                summaries.extend(response.brokers)
+                groups = max(groups, response.groups)
+            elif view is not None:
+                summaries.append(_silent(view))
+        return sorted(summaries, key=lambda summary: summary.broker.name), groups
+
+    def _own(self) -> admin_pb2.BrokerSummary:
+        own = self._broker.cluster.own()
+        return admin_pb2.BrokerSummary(
+            broker=broker_info(own),
+            topics=len(own.topics),
+            messages_in=self._broker.stats.messages_in,
+            messages_out=self._broker.stats.messages_out,
+            answered=True,
+            log_bytes=self._broker.store.stats.log_bytes,
+            connections=len(self._broker.members),
+        )
+
+
+def _silent(view: BrokerView) -> admin_pb2.BrokerSummary:
+    return admin_pb2.BrokerSummary(broker=broker_info(view), topics=len(view.topics), answered=False)
+
+
+async def _others(broker: Broker, rpc: str, request: bytes, response: type[M]) -> list[M]:
+    # What the other brokers say; one that does not answer, or does not know the thing, says nothing.
+    answers = await broker.cluster.ask_peers(f"/evenq.v1.Admin/{rpc}", request, metadata={LOCAL_HEADER: "1"})
+    parsed = [response.FromString(answer) for _, answer in answers if not isinstance(answer, Error)]
+    return [answer for answer in parsed if _is_ok(answer)]
+
+
+def _is_ok(answer: Message) -> bool:
+    told = getattr(answer, "status", None)
+    return isinstance(told, definition_pb2.Status) and told.code == status.OK
+
+
+def _add_group(found: dict[str, admin_pb2.GroupSummary], other: admin_pb2.GroupSummary) -> None:
+    mine = found.get(other.group)
+    if mine is None:
+        found[other.group] = other
+        return
+    mine.lag += other.lag
+    mine.members = max(mine.members, other.members)
+    mine.topics = max(mine.topics, other.topics)
+
+
+def _start_from(told: str) -> StartFrom | None:
+    if not told:
+        return None
+    if told not in set(StartFrom):
+        raise BadRequest(f"start_from {told[:40]!r} is unknown; give one of {', '.join(StartFrom)}")
+    return StartFrom(told)
+
+
+def _must_be_complete(failed: Sequence[tuple[str, Error]], what: str) -> None:
+    if failed:
+        missing = "; ".join(f"{name}: {error.message}" for name, error in failed)
+        raise ConnectionFailed(f"{what} here, but not on every broker ({missing}); do it again when they answer")
