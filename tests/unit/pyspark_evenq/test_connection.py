@@ -1,0 +1,38 @@
+"""Calls over gRPC."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from pyspark_evenq import connection
+
+from evenq.errors import ConnectionFailed, NotImplementedYet, RequestTimeout
+from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
+
+
+def test_a_silent_address_is_named_with_a_hint() -> None:
+    with pytest.raises(ConnectionFailed, match=r"127.0.0.1:1: .*is a broker running there\?"):
+        connection.unary("127.0.0.1:1", "/evenq.v1.Data/QueryOffsets", b"", timeout_ms=5_000)
+
+
+def test_failures_of_grpc_become_errors_of_ours(broker: Any) -> None:
+    with pytest.raises(NotImplementedYet):
+        connection.unary(broker.endpoint, "/evenq.v1.Data/Nothing", b"", timeout_ms=5_000)
+    waiting = data_pb2.QueryOffsetsRequest(
+        queues=[common_pb2.Queue(topic="flights", broker_name="broker-a", queue_id=0)], known_max=[0], wait_ms=1_000
+    )
+    with pytest.raises(RequestTimeout):
+        connection.unary(broker.endpoint, "/evenq.v1.Data/QueryOffsets", waiting.SerializeToString(), timeout_ms=50)
+
+
+def test_a_forked_process_makes_channels_of_its_own(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    parents = connection._channel(broker.endpoint)
+    assert connection._channel(broker.endpoint) is parents
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    childs = connection._channel(broker.endpoint)
+    assert childs is not parents
+    parents.close()
+    childs.close()
+    connection._channels.clear()

@@ -1,0 +1,55 @@
+"""Planning of batch reads."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.options import ReadOptions
+from pyspark_evenq.reader import BatchReader
+
+from evenq.errors import IllegalOffset
+
+
+def planned(broker: Any, **more: str) -> list[tuple[int, int, int]]:
+    given = {"endpoints": broker.endpoint, "subscribe": "flights"} | more
+    reader = BatchReader(ReadOptions.parse(given, streaming=False), (Column("body", nullable=True),))
+    return [
+        (piece.wanted.queue.queue_id, piece.wanted.start, piece.wanted.end)
+        for task in reader.partitions()
+        for piece in task.pieces  # type: ignore[attr-defined]  # Spark's type names the base class
+    ]
+
+
+@pytest.fixture
+def filled(broker: Any) -> Any:
+    for number in range(30):
+        broker.send(str(number), queue=number % 2)
+    return broker
+
+
+def at(**offsets: int) -> str:
+    return json.dumps({"flights": {"broker-a": {name[1:]: offset for name, offset in offsets.items()}}})
+
+
+def test_a_read_goes_from_the_earliest_to_the_latest(filled: Any) -> None:
+    filled.low[1] = 4
+    assert planned(filled) == [(0, 0, 15), (1, 4, 15)]
+
+
+def test_words_and_offsets_say_where(filled: Any) -> None:
+    filled.committed["g", 0] = 9
+    assert planned(filled, startingOffsets="group", group="g") == [(0, 9, 15), (1, 0, 15)]
+    assert planned(filled, startingOffsets="latest") == []
+    assert planned(filled, startingOffsets=at(q0=3, q1=-1), endingOffsets=at(q0=5)) == [(0, 3, 5)]
+    assert planned(filled, startingTimestamp="5") == [(0, 1, 15), (1, 1, 15)]
+
+
+def test_offsets_that_the_broker_does_not_have_are_data_loss_or_cut(filled: Any) -> None:
+    filled.low[0] = 5
+    for bad in ({"startingOffsets": at(q0=3)}, {"endingOffsets": at(q0=99)}):
+        with pytest.raises(IllegalOffset, match="5 to 15"):
+            planned(filled, **bad)
+        assert planned(filled, failOnDataLoss="false", **bad)[0] == (0, 5, 15)

@@ -1,0 +1,59 @@
+"""What the runner knows of the queues."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from pyspark_evenq.options import ReadOptions
+from pyspark_evenq.planner import Bounds
+from pyspark_evenq.watch import ROUTE_S, QueueWatch
+
+
+@pytest.fixture
+def watching(broker: Any) -> Any:
+    made: list[QueueWatch] = []
+
+    def watching(now: Any = time.monotonic, **more: str) -> QueueWatch:
+        given = {"endpoints": broker.endpoint, "subscribe": "flights", "group": "g", "readTimeoutMs": "200"} | more
+        made.append(QueueWatch(ReadOptions.parse(given, streaming=True), now=now))
+        return made[-1]
+
+    yield watching
+    for watch in made:
+        watch.close()
+
+
+def test_growth_is_told_at_once_and_no_growth_after_the_wait(broker: Any, watching: Any) -> None:
+    watch = watching(idleWaitMs="50")
+    broker.send("a")
+    known = {broker.queue(0): 0, broker.queue(1): 0}
+    watch.refresh(known)
+    assert watch.bounds[broker.queue(0)] == Bounds(low=0, high=1)
+    begun = time.monotonic()
+    watch.refresh({broker.queue(0): 1, broker.queue(1): 0})
+    assert time.monotonic() - begun >= 0.04
+
+
+def test_brokers_that_refuse_are_not_asked_in_a_tight_loop(broker: Any, watching: Any) -> None:
+    watch = watching(idleWaitMs="100")
+    watch.route()
+    broker.stop()
+    begun = time.monotonic()
+    watch.refresh({})
+    assert 0.09 <= time.monotonic() - begun < 5
+    assert watch.bounds == {}
+
+
+def test_new_queues_are_seen_when_the_route_is_old_and_silence_keeps_the_last_one(broker: Any, watching: Any) -> None:
+    now = [0.0]
+    watch = watching(now=lambda: now[0])
+    assert len(watch.route()) == 2
+    broker.queues[2], broker.low[2] = [], 0
+    assert len(watch.route()) == 2
+    now[0] += ROUTE_S + 1
+    assert len(watch.route()) == 3
+    broker.stop()
+    now[0] += ROUTE_S + 1
+    assert len(watch.route()) == 3
