@@ -1,0 +1,1 @@
+"""The SDK's decisions: plain objects that take events, give commands and know no clock, thread, file or network."""

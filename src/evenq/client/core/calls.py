@@ -1,0 +1,264 @@
+"""What the loops may ask of servers, in words of the model: the seam between `loops` and `rpc`.
+
+`rpc.calls.Calls` is the real one. Every call raises classes of `evenq.errors`: `ConnectionFailed`,
+`RequestTimeout`, `Unsupported` (the server has no such method) and whatever the answer's status stands for.
+`address` is `host:port`; waiting times are ms and come on top of the call's own deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from evenq.client.core.route import Route
+from evenq.model import FilterExpression, MessageModel, MessageQueue, QueueOffset, ReceivedMessage
+
+__all__ = [
+    "NO_GENERATION",
+    "Assignment",
+    "AssignmentChanged",
+    "ConsumerCalls",
+    "Generation",
+    "Join",
+    "Leave",
+    "Locked",
+    "MemberInfo",
+    "MembersChanged",
+    "ProducerCalls",
+    "Pulled",
+    "QueueRange",
+    "QueueWanted",
+    "SessionEvent",
+    "SimpleCalls",
+    "Stored",
+    "Welcome",
+]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Generation:
+    """Order of decisions; (0, 0) is none."""
+
+    epoch: int = 0
+    counter: int = 0
+
+
+NO_GENERATION = Generation()
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A batch was stored: its messages have `first_offset`, `first_offset + 1` ..."""
+
+    queue: MessageQueue
+    """Queue id -1: the server chose and did not say."""
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """An answered pull; no messages is an answer too."""
+
+    messages: Sequence[ReceivedMessage]
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """What a broker tells of one queue; -1 = nothing."""
+
+    minimum: int
+    maximum: int
+    committed: int
+    at_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """The answer to one lock request."""
+
+    queue: MessageQueue
+    granted: bool
+    holder: str
+    committed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a server decided for this member. `queues` may name queue id -1: all queues of the broker, shared by
+    receiving.
+    """
+
+    known: bool
+    """False: the server knows nothing; keep what you have."""
+    queues: tuple[MessageQueue, ...]
+    generation: Generation = NO_GENERATION
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """One member of the group, as a broker tells."""
+
+    client_id: str
+    protocol: str
+    """`evenq` owns queues, `v2` receives and acknowledges."""
+    topics: frozenset[str]
+    """Empty: unknown, counts as all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """First word of a session, and again when subscriptions changed."""
+
+    group: str
+    model: MessageModel
+    subscriptions: Mapping[str, FilterExpression]
+    version: int
+    """Ms since the epoch of the last change (RG-6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Last word of a session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The broker took us in."""
+
+    beat_interval_ms: int
+    members: tuple[MemberInfo, ...]
+    max_attempts: int
+    start_from: str
+
+
+@dataclass(frozen=True, slots=True)
+class MembersChanged:
+    """The group's members, all of them."""
+
+    members: tuple[MemberInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentChanged:
+    """A newer decision exists."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWanted:
+    """Somebody waits for a queue that we hold."""
+
+    queue: MessageQueue
+
+
+SessionEvent = Welcome | MembersChanged | AssignmentChanged | QueueWanted
+
+
+class RouteCalls(Protocol):
+    """What every client needs."""
+
+    async def query_route(self, topic: str) -> Route:
+        """Ask the access point. Raises TopicNotFound."""
+        ...
+
+
+class ProducerCalls(RouteCalls, Protocol):
+    """What a producer needs."""
+
+    async def publish(self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int) -> Stored:
+        """Store a batch of encoded messages of one topic in one queue: all or none."""
+        ...
+
+
+class ConsumerCalls(RouteCalls, Protocol):
+    """What a push consumer needs."""
+
+    def session(self, address: str, requests: AsyncIterator[Join | Leave | None]) -> AsyncIterator[SessionEvent]:
+        """A member's open line; None among the requests is a beat."""
+        ...
+
+    async def lock(
+        self, address: str, group: str, queues: Sequence[MessageQueue], *, wait_ms: int, generation: Generation
+    ) -> list[Locked]:
+        """Take queues; one answer each, in order."""
+        ...
+
+    async def unlock(self, address: str, group: str, queues: Sequence[MessageQueue]) -> None:
+        """Let go; not holding them is no error."""
+        ...
+
+    async def pull(
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        offset: QueueOffset,
+        *,
+        batch_max: int,
+        bytes_max: int,
+        wait_ms: int,
+        wanted: FilterExpression,
+        generation: Generation,
+        committed: int,
+    ) -> Pulled:
+        """Read one queue. Raises IllegalOffset (carries the range), PreconditionFailed (fenced)."""
+        ...
+
+    async def commit(
+        self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
+    ) -> None:
+        """Store progress."""
+        ...
+
+    async def query_offsets(
+        self, address: str, group: str, queue: MessageQueue, *, timestamp_ms: int = 0
+    ) -> QueueRange:
+        """Range, progress and, if asked, the first offset stored at or after a time."""
+        ...
+
+    async def send_back(
+        self, address: str, group: str, queue: MessageQueue, offset: QueueOffset, *, delay_level: int, attempts: int
+    ) -> None:
+        """Give a message back (RD-1); level -1: to the dead-letter topic."""
+        ...
+
+    async def query_assignment(self, group: str, topic: str, strategy: str, model: MessageModel) -> Assignment:
+        """Ask the access point what is ours."""
+        ...
+
+
+class SimpleCalls(RouteCalls, Protocol):
+    """What a simple consumer needs."""
+
+    async def receive(
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        *,
+        wanted: FilterExpression,
+        batch_max: int,
+        invisible_ms: int,
+        wait_ms: int,
+    ) -> list[ReceivedMessage]:
+        """Take messages for a while; empty if there are none within `wait_ms`."""
+        ...
+
+    async def ack(self, address: str, group: str, message: ReceivedMessage) -> None:
+        """Finish one. Raises InvalidReceiptHandle."""
+        ...
+
+    async def change_invisible(self, address: str, group: str, message: ReceivedMessage, invisible_ms: int) -> str:
+        """Hide it for `invisible_ms` from now; returns the handle to go on with."""
+        ...
+
+    async def heartbeat(self, address: str, group: str) -> None:
+        """Say "still here"."""
+        ...
+
+    async def terminate(self, address: str, group: str) -> None:
+        """Say goodbye."""
+        ...

@@ -1,0 +1,85 @@
+"""A consumer's progress in memory, and the file form of broadcasting progress (OF-2, OF-5, OF-8, OF-10).
+
+Owned by the consumer's loop. A stored offset is the next one to consume (OF-9). `due` names what differs from what
+was stored last, so a quiet consumer commits nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from evenq.errors import StoreCorrupted
+from evenq.model import MessageQueue, QueueOffset
+
+__all__ = ["OffsetTable", "decode_offsets", "encode_offsets"]
+
+FORMAT = 1
+
+
+class OffsetTable:
+    """Message queue to committed offset: what memory has, and what was stored."""
+
+    def __init__(self) -> None:
+        self._memory: dict[MessageQueue, QueueOffset] = {}
+        self._stored: dict[MessageQueue, QueueOffset] = {}
+
+    def begin(self, queue: MessageQueue, offset: QueueOffset, *, stored: bool) -> None:
+        """A queue starts without a leftover (RB-28). `stored`: the store has this value already."""
+        self.forget(queue)
+        self._memory[queue] = offset
+        if stored:
+            self._stored[queue] = offset
+
+    def advance(self, queue: MessageQueue, offset: QueueOffset) -> None:
+        """Progress in memory; it never goes back, and a queue that is not ours is ignored."""
+        known = self._memory.get(queue)
+        if known is not None and offset > known:
+            self._memory[queue] = offset
+
+    def memory(self, queue: MessageQueue) -> int:
+        """Memory only (OF-8); -1 if unknown."""
+        return self._memory.get(queue, -1)
+
+    def due(self) -> dict[MessageQueue, QueueOffset]:
+        """What must be stored, sorted by queue."""
+        return {queue: offset for queue, offset in sorted(self._memory.items()) if self._stored.get(queue) != offset}
+
+    def stored(self, queue: MessageQueue, offset: QueueOffset) -> None:
+        """The store has confirmed this value."""
+        if queue in self._memory:
+            self._stored[queue] = max(offset, self._stored.get(queue, offset))
+
+    def forget(self, queue: MessageQueue) -> None:
+        """The queue is not ours any more (OF-10)."""
+        self._memory.pop(queue, None)
+        self._stored.pop(queue, None)
+
+    def all(self) -> dict[MessageQueue, QueueOffset]:
+        """Everything in memory."""
+        return dict(self._memory)
+
+
+def encode_offsets(offsets: Mapping[MessageQueue, QueueOffset]) -> bytes:
+    """The bytes of `offsets.json` (OF-5): format number, then one row per queue, sorted."""
+    rows = [
+        {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id, "offset": offset}
+        for queue, offset in sorted(offsets.items())
+    ]
+    return json.dumps({"format": FORMAT, "offsets": rows}, indent=1).encode()
+
+
+def decode_offsets(content: bytes, *, name: str) -> dict[MessageQueue, QueueOffset]:
+    """Read `offsets.json` back. Raises StoreCorrupted, which names the file, on anything that is not ours."""
+    try:
+        told = json.loads(content)
+        if told["format"] != FORMAT:
+            raise StoreCorrupted(
+                f"{name} has format {told['format']}, this version reads {FORMAT}; move the file away to start anew"
+            )
+        return {
+            MessageQueue(str(row["topic"]), str(row["broker"]), int(row["queue"])): QueueOffset(int(row["offset"]))
+            for row in told["offsets"]
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreCorrupted(f"{name} is no offsets file ({error}); move it away to start anew") from error

@@ -1,0 +1,170 @@
+"""The knobs that few need, as plain dataclasses. What everybody sets are arguments of the clients themselves.
+
+Durations are ms, sizes are bytes; each field has its bound, and a value outside is refused with a sentence when the
+object is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from evenq.errors import BadRequest
+
+__all__ = ["ProducerOptions", "PushOptions", "SimpleOptions"]
+
+
+def _check(options: object, bounds: dict[str, tuple[int, int]]) -> None:
+    for item in fields(options):  # type: ignore[arg-type]  # only called with the dataclasses below
+        value = getattr(options, item.name)
+        low, high = bounds.get(item.name, (None, None))
+        if low is not None and high is not None and not low <= value <= high:
+            raise BadRequest(f"{type(options).__name__}.{item.name} is {value}, the range is {low} to {high}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions:
+    """How a producer batches, retries and holds back."""
+
+    linger_ms: int = 5
+    """How long `send_async` may wait for company in its queue's batch; `send` never waits for it. 0 .. 1,000."""
+    batch_bytes: int = 512 << 10
+    """A batch is sent when it holds this much. 1 .. 4 MiB."""
+    batch_messages: int = 1_000
+    """A batch is sent when it holds this many. 1 .. 10,000."""
+    max_attempts: int = 3
+    """Tries per message, all with the same message id. 1 .. 1,000. PR-, wire contract 3.7."""
+    retry_first_ms: int = 20
+    """Pause before a try at the broker that just failed; doubles each time. A try at another broker starts at once."""
+    retry_max_ms: int = 1_000
+    """Longest such pause."""
+    timeout_ms: int = 3_000
+    """Deadline of one try. 100 .. 60,000."""
+    pending_messages: int = 20_000
+    """Messages taken and not yet answered; above it, sending waits. 1 .. 1,000,000."""
+    pending_bytes: int = 64 << 20
+    """The same in bytes of encoded messages. 1 KiB .. 1 GiB. A single larger message still goes, alone."""
+    route_refresh_ms: int = 30_000
+    """Age at which a route is fetched again. 100 .. 600,000. XO-13."""
+
+    def __post_init__(self) -> None:
+        _check(
+            self,
+            {
+                "linger_ms": (0, 1_000),
+                "batch_bytes": (1, 4 << 20),
+                "batch_messages": (1, 10_000),
+                "max_attempts": (1, 1_000),
+                "retry_first_ms": (1, 60_000),
+                "retry_max_ms": (1, 60_000),
+                "timeout_ms": (100, 60_000),
+                "pending_messages": (1, 1_000_000),
+                "pending_bytes": (1 << 10, 1 << 30),
+                "route_refresh_ms": (100, 600_000),
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushOptions:
+    """How a push consumer pulls, consumes, commits and hands over."""
+
+    pull_batch: int = 512
+    """Messages per pull. 1 .. 10,000."""
+    pull_bytes: int = 1 << 20
+    """Bytes per pull; one larger message still comes. 1 KiB .. 16 MiB."""
+    consume_batch: int = 64
+    """Most messages per listener call. A slow listener gets fewer by itself, down to one (CC-3). 1 .. 1,024."""
+    pull_wait_ms: int = 15_000
+    """Longest long poll. 0 .. 60,000. XO-13."""
+    pull_threshold_queue: int = 1_000
+    """Messages in hand per queue above which its pulls are put off. 1 .. 1,000,000. PQ-8, XO-13."""
+    pull_threshold_bytes_queue: int = 100 << 20
+    """The same in bytes of bodies. 1 KiB .. 4 GiB. PQ-8, XO-13."""
+    pull_threshold_topic: int = -1
+    """Messages in hand over all queues: divided by their number it replaces the limit per queue. -1 = no such
+    limit. RB-39."""
+    pull_threshold_bytes_topic: int = -1
+    """The same in bytes."""
+    span_max: int = 2_000
+    """Distance of smallest and largest offset in hand above which pulls are put off. 1 .. 1,000,000. PQ-7."""
+    first_pull_delay_ms: int = 0
+    """Pause before the first pull of a new queue. RB-34 has 500 because its old owner may still be busy; here the
+    old owner lets go of the queue's lock first, so nothing is gained by waiting. 0 .. 60,000."""
+    commit_interval_ms: int = 5_000
+    """Period of the offset report. 100 .. 60,000. OF-2."""
+    rebalance_interval_ms: int = 20_000
+    """The safety net beside wake-ups. 100 .. 600,000. CS-3."""
+    lock_wait_ms: int = 3_000
+    """How long one lock request waits at the broker for the old owner. 0 .. 30,000."""
+    lock_retry_ms: int = 500
+    """Pause before a refused lock is tried again. 10 .. 60,000. RB-33."""
+    drain_ms: int = 3_000
+    """Longest wait for messages in hand when a queue moves away or the consumer closes. 0 .. 60,000."""
+    pull_idle_ms: int = 120_000
+    """A queue without a finished pull for longer is dropped and taken anew. RB-20. 1,000 .. 3,600,000."""
+    retry_first_ms: int = 1_000
+    """Pause before a failed message is handed to the listener again; doubles each time. 1 .. 3,600,000. CC-6."""
+    retry_max_ms: int = 60_000
+    """Longest such pause. 1 .. 7,200,000."""
+    max_attempts: int = 0
+    """Deliveries before the dead-letter topic; 0 = what the group is configured to (17). 0 .. 1,000. RD-3."""
+    timeout_ms: int = 3_000
+    """Deadline of one call, on top of its waiting time. 100 .. 60,000."""
+    route_refresh_ms: int = 30_000
+    """Age at which a route is fetched again. 100 .. 600,000. XO-13."""
+    offsets_folder: Path | None = None
+    """Broadcasting only: where progress is kept, `<folder>/<group>/offsets.json`. None = `~/.evenq`. OF-5, OF-6."""
+
+    def __post_init__(self) -> None:
+        _check(
+            self,
+            {
+                "pull_batch": (1, 10_000),
+                "pull_bytes": (1 << 10, 16 << 20),
+                "consume_batch": (1, 1_024),
+                "pull_wait_ms": (0, 60_000),
+                "pull_threshold_queue": (1, 1_000_000),
+                "pull_threshold_bytes_queue": (1 << 10, 4 << 30),
+                "pull_threshold_topic": (-1, 1 << 31),
+                "pull_threshold_bytes_topic": (-1, 1 << 40),
+                "span_max": (1, 1_000_000),
+                "first_pull_delay_ms": (0, 60_000),
+                "commit_interval_ms": (100, 60_000),
+                "rebalance_interval_ms": (100, 600_000),
+                "lock_wait_ms": (0, 30_000),
+                "lock_retry_ms": (10, 60_000),
+                "drain_ms": (0, 60_000),
+                "pull_idle_ms": (1_000, 3_600_000),
+                "retry_first_ms": (1, 3_600_000),
+                "retry_max_ms": (1, 7_200_000),
+                "max_attempts": (0, 1_000),
+                "timeout_ms": (100, 60_000),
+                "route_refresh_ms": (100, 600_000),
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimpleOptions:
+    """How a simple consumer asks."""
+
+    timeout_ms: int = 3_000
+    """Deadline of one call, on top of its waiting time. 100 .. 60,000."""
+    slice_ms: int = 1_000
+    """With several brokers: how long to wait at one before the next is asked. 50 .. 30,000."""
+    heartbeat_interval_ms: int = 10_000
+    """Period of heartbeats. 1,000 .. 60,000. Wire contract 3.2."""
+    route_refresh_ms: int = 30_000
+    """Age at which a route is fetched again. 100 .. 600,000. XO-13."""
+
+    def __post_init__(self) -> None:
+        _check(
+            self,
+            {
+                "timeout_ms": (100, 60_000),
+                "slice_ms": (50, 30_000),
+                "heartbeat_interval_ms": (1_000, 60_000),
+                "route_refresh_ms": (100, 600_000),
+            },
+        )

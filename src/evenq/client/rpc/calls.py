@@ -1,0 +1,283 @@
+"""The calls of producers and consumers, over `Net`: bytes out, status checked, model back.
+
+One object per client; it carries the client's id in the metadata of every call (wire contract 2.1) and remembers
+which servers lack the evenq.v1 services, so that the v2 way is used there from the second call on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from evenq import __version__
+from evenq.client.core.calls import Assignment, Generation, Locked, Pulled, QueueRange, Stored
+from evenq.client.core.route import Route
+from evenq.client.rpc.messages import decode, queue_of, repeated
+from evenq.errors import (
+    ConnectionFailed,
+    IllegalAccessPoint,
+    IllegalOffset,
+    InternalError,
+    NotImplementedYet,
+    RequestTimeout,
+    TopicNotFound,
+    Unsupported,
+)
+from evenq.model import FilterExpression, FilterType, MessageModel, MessageQueue, QueueOffset
+from evenq.runtime.net import Net
+from evenq.wire.status import check
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
+from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, data_pb2, groups_pb2
+
+__all__ = ["Calls", "client_metadata", "filter_of", "wire_queue"]
+
+V2 = "/apache.rocketmq.v2.MessagingService/"
+DATA = "/evenq.v1.Data/"
+GROUPS = "/evenq.v1.Groups/"
+ASSIGNMENT = "/evenq.v1.Assignment/"
+
+ILLEGAL_OFFSET, MESSAGE_NOT_FOUND = 40019, 40401
+
+
+def client_metadata(client_id: str) -> dict[str, str]:
+    """Headers of every call (wire contract 2.1)."""
+    return {
+        "x-mq-client-id": client_id,
+        "x-mq-language": "PYTHON",
+        "x-mq-client-version": __version__,
+        "x-mq-protocol": "v2",
+        "x-mq-namespace": "",
+    }
+
+
+def wire_queue(queue: MessageQueue) -> common_pb2.Queue:
+    """A queue as evenq.v1 names it."""
+    return common_pb2.Queue(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
+
+
+def model_queue(queue: common_pb2.Queue) -> MessageQueue:
+    """And back."""
+    return MessageQueue(queue.topic, queue.broker_name, queue.queue_id)
+
+
+def filter_of(wanted: FilterExpression) -> common_pb2.Filter:
+    """A filter as evenq.v1 writes it."""
+    kind = common_pb2.Filter.SQL if wanted.type is FilterType.SQL else common_pb2.Filter.TAG
+    return common_pb2.Filter(type=kind, expression=wanted.expression)
+
+
+def wire_generation(generation: Generation) -> common_pb2.Generation:
+    """A generation as evenq.v1 writes it."""
+    return common_pb2.Generation(epoch=generation.epoch, counter=generation.counter)
+
+
+class Calls:
+    """Implements `core.calls.ProducerCalls` and, with `sessions` and `receiving` beside it, what consumers need."""
+
+    def __init__(self, net: Net, *, endpoint: str, client_id: str, timeout_ms: int = 3_000) -> None:
+        self.net = net
+        self.client_id = client_id
+        self.timeout_ms = timeout_ms
+        self.metadata = client_metadata(client_id)
+        self._endpoints = endpoint.split(";")
+        self._turn = 0
+        self._no_publish: set[str] = set()
+        self._no_assignment: set[str] = set()
+
+    async def unary(self, address: str, method: str, request: bytes, *, wait_ms: int = 0, timeout_ms: int = 0) -> bytes:
+        """One call; `wait_ms` comes on top of the deadline."""
+        deadline_ms = (timeout_ms or self.timeout_ms) + wait_ms
+        return await self.net.unary(address, method, request, timeout_ms=deadline_ms, metadata=self.metadata)
+
+    async def at_access_point(self, method: str, request: bytes) -> bytes:
+        """One call to the access point; with several (`a:1;b:1`), the next one is tried when one does not answer."""
+        for _ in self._endpoints[1:]:
+            try:
+                return await self.unary(self._endpoints[self._turn], method, request)
+            except (ConnectionFailed, RequestTimeout):
+                self._turn = (self._turn + 1) % len(self._endpoints)
+        return await self.unary(self._endpoints[self._turn], method, request)
+
+    def endpoints(self) -> v2.Endpoints:
+        """The access point as v2 writes it."""
+        told = v2.Endpoints(scheme=v2.DOMAIN_NAME)
+        host, _, port = self._endpoints[self._turn].rpartition(":")
+        if not host or not port.isdigit():
+            raise IllegalAccessPoint(
+                f"endpoint {self._endpoints[self._turn]!r} is not host:port; give for example 127.0.0.1:8081"
+            )
+        if host.replace(".", "").isdigit():
+            told.scheme = v2.IPv4
+        told.addresses.add(host=host, port=int(port))
+        return told
+
+    async def query_route(self, topic: str) -> Route:
+        request = service_pb2.QueryRouteRequest(endpoints=self.endpoints())
+        request.topic.name = topic
+        answer = service_pb2.QueryRouteResponse.FromString(
+            await self.at_access_point(V2 + "QueryRoute", request.SerializeToString())
+        )
+        check(answer.status)
+        if not answer.message_queues:
+            raise TopicNotFound(f"the access point knows no queue of topic {topic}; create it first")
+        masters = [queue for queue in answer.message_queues if queue.broker.id == 0]
+        return Route(
+            topic=topic,
+            writable=tuple(sorted(queue_of(q) for q in masters if q.permission in {v2.WRITE, v2.READ_WRITE})),
+            readable=tuple(sorted(queue_of(q) for q in masters if q.permission in {v2.READ, v2.READ_WRITE})),
+            addresses={
+                queue.broker.name: f"{address.host}:{address.port}"
+                for queue in masters
+                for address in queue.broker.endpoints.addresses[:1]
+            },
+        )
+
+    async def publish(self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int) -> Stored:
+        if address not in self._no_publish:
+            head = data_pb2.PublishRequest(queue=wire_queue(queue)).SerializeToString()
+            try:
+                data = await self.unary(address, DATA + "Publish", head + repeated(2, encoded), timeout_ms=timeout_ms)
+                answer = data_pb2.PublishResponse.FromString(data)
+                check(answer.status)
+                return Stored(model_queue(answer.queue), answer.first_offset)
+            except (Unsupported, NotImplementedYet):
+                self._no_publish.add(address)
+        return await self._send(address, queue, encoded, timeout_ms)
+
+    async def _send(self, address: str, queue: MessageQueue, encoded: Sequence[bytes], timeout_ms: int) -> Stored:
+        """The v2 way. The server chooses the queue; offsets of a batch need not be dense, so only the first one is
+        told.
+        """
+        data = await self.unary(address, V2 + "SendMessage", repeated(1, encoded), timeout_ms=timeout_ms)
+        answer = service_pb2.SendMessageResponse.FromString(data)
+        check(answer.status)
+        for entry in answer.entries:
+            check(entry.status)
+        if not answer.entries:
+            raise InternalError(f"{address} answered a send of {len(encoded)} messages with no entry")
+        return Stored(MessageQueue(queue.topic, queue.broker_name, -1), answer.entries[0].offset)
+
+    async def pull(
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        offset: QueueOffset,
+        *,
+        batch_max: int,
+        bytes_max: int,
+        wait_ms: int,
+        wanted: FilterExpression,
+        generation: Generation,
+        committed: int,
+    ) -> Pulled:
+        request = data_pb2.PullRequest(
+            group=group,
+            client_id=self.client_id,
+            queue=wire_queue(queue),
+            offset=offset,
+            batch_max=batch_max,
+            bytes_max=bytes_max,
+            wait_ms=wait_ms,
+            filter=filter_of(wanted),
+            generation=wire_generation(generation),
+            committed=committed,
+        )
+        data = await self.unary(address, DATA + "Pull", request.SerializeToString(), wait_ms=wait_ms)
+        answer = data_pb2.PullResponse.FromString(data)
+        if answer.status.code == ILLEGAL_OFFSET:
+            raise IllegalOffset(answer.status.message, min_offset=answer.min_offset, max_offset=answer.max_offset)
+        if answer.status.code == MESSAGE_NOT_FOUND:
+            return Pulled((), answer.next_offset)
+        check(answer.status)
+        return Pulled(
+            [decode(message, broker_name=queue.broker_name) for message in answer.messages], answer.next_offset
+        )
+
+    async def commit(
+        self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
+    ) -> None:
+        request = data_pb2.CommitOffsetsRequest(
+            group=group, client_id=self.client_id, generation=wire_generation(generation)
+        )
+        for queue, offset in offsets.items():
+            request.offsets.add(queue=wire_queue(queue), offset=offset)
+        data = await self.unary(address, DATA + "CommitOffsets", request.SerializeToString())
+        check(data_pb2.CommitOffsetsResponse.FromString(data).status)
+
+    async def query_offsets(
+        self, address: str, group: str, queue: MessageQueue, *, timestamp_ms: int = 0
+    ) -> QueueRange:
+        request = data_pb2.QueryOffsetsRequest(group=group, queues=[wire_queue(queue)], timestamp_ms=timestamp_ms)
+        answer = data_pb2.QueryOffsetsResponse.FromString(
+            await self.unary(address, DATA + "QueryOffsets", request.SerializeToString())
+        )
+        check(answer.status)
+        if not answer.offsets:
+            raise InternalError(f"{address} told nothing about {queue}")
+        told = answer.offsets[0]
+        return QueueRange(
+            told.min_offset, told.max_offset, told.committed, told.timestamp_offset if timestamp_ms else -1
+        )
+
+    async def send_back(
+        self, address: str, group: str, queue: MessageQueue, offset: QueueOffset, *, delay_level: int, attempts: int
+    ) -> None:
+        request = data_pb2.SendBackRequest(
+            group=group, queue=wire_queue(queue), queue_offset=offset, delay_level=delay_level, attempts=attempts
+        )
+        data = await self.unary(address, DATA + "SendBack", request.SerializeToString())
+        check(data_pb2.SendBackResponse.FromString(data).status)
+
+    async def lock(
+        self, address: str, group: str, queues: Sequence[MessageQueue], *, wait_ms: int, generation: Generation
+    ) -> list[Locked]:
+        request = groups_pb2.LockQueuesRequest(
+            group=group,
+            client_id=self.client_id,
+            queues=[wire_queue(queue) for queue in queues],
+            wait_ms=wait_ms,
+            generation=wire_generation(generation),
+        )
+        data = await self.unary(address, GROUPS + "LockQueues", request.SerializeToString(), wait_ms=wait_ms)
+        answer = groups_pb2.LockQueuesResponse.FromString(data)
+        check(answer.status)
+        if len(answer.queues) != len(queues):
+            raise InternalError(f"{address} answered {len(queues)} lock requests with {len(answer.queues)} answers")
+        return [Locked(model_queue(q.queue), q.granted, q.holder, q.committed) for q in answer.queues]
+
+    async def unlock(self, address: str, group: str, queues: Sequence[MessageQueue]) -> None:
+        request = groups_pb2.UnlockQueuesRequest(
+            group=group, client_id=self.client_id, queues=[wire_queue(queue) for queue in queues]
+        )
+        data = await self.unary(address, GROUPS + "UnlockQueues", request.SerializeToString())
+        check(groups_pb2.UnlockQueuesResponse.FromString(data).status)
+
+    async def query_assignment(self, group: str, topic: str, strategy: str, model: MessageModel) -> Assignment:
+        address = self._endpoints[self._turn]
+        if address not in self._no_assignment:
+            told = assignment_pb2.AssignmentRequest(
+                group=group,
+                topic=topic,
+                client_id=self.client_id,
+                strategy=strategy,
+                model=groups_pb2.BROADCASTING if model is MessageModel.BROADCASTING else groups_pb2.CLUSTERING,
+            )
+            try:
+                answer = assignment_pb2.AssignmentResponse.FromString(
+                    await self.at_access_point(ASSIGNMENT + "Query", told.SerializeToString())
+                )
+                check(answer.status)
+                generation = Generation(answer.generation.epoch, answer.generation.counter)
+                return Assignment(answer.known, tuple(model_queue(entry.queue) for entry in answer.queues), generation)
+            except (Unsupported, NotImplementedYet):
+                self._no_assignment.add(address)
+        request = service_pb2.QueryAssignmentRequest(endpoints=self.endpoints())
+        request.group.name, request.topic.name = group, topic
+        decided = service_pb2.QueryAssignmentResponse.FromString(
+            await self.at_access_point(V2 + "QueryAssignment", request.SerializeToString())
+        )
+        check(decided.status)
+        # XO-4: entries without a queue are ignored
+        queues = [queue_of(entry.message_queue) for entry in decided.assignments if entry.HasField("message_queue")]
+        return Assignment(True, tuple(queues))

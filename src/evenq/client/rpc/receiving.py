@@ -1,0 +1,94 @@
+"""Receive, acknowledge, hide: the v2 calls of a simple consumer (wire contract 3.5 to 3.11)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from evenq.client.rpc.calls import V2, Calls
+from evenq.client.rpc.messages import decode
+from evenq.model import FilterExpression, FilterType, MessageQueue, ReceivedMessage
+from evenq.wire.convert import set_duration_ms
+from evenq.wire.status import check
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
+from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+__all__ = ["SimpleCalls"]
+
+MESSAGE_NOT_FOUND = 40401
+
+
+class SimpleCalls(Calls):
+    """`Calls` and what `core.calls.SimpleCalls` asks for."""
+
+    async def receive(
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        *,
+        wanted: FilterExpression,
+        batch_max: int,
+        invisible_ms: int,
+        wait_ms: int,
+    ) -> list[ReceivedMessage]:
+        request = service_pb2.ReceiveMessageRequest(batch_size=batch_max, auto_renew=False)
+        request.group.name = group
+        wire = request.message_queue
+        wire.topic.name, wire.id, wire.broker.name = queue.topic, queue.queue_id, queue.broker_name
+        wire.permission = v2.READ_WRITE
+        request.filter_expression.type = v2.SQL if wanted.type is FilterType.SQL else v2.TAG
+        request.filter_expression.expression = wanted.expression
+        set_duration_ms(request.invisible_duration, invisible_ms)
+        set_duration_ms(request.long_polling_timeout, wait_ms)
+        frames: AsyncIterator[bytes] = self.net.stream(
+            address,
+            V2 + "ReceiveMessage",
+            request.SerializeToString(),
+            timeout_ms=wait_ms + self.timeout_ms,
+            metadata=self.metadata,
+        )
+        messages: list[ReceivedMessage] = []
+        async for frame in frames:
+            answer = service_pb2.ReceiveMessageResponse.FromString(frame)
+            match answer.WhichOneof("content"):
+                case "status" if answer.status.code != MESSAGE_NOT_FOUND:
+                    check(answer.status)
+                case "message":
+                    messages.append(decode(answer.message, broker_name=queue.broker_name))
+        return messages
+
+    async def ack(self, address: str, group: str, message: ReceivedMessage) -> None:
+        request = service_pb2.AckMessageRequest()
+        request.group.name, request.topic.name = group, message.topic
+        request.entries.add(message_id=message.message_id, receipt_handle=message.receipt_handle)
+        data = await self.unary(address, V2 + "AckMessage", request.SerializeToString())
+        answer = service_pb2.AckMessageResponse.FromString(data)
+        for entry in answer.entries:
+            check(entry.status)
+        check(answer.status)
+
+    async def change_invisible(self, address: str, group: str, message: ReceivedMessage, invisible_ms: int) -> str:
+        request = service_pb2.ChangeInvisibleDurationRequest(
+            receipt_handle=message.receipt_handle, message_id=message.message_id
+        )
+        request.group.name, request.topic.name = group, message.topic
+        set_duration_ms(request.invisible_duration, invisible_ms)
+        data = await self.unary(address, V2 + "ChangeInvisibleDuration", request.SerializeToString())
+        answer = service_pb2.ChangeInvisibleDurationResponse.FromString(data)
+        check(answer.status)
+        return answer.receipt_handle or message.receipt_handle
+
+    async def heartbeat(self, address: str, group: str) -> None:
+        request = service_pb2.HeartbeatRequest(client_type=v2.SIMPLE_CONSUMER)
+        request.group.name = group
+        data = await self.unary(address, V2 + "Heartbeat", request.SerializeToString())
+        check(service_pb2.HeartbeatResponse.FromString(data).status)
+
+    async def terminate(self, address: str, group: str) -> None:
+        request = service_pb2.NotifyClientTerminationRequest()
+        request.group.name = group
+        data = await self.unary(address, V2 + "NotifyClientTermination", request.SerializeToString())
+        check(service_pb2.NotifyClientTerminationResponse.FromString(data).status)

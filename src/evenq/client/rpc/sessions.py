@@ -1,0 +1,89 @@
+"""The member's open line to a broker (`evenq.v1.Groups/Session`): requests out, events in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from evenq import __version__
+from evenq.client.core.calls import (
+    AssignmentChanged,
+    Join,
+    Leave,
+    MemberInfo,
+    MembersChanged,
+    QueueWanted,
+    SessionEvent,
+    Welcome,
+)
+from evenq.client.rpc.calls import GROUPS, Calls, filter_of, model_queue
+from evenq.model import MessageModel
+from evenq.wire.status import check
+from evenq.wire.stubs.evenq.v1 import groups_pb2
+
+__all__ = ["ConsumerCalls"]
+
+
+class ConsumerCalls(Calls):
+    """`Calls` and the session: all that `core.calls.ConsumerCalls` asks for."""
+
+    async def session(self, address: str, requests: AsyncIterator[Join | Leave | None]) -> AsyncIterator[SessionEvent]:
+        """Raises what the broker refuses with."""
+        frames = self.net.stream(
+            address, GROUPS + "Session", self._encoded(requests), timeout_ms=None, metadata=self.metadata
+        )
+        try:
+            async for frame in frames:
+                event = _event(groups_pb2.SessionEvent.FromString(frame))
+                if event is not None:
+                    yield event
+        finally:
+            close = getattr(frames, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _encoded(self, requests: AsyncIterator[Join | Leave | None]) -> AsyncIterator[bytes]:
+        async for request in requests:
+            wire = groups_pb2.SessionRequest()
+            match request:
+                case None:
+                    wire.beat.SetInParent()
+                case Leave():
+                    wire.leave.SetInParent()
+                case Join():
+                    self._fill(wire.join, request)
+            yield wire.SerializeToString()
+
+    def _fill(self, wire: groups_pb2.Join, join: Join) -> None:
+        wire.group = join.group
+        member = wire.member
+        member.client_id = self.client_id
+        member.language, member.version, member.protocol = "PYTHON", __version__, "evenq"
+        if join.model is MessageModel.BROADCASTING:
+            member.model = groups_pb2.BROADCASTING
+        for topic, wanted in join.subscriptions.items():
+            member.subscriptions.add(topic=topic, filter=filter_of(wanted), version=join.version)
+
+
+def _member(wire: groups_pb2.Member) -> MemberInfo:
+    return MemberInfo(wire.client_id, wire.protocol, frozenset(entry.topic for entry in wire.subscriptions))
+
+
+def _event(wire: groups_pb2.SessionEvent) -> SessionEvent | None:
+    match wire.WhichOneof("event"):
+        case "welcome":
+            told = wire.welcome
+            return Welcome(
+                told.beat_interval_ms,
+                tuple(_member(member) for member in told.members),
+                told.settings.max_attempts,
+                told.settings.start_from,
+            )
+        case "members_changed":
+            return MembersChanged(tuple(_member(member) for member in wire.members_changed.members))
+        case "assignment_changed":
+            return AssignmentChanged(wire.assignment_changed.topic)
+        case "queue_wanted":
+            return QueueWanted(model_queue(wire.queue_wanted.queue))
+        case "refused":
+            check(wire.refused.status)
+    return None  # an event of a later version
