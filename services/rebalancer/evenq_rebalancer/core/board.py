@@ -104,6 +104,8 @@ class Board:
         self._late: dict[tuple[str, str], None] = {}
         """Lines to look at in the next `settle`, beside those of changed facts."""
         self._fresh: list[Decision] = []
+        self._problems: dict[tuple[str, str], str] = {}
+        self._settled_warm = False
 
     # --- events
 
@@ -131,6 +133,7 @@ class Board:
     def settle(self, *, now_ms: int, wall_ms: int) -> list[Decision]:
         """Bring every line up to date; the decisions made since the last call, those of questions included."""
         if self.warm(now_ms):
+            self._settled_warm = True
             for group, topic in self._due():
                 self._settle(group, topic, wall_ms)
         fresh, self._fresh = self._fresh, []
@@ -145,10 +148,10 @@ class Board:
         """True once enough time has passed since the first report for all brokers to have told theirs."""
         return self._warm_at_ms is not None and now_ms >= self._warm_at_ms
 
-    def next_event_ms(self, now_ms: int) -> int | None:
+    def next_event_ms(self) -> int | None:
         """Monotonic ms of the next thing that time alone brings: the end of the warm-up, or of a broker's grace."""
         times = [self.facts.next_expiry_ms()]
-        if self._warm_at_ms is not None and not self.warm(now_ms):
+        if self._warm_at_ms is not None and not self._settled_warm:
             times.append(self._warm_at_ms)
         return min((time for time in times if time is not None), default=None)
 
@@ -231,14 +234,12 @@ class Board:
         line = self._line(group, topic)
         return line.moves_total if line else 0
 
-    def problems(self) -> dict[tuple[str, str], str]:
-        """Lines whose newest inputs led to no decision, with the reason."""
-        return {
-            (group, topic): line.problem
-            for group, lines in sorted(self._lines.items())
-            for topic, line in sorted(lines.items())
-            if line.problem
-        }
+    def take_problems(self) -> dict[tuple[str, str], str]:
+        """(group, topic) whose inputs led to no decision since the last call, with the reason; the decision before
+        stands.
+        """
+        problems, self._problems = self._problems, {}
+        return problems
 
     def check(self) -> None:
         """Recompute every invariant; tests call it after each event."""
@@ -322,6 +323,7 @@ class Board:
             )
         except BadRequest as error:
             line.problem = f"{inputs.dividing} cannot decide: {error}"
+            self._problems[group, topic] = line.problem
             return
         self._counter += 1
         line.decision, line.problem = decision, ""

@@ -1,0 +1,203 @@
+"""`evenq.v1.Assignment`: brokers report facts and are told decisions; members' questions, request modes, explain and
+simulate.
+
+Thin: each call is translated, put to the board, and translated back. All calls run on the one loop and none of them
+waits between reading the board and answering, so a question is always answered from one decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+
+from evenq.errors import BadRequest
+from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import spawn
+from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.wire.stubs.evenq.v1 import assignment_pb2
+from evenq_rebalancer.core.board import Board
+from evenq_rebalancer.core.decisions import Decision
+from evenq_rebalancer.rpc import translation as to
+from evenq_rebalancer.rpc.streams import Streams
+
+__all__ = ["Assignment"]
+
+log = logging.getLogger(__name__)
+
+SERVICE = "/evenq.v1.Assignment"
+
+
+class Assignment:
+    """The handlers. `poke` is called when the board may have something new to settle or to tell."""
+
+    def __init__(self, board: Board, streams: Streams, *, clock: Clock, poke: Callable[[], None]) -> None:
+        self._board = board
+        self._streams = streams
+        self._clock = clock
+        self._poke = poke
+
+    def rpcs(self) -> list[Rpc]:
+        """All calls, for the door."""
+        pair = Resource.TOPIC_AND_GROUP
+        return [
+            Rpc(
+                method=f"{SERVICE}/Report",
+                kind=Kind.BIDI,
+                handler=self.report,
+                response=assignment_pb2.Decision,
+                access=Access(resource=Resource.BROKER, action=Action.INTERNAL),
+            ),
+            Rpc(
+                method=f"{SERVICE}/Query",
+                kind=Kind.UNARY,
+                handler=self.query,
+                response=assignment_pb2.AssignmentResponse,
+                access=Access(resource=pair, action=Action.CONSUME),
+            ),
+            Rpc(
+                method=f"{SERVICE}/SetMessageRequestMode",
+                kind=Kind.UNARY,
+                handler=self.set_message_request_mode,
+                response=assignment_pb2.SetMessageRequestModeResponse,
+                access=Access(resource=pair, action=Action.OPERATE),
+            ),
+            Rpc(
+                method=f"{SERVICE}/GetMessageRequestMode",
+                kind=Kind.UNARY,
+                handler=self.get_message_request_mode,
+                response=assignment_pb2.GetMessageRequestModeResponse,
+                access=Access(resource=pair, action=Action.DESCRIBE),
+            ),
+            Rpc(
+                method=f"{SERVICE}/Explain",
+                kind=Kind.UNARY,
+                handler=self.explain,
+                response=assignment_pb2.ExplainResponse,
+                access=Access(resource=Resource.GROUP, action=Action.DESCRIBE),
+            ),
+            Rpc(
+                method=f"{SERVICE}/Simulate",
+                kind=Kind.UNARY,
+                handler=self.simulate,
+                response=assignment_pb2.SimulateResponse,
+                access=Access(resource=pair, action=Action.DESCRIBE),
+            ),
+        ]
+
+    async def report(self, requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
+        """A broker's open line. First every decision that stands, then each new one. Ends when the broker ends it."""
+        stream, outbox = self._streams.open()
+        reader = spawn(self._read(stream, requests, context), name=f"reports of {context.peer}")
+        reader.add_done_callback(lambda _: outbox.wake())
+        for decision in self._board.decisions():
+            outbox.put(decision)
+        try:
+            while not reader.done():
+                for decision in await outbox.take():
+                    yield _decision(decision)
+            reader.result()  # raises what ended the reports
+        finally:
+            self._streams.close(stream)
+            reader.cancel()
+            await asyncio.wait([reader])
+            if not reader.cancelled():
+                reader.exception()  # seen, or raised above: not "never retrieved"
+
+    async def _read(self, stream: int, requests: AsyncIterator[bytes], context: RpcContext) -> None:
+        broker_name = ""
+        try:
+            async for data in requests:
+                report = to.report_of(to.parse(assignment_pb2.BrokerReport, data))
+                if not broker_name:
+                    self._board.facts.opened(report.broker_name, stream)
+                    broker_name = report.broker_name
+                    log.info("broker reports", extra={"broker": broker_name, "peer": context.peer})
+                elif report.broker_name != broker_name:
+                    raise BadRequest(
+                        f"the stream is broker {broker_name!r}'s and {report.broker_name!r} reports on it; open another"
+                    )
+                self._board.reported(stream, report, now_ms=self._clock.monotonic_ms())
+                self._poke()
+        finally:
+            if broker_name:
+                self._board.facts.closed(broker_name, stream, self._clock.monotonic_ms())
+                log.info("broker's reports ended", extra={"broker": broker_name, "peer": context.peer})
+
+    async def query(self, data: bytes, _context: RpcContext) -> bytes:
+        """What one member should read of one topic."""
+        question = to.question_of(to.parse(assignment_pb2.AssignmentRequest, data))
+        answer = self._board.query(question, now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.now_ms())
+        if self._board.has_news:
+            self._poke()
+        mode = to.mode_message(answer.mode)
+        response = assignment_pb2.AssignmentResponse(
+            status=to.ok(), known=answer.known, strategy=answer.strategy, reason=answer.reason
+        )
+        if answer.known:
+            response.generation.CopyFrom(to.generation_message(answer.generation))
+        for queue in answer.queues:
+            response.queues.add(queue=to.queue_message(queue), mode=mode)
+        return response.SerializeToString()
+
+    async def set_message_request_mode(self, data: bytes, _context: RpcContext) -> bytes:
+        """PULL or POP for a (group, topic)."""
+        request = to.parse(assignment_pb2.SetMessageRequestModeRequest, data)
+        group, topic = to.checked_pair(request.group, request.topic)
+        self._board.set_mode(group, topic, to.setting_of(request))
+        self._poke()
+        return assignment_pb2.SetMessageRequestModeResponse(status=to.ok()).SerializeToString()
+
+    async def get_message_request_mode(self, data: bytes, _context: RpcContext) -> bytes:
+        """What is set, or used while nothing is."""
+        request = to.parse(assignment_pb2.GetMessageRequestModeRequest, data)
+        setting = self._board.mode(*to.checked_pair(request.group, request.topic))
+        return assignment_pb2.GetMessageRequestModeResponse(
+            status=to.ok(), mode=to.mode_message(setting.mode), pop_share_queue_num=setting.pop_share_queue_num
+        ).SerializeToString()
+
+    async def explain(self, data: bytes, _context: RpcContext) -> bytes:
+        """Who holds each queue, since when and why."""
+        request = to.parse(assignment_pb2.ExplainRequest, data)
+        to.checked_pair(request.group, request.topic or "any")
+        decisions = self._board.explain(
+            request.group, request.topic, now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.now_ms()
+        )
+        if self._board.has_news:
+            self._poke()
+        response = assignment_pb2.ExplainResponse(status=to.ok())
+        if decisions:
+            response.generation.CopyFrom(to.generation_message(max(decision.generation for decision in decisions)))
+            response.strategy = ", ".join(dict.fromkeys(decision.strategy for decision in decisions))
+        for decision in decisions:
+            response.queues.extend(to.holding_message(holding) for holding in decision.holdings)
+        idle = [set(decision.idle) for decision in decisions]
+        response.idle_members.extend(sorted(set.intersection(*idle)) if idle else [])
+        return response.SerializeToString()
+
+    async def simulate(self, data: bytes, _context: RpcContext) -> bytes:
+        """What would change with other members, queues or another strategy."""
+        request = to.parse(assignment_pb2.SimulateRequest, data)
+        group, topic = to.checked_pair(request.group, request.topic)
+        result = self._board.simulate(
+            group,
+            topic,
+            members=request.members,
+            queues=request.queues,
+            strategy=request.strategy,
+            now_ms=self._clock.monotonic_ms(),
+            wall_ms=self._clock.now_ms(),
+        )
+        return assignment_pb2.SimulateResponse(
+            status=to.ok(),
+            queues=[to.holding_message(holding) for holding in result.holdings],
+            moves=result.moves,
+            queues_per_member_min=result.queues_per_member_min,
+            queues_per_member_max=result.queues_per_member_max,
+        ).SerializeToString()
+
+
+def _decision(decision: Decision) -> bytes:
+    return assignment_pb2.Decision(
+        group=decision.group, topic=decision.topic, generation=to.generation_message(decision.generation)
+    ).SerializeToString()

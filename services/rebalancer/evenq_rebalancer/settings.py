@@ -1,0 +1,54 @@
+"""Every setting of the rebalancer, with its unit, bound and meaning; flag over environment over default.
+
+`evenq.serving` loads it (prefix `EVENQ_REBALANCER_`) and refuses what it does not know. Nothing else in the program
+reads the environment.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+from evenq_rebalancer.core.board import Limits
+
+__all__ = ["Settings"]
+
+
+class Settings(BaseModel, frozen=True, extra="forbid"):
+    """The rebalancer's settings."""
+
+    host: str = Field("127.0.0.1", min_length=1, description="Address to bind.")
+    port: int = Field(8083, ge=0, le=65_535, description="gRPC port; 0 = any free one.")
+    metrics_port: int = Field(
+        5557, ge=-1, le=65_535, description="HTTP port of metrics and health; 0 = any free one, -1 = off."
+    )
+    debounce_ms: int = Field(5, ge=0, le=10_000, description="Changes told within this time become one decision, ms.")
+    grace_ms: int = Field(
+        10_000, ge=0, le=600_000, description="How long a broker's facts count after its stream broke, ms."
+    )
+    warm_up_ms: int = Field(
+        1_000, ge=0, le=600_000, description="Answer nothing until so long after the first report, ms."
+    )
+    drain_ms: int = Field(1_000, ge=0, le=600_000, description="At the end: how long running calls may take, ms.")
+    machine_rooms: str = Field("", max_length=4_096, description="Rooms that MACHINE_ROOM divides, comma-separated.")
+    brokers_max: int = Field(1_000, ge=1, description="Most brokers that report.")
+    groups_max: int = Field(10_000, ge=1, description="Most groups that one broker may tell.")
+    topics_max: int = Field(10_000, ge=1, description="Most topics that one broker may tell.")
+    members_max: int = Field(2_000, ge=1, description="Most members of one group at one broker.")
+    decisions_max: int = Field(20_000, ge=1, description="Most pairs of group and topic.")
+    request_modes_max: int = Field(
+        10_000, ge=1, description="Most pairs of group and topic with a request mode of their own."
+    )
+
+    def limits(self) -> Limits:
+        """The part that `core` needs."""
+        return Limits(
+            grace_ms=self.grace_ms,
+            warm_up_ms=self.warm_up_ms,
+            brokers_max=self.brokers_max,
+            groups_max=self.groups_max,
+            topics_max=self.topics_max,
+            members_max=self.members_max,
+            decisions_max=self.decisions_max,
+            request_modes_max=self.request_modes_max,
+            machine_rooms=tuple(room for part in self.machine_rooms.split(",") if (room := part.strip())),
+        )

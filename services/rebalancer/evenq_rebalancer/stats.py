@@ -1,0 +1,27 @@
+"""What the loops count and `metrics.py` reads at scrape. Plain integers, owned by the loop."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+__all__ = ["DURATION_BOUNDS_MS", "Stats"]
+
+DURATION_BOUNDS_MS = (5, 10, 25, 50, 100, 250, 500, 1_000, 5_000)
+
+
+class Stats:
+    """Counters of one rebalancer."""
+
+    __slots__ = ("duration_buckets", "duration_total_ms", "problems")
+
+    def __init__(self) -> None:
+        self.duration_buckets = [0] * (len(DURATION_BOUNDS_MS) + 1)
+        """Rounds that made decisions, by time from the first change to the push; not summed up."""
+        self.duration_total_ms = 0
+        self.problems = 0
+        """Divisions that a strategy refused."""
+
+    def rebalanced(self, duration_ms: int) -> None:
+        """Count one round that made decisions."""
+        self.duration_buckets[bisect_left(DURATION_BOUNDS_MS, duration_ms)] += 1
+        self.duration_total_ms += duration_ms
