@@ -1,6 +1,8 @@
-"""The log-structured store: one commit log for everything, consume queues derived from it, snapshots of the owner's state.
+"""The log-structured store: one commit log for everything, consume queues derived from it, snapshots of the owner's
+state.
 
-It knows nothing of gRPC or protobuf. `MessageStore` is its one door; `disk` is the only file of the project that opens files.
+It knows nothing of gRPC or protobuf. `MessageStore` is its one door; `disk` is the only file of the project that
+opens files.
 """
 
 from evenq.store.message_store import MessageStore

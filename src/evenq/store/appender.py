@@ -1,7 +1,9 @@
-"""The loop's half of the write path: gives each record its place, packs it, gathers groups for the writer, makes them consumable.
+"""The loop's half of the write path: gives each record its place, packs it, gathers groups for the writer, makes them
+consumable.
 
-Called on the loop thread only. Between `append` and the writer's report a record has a place but is not consumable; if the disk was full,
-the places are taken back, if anything else failed the store is poisoned. This is the hot path: a few microseconds a message.
+Called on the loop thread only. Between `append` and the writer's report a record has a place but is not consumable;
+if the disk was full, the places are taken back, if anything else failed the store is poisoned. This is the hot path:
+a few microseconds a message.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ class Appender:
         self._now_ms = clock.now_ms
         self._loop = asyncio.get_running_loop()
         self.submit: Callable[[Batch], None] = lambda _: None
-        self.on_poison: Callable[[], None] = lambda: None
+        self.on_failure: Callable[[Error], None] | None = None
         self.on_growth: Callable[[], None] = lambda: None
         """Called after each safe batch, for the flusher."""
         self.on_dispatched: OnDispatched | None = None
@@ -70,6 +72,8 @@ class Appender:
         self.full: StoreFull | None = None
         """Why messages are refused for now; state records go on."""
         self.closed = False
+        self.blocked = False
+        """Whether any of the three above refuses messages: one look for each append."""
         self.dirty: dict[ConsumeQueue, None] = {}
         """Queues that grew since the last checkpoint, in the order of their first growth."""
         self.unfiled = 0
@@ -99,20 +103,20 @@ class Appender:
 
     def append(self, entries: Sequence[Append]) -> asyncio.Future[None]:
         """Give places to messages and queue them. See `MessageStore.append`."""
-        if self.full is not None or self.failure is not None or self.closed or not entries:
+        waiting = self.stats.waiting
+        if (
+            self.blocked
+            or waiting >= self._options.append_queue_max
+            or self._waiting_bytes >= self._options.append_bytes_max
+            or not entries
+        ):
             self._refuse(entries)
-        stats = self.stats
-        if stats.waiting >= self._options.append_queue_max or self._waiting_bytes >= self._options.append_bytes_max:
-            self._overloaded()
         batch = self._batch or self._new_batch()
         store_ms = self._now_ms()
         store_ms = max(store_ms, self.last_store_ms)
         self.last_store_ms = store_ms
-        queues = self._queues
-        oldest = self._oldest
         touched = batch.touched
         parts = batch.runs[-1].parts
-        synced_end = self.synced_end
         log_end = first = self._assigned_end
         payload_bytes = 0
         more = len(entries)
@@ -129,14 +133,14 @@ class Appender:
                     log_end = self._roll(batch, log_end, size)
                     parts = batch.runs[-1].parts
                 key = (topic_id, queue_id)
-                queue = queues.get(key)
+                queue = self._queues.get(key)
                 if queue is None:
-                    queue = queues[key] = ConsumeQueue(topic_id, queue_id)
+                    queue = self._queues[key] = ConsumeQueue(topic_id, queue_id)
                 queue_offset = queue.next_offset
                 body = b"".join((
                     _pack_rest(
                         VERSION, MESSAGE, FLAG_MORE if more else 0, EPOCH, topic_id, queue_id, queue_offset, log_end,
-                        synced_end, store_ms, entry.born_ms, entry.tag_hash, len(head), len(system),
+                        self.synced_end, store_ms, entry.born_ms, entry.tag_hash, len(head), len(system),
                     ),
                     head,
                     system,
@@ -145,7 +149,7 @@ class Appender:
                 parts.append(body)
                 queue.tail += _pack_entry(log_end, size, entry.tag_hash)
                 queue.hot.append(entry)
-                oldest.append(queue)
+                self._oldest.append(queue)
                 touched[queue] = queue.next_offset = queue_offset + 1
                 entry.queue_offset = queue_offset
                 entry.log_offset = log_end
@@ -159,10 +163,9 @@ class Appender:
             raise BadRequest(f"a message does not fit the frame's fields: {error}") from error
         count = len(entries)
         batch.messages += count
-        stats.waiting += count
         self._unsafe += count
         self._cache_bytes += payload_bytes - count * HEADER_BYTES
-        return self._queued(batch, log_end, log_end - first)
+        return self._queued(batch, log_end, log_end - first, waiting + count)
 
     def append_state(self, payload: bytes) -> asyncio.Future[None]:
         """Queue one opaque record. See `MessageStore.append_state`."""
@@ -181,10 +184,10 @@ class Appender:
         )  # fmt: skip
         batch.runs[-1].parts.append(frame)
         batch.states += 1
-        self.stats.waiting += 1
-        return self._queued(batch, log_end + size, log_end + size - first)
+        return self._queued(batch, log_end + size, log_end + size - first, self.stats.waiting + 1)
 
-    def _queued(self, batch: Batch, log_end: int, size: int) -> asyncio.Future[None]:
+    def _queued(self, batch: Batch, log_end: int, size: int, waiting: int) -> asyncio.Future[None]:
+        self.stats.waiting = waiting
         self._assigned_end = batch.end = log_end
         batch.bytes += size
         self._waiting_bytes += size
@@ -295,20 +298,28 @@ class Appender:
             self._cache_bytes -= oldest.popleft().drop_oldest()
         self.stats.cache_bytes = self._cache_bytes
 
+    def set_full(self, reason: StoreFull | None) -> None:
+        """Refuse messages, or take them again."""
+        self.full = reason
+        self.blocked = reason is not None or self.closed or self.failure is not None
+
+    def close(self) -> None:
+        """Take no more appends."""
+        self.closed = self.blocked = True
+
     # -- what went wrong ----------------------------------------------------------------------------------------------
 
     def _refuse(self, entries: Sequence[Append]) -> None:
+        """Raise the error that says why nothing is taken."""
         self.stats.refused += 1
         if self.failure is not None:
             raise self.failure
         if self.closed:
             raise StorePoisoned("the store is closed: no append can be stored")
+        if not entries:
+            raise BadRequest("append takes at least one message, not none")
         if self.full is not None:
             raise StoreFull(str(self.full))
-        raise BadRequest(f"append takes at least one message, not {len(entries)}")
-
-    def _overloaded(self) -> None:
-        self.stats.refused += 1
         raise TooManyRequests(
             f"{self.stats.waiting} records of {self._waiting_bytes} bytes wait for the disk, the limits are "
             f"{self._options.append_queue_max} records and {self._options.append_bytes_max} bytes: retry after a pause"
@@ -337,7 +348,7 @@ class Appender:
 
     def _take_back(self, batch: Batch, error: StoreFull) -> None:
         """The disk was full: nothing of `batch` is in the log, so its places and those behind it are free again."""
-        self.full = error
+        self.set_full(error)
         self._taken_back += 1
         batches = [batch] if self._batch is None else [batch, self._batch]
         self._batch = None
@@ -366,6 +377,7 @@ class Appender:
         if self.failure is not None:
             return
         self.failure = failure = StorePoisoned(f"{reason}; the store stopped, restart the broker to recover it")
+        self.blocked = True
         batches = [batch for batch in (self._busy, self._batch) if batch is not None]
         self._busy = self._batch = None
         self._wake_waiters()
@@ -373,7 +385,8 @@ class Appender:
             for future in batch.futures:
                 if not future.done():
                     future.set_exception(StorePoisoned(str(failure)))
-        self.on_poison()
+        if self.on_failure is not None:
+            self.on_failure(failure)
 
     def _wake_waiters(self) -> None:
         waiters, self._waiters = self._waiters, []

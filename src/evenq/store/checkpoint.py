@@ -1,7 +1,8 @@
 """The checkpoint: up to where the log is synced and its consume queue entries are in files. Recovery starts there.
 
-One small file, replaced whole. It lists how many entries each queue has in files, so that a shortened or missing file is seen; then the
-consume queues are rebuilt from the whole log. `clean` says that the store was closed in order and the log ends exactly here.
+One small file, replaced whole. It lists how many entries each queue has in files, so that a shortened or missing file
+is seen; then the consume queues are rebuilt from the whole log. `clean` says that the store was closed in order and
+the log ends exactly here.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def load(disk: Disk) -> Checkpoint | None:
         return None
     if version != VERSION:
         raise StoreError(
-            f"{disk.describe(PATH)} has format version {version}; this program reads version {VERSION}: start a newer program"
+            f"{disk.describe(PATH)} has format version {version}; this program reads version {VERSION}: "
+            "start a newer program"
         )
     queues = {
         (topic_id, queue_id): (low, high) for topic_id, queue_id, low, high in QUEUE.iter_unpack(data[HEADER.size :])

@@ -1,7 +1,9 @@
-"""The commit log's files as the writer sees them: strictly sequential writes, sealing of full files, syncs (CL-1 to CL-5).
+"""The commit log's files as the writer sees them: strictly sequential writes, sealing of full files, syncs (CL-1 to
+CL-5).
 
-`write` runs on the writer thread only, `sync` on the writer or the flush thread, `close_sealed` on the flush thread only. A full disk
-(ENOSPC before or while a group is written) is undone, so the store stays usable; any other error, and any error of a sync, is final.
+`write` runs on the writer thread only, `sync` on the writer or the flush thread, `close_sealed` on the flush thread
+only. A full disk (ENOSPC before or while a group is written) is undone, so the store stays usable; any other error,
+and any error of a sync, is final.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ class CommitLog:
             ) from error
 
     def sync(self) -> None:
-        """Fdatasync of the newest file; the ones before were synced when they were sealed. Never called again after an error."""
+        """Fdatasync of the newest file; the ones before were synced when they were sealed. Never called again after
+        an error.
+        """
         file = self._file
         if file is None:
             return

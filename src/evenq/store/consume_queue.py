@@ -1,8 +1,8 @@
 """Consume queues: for each message of a queue 20 bytes that say where it is in the commit log (CL-7 to CL-12).
 
-`ConsumeQueue` belongs to the loop thread: counters, the newest entries as one bytearray, the newest messages for hot reads. Files are
-written by the flush thread from bytes handed to it (`Filing`) and read by the read pool. They are a pure function of the log: deleted,
-they are rebuilt byte for byte.
+`ConsumeQueue` belongs to the loop thread: counters, the newest entries as one bytearray, the newest messages for hot
+reads. Files are written by the flush thread from bytes handed to it (`Filing`) and read by the read pool. They are a
+pure function of the log: deleted, they are rebuilt byte for byte.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ConsumeQueue:
     """One queue on the loop thread. Offsets: min <= filed <= max <= next; entries from `tail_base` on are in `tail`."""
 
     __slots__ = (
-        "filed", "hot", "hot_base", "hot_dead", "max_offset", "min_offset", "next_offset", "queue_id", "tail", "tail_base",
-        "topic_id",
+        "filed", "hot", "hot_base", "hot_dead", "max_offset", "min_offset", "next_offset", "queue_id", "tail",
+        "tail_base", "topic_id",
     )  # fmt: skip
 
     def __init__(self, topic_id: int, queue_id: int, min_offset: int = 0, max_offset: int = 0) -> None:

@@ -1,6 +1,7 @@
 """Files open for reading, at most so many: the least recently used one is closed first.
 
-Shared by the threads of the read pool behind one lock. A file in use is never closed: it is only forgotten, and closed by its last user.
+Shared by the threads of the read pool behind one lock. A file in use is never closed: it is only forgotten, and
+closed by its last user.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Keeps the disk up with the log, off the append path: syncs (ASYNC mode), files consume queue entries, moves the checkpoint, watches space.
+"""Keeps the disk up with the log, off the append path: syncs (ASYNC mode), files consume queue entries, moves the
+checkpoint, watches space.
 
-Runs as one task on the loop; what blocks runs on the flush thread, one job at a time. A failed sync is never tried again: it poisons the
-store. A full disk while derived files are written only puts the checkpoint off.
+Runs as one task on the loop; what blocks runs on the flush thread, one job at a time. A failed sync is never tried
+again: it poisons the store. A full disk while derived files are written only puts the checkpoint off.
 """
 
 from __future__ import annotations
@@ -137,15 +138,15 @@ class Flusher:
         reason = self._short_of(usage)
         if reason and self._appender.full is None:
             log.warning("refusing messages", extra={"reason": reason})
-        self._appender.full = StoreFull(reason) if reason else None
+        self._appender.set_full(StoreFull(reason) if reason else None)
 
     def _short_of(self, usage: Usage) -> str:
         used = 1 - usage.free / usage.total if usage.total else 0.0
         place = self._disk.describe("")
         if used >= self._options.disk_used_max_ratio:
             return (
-                f"the disk of {place} is {used:.1%} full, messages are refused from {self._options.disk_used_max_ratio:.1%}: "
-                "free space or raise disk_used_max_ratio"
+                f"the disk of {place} is {used:.1%} full, messages are refused from "
+                f"{self._options.disk_used_max_ratio:.1%}: free space or raise disk_used_max_ratio"
             )
         if self._disk.blocks and usage.free < self._options.disk_free_min_bytes:
             return (

@@ -1,7 +1,7 @@
 """Whose folder it is: one process at a time, one broker name for ever.
 
-The lock is the operating system's (it ends with the process, so nothing stale is left); the file holds the owner's pid for people. The
-identity file is written once, when the folder is made.
+The lock is the operating system's (it ends with the process, so nothing stale is left); the file holds the owner's
+pid for people. The identity file is written once, when the folder is made.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def identify(disk: Disk, *, broker_name: str, segment_bytes: int) -> Identity:
     identity = _parse(disk, data)
     if identity.broker_name != broker_name:
         raise StoreError(
-            f"the data folder {disk.describe('')} belongs to broker {identity.broker_name!r}, this one is {broker_name!r}: "
-            "use the same name or another folder"
+            f"the data folder {disk.describe('')} belongs to broker {identity.broker_name!r}, this one is "
+            f"{broker_name!r}: use the same name or another folder"
         )
     return identity
 
@@ -78,5 +78,6 @@ def _parse(disk: Disk, data: bytes) -> Identity:
     except (ValueError, KeyError, TypeError) as error:
         raise StoreCorrupted(f"{disk.describe(PATH)} does not parse ({error}): restore it from a copy") from error
     raise StoreError(
-        f"the data folder {disk.describe('')} has format {version}; this program reads format {FORMAT}: start a newer program"
+        f"the data folder {disk.describe('')} has format {version}; this program reads format {FORMAT}: "
+        "start a newer program"
     )

@@ -1,7 +1,7 @@
 """A disk in memory: the engine of a quick start without a data folder, and what the tests' `FaultDisk` builds on.
 
-Nothing outlives the process. `bytes_max` is its size: over it a write fails with ENOSPC like on a full disk. It never blocks, so the
-store runs all of its jobs inline on the loop and no thread is started.
+Nothing outlives the process. `bytes_max` is its size: over it a write fails with ENOSPC like on a full disk. It never
+blocks, so the store runs all of its jobs inline on the loop and no thread is started.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The store as its owner sees it: append, read, snapshot, close. Called from one asyncio loop thread only.
 
-Behind it are one writer thread, one flush thread and a small read pool; with a disk that never blocks (memory, tests) all of it runs
-inline on the loop. The parts: `Appender` (places and groups), `Writer` (the disk's one writer), `Flusher` (syncs, checkpoints, space),
-`Reader` (what memory does not hold), `Recovery` (what happens at the start).
+Behind it are one writer thread, one flush thread and a small read pool; with a disk that never blocks (memory, tests)
+all of it runs inline on the loop. The parts: `Appender` (places and groups), `Writer` (the disk's one writer),
+`Flusher` (syncs, checkpoints, space), `Reader` (what memory does not hold), `Recovery` (what happens at the start).
 """
 
 from __future__ import annotations
@@ -88,11 +88,12 @@ class MessageStore:
         on_state: OnState,
         on_snapshot: OnSnapshot,
     ) -> MessageStore:
-        """Lock the folder, recover, be ready. `path` None is the memory engine; `disk` stands in for the folder in tests.
+        """Lock the folder, recover, be ready. `path` None is the memory engine; `disk` stands in for the folder in
+        tests.
 
-        `on_snapshot` gets the newest good snapshot, if any; then `on_state` gets (log offset, payload) of each state record behind
-        it, in order; both on the loop. Raises StoreLocked (another process), StoreCorrupted (damage, with file and place),
-        StoreError (another broker's folder, unknown format, not writable).
+        `on_snapshot` gets the newest good snapshot, if any; then `on_state` gets (log offset, payload) of each state
+        record behind it, in order; both on the loop. Raises StoreLocked (another process), StoreCorrupted (damage,
+        with file and place), StoreError (another broker's folder, unknown format, not writable).
         """
         if disk is None:
             disk = _disk_of(path, options)
@@ -123,7 +124,7 @@ class MessageStore:
         return store
 
     async def _begin(self) -> None:
-        """What was recovered becomes certain before the first append: a kill may have left it in the page cache only."""
+        """What was recovered becomes certain before the first append: a kill may have left it in the page cache."""
         appender = self._appender
         appender.dirty.update(dict.fromkeys(self._queues.values()))
         appender.unfiled = sum(queue.max_offset - queue.filed for queue in self._queues.values())
@@ -138,11 +139,13 @@ class MessageStore:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def append(self, entries: Sequence[Append]) -> asyncio.Future[None]:
-        """Store messages; the future is done when the flush mode says they are safe (CL-5), and then they are consumable.
+        """Store messages; the future is done when the flush mode says they are safe (CL-5), and then they are
+        consumable.
 
-        Fills in queue_offset (dense, in call order), log_offset and store_ms at once. The messages of one call are neighbours in
-        the log and survive together or not at all. Raises StoreFull, TooManyRequests, StorePoisoned or BodyTooLarge before anything
-        is given a place; the future fails with StoreFull (nothing was stored) or StorePoisoned (unknown).
+        Fills in queue_offset (dense, in call order), log_offset and store_ms at once. The messages of one call are
+        neighbours in the log and survive together or not at all. Raises StoreFull, TooManyRequests, StorePoisoned or
+        BodyTooLarge before anything is given a place; the future fails with StoreFull (nothing was stored) or
+        StorePoisoned (unknown).
         """
         return self._appender.append(entries)
 
@@ -151,10 +154,11 @@ class MessageStore:
         return self._appender.append_state(payload)
 
     async def save_snapshot(self, payload: bytes) -> None:
-        """Keep the owner's state as of this call, so that records before it are not replayed. The two newest are kept.
+        """Keep the owner's state as of this call, so that records before it are not replayed. The two newest are
+        kept.
 
-        Returns when it is on disk. A record whose append was not safe yet at the call is replayed over it. Raises StoreFull,
-        StorePoisoned.
+        Returns when it is on disk. A record whose append was not safe yet at the call is replayed over it. Raises
+        StoreFull, StorePoisoned.
         """
         log_offset = self._appender.stats.log_end
         await self._appender.settled()
@@ -171,7 +175,7 @@ class MessageStore:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def queue_range(self, topic_id: int, queue_id: int) -> tuple[int, int]:
-        """First offset there is, and the one behind the last consumable message (CL-12); (0, 0) for an unknown queue."""
+        """First offset there is, and the one behind the last consumable one (CL-12); (0, 0) for an unknown queue."""
         queue = self._queues.get((topic_id, queue_id))
         return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
 
@@ -187,8 +191,9 @@ class MessageStore:
     ) -> ReadResult | None:
         """Read from memory without waiting; None if the disk is needed.
 
-        `bytes_max` counts payloads and is passed by a first message only. A start under the queue's minimum reads from the minimum;
-        one at or over its maximum finds nothing. With `tag_hashes`, other messages are skipped: go on at `next_offset`.
+        `bytes_max` counts payloads and is passed by a first message only. A start under the queue's minimum reads
+        from the minimum; one at or over its maximum finds nothing. With `tag_hashes`, other messages are skipped: go
+        on at `next_offset`.
         """
         queue = self._queues.get((topic_id, queue_id))
         if queue is None:
@@ -220,7 +225,7 @@ class MessageStore:
         )
 
     async def read_at(self, topic_id: int, queue_id: int, offsets: Sequence[int]) -> list[StoredMessage]:
-        """Exactly these offsets, in their order; those outside the queue's range are left out. Raises StoreCorrupted."""
+        """Exactly these offsets, in their order; those out of the queue's range are left out. Raises StoreCorrupted."""
         queue = self._queues.get((topic_id, queue_id))
         if queue is None:
             return []
@@ -245,12 +250,23 @@ class MessageStore:
 
     @property
     def on_dispatched(self) -> OnDispatched | None:
-        """Called on the loop after a group became consumable, at most once a group, with (topic id, queue id, new maximum)."""
+        """Called on the loop after a group became consumable, at most once a group, with (topic id, queue id, new
+        maximum).
+        """
         return self._appender.on_dispatched
 
     @on_dispatched.setter
     def on_dispatched(self, callback: OnDispatched | None) -> None:
         self._appender.on_dispatched = callback
+
+    @property
+    def on_failure(self) -> Callable[[Error], None] | None:
+        """Called once on the loop when the store stops for good: the program should end and recover by a restart."""
+        return self._appender.on_failure
+
+    @on_failure.setter
+    def on_failure(self, callback: Callable[[Error], None] | None) -> None:
+        self._appender.on_failure = callback
 
     @property
     def failure(self) -> Error | None:
@@ -285,7 +301,7 @@ class MessageStore:
             await asyncio.shield(self._closing)
             return
         self._closing = asyncio.get_running_loop().create_future()
-        self._appender.closed = True
+        self._appender.close()
         try:
             with contextlib.suppress(StoreError):  # its senders know; a clean stop is not marked then
                 await self._settle()

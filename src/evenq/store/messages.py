@@ -1,7 +1,7 @@
 """The messages that go into a store and come out of it. The store never looks inside `head` and `system`.
 
-`Append` is a `StoredMessage` whose place is not known yet: once stored, the same object serves hot reads, so nothing is copied.
-Neither may be changed after it was handed over.
+`Append` is a `StoredMessage` whose place is not known yet: once stored, the same object serves hot reads, so nothing
+is copied. Neither may be changed after it was handed over.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class StoredMessage:
     )  # fmt: skip
 
     def __init__(
-        self, topic_id: int, queue_id: int, queue_offset: int, log_offset: int, born_ms: int, store_ms: int, tag_hash: int,
-        head: bytes, system: bytes,
+        self, topic_id: int, queue_id: int, queue_offset: int, log_offset: int, born_ms: int, store_ms: int,
+        tag_hash: int, head: bytes, system: bytes,
     ) -> None:  # fmt: skip
         self.topic_id = topic_id
         self.queue_id = queue_id
@@ -69,7 +69,8 @@ class ReadResult:
         self.max_offset = max_offset
 
     def __repr__(self) -> str:
-        return f"ReadResult({len(self.messages)} messages, next {self.next_offset} of {self.min_offset}..{self.max_offset})"
+        span = f"{self.min_offset}..{self.max_offset}"
+        return f"ReadResult({len(self.messages)} messages, next {self.next_offset} of {span})"
 
 
 OnState = Callable[[int, bytes], None]

@@ -1,7 +1,7 @@
 """What a store can be told, and what it counts.
 
-`StoreOptions` are plain values; the broker maps its settings on them. `StoreStats` are plain integers that the loop thread adds to and
-the metrics collector reads at scrape.
+`StoreOptions` are plain values; the broker maps its settings on them. `StoreStats` are plain integers that the loop
+thread adds to and the metrics collector reads at scrape.
 """
 
 from __future__ import annotations

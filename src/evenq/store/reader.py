@@ -1,7 +1,8 @@
 """Reads: synchronously from memory, else consume queue entries and frames by pread on the read pool (CL-11).
 
-`hot` runs on the loop thread. A cold read takes from the loop a copy of what is only in memory (`Entries`) and then touches files only, so
-threads share nothing with the loop but the table of open files. A frame that does not fit its entry fails that read, loudly.
+`hot` runs on the loop thread. A cold read takes from the loop a copy of what is only in memory (`Entries`) and then
+touches files only, so threads share nothing with the loop but the table of open files. A frame that does not fit its
+entry fails that read, loudly.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Entries:
 
 
 def hot(queue: ConsumeQueue, start: int, *, count_max: int, bytes_max: int, tag_hashes: TagHashes) -> ReadResult | None:
-    """Messages from memory; None if the disk is needed. At least one message is returned even if it is over `bytes_max`."""
+    """Messages from memory; None if the disk is needed. At least one message is returned even if it is over
+    `bytes_max`.
+    """
     max_offset = queue.max_offset
     start = max(start, queue.min_offset)
     if start >= max_offset:
@@ -191,6 +194,6 @@ class Reader:
 
     def _corrupted(self, path: str, what: str) -> None:
         raise StoreCorrupted(
-            f"{self._disk.describe(path)} {what}: stop the broker and delete its consumequeue folder to rebuild it from the "
-            "log; if it fails again, restore the log from a copy"
+            f"{self._disk.describe(path)} {what}: stop the broker and delete its consumequeue folder to rebuild it "
+            "from the log; if it fails again, restore the log from a copy"
         )

@@ -1,8 +1,9 @@
-"""The byte table of a commit-log frame, shared by the writer, the reader and recovery; `docs/internals/data_files.md` shows it.
+"""The byte table of a commit-log frame, shared by the writer, the reader and recovery; `docs/internals/data_files.md`
+shows it.
 
-A frame is a fixed header and two payloads. All numbers are big-endian. The CRC32C covers everything behind itself, so a frame whose CRC
-fits is whole. `synced offset` says up to where the log was on disk when the frame was made: a hole before it is corruption, a hole
-behind it may be what a power loss left (see `recovery`).
+A frame is a fixed header and two payloads. All numbers are big-endian. The CRC32C covers everything behind itself, so
+a frame whose CRC fits is whole. `synced offset` says up to where the log was on disk when the frame was made: a hole
+before it is corruption, a hole behind it may be what a power loss left (see `recovery`).
 """
 
 from __future__ import annotations
@@ -92,8 +93,8 @@ def pack(
 ) -> bytes:  # fmt: skip
     """One whole frame. The append path does the same in place, without this call's cost."""
     rest = REST.pack(
-        VERSION, kind, flags, epoch, topic_id, queue_id, queue_offset, log_offset, synced_offset, store_ms, born_ms, tag_hash,
-        len(head), len(system),
+        VERSION, kind, flags, epoch, topic_id, queue_id, queue_offset, log_offset, synced_offset, store_ms, born_ms,
+        tag_hash, len(head), len(system),
     )  # fmt: skip
     body = b"".join((rest, head, system))
     return PREFIX.pack(PREFIX_BYTES + len(body), MAGIC, crc32c(body)) + body
@@ -108,7 +109,8 @@ def pack_padding(log_offset: int, rest_bytes: int, *, epoch: int, synced_offset:
 
 
 def frame_at(data: bytes | memoryview, position: int, log_offset: int) -> Frame | None:
-    """The frame that starts at `position` of `data` and should carry `log_offset`; None if none does or it is cut short.
+    """The frame that starts at `position` of `data` and should carry `log_offset`; None if none does or it is cut
+    short.
 
     Raises StoreError for a whole frame of a version this program does not know.
     """
@@ -128,8 +130,8 @@ def frame_at(data: bytes | memoryview, position: int, log_offset: int) -> Frame 
         return None
     if version != VERSION:
         raise StoreError(
-            f"the record at log offset {log_offset} has format version {version}; this program reads version {VERSION}: "
-            "start a newer program on this folder"
+            f"the record at log offset {log_offset} has format version {version}; this program reads version "
+            f"{VERSION}: start a newer program on this folder"
         )
     head_length, system_length = header[15:]
     if kind == PADDING:
@@ -155,6 +157,6 @@ def message_of(frame: Frame) -> StoredMessage:
             f"the record at log offset {frame.log_offset} is of kind {frame.kind}, a message is {MESSAGE}"
         )
     return StoredMessage(
-        frame.topic_id, frame.queue_id, frame.queue_offset, frame.log_offset, frame.born_ms, frame.store_ms, frame.tag_hash,
-        frame.head, frame.system,
+        frame.topic_id, frame.queue_id, frame.queue_offset, frame.log_offset, frame.born_ms, frame.store_ms,
+        frame.tag_hash, frame.head, frame.system,
     )  # fmt: skip

@@ -1,8 +1,10 @@
-"""What a store does when it opens: read the log from the last sure place, check every frame, cut a torn tail, refuse damage.
+"""What a store does when it opens: read the log from the last sure place, check every frame, cut a torn tail, refuse
+damage.
 
-A hole at p is damage if anything says that the log was synced beyond p: the checkpoint, or a whole frame behind p whose `synced offset` is
-over p. Else the bytes behind p were never confirmed to be on disk (a power loss writes them in any order): they are cut. The records of one append
-call come back all or not at all. `steps` yields between pieces, so that the loop stays alive and state records reach their owner on it.
+A hole at p is damage if anything says that the log was synced beyond p: the checkpoint, or a whole frame behind p
+whose `synced offset` is over p. Else the bytes behind p were never confirmed to be on disk (a power loss writes them
+in any order): they are cut. The records of one append call come back all or not at all. `steps` yields between
+pieces, so that the loop stays alive and state records reach their owner on it.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ class Recovery:
         self._unfiled = 0
 
     def steps(self, states_from: int) -> Generator[list[State], None, None]:
-        """Recover; yields state records at `states_from` or behind it, in log order. Blocks on the disk between yields."""
+        """Recover; yields state records at `states_from` or behind it, in log order. Blocks on the disk between
+        yields.
+        """
         self._states_from = states_from
         self._open_queues()
         position = min(self._entries_from, max(states_from, self.log_start))
@@ -248,8 +252,9 @@ class Recovery:
 
     def _lost(self, end: int) -> None:
         raise StoreCorrupted(
-            f"{self._place(end)} has no whole record, but the checkpoint or a snapshot says that the log was on disk up to "
-            f"{max(self.checkpoint.log_offset, self._states_from)}: acknowledged messages are missing, restore the folder from a copy"
+            f"{self._place(end)} has no whole record, but the checkpoint or a snapshot says that the log was on "
+            f"disk up to {max(self.checkpoint.log_offset, self._states_from)}: acknowledged messages are "
+            "missing, restore the folder from a copy"
         )
 
     def _damaged(self, end: int, why: str) -> None:

@@ -1,6 +1,7 @@
 """Commit-log files: their names, and which file holds a log offset (CL-2, CL-4).
 
-All files of a folder have one size, fixed when the folder was made. A frame never crosses the end of its file: the rest is padding.
+All files of a folder have one size, fixed when the folder was made. A frame never crosses the end of its file: the
+rest is padding.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Snapshots of the owner's state: `snapshot/<20-digit log offset>`. The state is the newest good one plus the state records behind it.
+"""Snapshots of the owner's state: `snapshot/<20-digit log offset>`. The state is the newest good one plus the state
+records behind it.
 
-Written beside, synced, renamed, and only after the log is synced up to everything the state may hold. The two newest are kept, so a
-damaged one costs a longer replay, never the state.
+Written beside, synced, renamed, and only after the log is synced up to everything the state may hold. The two newest
+are kept, so a damaged one costs a longer replay, never the state.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ def _read(disk: Disk, path: str) -> Snapshot | None:
         return None
     if version != VERSION:
         raise StoreError(
-            f"{disk.describe(path)} has format version {version}; this program reads version {VERSION}: start a newer program"
+            f"{disk.describe(path)} has format version {version}; this program reads version {VERSION}: "
+            "start a newer program"
         )
     return Snapshot(log_offset, data[HEADER.size :])

@@ -1,7 +1,8 @@
 """The writer: takes one group of appends at a time, writes it, syncs it if told so, and reports once.
 
-While it writes, the loop gathers the next group: that is the group commit. What crosses to the thread is one `Batch` through one queue, what
-comes back is one `call_soon_threadsafe`; nothing is shared, so nothing is locked. With a disk that never blocks it runs inline on the loop.
+While it writes, the loop gathers the next group: that is the group commit. What crosses to the thread is one `Batch`
+through one queue, what comes back is one `call_soon_threadsafe`; nothing is shared, so nothing is locked. With a disk
+that never blocks it runs inline on the loop.
 """
 
 from __future__ import annotations
