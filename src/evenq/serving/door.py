@@ -31,7 +31,7 @@ from evenq.serving.health import Health
 from evenq.serving.latency import MethodStats
 from evenq.serving.rpc import Bidi, Kind, Rpc, RpcContext, ServerStream, Unary
 from evenq.wire.net import CODE_TRAILER
-from evenq.wire.status import INTERNAL, status_of
+from evenq.wire.status import INTERNAL, DecodeError, status_of
 
 __all__ = ["Door", "DoorOptions", "open_door"]
 
@@ -220,8 +220,7 @@ class Door:
         has_status = _has_status(rpc.response)
 
         async def fail(error: Exception, context: RpcContext, grpc_context: Any) -> bytes:
-            expected = isinstance(error, errors.Error) and not isinstance(error, INTERNAL)
-            known = cast("errors.Error", error) if expected else _unknown(error, rpc)
+            known = _told(error, rpc)
             stats.failed(known.code)
             if has_status:
                 answer: bytes = rpc.response(status=status_of(known, context.language)).SerializeToString()
@@ -295,6 +294,15 @@ def _has_status(response: type[Any]) -> bool:
     descriptor = getattr(response, "DESCRIPTOR", None)
     field = None if descriptor is None else descriptor.fields_by_name.get("status")
     return field is not None and field.message_type is not None
+
+
+def _told(error: Exception, rpc: Rpc) -> errors.Error:
+    """The error that the caller may see."""
+    if isinstance(error, errors.Error) and not isinstance(error, INTERNAL):
+        return error
+    if isinstance(error, DecodeError):
+        return errors.BadRequest(f"the request of {rpc.method} does not decode: {error}")
+    return _unknown(error, rpc)
 
 
 def _unknown(error: Exception, rpc: Rpc) -> errors.InternalError:

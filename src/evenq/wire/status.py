@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import cast
 
+from google.protobuf.message import DecodeError
+
 from evenq import errors
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 
-__all__ = ["CLASS_OF_CODE", "INTERNAL", "NEVER_SENT", "OK", "check", "code_for", "error_of", "status_of"]
+__all__ = ["CLASS_OF_CODE", "INTERNAL", "NEVER_SENT", "OK", "DecodeError", "check", "code_for", "error_of", "status_of"]
 
 OK = 20000
 

@@ -1,0 +1,28 @@
+"""`evenq-nameserver`: one nameserver in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+
+from evenq.runtime.clock import SystemClock
+from evenq.serving.run import run_program
+from evenq_nameserver.app import Nameserver
+from evenq_nameserver.settings import Settings
+
+__all__ = ["main"]
+
+
+async def serve(settings: Settings, stop: asyncio.Event) -> None:
+    """Run until `stop` is set."""
+    await Nameserver(settings, clock=SystemClock(), rng=random.Random()).run(stop)  # noqa: S311  identity, not a secret
+
+
+def main() -> None:
+    """Read settings, serve, exit."""
+    sys.exit(run_program("nameserver", Settings, serve))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""A nameserver as an object: the quick start runs it inside its own process, `__main__` runs it alone.
+
+`start` returns when brokers and clients are served; `close` ends the watches with an error, so that watchers turn
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import Any
+
+from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import spawn
+from evenq.serving.door import Door, open_door
+from evenq.serving.metrics import door_metrics, exposition
+from evenq.serving.page import Page, open_page
+from evenq_nameserver.loops.expiry import expire_forever
+from evenq_nameserver.metrics import metrics
+from evenq_nameserver.rpc.registry import RegistryService
+from evenq_nameserver.settings import Settings
+from evenq_nameserver.stats import Stats
+
+__all__ = ["Nameserver"]
+
+log = logging.getLogger(__name__)
+
+
+class Nameserver:
+    """One nameserver. Knows no other one (NS-2)."""
+
+    def __init__(self, settings: Settings, *, clock: Clock, rng: random.Random) -> None:
+        self.settings = settings
+        self.identity = f"{rng.getrandbits(64):016x}"
+        """Random per start: versions of two nameservers, or of two lives of one, are not comparable."""
+        self._clock = clock
+        self._stats = Stats()
+        self._service: RegistryService | None = None
+        self._door: Door | None = None
+        self._page: Page | None = None
+        self._expiry: asyncio.Task[Any] | None = None
+
+    @property
+    def port(self) -> int:
+        """The gRPC port that is listened on, after `start`."""
+        assert self._door is not None, "not started"
+        return self._door.port
+
+    @property
+    def metrics_port(self) -> int:
+        """HTTP port, after `start`; -1 if there is none."""
+        return self._page.port if self._page is not None else -1
+
+    async def start(self) -> None:
+        """Listen (NS-3). Raises PortInUse, SettingsError."""
+        settings = self.settings
+        service = RegistryService(settings=settings, clock=self._clock, identity=self.identity, stats=self._stats)
+        door = await open_door(service.rpcs(), host=settings.host, port=settings.port, clock=self._clock)
+        self._service, self._door = service, door
+        expiry = expire_forever(
+            service.registry, service.announce, expiry_ms=settings.expiry_ms, clock=self._clock, stats=self._stats
+        )
+        self._expiry = spawn(expiry, name="expiry")
+        listed = [*metrics(service, self._stats), *door_metrics(lambda: door.stats)]
+        try:
+            constant = {"cluster": settings.cluster, "node_type": "nameserver", "node_id": self.identity}
+            self._page = await open_page(
+                host=settings.host,
+                port=settings.metrics_port,
+                metrics=lambda: exposition(listed, constant),
+                ready=lambda: door.health.serving,
+            )
+        except BaseException:
+            await self.close()
+            raise
+        log.info("nameserver ready", extra={"address": f"{settings.host}:{door.port}", "nameserver": self.identity})
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Start, wait for `stop`, close. Ends with the loop's error if the expiry loop fails."""
+        await self.start()
+        try:
+            assert self._expiry is not None
+            waiting = spawn(stop.wait(), name="stop")
+            await asyncio.wait((waiting, self._expiry), return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if self._expiry.done():
+                self._expiry.result()
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Stop serving; running calls get `drain_ms`. May be called twice."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self._service is not None:
+            self._service.close()
+        if self._door is not None:
+            await self._door.stop(self.settings.drain_ms)
+        if self._page is not None:
+            await self._page.close()

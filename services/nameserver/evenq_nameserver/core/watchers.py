@@ -1,0 +1,68 @@
+"""Who watches the routes, and the events that wait for each: bounded, so that a watcher that does not read costs
+little.
+
+Called by `rpc.registry` on one loop. An event is encoded once and shared by all. A watcher whose queue is full is cut
+off: its queue is emptied and it is told so at its next turn; it comes back and begins with a snapshot, so it misses
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from evenq.errors import TooManyRequests
+
+__all__ = ["Watcher", "Watchers"]
+
+
+class Watcher:
+    """One watch. `pending` are encoded events in order."""
+
+    __slots__ = ("cut_off", "name", "pending")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.pending: deque[bytes] = deque()
+        self.cut_off = False
+
+
+class Watchers:
+    """All watches of one nameserver."""
+
+    def __init__(self, *, watchers_max: int, behind_max: int) -> None:
+        self._watchers_max = watchers_max
+        self._behind_max = behind_max
+        self._watchers: dict[int, Watcher] = {}
+        self.cut_off_count = 0
+
+    def __len__(self) -> int:
+        return len(self._watchers)
+
+    def join(self, name: str) -> Watcher:
+        """A new watch. Raises TooManyRequests if there are `watchers_max`."""
+        if len(self._watchers) >= self._watchers_max:
+            raise TooManyRequests(
+                f"{self._watchers_max} watches of routes are open, the maximum; ask another nameserver, or poll"
+            )
+        watcher = Watcher(name)
+        self._watchers[id(watcher)] = watcher
+        return watcher
+
+    def leave(self, watcher: Watcher) -> None:
+        """The watch ended, from whichever side."""
+        self._watchers.pop(id(watcher), None)
+
+    def tell(self, event: bytes) -> list[Watcher]:
+        """Hand an event to all; the watchers that are cut off by it."""
+        slow = []
+        for watcher in self._watchers.values():
+            if len(watcher.pending) >= self._behind_max:
+                watcher.cut_off = True
+                watcher.pending.clear()
+                slow.append(watcher)
+            else:
+                watcher.pending.append(event)
+        for watcher in slow:
+            self.leave(watcher)
+        self.cut_off_count += len(slow)
+        return slow

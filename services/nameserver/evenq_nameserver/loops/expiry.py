@@ -1,0 +1,26 @@
+"""Dropping brokers that went silent, and telling the watchers (NS-8). The only loop of a nameserver."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from evenq.runtime.clock import Clock
+from evenq_nameserver.core.registry import Change, Registry
+from evenq_nameserver.stats import Stats
+
+__all__ = ["expire_forever"]
+
+log = logging.getLogger(__name__)
+
+
+async def expire_forever(
+    registry: Registry, announce: Callable[[Change], None], *, expiry_ms: int, clock: Clock, stats: Stats
+) -> None:
+    """Look every tenth of `expiry_ms`, at most once in 10 ms; so a broker is dropped at most 10 % late. Never ends."""
+    while True:
+        await clock.sleep_ms(max(10, expiry_ms // 10))
+        for change in registry.expire(clock.monotonic_ms()):
+            stats.expired += 1
+            log.warning("broker silent, dropped", extra={"broker": change.removed, "version": change.version})
+            announce(change)

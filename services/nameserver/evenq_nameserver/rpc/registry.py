@@ -1,0 +1,158 @@
+"""The service `evenq.v1.Registry`: brokers register, everybody asks for routes or watches them.
+
+Handlers decode, let `core` decide and tell the watchers. A watch begins with a snapshot taken in the same turn of the
+loop in which it joins, so no change falls between the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+from evenq.errors import BadRequest, ConnectionFailed, TooManyRequests
+from evenq.runtime.clock import Clock
+from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import registry_pb2
+from evenq_nameserver.core.registry import Change, Registry
+from evenq_nameserver.core.watchers import Watchers
+from evenq_nameserver.rpc.translation import change_event, entry_of, fill_route, info_of, snapshot_event
+from evenq_nameserver.settings import Settings
+from evenq_nameserver.stats import Stats
+
+__all__ = ["RegistryService"]
+
+log = logging.getLogger(__name__)
+
+OK = definition_pb2.Status(code=definition_pb2.OK)
+TOPICS_ASKED_MAX = 10_000
+
+
+class RegistryService:
+    """The handlers and what they share with the expiry loop."""
+
+    def __init__(self, *, settings: Settings, clock: Clock, identity: str, stats: Stats) -> None:
+        self.registry = Registry(expiry_ms=settings.expiry_ms, brokers_max=settings.brokers_max)
+        self.watchers = Watchers(watchers_max=settings.watchers_max, behind_max=settings.watcher_behind_max)
+        self._settings = settings
+        self._clock = clock
+        self._identity = identity
+        self._stats = stats
+        self._news = asyncio.Event()
+        self._closing = False
+
+    def rpcs(self) -> list[Rpc]:
+        """What the door serves, each with its row of the access table."""
+        broker = Access(resource=Resource.BROKER, action=Action.INTERNAL)
+        reader = Access(resource=Resource.CLUSTER, action=Action.DESCRIBE)
+        return [
+            _rpc("Register", Kind.UNARY, self.register, registry_pb2.RegisterResponse, broker),
+            _rpc("Heartbeat", Kind.UNARY, self.heartbeat, registry_pb2.RegistryHeartbeatResponse, broker),
+            _rpc("Unregister", Kind.UNARY, self.unregister, registry_pb2.UnregisterResponse, broker),
+            _rpc("GetRoutes", Kind.UNARY, self.get_routes, registry_pb2.GetRoutesResponse, reader),
+            _rpc("WatchRoutes", Kind.SERVER_STREAM, self.watch_routes, registry_pb2.RouteEvent, reader),
+        ]
+
+    async def register(self, request: bytes, _context: RpcContext) -> bytes:
+        """A broker tells everything (NS-5). PRECONDITION_FAILED: another broker holds the name."""
+        asked = registry_pb2.RegisterRequest.FromString(request)
+        entry = entry_of(asked.state, topics_max=self._settings.topics_max)
+        change = self.registry.register(entry, self._clock.monotonic_ms())
+        self._stats.registrations += 1
+        if change is not None:
+            fields = {"broker": entry.name, "address": entry.addresses[0].target, "topics": len(entry.topics)}
+            log.info("broker registered", extra={**fields, "version": change.version})
+            if change.replaced is not None:
+                log.warning(
+                    "another incarnation held the name of the broker",
+                    extra={
+                        "broker": entry.name,
+                        "address": change.replaced.addresses[0].target,
+                        "incarnation": change.replaced.incarnation,
+                    },
+                )
+            self.announce(change)
+        return registry_pb2.RegisterResponse(
+            status=OK,
+            heartbeat_interval_ms=self._settings.heartbeat_interval_ms,
+            expiry_ms=self._settings.expiry_ms,
+        ).SerializeToString()
+
+    async def heartbeat(self, request: bytes, _context: RpcContext) -> bytes:
+        """A broker is still here (NS-4)."""
+        asked = registry_pb2.RegistryHeartbeatRequest.FromString(request)
+        self._stats.heartbeats += 1
+        full_wanted = self.registry.heartbeat(
+            asked.broker_name, asked.incarnation, asked.data_version, self._clock.monotonic_ms()
+        )
+        return registry_pb2.RegistryHeartbeatResponse(status=OK, full_wanted=full_wanted).SerializeToString()
+
+    async def unregister(self, request: bytes, _context: RpcContext) -> bytes:
+        """A broker leaves at once. OK also if it was not here."""
+        asked = registry_pb2.UnregisterRequest.FromString(request)
+        change = self.registry.unregister(asked.broker_name, asked.incarnation)
+        if change is not None:
+            log.info("broker left", extra={"broker": asked.broker_name, "version": change.version})
+            self.announce(change)
+        return registry_pb2.UnregisterResponse(status=OK).SerializeToString()
+
+    async def get_routes(self, request: bytes, _context: RpcContext) -> bytes:
+        """Routes of some topics or of all; a topic that nobody serves is left out."""
+        asked = registry_pb2.GetRoutesRequest.FromString(request)
+        if len(asked.topics) > TOPICS_ASKED_MAX:
+            raise BadRequest(
+                f"{len(asked.topics)} topics asked for at once, the limit is {TOPICS_ASKED_MAX}; none = all"
+            )
+        answer = registry_pb2.GetRoutesResponse(status=OK, version=self.registry.version)
+        for route in self.registry.routes(asked.topics):
+            fill_route(route, answer.routes.add())
+        for entry in self.registry.brokers():
+            info_of(entry, answer.brokers.add())
+        return answer.SerializeToString()
+
+    async def watch_routes(self, request: bytes, _context: RpcContext) -> AsyncIterator[bytes]:
+        """The whole table, then each change in order (NS-8). A watcher that does not read is cut off."""
+        asked = registry_pb2.WatchRoutesRequest.FromString(request)
+        watcher = self.watchers.join(asked.watcher[:255])
+        try:
+            yield snapshot_event(self._identity, self.registry.version, self.registry.brokers())
+            while True:
+                while watcher.pending:
+                    yield watcher.pending.popleft()
+                news = self._news
+                if watcher.cut_off:
+                    raise TooManyRequests(
+                        f"the watch was {self._settings.watcher_behind_max} events behind and was cut off; watch again"
+                    )
+                if self._closing:
+                    raise ConnectionFailed("the nameserver is shutting down; watch again, or watch another one")
+                await news.wait()
+        finally:
+            self.watchers.leave(watcher)
+
+    def announce(self, change: Change) -> None:
+        """Tell all watchers."""
+        for slow in self.watchers.tell(change_event(self._identity, change)):
+            log.warning("slow watcher cut off", extra={"watcher": slow.name})
+        self._wake()
+
+    def close(self) -> None:
+        """End all watches with an error, so that the watchers look for another nameserver."""
+        self._closing = True
+        self._wake()
+
+    def _wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+
+def _rpc(name: str, kind: Kind, handler: Any, response: type[Any], access: Access) -> Rpc:
+    return Rpc(
+        method=f"/evenq.v1.Registry/{name}",
+        kind=kind,
+        handler=handler,
+        response=response,
+        access=access,
+    )

@@ -1,0 +1,46 @@
+"""Every setting of the nameserver, with its unit, bound and meaning; flag over environment (`EVENQ_NAMESERVER_*`)
+over default.
+
+NS-9 leaves the times open. Chosen here: a beat every 3 s and an end after 10 s of silence, so three lost beats drop a
+broker; RocketMQ's 30 s and 120 s (XO-13) leave clients with a dead broker in their routes for two minutes. The
+nameserver tells each broker its interval, so one setting rules.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from evenq.serving.settings import ServerSettings
+
+__all__ = ["Settings"]
+
+
+class Settings(ServerSettings, frozen=True, extra="forbid"):
+    """The nameserver: a directory of brokers and their topics."""
+
+    port: int = Field(9876, ge=0, le=65_535, description="gRPC port, 0 = any free one.")
+    cluster: str = Field("evenq", min_length=1, max_length=127, description="Name of the cluster, for metrics.")
+    drain_ms: int = Field(2_000, ge=0, le=600_000, description="Longest time for running calls at shutdown, ms.")
+    heartbeat_interval_ms: int = Field(
+        3_000, ge=10, le=600_000, description="How often brokers are asked to say that they live, ms (NS-9)."
+    )
+    expiry_ms: int = Field(
+        10_000, ge=50, le=3_600_000, description="Silence after which a broker is dropped from all routes, ms (NS-9)."
+    )
+    brokers_max: int = Field(1_000, ge=1, le=100_000, description="Most live brokers.")
+    topics_max: int = Field(20_000, ge=1, le=1_000_000, description="Most topics of one broker.")
+    watchers_max: int = Field(10_000, ge=1, le=100_000, description="Most open watches of routes.")
+    watcher_behind_max: int = Field(
+        1_000, ge=1, le=100_000, description="Events that may wait for one watcher; over it the watch is cut off."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.expiry_ms < 2 * self.heartbeat_interval_ms:
+            raise ValueError(
+                f"expiry_ms {self.expiry_ms} is less than twice heartbeat_interval_ms {self.heartbeat_interval_ms}: one "
+                "lost heartbeat would drop a living broker"
+            )
+        return self
