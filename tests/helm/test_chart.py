@@ -85,7 +85,14 @@ def test_without_a_rebalancer_brokers_are_not_told_of_one(helm: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", ["broker.replicaCount=3", "broker.replicas=0", "broker.flush=sometimes", "broker.storage.size=ten", "metrics.port=0"]
+    "bad",
+    [
+        "broker.replicaCount=3",
+        "broker.replicas=0",
+        "broker.flush=sometimes",
+        "broker.storage.size=ten",
+        "metrics.port=0",
+    ],
 )
 def test_a_typo_or_a_value_out_of_bounds_is_refused(helm: str, bad: str) -> None:
     command = [helm, "template", "evenq", str(CHART), "--kube-version", "1.34.0", "--set", bad]
