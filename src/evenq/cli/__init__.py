@@ -1,1 +1,3 @@
-"""evenq.cli"""
+"""The command `evenq`: start a cluster, create and show topics and groups, produce and consume. The only package above
+the programs.
+"""

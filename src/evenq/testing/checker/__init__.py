@@ -44,6 +44,7 @@ class _Walk:
 
     def step(self, line: int, event: Event) -> None:
         self._last_ms = event.at_ms
+        self._report.events = line
         if event.kind == "invoke":
             if event.id in self._open:
                 raise BadRequest(

@@ -101,6 +101,8 @@ class Report:
     faults: list[FaultRecovery] = field(default_factory=list)
     operations: Counter[str] = field(default_factory=Counter)
     """Ended operations as `op outcome`, e.g. `send ok`."""
+    events: int = 0
+    """Lines of the history."""
     sent_ok: int = 0
     delivered: int = 0
     """Deliveries, repeats included."""

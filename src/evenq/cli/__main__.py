@@ -1,0 +1,64 @@
+"""`evenq`: reads the command line, runs one command, tells errors in one line.
+
+Exit codes: 0 done, 1 the server said no or nobody answers, 2 the command line (or a port) must be changed, 130 after
+Ctrl-C. Nothing heavy is imported before the command is known: `evenq --help` must be instant.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+
+from evenq.cli.parser import make_parser
+from evenq.errors import Error, IllegalAccessPoint, PortInUse, SettingsError
+
+__all__ = ["EXIT_FAILED", "EXIT_INTERRUPTED", "EXIT_OK", "EXIT_USAGE", "main"]
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    if getattr(options, "run", None) is None:
+        getattr(options, "help_of", parser).print_help()
+        return EXIT_OK
+    try:
+        return int(options.run(options) or EXIT_OK)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of a pipe left; a second complaint at exit would be ours
+        return EXIT_OK
+    except Error as error:
+        return _told(error)
+    except BaseExceptionGroup as group:
+        known = [error for error in _flat(group) if isinstance(error, Error)]
+        if not known:
+            raise
+        return _told(known[0])
+    except OSError as error:
+        sys.stderr.write(f"evenq: {error}\n")
+        return EXIT_FAILED
+
+
+def _told(error: Error) -> int:
+    text = " ".join(str(error).split())
+    sys.stderr.write(f"evenq: {text}\n")
+    return EXIT_USAGE if isinstance(error, PortInUse | SettingsError | IllegalAccessPoint) else EXIT_FAILED
+
+
+def _flat(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += _flat(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

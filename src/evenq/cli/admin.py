@@ -1,0 +1,71 @@
+"""Calls of `evenq.v1.Admin` from commands: one short-lived loop and net per command, errors raised as `evenq.errors`.
+
+Also the few lookups that several commands share: names of message types, the sentence when nobody answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from evenq.errors import ConnectionFailed, GroupNotFound, TopicNotFound
+from evenq.runtime.net import Net
+from evenq.wire.net import GrpcNet
+from evenq.wire.status import check
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+
+__all__ = ["Admin", "message_type_name", "message_type_number", "with_admin"]
+
+Answer = TypeVar("Answer")
+
+
+class Admin:
+    """The admin service behind one access point."""
+
+    def __init__(self, net: Net, endpoint: str, *, timeout_ms: int = 10_000) -> None:
+        self.endpoint = endpoint
+        self._net = net
+        self._timeout_ms = timeout_ms
+
+    async def call(self, method: str, request: Any, answer_type: type[Answer]) -> Answer:
+        """Call one method. Raises the error of the answer's status, ConnectionFailed, RequestTimeout."""
+        path = f"/evenq.v1.Admin/{method}"
+        try:
+            raw = await self._net.unary(self.endpoint, path, request.SerializeToString(), timeout_ms=self._timeout_ms)
+        except ConnectionFailed as error:
+            raise ConnectionFailed(
+                f"no server answers at {self.endpoint}; start one with `evenq up`, "
+                "or name another with --endpoint HOST:PORT"
+            ) from error
+        answer: Any = answer_type.FromString(raw)  # type: ignore[attr-defined]  # generated classes share no typed base here
+        check(answer.status)
+        return answer  # type: ignore[no-any-return]  # the class above
+
+
+def with_admin(options: argparse.Namespace, work: Callable[[Admin], Awaitable[None]]) -> None:
+    """Run one command's `work` with an `Admin` for its options."""
+    asyncio.run(_with_admin(options, work))
+
+
+async def _with_admin(options: argparse.Namespace, work: Callable[[Admin], Awaitable[None]]) -> None:
+    net = GrpcNet()
+    try:
+        await work(Admin(net, options.endpoint, timeout_ms=options.timeout * 1000))
+    except TopicNotFound as error:
+        raise TopicNotFound(f"{error}; `evenq topic list` shows what exists") from error
+    except GroupNotFound as error:
+        raise GroupNotFound(f"{error}; `evenq group list` shows what exists") from error
+    finally:
+        await net.close()
+
+
+def message_type_name(number: int) -> str:
+    """`NORMAL`, `FIFO` ...; `ANY` for a topic without a type."""
+    return "ANY" if number == 0 else definition_pb2.MessageType.Name(number)  # type: ignore[arg-type]  # any int of the wire
+
+
+def message_type_number(name: str) -> definition_pb2.MessageType.ValueType:
+    """Number of a type named on the command line."""
+    return definition_pb2.MessageType.Value(name)

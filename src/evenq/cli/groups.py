@@ -1,0 +1,149 @@
+"""`evenq group create | list | show | delete`."""
+
+from __future__ import annotations
+
+import argparse
+
+from evenq.cli.admin import Admin, with_admin
+from evenq.cli.output import Column, Listing, Page, Scalar, print_page
+from evenq.errors import BadRequest
+from evenq.wire.stubs.evenq.v1 import admin_pb2
+
+__all__ = ["create", "delete", "ensure_group", "list_all", "show"]
+
+
+async def ensure_group(admin: Admin, name: str, *, start_from: str) -> None:
+    """Create a group that does not exist yet; leave one that does as it is."""
+    known = await admin.call("ListGroups", admin_pb2.ListGroupsRequest(), admin_pb2.ListGroupsResponse)
+    if all(group.group != name for group in known.groups):
+        request = admin_pb2.CreateGroupRequest(group=name, start_from=start_from.upper())
+        await admin.call("CreateGroup", request, admin_pb2.CreateGroupResponse)
+
+
+def create(options: argparse.Namespace) -> None:
+    """`evenq group create NAME`."""
+
+    async def work(admin: Admin) -> None:
+        request = admin_pb2.CreateGroupRequest(
+            group=options.name,
+            ordered=options.ordered,
+            max_attempts=options.max_attempts,
+            strategy=options.strategy,
+            start_from=options.start_from,
+        )
+        await admin.call("CreateGroup", request, admin_pb2.CreateGroupResponse)
+        page = Page(
+            facts={"group": options.name, "ordered": options.ordered, "max_attempts": options.max_attempts or 17},
+            sentence=f"Group {options.name} is ready. Read with it: evenq consume TOPIC --group {options.name}",
+        )
+        print_page(page, as_json=options.json)
+
+    with_admin(options, work)
+
+
+def list_all(options: argparse.Namespace) -> None:
+    """`evenq group list`."""
+
+    async def work(admin: Admin) -> None:
+        answer = await admin.call("ListGroups", admin_pb2.ListGroupsRequest(), admin_pb2.ListGroupsResponse)
+        columns = (
+            Column("group", "group"),
+            Column("ordered", "ordered"),
+            Column("max_attempts", "max attempts", "number"),
+            Column("strategy", "strategy"),
+            Column("members", "members", "number"),
+            Column("topics", "topics", "number"),
+            Column("lag", "lag", "number"),
+        )
+        rows = [
+            (group.group, group.ordered, group.max_attempts, group.strategy, group.members, group.topics, group.lag)
+            for group in sorted(answer.groups, key=lambda group: group.group)
+        ]
+        empty = "No groups yet. The first consumer makes one, or: evenq group create NAME"
+        print_page(
+            Page(facts={}, listings=[Listing(key="groups", columns=columns, rows=rows, empty=empty)]),
+            as_json=options.json,
+        )
+
+    with_admin(options, work)
+
+
+def show(options: argparse.Namespace) -> None:
+    """`evenq group show NAME`."""
+    if options.name is None:
+        list_all(options)
+        return
+
+    async def work(admin: Admin) -> None:
+        request = admin_pb2.DescribeGroupRequest(group=options.name)
+        answer = await admin.call("DescribeGroup", request, admin_pb2.DescribeGroupResponse)
+        print_page(_page(options.name, answer), as_json=options.json)
+
+    with_admin(options, work)
+
+
+def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
+    member_columns = (
+        Column("client_id", "member"),
+        Column("language", "language"),
+        Column("version", "version"),
+        Column("protocol", "protocol"),
+        Column("topics", "topics"),
+        Column("joined_ms", "joined", "time"),
+    )
+    members: list[tuple[Scalar, ...]] = [
+        (
+            m.client_id,
+            m.language,
+            m.version,
+            m.protocol,
+            ", ".join(sorted(s.topic for s in m.subscriptions)),
+            m.joined_ms,
+        )
+        for m in answer.members
+    ]
+    queue_columns = (
+        Column("topic", "topic"),
+        Column("broker", "broker"),
+        Column("queue", "queue", "number"),
+        Column("committed", "committed", "number"),
+        Column("max_offset", "max offset", "number"),
+        Column("lag", "lag", "number"),
+        Column("inflight", "in flight", "number"),
+        Column("owner", "owner"),
+    )
+    ordered = sorted(
+        answer.queues, key=lambda queue: (queue.queue.topic, queue.queue.broker_name, queue.queue.queue_id)
+    )
+    queues = [
+        (q.queue.topic, q.queue.broker_name, q.queue.queue_id, q.committed, q.max_offset, q.lag, q.inflight, q.owner)
+        for q in ordered
+    ]
+    summary = answer.summary
+    return Page(
+        facts={
+            "group": name,
+            "ordered": summary.ordered,
+            "max_attempts": summary.max_attempts,
+            "strategy": summary.strategy,
+            "lag": summary.lag,
+        },
+        listings=[
+            Listing(key="members", columns=member_columns, rows=members, title="Members", empty="nobody reads now"),
+            Listing(key="queues", columns=queue_columns, rows=queues, title="Queues", empty="nothing was read yet"),
+        ],
+    )
+
+
+def delete(options: argparse.Namespace) -> None:
+    """`evenq group delete NAME --yes`."""
+    if not options.yes:
+        raise BadRequest(f"this deletes group {options.name} and its progress on every broker; add --yes to do it")
+
+    async def work(admin: Admin) -> None:
+        await admin.call("DeleteGroup", admin_pb2.DeleteGroupRequest(group=options.name), admin_pb2.DeleteGroupResponse)
+        print_page(
+            Page(facts={"deleted": options.name}, sentence=f"Group {options.name} is gone."), as_json=options.json
+        )
+
+    with_admin(options, work)

@@ -1,0 +1,300 @@
+"""The grammar of the command line and its help. Imports nothing but argparse; each command names the function that
+runs it.
+
+`run` of the parsed options is a function that imports its module only when called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["DEFAULT_ENDPOINT", "make_parser"]
+
+DEFAULT_ENDPOINT = "127.0.0.1:8081"
+MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
+
+_TOP = """\
+  evenq up                                   start a whole cluster here, in memory
+  evenq topic create orders --queues 8       make a topic
+  evenq produce orders --body hello          send a message
+  evenq consume orders --group billing --from first --max 1
+  evenq group show billing                   who reads what, and what is left to read
+
+Every command but `up` talks to a running cluster: --endpoint HOST:PORT, or EVENQ_ENDPOINT, or 127.0.0.1:8081.
+"""
+_UP = """\
+examples:
+  evenq up                                   one broker, everything in memory, access point 127.0.0.1:8081
+  evenq up --data ./queue                    keep messages and offsets in ./queue
+  evenq up --brokers 3 --port 9000           brokers on 9000, 9001 and 9002
+  evenq up --topic orders:8 --topic jobs:4:FIFO
+  evenq up --processes --data ./queue        each service its own process, logs in ./queue/logs
+
+It prints one line that starts with `ready` once clients are served. Ctrl-C stops it cleanly.
+"""
+_PRODUCE = """\
+examples:
+  evenq produce orders --body "first order" --tag new --key 42
+  evenq produce orders --count 1000          1,000 numbered messages, with a progress bar
+  evenq produce orders --file orders.txt     one message a line
+  cat orders.txt | evenq produce orders      the same from a pipe
+"""
+_CONSUME = """\
+examples:
+  evenq consume orders --group billing                   wait for what comes from now on
+  evenq consume orders --group audit --from first --max 100
+  evenq consume orders --group new --filter "new || paid"
+  evenq consume orders --group export --from first --idle 3 --json > orders.jsonl
+"""
+_TOPIC = """\
+examples:
+  evenq topic create orders --queues 8
+  evenq topic create jobs --queues 4 --type FIFO
+  evenq topic list
+  evenq topic show orders --json
+"""
+_GROUP = """\
+examples:
+  evenq group create billing --max-attempts 5
+  evenq group create ledger --ordered --strategy AVG
+  evenq group list
+  evenq group show billing
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The whole grammar."""
+    parser = argparse.ArgumentParser(
+        prog="evenq",
+        description="evenq: a message queue that keeps the load even.",
+        epilog=_TOP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
+    _add_up(commands)
+    _add_topic(commands)
+    _add_group(commands)
+    _add_broker(commands)
+    _add_cluster(commands)
+    _add_produce(commands)
+    _add_consume(commands)
+    return parser
+
+
+class _Version(argparse.Action):
+    """Looks the version up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version
+
+        parser.exit(message=f"evenq {version('evenq')}\n")
+
+
+def _later(module: str, function: str) -> Callable[[argparse.Namespace], Any]:
+    def run(options: argparse.Namespace) -> Any:
+        return getattr(importlib.import_module(f"evenq.cli.{module}"), function)(options)
+
+    return run
+
+
+def _command(
+    commands: Any, name: str, text: str, module: str, function: str, *, examples: str = "", remote: bool = True
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=_later(module, function))
+    if remote:
+        endpoint = os.environ.get("EVENQ_ENDPOINT") or DEFAULT_ENDPOINT
+        parser.add_argument(
+            "--endpoint", default=endpoint, metavar="HOST:PORT", help="any broker of the cluster (now: %(default)s)"
+        )
+        parser.add_argument("--json", action="store_true", help="print JSON for programs instead of tables for people")
+        parser.add_argument(
+            "--timeout",
+            type=_positive,
+            default=10,
+            metavar="SECONDS",
+            help="longest wait for an answer (default %(default)s)",
+        )
+    return parser
+
+
+def _noun(commands: Any, name: str, text: str, examples: str = "") -> Any:
+    parser = commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(help_of=parser)
+    return parser.add_subparsers(metavar="ACTION", title="actions")
+
+
+def _add_up(commands: Any) -> None:
+    up = _command(commands, "up", "start a whole cluster on this machine", "up", "run", examples=_UP, remote=False)
+    up.add_argument(
+        "--port",
+        type=_port,
+        default=8081,
+        help="access point; further brokers take the next ports; 0 = any free ones (default %(default)s)",
+    )
+    up.add_argument(
+        "--data", type=Path, metavar="DIR", help="keep messages and offsets here (default: in memory, gone at the end)"
+    )
+    up.add_argument(
+        "--brokers", type=_positive, default=1, metavar="N", help="number of brokers, 1 to 26 (default %(default)s)"
+    )
+    up.add_argument("--processes", action="store_true", help="give each service its own process")
+    up.add_argument(
+        "--topic",
+        action="append",
+        default=[],
+        metavar="NAME[:QUEUES[:TYPE]]",
+        help="create this topic at the start; may be repeated",
+    )
+    up.add_argument("--sync", action="store_true", help="with --data: confirm a message only after its fsync")
+    up.add_argument(
+        "--metrics-port", type=_port, metavar="PORT", help="serve /metrics of the first broker here (default: off)"
+    )
+    up.add_argument(
+        "--log-level",
+        default="WARNING",
+        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+        help="least severe log lines on stderr (default %(default)s)",
+    )
+
+
+def _add_topic(commands: Any) -> None:
+    actions = _noun(commands, "topic", "create, list, show and delete topics", _TOPIC)
+    create = _command(
+        actions, "create", "create a topic on every broker, or widen it", "topics", "create", examples=_TOPIC
+    )
+    create.add_argument("name")
+    create.add_argument(
+        "--queues", type=_positive, default=0, metavar="N", help="message queues per broker (default: the server's)"
+    )
+    create.add_argument(
+        "--type", default="NORMAL", type=str.upper, choices=MESSAGE_TYPES, help="kind of messages (default %(default)s)"
+    )
+    listing = _command(actions, "list", "list all topics", "topics", "list_all")
+    listing.add_argument("--all", action="store_true", help="also the system's own topics")
+    show = _command(actions, "show", "show a topic's queues and readers; without a name list all", "topics", "show")
+    show.add_argument("name", nargs="?")
+    show.set_defaults(all=False)
+    delete = _command(actions, "delete", "delete a topic with all its messages", "topics", "delete")
+    delete.add_argument("name")
+    delete.add_argument("--yes", action="store_true", help="really do it")
+
+
+def _add_group(commands: Any) -> None:
+    actions = _noun(commands, "group", "create, list, show and delete consumer groups", _GROUP)
+    create = _command(
+        actions, "create", "create a consumer group, or change its settings", "groups", "create", examples=_GROUP
+    )
+    create.add_argument("name")
+    create.add_argument("--ordered", action="store_true", help="deliver each message group in order")
+    create.add_argument(
+        "--max-attempts",
+        type=_positive,
+        default=0,
+        metavar="N",
+        help="deliveries before the dead-letter topic (default 17)",
+    )
+    create.add_argument(
+        "--strategy",
+        default="",
+        metavar="NAME",
+        help="how queues are shared: AVG, AVG_BY_CIRCLE ... (default: all brokers to everybody)",
+    )
+    create.add_argument(
+        "--from",
+        dest="start_from",
+        default="LAST",
+        type=str.upper,
+        choices=("LAST", "FIRST"),
+        help="where a queue without progress begins (default %(default)s)",
+    )
+    _command(actions, "list", "list all consumer groups", "groups", "list_all")
+    show = _command(
+        actions, "show", "show a group's members, queues, owners and lag; without a name list all", "groups", "show"
+    )
+    show.add_argument("name", nargs="?")
+    delete = _command(actions, "delete", "delete a group and its progress", "groups", "delete")
+    delete.add_argument("name")
+    delete.add_argument("--yes", action="store_true", help="really do it")
+
+
+def _add_broker(commands: Any) -> None:
+    actions = _noun(commands, "broker", "list and show brokers")
+    _command(actions, "list", "list all brokers", "brokers", "list_all")
+    show = _command(actions, "show", "show one broker; without a name list all", "brokers", "show")
+    show.add_argument("name", nargs="?")
+
+
+def _add_cluster(commands: Any) -> None:
+    actions = _noun(commands, "cluster", "show the cluster")
+    _command(actions, "show", "show brokers, nameservers and rebalancer", "brokers", "cluster")
+    _command(actions, "list", "the same as show", "brokers", "cluster")
+
+
+def _add_produce(commands: Any) -> None:
+    produce = _command(commands, "produce", "send messages", "produce", "run", examples=_PRODUCE)
+    produce.add_argument("topic")
+    source = produce.add_mutually_exclusive_group()
+    source.add_argument("--body", help="text of the message; with --count it is repeated, and `{n}` becomes its number")
+    source.add_argument("--file", type=Path, metavar="FILE", help="one message a line; `-` is standard input")
+    produce.add_argument("--count", type=_positive, metavar="N", help="number of messages")
+    produce.add_argument("--tag", help="tag of the messages, to filter by")
+    produce.add_argument(
+        "--key", action="append", default=[], help="key of the messages, to find them by; may be repeated"
+    )
+    produce.add_argument("--message-group", metavar="NAME", help="ordering key, for FIFO topics")
+
+
+def _add_consume(commands: Any) -> None:
+    consume = _command(
+        commands, "consume", "receive messages and acknowledge them", "consume", "run", examples=_CONSUME
+    )
+    consume.add_argument("topic")
+    consume.add_argument(
+        "--group", required=True, metavar="G", help="consumer group; its members share the topic's queues"
+    )
+    consume.add_argument(
+        "--from",
+        dest="start_from",
+        choices=("first", "last"),
+        default="last",
+        type=str.lower,
+        help="where a new group begins (default %(default)s)",
+    )
+    consume.add_argument("--max", type=_positive, metavar="N", help="stop after N messages (default: at Ctrl-C)")
+    consume.add_argument("--idle", type=_positive, metavar="SECONDS", help="stop when nothing came for so long")
+    consume.add_argument(
+        "--filter", default="*", metavar="TAGS", help='only these tags, e.g. "new || paid" (default: all)'
+    )
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is below 1")
+    return value
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65_535:
+        raise argparse.ArgumentTypeError(f"{value} is outside 0 to 65535")
+    return value

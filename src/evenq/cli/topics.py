@@ -1,0 +1,127 @@
+"""`evenq topic create | list | show | delete`."""
+
+from __future__ import annotations
+
+import argparse
+
+from evenq.cli.admin import Admin, message_type_name, message_type_number, with_admin
+from evenq.cli.output import Column, Listing, Page, print_page
+from evenq.errors import BadRequest, InternalError
+from evenq.wire.stubs.evenq.v1 import admin_pb2
+
+__all__ = ["create", "create_topic", "delete", "list_all", "show"]
+
+
+async def create_topic(admin: Admin, name: str, *, queues: int, message_type: str) -> admin_pb2.CreateTopicResponse:
+    """Create on every broker; raises InternalError that names the brokers on which it did not land."""
+    request = admin_pb2.CreateTopicRequest(topic=name, queues=queues, message_type=message_type_number(message_type))
+    answer = await admin.call("CreateTopic", request, admin_pb2.CreateTopicResponse)
+    failed = [f"{placement.broker_name} ({placement.error})" for placement in answer.placements if placement.error]
+    if failed:
+        raise InternalError(
+            f"topic {name} was not created on {', '.join(failed)}; run the command again when they are back"
+        )
+    return answer
+
+
+def create(options: argparse.Namespace) -> None:
+    """`evenq topic create NAME`."""
+
+    async def work(admin: Admin) -> None:
+        answer = await create_topic(admin, options.name, queues=options.queues, message_type=options.type)
+        rows = [
+            (placement.broker_name, placement.entry.write_queues, message_type_name(placement.entry.message_type))
+            for placement in answer.placements
+        ]
+        total = sum(placement.entry.write_queues for placement in answer.placements)
+        columns = (Column("broker", "broker"), Column("queues", "queues", "number"), Column("type", "type"))
+        page = Page(
+            facts={"topic": options.name, "queues": total},
+            listings=[Listing(key="brokers", columns=columns, rows=rows)],
+            sentence=f"Topic {options.name} has {total} queues on {len(rows)} broker{'s' * (len(rows) != 1)}.",
+        )
+        print_page(page, as_json=options.json)
+
+    with_admin(options, work)
+
+
+def list_all(options: argparse.Namespace) -> None:
+    """`evenq topic list`."""
+
+    async def work(admin: Admin) -> None:
+        request = admin_pb2.ListTopicsRequest(include_system=options.all)
+        answer = await admin.call("ListTopics", request, admin_pb2.ListTopicsResponse)
+        columns = (
+            Column("topic", "topic"),
+            Column("type", "type"),
+            Column("brokers", "brokers", "number"),
+            Column("queues", "queues", "number"),
+            Column("messages", "messages", "number"),
+        )
+        rows = [
+            (topic.topic, message_type_name(topic.message_type), topic.brokers, topic.queues, topic.messages)
+            for topic in sorted(answer.topics, key=lambda topic: topic.topic)
+        ]
+        empty = "No topics yet. Make one: evenq topic create NAME"
+        print_page(
+            Page(facts={}, listings=[Listing(key="topics", columns=columns, rows=rows, empty=empty)]),
+            as_json=options.json,
+        )
+
+    with_admin(options, work)
+
+
+def show(options: argparse.Namespace) -> None:
+    """`evenq topic show NAME`."""
+    if options.name is None:
+        list_all(options)
+        return
+
+    async def work(admin: Admin) -> None:
+        request = admin_pb2.DescribeTopicRequest(topic=options.name)
+        answer = await admin.call("DescribeTopic", request, admin_pb2.DescribeTopicResponse)
+        columns = (
+            Column("broker", "broker"),
+            Column("queue", "queue", "number"),
+            Column("min_offset", "min offset", "number"),
+            Column("max_offset", "max offset", "number"),
+            Column("messages", "messages", "number"),
+            Column("last_store_ms", "last message", "time"),
+        )
+        queues = sorted(answer.queues, key=lambda queue: (queue.queue.broker_name, queue.queue.queue_id))
+        rows = [
+            (
+                q.queue.broker_name,
+                q.queue.queue_id,
+                q.min_offset,
+                q.max_offset,
+                q.max_offset - q.min_offset,
+                q.last_store_ms,
+            )
+            for q in queues
+        ]
+        facts: dict[str, str | int | bool | list[str] | None] = {
+            "topic": options.name,
+            "type": message_type_name(answer.message_type),
+            "messages": sum(queue.max_offset - queue.min_offset for queue in answer.queues),
+            "groups": sorted(answer.groups),
+        }
+        print_page(
+            Page(facts=facts, listings=[Listing(key="queues", columns=columns, rows=rows)]), as_json=options.json
+        )
+
+    with_admin(options, work)
+
+
+def delete(options: argparse.Namespace) -> None:
+    """`evenq topic delete NAME --yes`."""
+    if not options.yes:
+        raise BadRequest(f"this deletes topic {options.name} with all its messages on every broker; add --yes to do it")
+
+    async def work(admin: Admin) -> None:
+        await admin.call("DeleteTopic", admin_pb2.DeleteTopicRequest(topic=options.name), admin_pb2.DeleteTopicResponse)
+        print_page(
+            Page(facts={"deleted": options.name}, sentence=f"Topic {options.name} is gone."), as_json=options.json
+        )
+
+    with_admin(options, work)
