@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CHART = ROOT / "helm" / "evenq"
 
 
 def tools() -> Path | None:
@@ -33,3 +32,12 @@ def helm() -> str:
     if found is None:
         pytest.skip("no helm on PATH and no K8S_TOOLS beside the project")
     return found
+
+
+@pytest.fixture(scope="session")
+def cluster_tools() -> Path:
+    """The scripts of the test cluster."""
+    folder = tools()
+    if folder is None:
+        pytest.skip("no test cluster beside the project; set K8S_TOOLS")
+    return folder
