@@ -13,8 +13,11 @@ from typing import Any
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.door import Door, open_door
+from evenq.serving.metrics import door_metrics, exposition
+from evenq.serving.page import Page, open_page
 from evenq_rebalancer.core.board import Board
 from evenq_rebalancer.loops.settling import Settling
+from evenq_rebalancer.metrics import metrics
 from evenq_rebalancer.rpc.assignment import Assignment
 from evenq_rebalancer.rpc.streams import Streams
 from evenq_rebalancer.settings import Settings
@@ -43,6 +46,7 @@ class Rebalancer:
         self._clock = clock
         self._assignment = Assignment(self.board, self.streams, clock=clock, poke=self.settling.poke)
         self._door: Door | None = None
+        self._page: Page | None = None
         self._tasks: list[asyncio.Task[Any]] = []
 
     @property
@@ -50,15 +54,34 @@ class Rebalancer:
         """The gRPC port that is listened on; 0 before `start`."""
         return self._door.port if self._door else 0
 
+    @property
+    def metrics_port(self) -> int:
+        """The HTTP port of metrics and health; 0 if there is none."""
+        return self._page.port if self._page else 0
+
     async def start(self) -> None:
         """Listen and decide. Raises PortInUse, SettingsError."""
         settings = self.settings
-        self._door = await open_door(self._assignment.rpcs(), host=settings.host, port=settings.port, clock=self._clock)
+        door = await open_door(self._assignment.rpcs(), host=settings.host, port=settings.port, clock=self._clock)
+        self._door = door
+        listed = [*metrics(self.board, self.stats, self.streams), *door_metrics(lambda: door.stats)]
+        try:
+            self._page = await open_page(
+                host=settings.host,
+                port=settings.metrics_port,
+                metrics=lambda: exposition(listed, {"node_type": "rebalancer"}),
+                ready=lambda: door.health.serving,
+            )
+        except BaseException:
+            await self.close()
+            raise
         self._tasks = [
             spawn(self.settling.run(), name="settling"),
             spawn(self.settling.watch(), name="settling by time"),
         ]
-        log.info("rebalancer serves", extra={"host": settings.host, "port": self.port})
+        log.info(
+            "rebalancer serves", extra={"host": settings.host, "port": self.port, "metrics_port": self.metrics_port}
+        )
 
     async def wait(self) -> None:
         """Until a loop ends, which only a mistake of ours makes it do; then raises what ended it."""
@@ -70,6 +93,8 @@ class Rebalancer:
         """Drain: report streams end at once (brokers keep their answers), running calls within `drain_ms`."""
         if self._door is not None:
             await self._door.stop(self.settings.drain_ms)
+        if self._page is not None:
+            await self._page.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -6,21 +6,18 @@ reads the environment.
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from evenq.serving.settings import ServerSettings
 from evenq_rebalancer.core.board import Limits
 
 __all__ = ["Settings"]
 
 
-class Settings(BaseModel, frozen=True, extra="forbid"):
+class Settings(ServerSettings, frozen=True, extra="forbid"):
     """The rebalancer's settings."""
 
-    host: str = Field("127.0.0.1", min_length=1, description="Address to bind.")
     port: int = Field(8083, ge=0, le=65_535, description="gRPC port; 0 = any free one.")
-    metrics_port: int = Field(
-        5557, ge=-1, le=65_535, description="HTTP port of metrics and health; 0 = any free one, -1 = off."
-    )
     debounce_ms: int = Field(5, ge=0, le=10_000, description="Changes told within this time become one decision, ms.")
     grace_ms: int = Field(
         10_000, ge=0, le=600_000, description="How long a broker's facts count after its stream broke, ms."
@@ -28,7 +25,6 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     warm_up_ms: int = Field(
         1_000, ge=0, le=600_000, description="Answer nothing until so long after the first report, ms."
     )
-    drain_ms: int = Field(1_000, ge=0, le=600_000, description="At the end: how long running calls may take, ms.")
     machine_rooms: str = Field("", max_length=4_096, description="Rooms that MACHINE_ROOM divides, comma-separated.")
     brokers_max: int = Field(1_000, ge=1, description="Most brokers that report.")
     groups_max: int = Field(10_000, ge=1, description="Most groups that one broker may tell.")

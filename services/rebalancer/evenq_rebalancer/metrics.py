@@ -1,0 +1,113 @@
+"""Every metric of the rebalancer. Read at scrape from the board and from plain counters; a series goes with its group
+or topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from evenq.serving.metrics import Distribution, Metric, MetricKind, Sample
+from evenq_rebalancer.core.board import Board
+from evenq_rebalancer.core.decisions import Decision
+from evenq_rebalancer.rpc.streams import Streams
+from evenq_rebalancer.stats import DURATION_BOUNDS_MS, Stats
+
+__all__ = ["metrics"]
+
+PAIR = ("group", "topic")
+
+
+def metrics(board: Board, stats: Stats, streams: Streams) -> list[Metric]:
+    """The list, for `evenq.serving.metrics.exposition`."""
+    return [*_of_decisions(board), *_of_the_process(board, stats, streams)]
+
+
+def _of_decisions(board: Board) -> list[Metric]:
+    def per_pair(number: Callable[[Decision], float]) -> Callable[[], Iterable[Sample]]:
+        return lambda: [((decision.group, decision.topic), number(decision)) for decision in board.decisions()]
+
+    def generations() -> Iterable[Sample]:
+        newest: dict[str, int] = {}
+        for decision in board.decisions():
+            newest[decision.group] = max(newest.get(decision.group, 0), decision.generation.counter)
+        return [((group,), counter) for group, counter in newest.items()]
+
+    return [
+        Metric(
+            name="evenq_rebalance_moves_total",
+            kind=MetricKind.COUNTER,
+            unit="queues",
+            labels=PAIR,
+            help="Queues that went from one member to another.",
+            read=per_pair(lambda decision: board.moves_total(decision.group, decision.topic)),
+        ),
+        Metric(
+            name="evenq_group_generation",
+            kind=MetricKind.GAUGE,
+            unit="decisions",
+            labels=("group",),
+            help="Counter of the newest decision about the group; it grows with each decision of the process.",
+            read=generations,
+        ),
+        Metric(
+            name="evenq_unowned_queues",
+            kind=MetricKind.GAUGE,
+            unit="queues",
+            labels=PAIR,
+            help="Queues that no member reads by the decision that stands.",
+            read=per_pair(lambda decision: decision.unowned),
+        ),
+        Metric(
+            name="evenq_queue_owners",
+            kind=MetricKind.GAUGE,
+            unit="members",
+            labels=PAIR,
+            help="Members that read at least one queue.",
+            read=per_pair(lambda decision: decision.owners),
+        ),
+        Metric(
+            name="evenq_idle_members",
+            kind=MetricKind.GAUGE,
+            unit="members",
+            labels=PAIR,
+            help="Members without any queue: more members than queues.",
+            read=per_pair(lambda decision: len(decision.idle)),
+        ),
+    ]
+
+
+def _of_the_process(board: Board, stats: Stats, streams: Streams) -> list[Metric]:
+    def durations() -> Iterable[Sample]:
+        bounds = [bound / 1000 for bound in DURATION_BOUNDS_MS]
+        yield (), Distribution(bounds, tuple(stats.duration_buckets), stats.duration_total_ms / 1000)
+
+    return [
+        Metric(
+            name="evenq_rebalance_duration_seconds",
+            kind=MetricKind.HISTOGRAM,
+            unit="seconds",
+            help="From the first change told to the decisions handed to the brokers' streams.",
+            read=durations,
+        ),
+        Metric(
+            name="evenq_rebalance_problems_total",
+            kind=MetricKind.COUNTER,
+            unit="decisions",
+            help="Decisions that a strategy refused to make; the ones before stand.",
+            read=lambda: [((), stats.problems)],
+        ),
+        Metric(
+            name="evenq_rebalance_streams",
+            kind=MetricKind.GAUGE,
+            unit="streams",
+            help="Open report streams of brokers.",
+            read=lambda: [((), len(streams))],
+        ),
+        Metric(
+            name="evenq_rebalance_brokers",
+            kind=MetricKind.GAUGE,
+            unit="brokers",
+            help="Brokers whose facts count, those in their grace included.",
+            read=lambda: [((), len(board.facts.brokers))],
+        ),
+    ]
