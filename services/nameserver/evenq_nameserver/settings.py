@@ -33,7 +33,7 @@ class Settings(ServerSettings, frozen=True, extra="forbid"):
     topics_max: int = Field(20_000, ge=1, le=1_000_000, description="Most topics of one broker.")
     watchers_max: int = Field(10_000, ge=1, le=100_000, description="Most open watches of routes.")
     watcher_behind_max: int = Field(
-        1_000, ge=1, le=100_000, description="Events that may wait for one watcher; over it the watch is cut off."
+        1_000, ge=1, le=100_000, description="Events that may wait for one watcher; over it the watch ends."
     )
 
     @model_validator(mode="after")
