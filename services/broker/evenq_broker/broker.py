@@ -67,7 +67,6 @@ class Broker:
         self.polls = PollTable(polls_max=settings.polls_max)
         self.waiting = Waiting(self)
         self.journal = Journal(self)
-        self.sessions = Sessions(self)
         self.cluster = ClusterLink(self)
         self.addresses: tuple[BrokerAddress, ...] = ()
         """What clients are told, the default listener first; set by `start`."""
@@ -78,6 +77,11 @@ class Broker:
         self._creating: dict[str, asyncio.Future[None]] = {}
         self.failed: asyncio.Future[BaseException] | None = None
         """Done with the error when a loop that should never end did; `app.py` then stops the process."""
+
+    @property
+    def sessions(self) -> Sessions:
+        """Members of groups: evenq sessions and leases of v2 clients."""
+        return self.cluster.sessions
 
     def now_ms(self) -> int:
         """Ms since the epoch that never jump while the process lives: for deadlines that are also journalled (D10)."""
@@ -132,7 +136,7 @@ class Broker:
         return [rpc for module in modules for rpc in module.rpcs(self)]
 
     async def wait_for_growth(self, queues: Iterable[tuple[int, int, int]], timeout_ms: int) -> bool:
-        """Wait until one of `queues` (topic id, queue id, known maximum) has grown past it; False after `timeout_ms`."""
+        """Wait until one of `queues` (topic id, queue id, known maximum) has grown past it; False after that time."""
         return await self.waiting.for_growth(queues, timeout_ms)
 
     def members_seen_v2(
@@ -235,7 +239,9 @@ class Broker:
         strategy: str = "",
         start_from: StartFrom | None = None,
     ) -> GroupConfig:
-        """Create a group HERE, or give an existing one these settings; durable when it returns. 0 or None = the default."""
+        """Create a group HERE, or give an existing one these settings; durable when it returns. 0 or None = the
+        default.
+        """
         problem = group_problem(name)
         if problem:
             raise IllegalGroup(problem)

@@ -21,67 +21,118 @@ BODY_BYTES_MAX = (4 << 20) - (64 << 10)  # wire contract 2.5: Node, C# and Rust 
 class StoreSettings(BaseModel, frozen=True, extra="forbid"):
     """The commit log and its files."""
 
-    path: Path | None = Field(None, description="Data folder; empty = keep everything in memory.")
-    segment_bytes: int = Field(1 << 30, ge=1 << 16, le=1 << 32, description="Size of one commit-log file, bytes.")
-    flush: Literal["async", "sync"] = Field("async", description="sync = one fsync before each acknowledgement (grouped).")
-    flush_interval_ms: int = Field(500, ge=1, le=60_000, description="Async flush: longest time between fsyncs, ms.")
-    flush_bytes: int = Field(4 << 20, ge=1, description="Async flush: most bytes between fsyncs.")
-    cache_bytes: int = Field(32 << 20, ge=0, description="Newest part of the log kept in memory for readers, bytes.")
-    disk_free_min_bytes: int = Field(1 << 30, ge=0, description="Refuse messages when less is free on the disk, bytes.")
-    disk_used_max_ratio: float = Field(0.90, gt=0, le=1, description="Refuse messages when the disk is fuller than this.")
-    memory_bytes_max: int = Field(1 << 30, ge=1 << 20, description="Without a path: refuse messages over it, bytes.")
+    path: Path | None = Field(default=None, description="Data folder; empty = keep everything in memory.")
+    segment_bytes: int = Field(
+        default=1 << 30, ge=1 << 16, le=1 << 32, description="Size of one commit-log file, bytes."
+    )
+    flush: Literal["async", "sync"] = Field(
+        default="async", description="sync = one fsync before each acknowledgement (grouped)."
+    )
+    flush_interval_ms: int = Field(
+        default=500, ge=1, le=60_000, description="Async flush: longest time between fsyncs, ms."
+    )
+    flush_bytes: int = Field(default=4 << 20, ge=1, description="Async flush: most bytes between fsyncs.")
+    cache_bytes: int = Field(
+        default=32 << 20, ge=0, description="Newest part of the log kept in memory for readers, bytes."
+    )
+    disk_free_min_bytes: int = Field(
+        default=1 << 30, ge=0, description="Refuse messages when less is free on the disk, bytes."
+    )
+    disk_used_max_ratio: float = Field(
+        default=0.90, gt=0, le=1, description="Refuse messages when the disk is fuller than this."
+    )
+    memory_bytes_max: int = Field(
+        default=1 << 30, ge=1 << 20, description="Without a path: refuse messages over it, bytes."
+    )
 
 
 class Settings(BaseModel, frozen=True, extra="forbid"):
     """The broker's settings."""
 
-    broker_name: str = Field("broker-a", description="Identity of the broker; never its address.")
-    cluster: str = Field("evenq", min_length=1, max_length=127, description="Name of the cluster it belongs to.")
-    host: str = Field("127.0.0.1", min_length=1, description="Address to bind.")
-    port: int = Field(8081, ge=0, le=65_535, description="gRPC port, without TLS; 0 = any free one.")
-    tls_port: int = Field(-1, ge=-1, le=65_535, description="gRPC port with TLS; -1 = off, 0 = any free one.")
-    tls_certificate: Path | None = Field(None, description="PEM file with the certificate chain.")
-    tls_key: Path | None = Field(None, description="PEM file with the private key.")
-    metrics_port: int = Field(5557, ge=-1, le=65_535, description="HTTP port of metrics and health; -1 = off.")
-    advertise: str = Field("", description="`[listener=]host:port`, comma-separated, that clients are told; empty = what is bound.")
-    nameservers: str = Field("", description="`host:port`, comma-separated; empty = this broker is the whole cluster.")
-    rebalancer: str = Field("", description="`host:port` of the rebalancer; empty = brokers compute for themselves.")
-    store: StoreSettings = Field(default_factory=StoreSettings, description="The commit log.")
+    broker_name: str = Field(default="broker-a", description="Identity of the broker; never its address.")
+    cluster: str = Field(
+        default="evenq", min_length=1, max_length=127, description="Name of the cluster it belongs to."
+    )
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to bind.")
+    port: int = Field(default=8081, ge=0, le=65_535, description="gRPC port, without TLS; 0 = any free one.")
+    tls_port: int = Field(default=-1, ge=-1, le=65_535, description="gRPC port with TLS; -1 = off, 0 = any free one.")
+    tls_certificate: Path | None = Field(default=None, description="PEM file with the certificate chain.")
+    tls_key: Path | None = Field(default=None, description="PEM file with the private key.")
+    metrics_port: int = Field(default=5557, ge=-1, le=65_535, description="HTTP port of metrics and health; -1 = off.")
+    advertise: str = Field(
+        default="", description="`[listener=]host:port`, comma-separated, that clients are told; empty = what is bound."
+    )
+    nameservers: str = Field(
+        default="", description="`host:port`, comma-separated; empty = this broker is the whole cluster."
+    )
+    rebalancer: str = Field(
+        default="", description="`host:port` of the rebalancer; empty = brokers compute for themselves."
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO", description="Least severe lines to log."
+    )
+    drain_ms: int = Field(
+        default=10_000, ge=0, le=600_000, description="Longest time for running calls at shutdown, ms."
+    )
+    store: StoreSettings = Field(default=StoreSettings(), description="The commit log.")
 
-    auto_create_topics: bool = Field(True, description="Create unknown topics, on every broker, at first use.")
-    auto_create_groups: bool = Field(True, description="Create unknown groups at first use.")
-    default_queues: int = Field(4, ge=1, le=4096, description="Queues per broker of a topic made without a number (RT-6).")
-    topics_max: int = Field(10_000, ge=1, description="Most topics of this broker.")
-    groups_max: int = Field(10_000, ge=1, description="Most consumer groups of this broker.")
-    body_bytes_max: int = Field(BODY_BYTES_MAX, ge=1, le=64 << 20, description="Largest message body, bytes.")
-    properties_max: int = Field(128, ge=1, description="Most user properties of one message.")
-    properties_bytes_max: int = Field(16 << 10, ge=1, description="Most bytes of one message's user properties.")
-    send_batch_max: int = Field(1024, ge=1, description="Most messages in one SendMessage.")
-    default_group_max_attempts: int = Field(17, ge=1, le=1000, description="Deliveries before the dead-letter topic (RD-3).")
-    default_start_from: Literal["LAST", "FIRST"] = Field("LAST", description="Where a new group begins to read.")
+    auto_create_topics: bool = Field(default=True, description="Create unknown topics, on every broker, at first use.")
+    auto_create_groups: bool = Field(default=True, description="Create unknown groups at first use.")
+    default_queues: int = Field(
+        default=4, ge=1, le=4096, description="Queues per broker of a topic made without a number (RT-6)."
+    )
+    topics_max: int = Field(default=10_000, ge=1, description="Most topics of this broker.")
+    groups_max: int = Field(default=10_000, ge=1, description="Most consumer groups of this broker.")
+    body_bytes_max: int = Field(default=BODY_BYTES_MAX, ge=1, le=64 << 20, description="Largest message body, bytes.")
+    properties_max: int = Field(default=128, ge=1, description="Most user properties of one message.")
+    properties_bytes_max: int = Field(
+        default=16 << 10, ge=1, description="Most bytes of one message's user properties."
+    )
+    send_batch_max: int = Field(default=1024, ge=1, description="Most messages in one SendMessage.")
+    default_group_max_attempts: int = Field(
+        default=17, ge=1, le=1000, description="Deliveries before the dead-letter topic (RD-3)."
+    )
+    default_start_from: Literal["LAST", "FIRST"] = Field(
+        default="LAST", description="Where a new group begins to read."
+    )
 
-    receive_batch_max: int = Field(32, ge=1, le=1024, description="Most messages in one ReceiveMessage; more is cut silently.")
-    receive_bytes_max: int = Field(8 << 20, ge=1 << 10, description="Most message bytes in one ReceiveMessage.")
-    poll_default_ms: int = Field(15_000, ge=1, le=15_000, description="Long poll told to push consumers, ms.")
-    poll_max_ms: int = Field(60_000, ge=1, description="Longest poll, ms.")
-    poll_margin_ms: int = Field(500, ge=0, description="A poll ends this long before the caller's deadline, ms.")
-    polls_max: int = Field(20_000, ge=1, description="Most parked polls; over it polls are answered empty at once.")
-    error_hold_ms: int = Field(1_000, ge=0, le=10_000, description="Delay of an error answer to a push consumer, ms.")
-    invisible_default_ms: int = Field(60_000, ge=1, description="Invisible time when the request has none, ms.")
-    invisible_max_ms: int = Field(43_200_000, ge=1, description="Longest invisible time, ms (12 h).")
-    renew_max_ms: int = Field(86_400_000, ge=1, description="Longest delivery of a push consumer that stays alive, ms.")
-    inflight_max: int = Field(20_000, ge=1, description="Most unfinished deliveries of one group on one queue.")
-    client_silence_ms: int = Field(120_000, ge=1, description="Silence after which a v2 client is dropped, ms.")
-    clients_max: int = Field(100_000, ge=1, description="Most v2 clients remembered.")
-    telemetry_queue_max: int = Field(64, ge=1, description="Commands waiting for one telemetry stream; over it the stream ends.")
-    snapshot_bytes: int = Field(64 << 20, ge=1 << 10, description="State records written between two snapshots, bytes.")
+    receive_batch_max: int = Field(
+        default=32, ge=1, le=1024, description="Most messages in one ReceiveMessage; more is cut silently."
+    )
+    receive_bytes_max: int = Field(default=8 << 20, ge=1 << 10, description="Most message bytes in one ReceiveMessage.")
+    poll_default_ms: int = Field(default=15_000, ge=1, le=15_000, description="Long poll told to push consumers, ms.")
+    poll_max_ms: int = Field(default=60_000, ge=1, description="Longest poll, ms.")
+    poll_margin_ms: int = Field(
+        default=500, ge=0, description="A poll ends this long before the caller's deadline, ms."
+    )
+    polls_max: int = Field(
+        default=20_000, ge=1, description="Most parked polls; over it polls are answered empty at once."
+    )
+    error_hold_ms: int = Field(
+        default=1_000, ge=0, le=10_000, description="Delay of an error answer to a push consumer, ms."
+    )
+    invisible_default_ms: int = Field(default=60_000, ge=1, description="Invisible time when the request has none, ms.")
+    invisible_max_ms: int = Field(default=43_200_000, ge=1, description="Longest invisible time, ms (12 h).")
+    renew_max_ms: int = Field(
+        default=86_400_000, ge=1, description="Longest delivery of a push consumer that stays alive, ms."
+    )
+    inflight_max: int = Field(default=20_000, ge=1, description="Most unfinished deliveries of one group on one queue.")
+    client_silence_ms: int = Field(default=120_000, ge=1, description="Silence after which a v2 client is dropped, ms.")
+    clients_max: int = Field(default=100_000, ge=1, description="Most v2 clients remembered.")
+    snapshot_bytes: int = Field(
+        default=64 << 20, ge=1 << 10, description="State records written between two snapshots, bytes."
+    )
 
-    session_beat_interval_ms: int = Field(3_000, ge=10, description="Beat interval told to evenq members, ms.")
-    session_timeout_ms: int = Field(10_000, ge=50, description="Silence after which an evenq member is dropped, ms.")
-    session_grace_ms: int = Field(1_000, ge=0, description="Time a member may be without its stream, ms.")
-    lock_ttl_ms: int = Field(60_000, ge=100, description="A queue lock that is not renewed ends after it, ms.")
-    register_interval_ms: int = Field(10_000, ge=10, description="Beat interval towards each nameserver, ms.")
-    peer_timeout_ms: int = Field(2_500, ge=10, description="Deadline of calls to other brokers, nameservers and rebalancer, ms.")
+    session_beat_interval_ms: int = Field(default=3_000, ge=10, description="Beat interval told to evenq members, ms.")
+    session_timeout_ms: int = Field(
+        default=10_000, ge=50, description="Silence after which an evenq member is dropped, ms."
+    )
+    session_grace_ms: int = Field(default=1_000, ge=0, description="Time a member may be without its stream, ms.")
+    lock_ttl_ms: int = Field(default=60_000, ge=100, description="A queue lock that is not renewed ends after it, ms.")
+    register_interval_ms: int = Field(default=10_000, ge=10, description="Beat interval towards each nameserver, ms.")
+    peer_timeout_ms: int = Field(
+        default=2_500, ge=10, description="Deadline of calls to other brokers, nameservers and rebalancer, ms."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -1,23 +1,26 @@
 """Who has finished what: per (group, topic, queue) the committed offset and every unfinished delivery.
 
-Called by the receive path, the pull path and journal replay; pure: time comes in as ms since the epoch (`Broker.now_ms`).
-Always true of one queue: an offset below `next` is either in `pending` (being worked on, or waiting for its next delivery) or
-finished; `committed` is the smallest unfinished offset. A delivery ends by ack, by its deadline (exact to the ms), by being
-given back, or with its client. Retries come before fresh messages, in ascending offset. Wire contract 5.1, 5.2; replication D3, D4.
+Called by the receive path, the pull path and journal replay; pure: time comes in as ms since the epoch
+(`Broker.now_ms`). Always true of one queue: an offset below `next` is either in `pending` (being worked on, or waiting
+for its next delivery) or finished; `committed` is the smallest unfinished offset. A delivery ends by ack, by its
+deadline (exact to the ms), by being given back, or with its client. Retries come before fresh messages, in ascending
+offset. Wire contract 5.1, 5.2; replication D3, D4.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 
 from evenq_broker.core.journal import Acked, Committed, Delivered, Invisible, Op
 
-__all__ = ["READY", "Pending", "Progress", "QueueProgress", "Verdict"]
+__all__ = ["BLOCKED", "READY", "Pending", "Progress", "QueueProgress", "Verdict"]
 
 READY = 0
 """Deadline of a message that waits for its next delivery."""
+BLOCKED = -1
+"""Deadline of a message of an ordered group that waits for the one before it (`core.fifo`)."""
 _CHUNK = 30_000  # deliveries in one snapshot operation; its count is 16 bits wide
 
 
@@ -34,7 +37,7 @@ class Verdict(Enum):
 class Pending:
     """One unfinished message of a group."""
 
-    __slots__ = ("attempt", "client_id", "deadline_ms", "number")
+    __slots__ = ("attempt", "client_id", "deadline_ms", "lane", "number")
 
     def __init__(self, number: int, attempt: int, deadline_ms: int, client_id: str) -> None:
         self.number = number
@@ -45,12 +48,25 @@ class Pending:
         """End of the delivery, ms since the epoch; READY: it is over."""
         self.client_id = client_id
         """Whose life holds the delivery (auto_renew); empty: only the deadline does."""
+        self.lane: str | None = None
+        """Message group, for ordered groups; None elsewhere."""
 
 
 class QueueProgress:
     """One group on one queue."""
 
-    __slots__ = ("committed", "group_id", "lanes", "next", "pending", "queue_id", "reading", "ready", "topic_id", "unkeyed")
+    __slots__ = (
+        "committed",
+        "group_id",
+        "lanes",
+        "next",
+        "pending",
+        "queue_id",
+        "reading",
+        "ready",
+        "topic_id",
+        "unkeyed",
+    )
 
     def __init__(self, group_id: int, topic_id: int, queue_id: int, offset: int) -> None:
         self.group_id = group_id
@@ -66,7 +82,9 @@ class QueueProgress:
         self.reading = False
         """True while somebody fetches fresh messages from disk for this group: others pass by."""
         self.lanes: dict[str, list[int]] = {}
-        """Ordered groups (`core.fifo`): message group -> its unfinished offsets, ascending; only the first may be delivered."""
+        """Ordered groups (`core.fifo`): message group -> its unfinished offsets, ascending; only the first may be
+        delivered.
+        """
         self.unkeyed = False
         """Ordered groups: `pending` came from the journal and its message groups are not known yet."""
 
@@ -163,7 +181,7 @@ class Progress:
             return True
         if offset == found.committed:
             return False
-        for done in [held for held in found.pending if held < offset]:
+        for done in sorted(held for held in found.pending if held < offset):
             self._finish(found, done)
         found.next = max(found.next, offset)
         found.advance()
@@ -187,7 +205,8 @@ class Progress:
         self, queue: QueueProgress, count: int, *, deadline_ms: int, client_id: str, max_attempts: int
     ) -> tuple[list[int], list[int]]:
         """Up to `count` messages whose earlier delivery is over, as delivered again; and those that have had
-        `max_attempts` deliveries: they are now held until `deadline_ms` for whoever moves them to the dead-letter topic.
+        `max_attempts` deliveries: they are now held until `deadline_ms` for whoever moves them to the dead-letter
+        topic.
         """
         again: list[int] = []
         dead: list[int] = []
@@ -223,7 +242,7 @@ class Progress:
     def give_back(self, queue: QueueProgress, offset: int, number: int) -> Invisible | None:
         """A delivery that nobody saw: the message is ready again and the attempt does not count."""
         entry = queue.pending.get(offset)
-        if entry is None or entry.number != number or entry.deadline_ms == READY:
+        if entry is None or entry.number != number or entry.deadline_ms <= READY:
             return None
         entry.attempt -= 1
         entry.client_id = ""
@@ -292,7 +311,14 @@ class Progress:
         return True
 
     def change_invisible(
-        self, queue: QueueProgress | None, offset: int, number: int, *, now_ms: int, deadline_ms: int, uncounted: bool = False
+        self,
+        queue: QueueProgress | None,
+        offset: int,
+        number: int,
+        *,
+        now_ms: int,
+        deadline_ms: int,
+        uncounted: bool = False,
     ) -> Verdict:
         """Let the present delivery end at `deadline_ms` (now = a nack). Only its own handles may do that.
 
@@ -320,7 +346,7 @@ class Progress:
         for queue in self.queues():
             if queue.group_id == group_id and queue.topic_id == topic_id:
                 for offset, entry in list(queue.pending.items()):
-                    if entry.deadline_ms != READY:
+                    if entry.deadline_ms > READY:
                         yield queue, offset
 
     # ------------------------------------------------------------------------------------------------ journal
@@ -371,7 +397,7 @@ class Progress:
             yield Committed(*key, queue.committed, reset=True)
             together: dict[tuple[int, str], list[int]] = {}
             for offset, entry in queue.pending.items():
-                together.setdefault((entry.deadline_ms, entry.client_id), []).append(offset)
+                together.setdefault((max(entry.deadline_ms, READY), entry.client_id), []).append(offset)
             for (deadline_ms, client_id), offsets in together.items():
                 for at in range(0, len(offsets), _CHUNK):
                     part = offsets[at : at + _CHUNK]
@@ -397,12 +423,26 @@ class Progress:
 
     def clients(self) -> set[str]:
         """Clients whose life holds a delivery."""
-        return {entry.client_id for queue in self._queues.values() for entry in queue.pending.values() if entry.client_id}
+        return {
+            entry.client_id for queue in self._queues.values() for entry in queue.pending.values() if entry.client_id
+        }
 
     # ------------------------------------------------------------------------------------------------ inside
 
+    def unblock(self, queue: QueueProgress, offset: int) -> None:
+        """What was before this message of an ordered group is finished."""
+        self._make_ready(queue, offset, queue.pending[offset])
+
     def _finish(self, queue: QueueProgress, offset: int) -> None:
-        del queue.pending[offset]
+        entry = queue.pending.pop(offset)
+        if entry.lane is None:
+            return
+        lane = queue.lanes[entry.lane]
+        lane.remove(offset)
+        if not lane:
+            del queue.lanes[entry.lane]
+        elif queue.pending[lane[0]].deadline_ms == BLOCKED:
+            self.unblock(queue, lane[0])
 
     def _make_ready(self, queue: QueueProgress, offset: int, entry: Pending) -> None:
         entry.deadline_ms = READY
@@ -419,15 +459,15 @@ class Progress:
         for timer in self._timers:
             queue = self._queues.get((timer[1], timer[2], timer[3]))
             if queue is not None and any(
-                (entry := queue.pending.get(offset)) is not None and entry.deadline_ms == timer[0] for offset in timer[4]
+                (entry := queue.pending.get(offset)) is not None and entry.deadline_ms == timer[0]
+                for offset in timer[4]
             ):
                 kept.append(timer)
         heapq.heapify(kept)
         self._timers = kept
         self._compact_at = max(4096, 2 * len(kept))
 
-    def _drop(self, gone: object) -> None:
-        assert callable(gone)
+    def _drop(self, gone: Callable[[tuple[int, int, int]], bool]) -> None:
         for key in [key for key in self._queues if gone(key)]:
             del self._queues[key]
 
@@ -445,5 +485,8 @@ class Progress:
                 assert entry.attempt <= entry.number
                 if entry.deadline_ms == READY:
                     assert offset in queue.ready, (key, offset)
+                elif entry.deadline_ms == BLOCKED:
+                    assert entry.lane is not None
+                    assert queue.lanes[entry.lane][0] < offset
                 else:
                     assert entry.deadline_ms in armed.get((*key, offset), set()), (key, offset)

@@ -1,9 +1,9 @@
 """Delivered bytes without parsing or re-encoding (architecture.md 2).
 
-A stored message is `head` (everything but `system_properties`) and `system` (the content of `system_properties`). A delivery
-appends its few fields to the content of `system_properties` and writes that field's tag and new length: a later occurrence of
-a scalar wins in every protobuf library. Nested fields that a delivery sets (times) must therefore not be in `system`; the send
-path takes them out (`core.validation`).
+A stored message is `head` (everything but `system_properties`) and `system` (the content of `system_properties`). A
+delivery appends its few fields to the content of `system_properties` and writes that field's tag and new length: a
+later occurrence of a scalar wins in every protobuf library. Nested fields that a delivery sets (times) must therefore
+not be in `system`; the send path takes them out (`core.validation`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The consumer groups of this broker, by name and by number.
 
-The journal fills it at the start and with every change (`Broker.create_group`, `delete_group`); handlers and loops only read.
-A number is never used twice, so that a handle or a committed offset of a deleted group can never name another one.
+The journal fills it at the start and with every change (`Broker.create_group`, `delete_group`); handlers and loops
+only read. A number is never used twice, so that a handle or a committed offset of a deleted group can never name
+another one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Receipt handles: self-contained, checked by a key, kept by nobody.
 
-Text `e1.<broker name>.<hex>`; the hex part is 49 bytes: group id 4, topic id 4, queue id 4, queue offset 8, delivery number 4,
-expiry 8 (ms since the epoch), unused 1, checksum 16. The checksum is keyed with 32 bytes that live in the broker's journal, so
-handles survive a restart and a forged one is refused. Any broker can read whose handle it is (architecture.md 4).
+Text `e1.<broker name>.<hex>`; the hex part is 49 bytes: group id 4, topic id 4, queue id 4, queue offset 8, delivery
+number 4, expiry 8 (ms since the epoch), unused 1, checksum 16. The checksum is keyed with 32 bytes that live in the
+broker's journal, so handles survive a restart and a forged one is refused. Any broker can read whose handle it is
+(architecture.md 4).
 """
 
 from __future__ import annotations
@@ -46,13 +47,15 @@ class Handles:
         self._prefix = f"{_PREFIX}{broker_name}."
         self._salt = self._prefix.encode()
 
-    def make(
-        self, group_id: int, topic_id: int, queue_id: int, queue_offset: int, number: int, expires_ms: int
-    ) -> str:
+    def make(self, group_id: int, topic_id: int, queue_id: int, queue_offset: int, number: int, expires_ms: int) -> str:
         """The handle's text: printable ASCII, under 300 characters."""
         fields = _FIELDS.pack(group_id, topic_id, queue_id, queue_offset, number, expires_ms, 0)
         check = blake2b(self._salt + fields, digest_size=_CHECKSUM_BYTES, key=self._key).digest()
         return self._prefix + (fields + check).hex()
+
+    def is_own(self, text: str) -> bool:
+        """True if the text says that this broker made it."""
+        return text.startswith(self._prefix)
 
     def read(self, text: str) -> Handle:
         """The handle behind `text`. Raises InvalidReceiptHandle for anything this broker did not make."""

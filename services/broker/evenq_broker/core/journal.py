@@ -1,17 +1,18 @@
 """The broker's state as records of its log: small operations, and snapshots made of the same operations.
 
-All operations are absolute ("this is committed", "this is finished"), so replaying some twice, over a snapshot that already
-holds them, ends in the same state. A record is a version byte and operations one after another; a snapshot is a record whose
-operations describe everything. Hot operations are packed, rare ones are JSON. An unknown version or kind is refused.
+All operations are absolute ("this is committed", "this is finished"), so replaying some twice, over a snapshot that
+already holds them, ends in the same state. A record is a version byte and operations one after another; a snapshot is
+a record whose operations describe everything. Hot operations are packed, rare ones are JSON. An unknown version or
+kind is refused.
 
-| kind | operation    | content after the kind byte (big-endian)                                                        |
-|------|--------------|-------------------------------------------------------------------------------------------------|
-| 1    | KeyPut       | u32 length, JSON                                                                                |
-| 2-5  | Topic, Group | u32 length, JSON                                                                                |
-| 6    | Committed    | u32 group, u32 topic, u32 queue, u64 offset, u8 reset                                           |
-| 7    | Acked        | u32 group, u32 topic, u32 queue, u64 offset                                                     |
-| 8    | Delivered    | u32 group, topic, queue, u64 next, u64 deadline ms, u16 client length, u16 n, client, n u64, n u32, n u16 |
-| 9    | Invisible    | u32 group, topic, queue, u64 offset, u32 number, u16 attempt, u64 deadline ms                   |
+| kind | operation    | content after the kind byte (big-endian)                                                      |
+|------|--------------|-----------------------------------------------------------------------------------------------|
+| 1    | KeyPut       | u32 length, JSON                                                                              |
+| 2-5  | Topic, Group | u32 length, JSON                                                                              |
+| 6    | Committed    | u32 group, u32 topic, u32 queue, u64 offset, u8 reset                                         |
+| 7    | Acked        | u32 group, u32 topic, u32 queue, u64 offset                                                   |
+| 8    | Delivered    | 3 u32 place, u64 next, u64 deadline, u16 client length, u16 n, client, n (u64, u32, u16)  |
+| 9    | Invisible    | u32 group, topic, queue, u64 offset, u32 number, u16 attempt, u64 deadline ms                 |
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The long polls that wait for messages: who waits, for what, and whom an event wakes.
 
-Called by `loops.polls`, which owns the futures (kept here as an opaque `token`) and the clock. A poll for messages belongs to a
-group and waits for any queue of one topic, or for one queue; one event wakes one poll of each group, and whoever takes a full
-batch wakes the next. A watch (no group) is woken by every growth of its queues. Always true: a poll is in the table or done.
+Called by `loops.polls`, which owns the futures (kept here as an opaque `token`) and the clock. A poll for messages
+belongs to a group and waits for any queue of one topic, or for one queue; one event wakes one poll of each group, and
+whoever takes a full batch wakes the next. A watch (no group) is woken by every growth of its queues. Always true: a
+poll is in the table or done.
 """
 
 from __future__ import annotations

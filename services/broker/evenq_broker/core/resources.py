@@ -1,4 +1,6 @@
-"""From a `Resource` of the wire to the one name of a topic or group: the namespace is part of the identity (wire contract 2.4)."""
+"""From a `Resource` of the wire to the one name of a topic or group: the namespace is part of the identity (wire
+contract 2.4).
+"""
 
 from __future__ import annotations
 

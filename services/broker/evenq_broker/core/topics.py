@@ -1,7 +1,8 @@
 """The topics of this broker, by name and by number.
 
-The journal fills it at the start and with every change (`Broker.create_topic`, `delete_topic`); handlers and loops only read.
-A number is never used twice, so that a handle or a queue folder of a deleted topic can never name another one.
+The journal fills it at the start and with every change (`Broker.create_topic`, `delete_topic`); handlers and loops
+only read. A number is never used twice, so that a handle or a queue folder of a deleted topic can never name another
+one.
 """
 
 from __future__ import annotations

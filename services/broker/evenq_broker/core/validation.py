@@ -1,7 +1,8 @@
 """Is this message one we store? Then its two parts, ready for the log. Limits and codes: wire contract 3.7.
 
-Shared by SendMessage and Publish. The message is parsed once, here; what goes on is bytes. Fields that belong to a delivery are
-taken out, the digest is computed over the body as it will be delivered, and the type is derived from the fields.
+Shared by SendMessage and Publish. The message is parsed once, here; what goes on is bytes. Fields that belong to a
+delivery are taken out, the digest is computed over the body as it will be delivered, and the type is derived from the
+fields.
 """
 
 from __future__ import annotations
@@ -27,7 +28,14 @@ MESSAGE_GROUP_BYTES = 64  # the reference refuses groups of 64 bytes and more
 SYSTEM_BYTES_MAX = 256 << 10
 
 _NORMAL, _FIFO, _DELAY, _TRANSACTION, _LITE, _PRIORITY = 1, 2, 3, 4, 5, 6
-_TYPE_NAMES = {_NORMAL: "NORMAL", _FIFO: "FIFO", _DELAY: "DELAY", _TRANSACTION: "TRANSACTION", _LITE: "LITE", _PRIORITY: "PRIORITY"}
+_TYPE_NAMES = {
+    _NORMAL: "NORMAL",
+    _FIFO: "FIFO",
+    _DELAY: "DELAY",
+    _TRANSACTION: "TRANSACTION",
+    _LITE: "LITE",
+    _PRIORITY: "PRIORITY",
+}
 _ACCEPTED = {
     MessageType.NORMAL: frozenset({_NORMAL}),
     MessageType.FIFO: frozenset({_FIFO}),
@@ -56,8 +64,8 @@ class Limits:
 
 
 def checked(message: definition_pb2.Message, topic: TopicConfig, limits: Limits, *, now_ms: int) -> Append:
-    """The message as it is stored; `message` is used up. Its queue is the one for its message group, or the one it asks for,
-    or -1 for the caller to choose. Raises the error that names what is wrong.
+    """The message as it is stored; `message` is used up. Its queue is the one for its message group, or the one it
+    asks for, or -1 for the caller to choose. Raises the error that names what is wrong.
     """
     system = message.system_properties
     _check_id(system.message_id)
@@ -84,7 +92,8 @@ def checked(message: definition_pb2.Message, topic: TopicConfig, limits: Limits,
     encoded = system.SerializeToString()
     if len(encoded) > SYSTEM_BYTES_MAX:
         raise errors.PropertiesTooLarge(
-            f"the system properties take {len(encoded)} bytes, the limit is {SYSTEM_BYTES_MAX}; use fewer or shorter keys"
+            f"the system properties take {len(encoded)} bytes, the limit is {SYSTEM_BYTES_MAX}; use fewer or "
+            "shorter keys"
         )
     born_ms = min(max(born.seconds * 1000 + born.nanos // 1_000_000, 0), 1 << 62)
     message.ClearField("system_properties")
@@ -124,7 +133,9 @@ def _check_body(message: definition_pb2.Message, system: definition_pb2.SystemPr
     if system.body_digest.type == _MD5 and system.body_encoding != _GZIP:
         told = system.body_digest.checksum
         if told and told.upper() != digest:
-            raise errors.MessageCorrupted(f"the body's MD5 is {digest}, the message says {told}; it was damaged on its way")
+            raise errors.MessageCorrupted(
+                f"the body's MD5 is {digest}, the message says {told}; it was damaged on its way"
+            )
     return digest
 
 
@@ -153,13 +164,16 @@ def _check_properties(message: definition_pb2.Message, limits: Limits) -> None:
         size += len(key.encode()) + len(value.encode())
     if size > limits.properties_bytes_max:
         raise errors.PropertiesTooLarge(
-            f"the user properties take {size} bytes, the limit is {limits.properties_bytes_max}; put the rest into the body"
+            f"the user properties take {size} bytes, the limit is {limits.properties_bytes_max}; put the rest into "
+            "the body"
         )
 
 
 def _check_tag(tag: str) -> None:
     if not tag or tag.isspace() or "|" in tag or not tag.isprintable():
-        raise errors.IllegalMessageTag(f"the tag {tag!r} is blank or holds '|' or a control character; leave it out or use a word")
+        raise errors.IllegalMessageTag(
+            f"the tag {tag!r} is blank or holds '|' or a control character; leave it out or use a word"
+        )
     if len(tag) > TAG_LENGTH_MAX:
         raise errors.IllegalMessageTag(f"the tag has {len(tag)} characters, the limit is {TAG_LENGTH_MAX}")
 
@@ -169,7 +183,9 @@ def _check_keys(system: definition_pb2.SystemProperties) -> None:
         raise errors.IllegalMessageKey(f"the message has {len(system.keys)} keys, the limit is {KEYS_MAX}")
     for key in system.keys:
         if not key or key.isspace() or not key.isprintable():
-            raise errors.IllegalMessageKey(f"the key {key!r} is blank or holds a control character; leave it out or use a word")
+            raise errors.IllegalMessageKey(
+                f"the key {key!r} is blank or holds a control character; leave it out or use a word"
+            )
         if len(key) > KEY_LENGTH_MAX:
             raise errors.IllegalMessageKey(f"a key has {len(key)} characters, the limit is {KEY_LENGTH_MAX}")
 
@@ -205,5 +221,6 @@ def _check_group(message_group: str) -> None:
         raise errors.IllegalMessageGroup("the message group is blank; leave it out or name it")
     if len(message_group.encode()) >= MESSAGE_GROUP_BYTES:
         raise errors.IllegalMessageGroup(
-            f"the message group {message_group!r} has {len(message_group.encode())} bytes, the limit is {MESSAGE_GROUP_BYTES - 1}"
+            f"the message group {message_group!r} has {len(message_group.encode())} bytes, the limit is "
+            f"{MESSAGE_GROUP_BYTES - 1}"
         )

@@ -1,7 +1,8 @@
 """The journal: operations of one loop turn become one state record of the log, and snapshots keep replay short.
 
-`record` changes nothing by itself: the caller has changed the state and now makes that change durable. All callers of one
-turn share one future; it does not take part in their cancellation, so one cancelled call cannot lose the others' answers.
+`record` changes nothing by itself: the caller has changed the state and now makes that change durable. All callers of
+one turn share one future; it does not take part in their cancellation, so one cancelled call cannot lose the others'
+answers.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ class Journal:
         return encode([key, *topics, *groups, *broker.progress.dump()])
 
     async def save_snapshot(self) -> None:
-        """Write the state beside the log, so that a start replays only what came after. A failure is logged: the log has it all."""
+        """Write the state beside the log, so that a start replays only what came after. A failure is logged: the log
+        has it all.
+        """
         try:
             await self._broker.store.save_snapshot(self.state())
         except Exception:

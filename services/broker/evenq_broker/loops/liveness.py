@@ -1,7 +1,7 @@
 """The life of v2 clients: who is silent for too long, or says goodbye, gives back what only its life held.
 
-Wire contract 3.2 (120 s of silence on all calls), 3.6 and 5.1: deliveries of push consumers have no timer while the client
-lives; after its end they become visible within about a second.
+Wire contract 3.2 (120 s of silence on all calls), 3.6 and 5.1: deliveries of push consumers have no timer while the
+client lives; after its end they become visible within about a second.
 """
 
 from __future__ import annotations

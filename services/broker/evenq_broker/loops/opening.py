@@ -1,4 +1,6 @@
-"""Opening the store: settings become its options, records and snapshot become the broker's state, a new store gets its key."""
+"""Opening the store: settings become its options, records and snapshot become the broker's state, a new store gets
+its key.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The waiting side of long polls, and the one timer of the delivery heart.
 
-Owns the futures of `core.polls`; one task sleeps until the earliest of: a poll's end, a delivery's end. Growth comes from the
-store's dispatch, retries from `Progress.expire`. Whoever is woken and then cancelled passes the wake-up on, so no message
-waits for the next one to arrive.
+Owns the futures of `core.polls`; one task sleeps until the earliest of: a poll's end, a delivery's end. Growth comes
+from the store's dispatch, retries from `Progress.expire`. Whoever is woken and then cancelled passes the wake-up on,
+so no message waits for the next one to arrive.
 """
 
 from __future__ import annotations
@@ -44,14 +44,18 @@ class Waiting:
     async def for_messages(
         self, group_id: int, topic_id: int, *, queue_id: int = ANY, deadline_ms: int, client_id: str
     ) -> bool:
-        """Wait for something to deliver to the group; False at `deadline_ms` (of `Broker.now_ms`) or at the client's end."""
+        """Wait for something to deliver to the group; False at `deadline_ms` (of `Broker.now_ms`) or at the client's
+        end.
+        """
         poll = None
         if not self._closed:
             poll = self._polls.park(group_id, topic_id, queue_id=queue_id, deadline_ms=deadline_ms, client_id=client_id)
         return await self._wait(poll)
 
     async def for_growth(self, queues: Iterable[tuple[int, int, int]], timeout_ms: int) -> bool:
-        """Wait until one of the queues (topic id, queue id, known maximum) has grown past it; False after `timeout_ms`."""
+        """Wait until one of the queues (topic id, queue id, known maximum) has grown past it; False after
+        `timeout_ms`.
+        """
         places = list(queues)
         store = self._broker.store
         if any(store.queue_range(topic_id, queue_id)[1] > known for topic_id, queue_id, known in places):

@@ -1,0 +1,44 @@
+"""`evenq-broker`: settings, logs, signals; then one `BrokerApp` until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+
+from evenq.runtime.clock import SystemClock
+from evenq.runtime.tasks import spawn
+from evenq.serving.run import run_program
+from evenq.wire.net import GrpcNet
+from evenq_broker.app import BrokerApp
+from evenq_broker.settings import Settings
+
+__all__ = ["main"]
+
+
+async def serve(settings: Settings, stop: asyncio.Event) -> None:
+    """Run one broker until `stop`, or until it fails."""
+    net = GrpcNet()
+    # The system's randomness: the key of receipt handles comes from it.
+    app = BrokerApp(settings, clock=SystemClock(), rng=random.SystemRandom(), net=net)
+    try:
+        await app.start()
+        failed = spawn(app.wait(), name="the broker's loops")
+        stopped = spawn(stop.wait(), name="the signal")
+        done, pending = await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        await app.close()
+        if failed in done:
+            failed.result()
+    finally:
+        await net.close()
+
+
+def main() -> int:
+    """The console script."""
+    return run_program("broker", Settings, serve)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""Ordered groups: at most one message of a message group is out at a time, the next only after it is finished (D5).
+
+Each queue has lanes: message group -> its unfinished offsets, ascending. Only the first of a lane is delivered or
+waits for its next delivery; the others are BLOCKED. Messages without a group share the lane "". Lanes are not
+journalled: they are rebuilt from the messages after a restart. Called by `loops.popping`; pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq_broker.core.delivery import BLOCKED, READY, Pending, Progress, QueueProgress
+
+__all__ = ["admit", "rebuild"]
+
+
+class _Stored(Protocol):
+    @property
+    def queue_offset(self) -> int: ...
+    @property
+    def system(self) -> bytes: ...
+
+
+_S = TypeVar("_S", bound=_Stored)
+
+
+def admit(
+    progress: Progress,
+    queue: QueueProgress,
+    messages: Sequence[_S],
+    next_offset: int,
+    count: int,
+    deadline_ms: int,
+    client_id: str,
+) -> tuple[list[_S], list[int]]:
+    """Of fresh messages, the up to `count` that may go out now, and the offsets that must wait for one before them.
+
+    `messages` were read from `queue.next` and `next_offset` is behind them; looking stops at the first message that
+    could go out but for `count`.
+    """
+    out: list[_S] = []
+    waiting: list[int] = []
+    for message in messages:
+        lane = lane_name(message.system)
+        held = queue.lanes.get(lane)
+        if held is None and len(out) >= count:
+            next_offset = message.queue_offset
+            break
+        offset = message.queue_offset
+        if held is None:
+            queue.lanes[lane] = [offset]
+            out.append(message)
+        else:
+            held.append(offset)
+            entry = queue.pending[offset] = Pending(0, 0, BLOCKED, "")
+            entry.lane = lane
+            waiting.append(offset)
+    offsets = [message.queue_offset for message in out]
+    progress.deliver(queue, offsets, next_offset, deadline_ms=deadline_ms, client_id=client_id)
+    for lane, held in queue.lanes.items():
+        queue.pending[held[0]].lane = lane
+    return out, waiting
+
+
+def rebuild(progress: Progress, queue: QueueProgress, messages: Sequence[_S]) -> None:
+    """After a restart: learn the lanes of everything unfinished from the messages themselves."""
+    queue.lanes.clear()
+    queue.unkeyed = False
+    for message in sorted(messages, key=lambda message: message.queue_offset):
+        entry = queue.pending.get(message.queue_offset)
+        if entry is None:
+            continue
+        entry.lane = lane_name(message.system)
+        lane = queue.lanes.setdefault(entry.lane, [])
+        lane.append(message.queue_offset)
+        if len(lane) > 1 and entry.deadline_ms == READY:
+            entry.deadline_ms = BLOCKED
+        elif len(lane) == 1 and entry.deadline_ms == BLOCKED:
+            progress.unblock(queue, message.queue_offset)
+
+
+def lane_name(system: bytes) -> str:
+    """The message group in encoded system properties; "" if there is none."""
+    return definition_pb2.SystemProperties.FromString(system).message_group

@@ -1,0 +1,60 @@
+"""Moving a message to the dead-letter topic of its group: `%DLQ%group`, on this broker, one queue.
+
+Only after the copy is as safe as any send is the original finished (D3), so a crash in between leaves two, never none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from evenq.model import GroupConfig, TopicConfig
+from evenq.model.names import DLQ_PREFIX
+from evenq.store import Append, StoredMessage
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq_broker.core.delivery import QueueProgress
+from evenq_broker.core.journal import Acked
+from evenq_broker.core.tags import tag_hash
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["settle", "to_dead_letters"]
+
+
+async def to_dead_letters(
+    broker: Broker, group: GroupConfig, topic: TopicConfig, queue: QueueProgress, offset: int
+) -> None:
+    """Copy the message at `offset` with its origin told in `dead_letter_queue`, then finish it. Raises what a send
+    raises.
+
+    A message that retention has already removed is only finished.
+    """
+    found = await broker.store.read_at(queue.topic_id, queue.queue_id, [offset])
+    if found:
+        target = await broker.create_topic(f"{DLQ_PREFIX}{group.name}", queues=1, system=True)
+        await broker.store.append((_copy(found[0], topic, target),))
+        broker.stats.group_topic(group.group_id, topic.topic_id).dead_letters += 1
+    await settle(broker, queue, offset)
+
+
+async def settle(broker: Broker, queue: QueueProgress, offset: int) -> None:
+    """Finish one message durably, whatever its state, and wake whoever waited for it."""
+    if broker.progress.finish(queue, offset):
+        await broker.journal.record(Acked(queue.group_id, queue.topic_id, queue.queue_id, offset))
+    if queue.ready:
+        broker.waiting.ready(queue.group_id, queue.topic_id, queue.queue_id)
+
+
+def _copy(message: StoredMessage, origin: TopicConfig, target: TopicConfig) -> Append:
+    head = definition_pb2.Message.FromString(message.head)
+    head.topic.Clear()
+    head.topic.name = target.name
+    system = definition_pb2.SystemProperties.FromString(message.system)
+    system.ClearField("message_group")
+    system.message_type = definition_pb2.NORMAL
+    if not system.HasField("dead_letter_queue"):
+        system.dead_letter_queue.topic = origin.name
+        system.dead_letter_queue.message_id = system.message_id
+    return Append(
+        target.topic_id, 0, tag_hash(system.tag), message.born_ms, head.SerializeToString(), system.SerializeToString()
+    )

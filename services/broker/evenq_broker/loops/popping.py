@@ -1,0 +1,290 @@
+"""From a group's wish to encoded frames: takes retries and fresh messages out of the store for one receive.
+
+Called by `rpc.receive` and by whoever moves messages to the dead-letter topic. The decisions are `core.delivery`'s;
+here are the store's reads around them, the journal records behind them, and the bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from evenq.errors import Error
+from evenq.model import GroupConfig, StartFrom, TopicConfig
+from evenq.store import StoredMessage
+from evenq_broker.core.delivery import READY, QueueProgress
+from evenq_broker.core.fifo import admit, rebuild
+from evenq_broker.core.frames import delivered, extra_fields, varint
+from evenq_broker.core.journal import Acked, Delivered, Invisible, Op
+from evenq_broker.core.polls import ANY
+from evenq_broker.loops.dead_letters import to_dead_letters
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["Batch", "Popping"]
+
+log = logging.getLogger(__name__)
+
+_LOOK_AHEAD = 256  # fresh messages of an ordered queue looked at in one receive
+_RETRY_TAKE_MAX = 32
+
+
+class Batch:
+    """What one receive got: frames to send, and what to undo if they are not sent."""
+
+    __slots__ = ("frames", "held", "payload_bytes")
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.held: list[tuple[QueueProgress, int, int]] = []
+        """(queue, offset, delivery number)."""
+        self.payload_bytes = 0
+
+
+class _Wish:
+    """One receive, as far as the queues are concerned."""
+
+    __slots__ = ("client_id", "deadline_ms", "group", "invisible_ms", "tags", "topic")
+
+    def __init__(self, group: GroupConfig, topic: TopicConfig, tags: frozenset[int] | None) -> None:
+        self.group = group
+        self.topic = topic
+        self.tags = tags
+        self.client_id = ""
+        self.deadline_ms = 0
+        self.invisible_ms: int | None = None
+
+
+class Popping:
+    """Takes messages for groups."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._turn = 0
+
+    async def pop(
+        self,
+        group: GroupConfig,
+        topic: TopicConfig,
+        *,
+        queue_id: int,
+        count: int,
+        tags: frozenset[int] | None,
+        invisible_ms: int,
+        client_id: str,
+    ) -> Batch | None:
+        """Up to `count` messages, delivered to `client_id` (empty: nobody's life holds them) for `invisible_ms`.
+        None: nothing.
+        """
+        broker = self._broker
+        now_ms = broker.now_ms()
+        for queue in broker.progress.expire(now_ms):
+            broker.waiting.ready(queue.group_id, queue.topic_id, queue.queue_id)
+        wish = _Wish(group, topic, tags)
+        wish.client_id = client_id
+        # A delivery held by its client's life has no timer but the maximum (wire contract 5.1).
+        wish.deadline_ms = now_ms + (broker.settings.renew_max_ms if client_id else invisible_ms)
+        wish.invisible_ms = None if client_id else invisible_ms
+        batch = Batch()
+        try:
+            for one in self._in_turn(topic, queue_id):
+                queue = self._begun(group, topic, one)
+                await self._take(queue, wish, batch, count)
+                if len(batch.frames) >= count or batch.payload_bytes >= broker.settings.receive_bytes_max:
+                    self._wake_next(group, topic, queue_id)
+                    break
+        except BaseException:
+            self.give_back(batch)
+            raise
+        if not batch.frames:
+            return None
+        broker.waiting.sooner(wish.deadline_ms)
+        stats = broker.stats.group_topic(group.group_id, topic.topic_id)
+        stats.messages_out += len(batch.frames)
+        stats.bytes_out += batch.payload_bytes
+        return batch
+
+    def give_back(self, batch: Batch) -> None:
+        """Nobody saw these deliveries: the messages are ready again, at once."""
+        ops: list[Invisible] = []
+        for queue, offset, number in batch.held:
+            op = self._broker.progress.give_back(queue, offset, number)
+            if op is not None:
+                ops.append(op)
+        batch.held.clear()
+        if ops:
+            self._broker.journal.record(*ops)
+            for place in sorted({(op.group_id, op.topic_id, op.queue_id) for op in ops}):
+                self._broker.waiting.ready(*place)
+
+    # ------------------------------------------------------------------------------------------------ queues
+
+    def _in_turn(self, topic: TopicConfig, queue_id: int) -> list[int]:
+        if queue_id != ANY:
+            return [queue_id]
+        count = topic.read_queues
+        self._turn += 1
+        start = self._turn % count
+        return [*range(start, count), *range(start)]
+
+    def _begun(self, group: GroupConfig, topic: TopicConfig, queue_id: int) -> QueueProgress:
+        progress, store = self._broker.progress, self._broker.store
+        found = progress.queue(group.group_id, topic.topic_id, queue_id)
+        if found is not None:
+            return found
+        # The first receive of a topic decides the start of all its queues, so that nothing sent later is missed.
+        # A queue that came later is read from its beginning.
+        first = not any(progress.queue(group.group_id, topic.topic_id, one) for one in range(topic.read_queues))
+        ops: list[Op] = []
+        for one in range(topic.read_queues):
+            low, high = store.queue_range(topic.topic_id, one)
+            start = high if first and group.start_from is StartFrom.LAST else low
+            op = progress.start(group.group_id, topic.topic_id, one, start)
+            if op is not None:
+                ops.append(op)
+        self._broker.journal.record(*ops)
+        made = progress.queue(group.group_id, topic.topic_id, queue_id)
+        assert made is not None
+        return made
+
+    async def _take(self, queue: QueueProgress, wish: _Wish, batch: Batch, count: int) -> None:
+        if queue.unkeyed and wish.group.ordered:
+            await self._learn_lanes(queue)
+        if queue.ready:
+            await self._take_ready(queue, wish, batch, count)
+        if len(batch.frames) < count:
+            await self._take_fresh(queue, wish, batch, count)
+
+    async def _take_ready(self, queue: QueueProgress, wish: _Wish, batch: Batch, count: int) -> None:
+        broker = self._broker
+        again, dead = broker.progress.take_ready(
+            queue,
+            min(count - len(batch.frames), _RETRY_TAKE_MAX),
+            deadline_ms=wish.deadline_ms,
+            client_id=wish.client_id,
+            max_attempts=wish.group.max_attempts,
+        )
+        for offset in dead:
+            broker.spawn(self.bury(wish.group, wish.topic, queue, offset), name="dead letter")
+        if not again:
+            return
+        for offset in again:
+            batch.held.append((queue, offset, queue.pending[offset].number))
+        found = await broker.store.read_at(queue.topic_id, queue.queue_id, again)
+        present = {message.queue_offset for message in found}
+        gone = [offset for offset in again if offset not in present]
+        for offset in gone:  # fallen out of retention
+            broker.progress.finish(queue, offset)
+        live = [message for message in found if message.queue_offset in queue.pending]
+        ops: list[Op] = [Acked(queue.group_id, queue.topic_id, queue.queue_id, offset) for offset in gone]
+        broker.journal.record(*ops, self._delivered_op(queue, live, wish))
+        broker.stats.group_topic(queue.group_id, queue.topic_id).redeliveries += len(live)
+        for message in live:
+            entry = queue.pending[message.queue_offset]
+            self._frame(queue, message, batch, wish, number=entry.number, attempt=entry.attempt, held=True)
+
+    async def _take_fresh(self, queue: QueueProgress, wish: _Wish, batch: Batch, count: int) -> None:
+        broker = self._broker
+        low, high = broker.store.queue_range(queue.topic_id, queue.queue_id)
+        start = max(queue.next, low)
+        room = broker.progress.room(queue)
+        if start >= high or room <= 0 or queue.reading:
+            return
+        wanted = min(count - len(batch.frames), room)
+        ordered = wish.group.ordered
+        read = broker.store.read_hot(
+            queue.topic_id,
+            queue.queue_id,
+            start,
+            count_max=_LOOK_AHEAD if ordered else wanted,
+            bytes_max=broker.settings.receive_bytes_max,
+            tag_hashes=wish.tags,
+        )
+        if read is None:
+            before = queue.next
+            queue.reading = True
+            try:
+                read = await broker.store.read(
+                    queue.topic_id,
+                    queue.queue_id,
+                    start,
+                    count_max=_LOOK_AHEAD if ordered else wanted,
+                    bytes_max=broker.settings.receive_bytes_max,
+                    tag_hashes=wish.tags,
+                )
+            finally:
+                queue.reading = False
+                broker.waiting.ready(queue.group_id, queue.topic_id, queue.queue_id)
+            if queue.next != before:
+                return
+        messages = read.messages
+        if ordered:
+            messages, waiting = admit(
+                broker.progress, queue, messages, read.next_offset, wanted, wish.deadline_ms, wish.client_id
+            )
+            if waiting:
+                broker.journal.record(broker.progress.delivered_op(queue, waiting, deadline_ms=READY, client_id=""))
+        else:
+            broker.progress.deliver(
+                queue,
+                [message.queue_offset for message in messages],
+                read.next_offset,
+                deadline_ms=wish.deadline_ms,
+                client_id=wish.client_id,
+            )
+        broker.journal.record(self._delivered_op(queue, messages, wish))
+        for message in messages:
+            self._frame(queue, message, batch, wish, number=1, attempt=1, held=False)
+
+    def _delivered_op(self, queue: QueueProgress, messages: list[StoredMessage], wish: _Wish) -> Delivered:
+        offsets = [message.queue_offset for message in messages]
+        return self._broker.progress.delivered_op(
+            queue, offsets, deadline_ms=wish.deadline_ms, client_id=wish.client_id
+        )
+
+    def _frame(
+        self,
+        queue: QueueProgress,
+        message: StoredMessage,
+        batch: Batch,
+        wish: _Wish,
+        *,
+        number: int,
+        attempt: int,
+        held: bool,
+    ) -> None:
+        handle = self._broker.handles.make(
+            queue.group_id, queue.topic_id, queue.queue_id, message.queue_offset, number, wish.deadline_ms
+        )
+        extra = extra_fields(queue.queue_id, message.queue_offset, message.store_ms, handle, attempt, wish.invisible_ms)
+        payload = delivered(message, extra=extra)
+        batch.frames.append(b"\x12" + varint(len(payload)) + payload)
+        batch.payload_bytes += len(payload)
+        if not held:
+            batch.held.append((queue, message.queue_offset, number))
+
+    def _wake_next(self, group: GroupConfig, topic: TopicConfig, queue_id: int) -> None:
+        # The batch is full, so there may be more: let the next waiting poll of the group look.
+        if len(self._broker.polls):
+            self._broker.waiting.ready(group.group_id, topic.topic_id, max(queue_id, 0))
+
+    async def _learn_lanes(self, queue: QueueProgress) -> None:
+        found = await self._broker.store.read_at(queue.topic_id, queue.queue_id, sorted(queue.pending))
+        rebuild(self._broker.progress, queue, found)
+
+    # ------------------------------------------------------------------------------------------------ dead letters
+
+    async def bury(
+        self, group: GroupConfig, topic: TopicConfig, queue: QueueProgress, offset: int, *, quiet: bool = True
+    ) -> None:
+        """Move one message to the dead-letter topic of the group, durably, then finish it (D3).
+
+        `quiet`: a failure is logged and the message comes up again later; else it is raised.
+        """
+        try:
+            await to_dead_letters(self._broker, group, topic, queue, offset)
+        except Error as error:
+            if not quiet:
+                raise
+            log.warning("dead letter not stored", extra={"group": group.name, "topic": topic.name, "error": str(error)})

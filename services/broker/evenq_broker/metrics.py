@@ -1,0 +1,138 @@
+"""Every metric of the broker, once: name, kind, unit, labels, help, and where the number is read at a scrape.
+
+Names are RocketMQ 5's where it has the metric; `cluster`, `node_type` and `node_id` stand on each as constant labels.
+Series go away with their topic or group. Nothing here runs between scrapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from evenq.serving.metrics import Metric, MetricKind, Sample
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["broker_metrics", "constant_labels"]
+
+_TOPIC = ("topic", "message_type")
+_GROUP_TOPIC = ("consumer_group", "topic")
+
+
+def constant_labels(broker: Broker) -> dict[str, str]:
+    """What stands on every series."""
+    return {"cluster": broker.settings.cluster, "node_type": "broker", "node_id": broker.settings.broker_name}
+
+
+def broker_metrics(broker: Broker) -> list[Metric]:
+    """All metrics of this half of the broker."""
+    source = _Source(broker)
+    counter, gauge = MetricKind.COUNTER, MetricKind.GAUGE
+
+    def metric(name: str, kind: MetricKind, unit: str, labels: tuple[str, ...], text: str, read: str) -> Metric:
+        return Metric(name=name, kind=kind, unit=unit, labels=labels, help=text, read=getattr(source, read))
+
+    return [
+        metric("rocketmq_messages_in_total", counter, "messages", _TOPIC, "Messages stored.", "messages_in"),
+        metric("rocketmq_throughput_in_total", counter, "bytes", _TOPIC, "Bytes of messages stored.", "bytes_in"),
+        metric("rocketmq_messages_out_total", counter, "messages", _GROUP_TOPIC, "Messages delivered.", "messages_out"),
+        metric("rocketmq_throughput_out_total", counter, "bytes", _GROUP_TOPIC, "Bytes delivered.", "bytes_out"),
+        metric(
+            "rocketmq_send_to_dlq_messages_total", counter, "messages", _GROUP_TOPIC, "Dead letters.", "dead_letters"
+        ),
+        metric("evenq_broker_redeliveries_total", counter, "messages", _GROUP_TOPIC, "Repeated.", "redeliveries"),
+        metric("evenq_broker_acks_total", counter, "messages", _GROUP_TOPIC, "Messages acknowledged.", "acks"),
+        metric("rocketmq_consumer_lag_messages", gauge, "messages", _GROUP_TOPIC, "Not finished yet.", "lag"),
+        metric("rocketmq_consumer_inflight_messages", gauge, "messages", _GROUP_TOPIC, "Delivered, open.", "inflight"),
+        metric("rocketmq_producer_connections", gauge, "clients", (), "Producers that live.", "producers"),
+        metric("rocketmq_consumer_connections", gauge, "clients", ("consumer_group",), "Members.", "consumers"),
+        metric("rocketmq_topic_number", gauge, "topics", (), "Topics of this broker.", "topics"),
+        metric("rocketmq_consumer_group_number", gauge, "groups", (), "Consumer groups of this broker.", "groups"),
+        metric("evenq_broker_polls_parked", gauge, "calls", (), "Long polls that wait now.", "polls"),
+        metric("rocketmq_storage_size", gauge, "bytes", (), "Size of the commit log.", "log_bytes"),
+        metric("evenq_store_fsyncs_total", counter, "calls", (), "Syncs of the commit log.", "fsyncs"),
+        metric("evenq_store_batches_total", counter, "batches", (), "Groups the writer wrote.", "batches"),
+    ]
+
+
+class _Source:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def _by_topic(self, name: str) -> Iterable[Sample]:
+        for topic in self._broker.topics.all():
+            found = self._broker.stats.topics.get(topic.topic_id)
+            if found is not None:
+                yield (topic.name, str(topic.message_type).lower()), getattr(found, name)
+
+    def _by_group_topic(self, name: str) -> Iterable[Sample]:
+        broker = self._broker
+        for (group_id, topic_id), found in broker.stats.group_topics.items():
+            group, topic = broker.groups.by_id(group_id), broker.topics.by_id(topic_id)
+            if group is not None and topic is not None:
+                yield (group.name, topic.name), getattr(found, name)
+
+    def messages_in(self) -> Iterable[Sample]:
+        return self._by_topic("messages_in")
+
+    def bytes_in(self) -> Iterable[Sample]:
+        return self._by_topic("bytes_in")
+
+    def messages_out(self) -> Iterable[Sample]:
+        return self._by_group_topic("messages_out")
+
+    def bytes_out(self) -> Iterable[Sample]:
+        return self._by_group_topic("bytes_out")
+
+    def dead_letters(self) -> Iterable[Sample]:
+        return self._by_group_topic("dead_letters")
+
+    def redeliveries(self) -> Iterable[Sample]:
+        return self._by_group_topic("redeliveries")
+
+    def acks(self) -> Iterable[Sample]:
+        return self._by_group_topic("acks")
+
+    def lag(self) -> Iterable[Sample]:
+        return self._progress(with_fresh=True)
+
+    def inflight(self) -> Iterable[Sample]:
+        return self._progress(with_fresh=False)
+
+    def _progress(self, *, with_fresh: bool) -> Iterable[Sample]:
+        broker = self._broker
+        sums: dict[tuple[str, ...], int] = {}
+        for queue in broker.progress.queues():
+            group, topic = broker.groups.by_id(queue.group_id), broker.topics.by_id(queue.topic_id)
+            if group is None or topic is None:
+                continue
+            high = broker.store.queue_range(queue.topic_id, queue.queue_id)[1]
+            count = len(queue.pending) + (max(0, high - queue.next) if with_fresh else 0)
+            sums[group.name, topic.name] = sums.get((group.name, topic.name), 0) + count
+        return sums.items()
+
+    def producers(self) -> Iterable[Sample]:
+        return [((), self._broker.clients.counts()[0])]
+
+    def consumers(self) -> Iterable[Sample]:
+        members = self._broker.members
+        return [((group,), len(members.members(group))) for group in members.groups()]
+
+    def topics(self) -> Iterable[Sample]:
+        return [((), len(self._broker.topics))]
+
+    def groups(self) -> Iterable[Sample]:
+        return [((), len(self._broker.groups))]
+
+    def polls(self) -> Iterable[Sample]:
+        return [((), len(self._broker.polls))]
+
+    def log_bytes(self) -> Iterable[Sample]:
+        return [((), self._broker.store.stats.log_bytes)]
+
+    def fsyncs(self) -> Iterable[Sample]:
+        return [((), self._broker.store.stats.fsyncs)]
+
+    def batches(self) -> Iterable[Sample]:
+        return [((), self._broker.store.stats.batches)]

@@ -1,0 +1,57 @@
+"""Answers of the v2 calls by hand: the same few bytes again and again, without a protobuf object.
+
+`OK_STATUS` is an encoded `status` field (number 1 in every response); entries of a result repeat it in front.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from evenq.errors import BadRequest, Error
+from evenq.wire.status import INTERNAL, status_of
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq_broker.core.frames import field, varint
+
+__all__ = ["OK_STATUS", "code_of", "parsed", "several", "status_frame", "told"]
+
+OK_CODE = 20000
+OK_STATUS = field(1, b"\x08" + varint(OK_CODE))
+
+
+_M = TypeVar("_M", bound=Message)
+
+
+def parsed(kind: type[_M], request: bytes) -> _M:
+    """The request as a message of this kind. Raises BadRequest for bytes that are none."""
+    try:
+        return kind.FromString(request)
+    except DecodeError as error:
+        raise BadRequest(f"the request of {len(request)} bytes is no {kind.__name__}: {error}") from error
+
+
+def status_frame(error: Error, language: str = "") -> bytes:
+    """An encoded `Status` of an error."""
+    return status_of(error, language).SerializeToString()
+
+
+def told(error: Error) -> bool:
+    """False for errors whose text is not for callers (they name files or histories); raise those to the door."""
+    return not isinstance(error, INTERNAL)
+
+
+def several() -> bytes:
+    """The `Status` of a request whose entries differ."""
+    status = definition_pb2.Status(
+        code=definition_pb2.MULTIPLE_RESULTS, message="the entries differ; see each one's status"
+    )
+    return status.SerializeToString()
+
+
+def code_of(status: bytes) -> bytes:
+    """The code of an encoded `Status` as its varint: equal codes are equal bytes."""
+    end = 1
+    while end < len(status) and status[end] > 127:
+        end += 1
+    return status[1 : end + 1]

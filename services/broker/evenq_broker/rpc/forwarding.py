@@ -1,0 +1,59 @@
+"""Every broker is an access point: a call about another broker's queue or handle goes on to it (architecture.md 4).
+
+One hop only: a forwarded call carries a mark and is never forwarded again, so two brokers that disagree cannot play
+ball.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
+
+from evenq.serving.rpc import RpcContext
+from evenq_broker.core.handles import broker_of
+from evenq_broker.loops.peers import peer_address
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["forward", "forward_stream", "owner_of", "owner_of_handle"]
+
+MARK = "x-evenq-forwarded"
+PASSED_ON = ("x-mq-client-id", "x-mq-language", "x-mq-client-version", "x-mq-namespace", "x-mq-request-id")
+MARGIN_MS = 200
+
+
+def owner_of(broker: Broker, broker_name: str, context: RpcContext) -> str | None:
+    """The address of the broker named, if it is another one that we know; None = answer here."""
+    if not broker_name or broker_name == broker.settings.broker_name or MARK in context.headers:
+        return None
+    view = broker.routes.broker(broker_name)
+    return None if view is None else peer_address(view).target
+
+
+def owner_of_handle(broker: Broker, handle: str, context: RpcContext) -> str | None:
+    """The address of the broker that made the handle, if it is another one that we know."""
+    return owner_of(broker, broker_of(handle) or "", context)
+
+
+async def forward(broker: Broker, address: str, request: bytes, context: RpcContext) -> bytes:
+    """The other broker's answer, as it is. Raises ConnectionFailed, RequestTimeout."""
+    timeout_ms = _left(broker, context, broker.settings.peer_timeout_ms)
+    return await broker.net.unary(address, context.method, request, timeout_ms=timeout_ms, metadata=_metadata(context))
+
+
+def forward_stream(broker: Broker, address: str, request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
+    """The other broker's answers, as they come."""
+    timeout_ms = _left(broker, context, broker.settings.poll_max_ms + broker.settings.peer_timeout_ms)
+    return broker.net.stream(address, context.method, request, timeout_ms=timeout_ms, metadata=_metadata(context))
+
+
+def _left(broker: Broker, context: RpcContext, most_ms: int) -> int:
+    if context.deadline_ms is None:
+        return most_ms
+    return max(1, min(most_ms, context.deadline_ms - broker.clock.monotonic_ms() - MARGIN_MS))
+
+
+def _metadata(context: RpcContext) -> Mapping[str, str]:
+    headers = context.headers
+    return {MARK: "1", **{name: headers[name] for name in PASSED_ON if name in headers}}

@@ -1,0 +1,81 @@
+"""The calls of `apache.rocketmq.v2.MessagingService` that this half of the broker answers; `telemetry` and `routing`
+have the rest.
+
+What the protocol has and this version does not (transactions, recall, lite topics) is answered with its code and a
+sentence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from evenq.errors import InvalidTransactionId, NotImplementedYet
+from evenq.serving.rpc import Kind, Rpc, RpcContext
+from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq_broker.loops.popping import Popping
+from evenq_broker.rpc.access import MESSAGING, rpc
+from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.clients import Clients
+from evenq_broker.rpc.pulling import Pulling
+from evenq_broker.rpc.receive import Receiving
+from evenq_broker.rpc.send import Sending
+from evenq_broker.rpc.settle import Settling
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["rpcs"]
+
+
+def rpcs(broker: Broker) -> list[Rpc]:
+    """All calls of this module."""
+    popping = Popping(broker)
+    clients, pulling, settling = Clients(broker), Pulling(broker), Settling(broker, popping)
+    s = service_pb2
+    unary = [
+        ("SendMessage", Sending(broker).send, s.SendMessageResponse),
+        ("AckMessage", settling.ack, s.AckMessageResponse),
+        ("ChangeInvisibleDuration", settling.change_invisible, s.ChangeInvisibleDurationResponse),
+        (
+            "ForwardMessageToDeadLetterQueue",
+            settling.forward_to_dead_letters,
+            s.ForwardMessageToDeadLetterQueueResponse,
+        ),
+        ("Heartbeat", clients.heartbeat, s.HeartbeatResponse),
+        ("NotifyClientTermination", clients.terminate, s.NotifyClientTerminationResponse),
+        ("UpdateOffset", pulling.update_offset, s.UpdateOffsetResponse),
+        ("GetOffset", pulling.get_offset, s.GetOffsetResponse),
+        ("QueryOffset", pulling.query_offset, s.QueryOffsetResponse),
+        ("EndTransaction", _end_transaction, s.EndTransactionResponse),
+        ("RecallMessage", _recall, s.RecallMessageResponse),
+        ("SyncLiteSubscription", _sync_lite, s.SyncLiteSubscriptionResponse),
+    ]
+    return [
+        *(rpc(MESSAGING + name, handler, response) for name, handler, response in unary),
+        rpc(
+            MESSAGING + "ReceiveMessage",
+            Receiving(broker, popping).receive,
+            s.ReceiveMessageResponse,
+            Kind.SERVER_STREAM,
+        ),
+        rpc(MESSAGING + "PullMessage", pulling.pull, s.PullMessageResponse, Kind.SERVER_STREAM),
+    ]
+
+
+async def _end_transaction(request: bytes, context: RpcContext) -> bytes:  # noqa: ARG001
+    asked = parsed(service_pb2.EndTransactionRequest, request)
+    if not asked.transaction_id:
+        raise InvalidTransactionId("the transaction id is empty; give the one that SendMessage answered")
+    raise InvalidTransactionId(
+        f"no open transaction {asked.transaction_id[:64]!r}: this version does not store transaction messages yet"
+    )
+
+
+async def _recall(request: bytes, context: RpcContext) -> bytes:  # noqa: ARG001
+    parsed(service_pb2.RecallMessageRequest, request)
+    raise NotImplementedYet("this version does not store delayed messages yet, so there is nothing to recall")
+
+
+async def _sync_lite(request: bytes, context: RpcContext) -> bytes:  # noqa: ARG001
+    parsed(service_pb2.SyncLiteSubscriptionRequest, request)
+    raise NotImplementedYet("this version has no lite topics yet; use topics of type NORMAL or FIFO")

@@ -1,0 +1,153 @@
+"""The pull path of the v2 protocol (wire contract 7): no SDK calls it, tools may. Queue ids are those of the route."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from evenq.errors import (
+    BadRequest,
+    GroupNotFound,
+    IllegalFilterExpression,
+    IllegalOffset,
+    MessageNotFound,
+    OffsetNotFound,
+    TopicNotFound,
+)
+from evenq.model import GroupConfig, TopicConfig
+from evenq.serving.rpc import RpcContext
+from evenq.wire.convert import duration_ms_of, ms_of
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq_broker.core.frames import delivered, extra_fields, field, varint_field
+from evenq_broker.core.journal import Committed
+from evenq_broker.core.resources import qualified
+from evenq_broker.core.tags import wanted_hashes
+from evenq_broker.rpc.answers import OK_STATUS, parsed, status_frame
+from evenq_broker.rpc.forwarding import forward, forward_stream, owner_of
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["Pulling"]
+
+_SQL = 2
+
+
+class Pulling:
+    """PullMessage, UpdateOffset, GetOffset, QueryOffset."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def pull(self, request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
+        """Status, messages, next_offset; the last also when nothing came (MESSAGE_NOT_FOUND)."""
+        asked = parsed(service_pb2.PullMessageRequest, request)
+        address = owner_of(self._broker, asked.message_queue.broker.name, context)
+        if address is not None:
+            async for frame in forward_stream(self._broker, address, request, context):
+                yield frame
+            return
+        topic, queue_id = self._queue(asked.message_queue, context)
+        broker, settings = self._broker, self._broker.settings
+        if asked.filter_expression.type == _SQL:
+            raise IllegalFilterExpression("this version filters by tag only; give a TAG expression such as 'a || b'")
+        tags = wanted_hashes(asked.filter_expression.expression)
+        start = asked.offset
+        low, high = broker.store.queue_range(topic.topic_id, queue_id)
+        if not low <= start <= high:
+            raise IllegalOffset(
+                f"offset {start} is outside {low} to {high} of queue {queue_id} of {topic.name}; pull from one in it",
+                min_offset=low,
+                max_offset=high,
+            )
+        if start == high:
+            poll_ms = min(duration_ms_of(asked.long_polling_timeout), settings.poll_max_ms)
+            if context.deadline_ms is not None:
+                left_ms = context.deadline_ms - broker.clock.monotonic_ms() - settings.poll_margin_ms
+                poll_ms = min(poll_ms, left_ms)
+            await broker.wait_for_growth([(topic.topic_id, queue_id, start)], poll_ms)
+        found = await broker.store.read(
+            topic.topic_id,
+            queue_id,
+            start,
+            count_max=min(max(asked.batch_size, 1), settings.receive_batch_max),
+            bytes_max=settings.receive_bytes_max,
+            tag_hashes=tags,
+        )
+        yield OK_STATUS if found.messages else _NOTHING
+        for message in found.messages:
+            extra = extra_fields(queue_id, message.queue_offset, message.store_ms)
+            yield field(2, delivered(message, extra=extra))
+        yield varint_field(3, found.next_offset)
+
+    async def update_offset(self, request: bytes, context: RpcContext) -> bytes:
+        """Store the group's next offset of one queue; never backward."""
+        asked = parsed(service_pb2.UpdateOffsetRequest, request)
+        address = owner_of(self._broker, asked.message_queue.broker.name, context)
+        if address is not None:
+            return await forward(self._broker, address, request, context)
+        topic, queue_id = self._queue(asked.message_queue, context)
+        group = self._group(asked.group, context)
+        low, high = self._broker.store.queue_range(topic.topic_id, queue_id)
+        if not 0 <= asked.offset <= high:
+            raise IllegalOffset(
+                f"offset {asked.offset} is outside 0 to {high} of queue {queue_id} of {topic.name}",
+                min_offset=low,
+                max_offset=high,
+            )
+        if self._broker.progress.commit(group.group_id, topic.topic_id, queue_id, asked.offset):
+            await self._broker.journal.record(Committed(group.group_id, topic.topic_id, queue_id, asked.offset))
+        return OK_STATUS
+
+    async def get_offset(self, request: bytes, context: RpcContext) -> bytes:
+        """The group's committed offset of one queue."""
+        asked = parsed(service_pb2.GetOffsetRequest, request)
+        address = owner_of(self._broker, asked.message_queue.broker.name, context)
+        if address is not None:
+            return await forward(self._broker, address, request, context)
+        topic, queue_id = self._queue(asked.message_queue, context)
+        group = self._group(asked.group, context)
+        committed = self._broker.progress.committed(group.group_id, topic.topic_id, queue_id)
+        if committed is None:
+            raise OffsetNotFound(f"group {group.name} has no offset on queue {queue_id} of {topic.name} yet")
+        return OK_STATUS + varint_field(2, committed)
+
+    async def query_offset(self, request: bytes, context: RpcContext) -> bytes:
+        """The first, the next new, or the first offset stored at or after a time."""
+        asked = parsed(service_pb2.QueryOffsetRequest, request)
+        address = owner_of(self._broker, asked.message_queue.broker.name, context)
+        if address is not None:
+            return await forward(self._broker, address, request, context)
+        topic, queue_id = self._queue(asked.message_queue, context)
+        low, high = self._broker.store.queue_range(topic.topic_id, queue_id)
+        match asked.query_offset_policy:
+            case definition_pb2.BEGINNING:
+                offset = low
+            case definition_pb2.END:
+                offset = high
+            case _:
+                if not asked.HasField("timestamp"):
+                    raise BadRequest("the policy TIMESTAMP needs a timestamp; give one")
+                offset = await self._broker.store.offset_at(topic.topic_id, queue_id, ms_of(asked.timestamp))
+        return OK_STATUS + varint_field(2, offset)
+
+    def _queue(self, queue: definition_pb2.MessageQueue, context: RpcContext) -> tuple[TopicConfig, int]:
+        name = qualified(queue.topic, context.namespace)
+        topic = self._broker.topics.get(name)
+        if topic is None:
+            raise TopicNotFound(f"no topic {name!r} on broker {self._broker.settings.broker_name}")
+        if not 0 <= queue.id < topic.read_queues:
+            raise BadRequest(
+                f"queue {queue.id} of {name} is outside 0 to {topic.read_queues - 1}; take one of the route"
+            )
+        return topic, queue.id
+
+    def _group(self, resource: definition_pb2.Resource, context: RpcContext) -> GroupConfig:
+        name = qualified(resource, context.namespace)
+        group = self._broker.groups.get(name)
+        if group is None:
+            raise GroupNotFound(f"no consumer group {name!r}; create it with `evenq group create {name}`")
+        return group
+
+
+_NOTHING = field(1, status_frame(MessageNotFound("no new message")))

@@ -1,0 +1,188 @@
+"""ReceiveMessage (wire contract 3.9, 5): pop for a group from all queues of this broker, or wait until there is
+something.
+
+Retries first, then fresh messages, queue after queue in turn. Frames: status, messages, delivery_timestamp; an empty
+poll is the one frame MESSAGE_NOT_FOUND. Whatever the caller did not take to the last frame goes back to its queue at
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evenq.errors import Error, IllegalFilterExpression, IllegalInvisibleTime, MessageNotFound, TopicNotFound
+from evenq.model import GroupConfig, TopicConfig
+from evenq.serving.rpc import RpcContext
+from evenq.wire.convert import duration_ms_of
+from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq_broker.core.frames import field, varint
+from evenq_broker.core.polls import ANY
+from evenq_broker.core.resources import qualified
+from evenq_broker.core.tags import wanted_hashes
+from evenq_broker.loops.popping import Batch, Popping
+from evenq_broker.rpc.answers import OK_STATUS, parsed, status_frame
+from evenq_broker.rpc.forwarding import forward_stream, owner_of
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["Receiving"]
+
+_PUSH = 2  # ClientType.PUSH_CONSUMER
+_SIMPLE = 3
+_SQL = 2  # FilterType
+_POLL_WITHOUT_DEADLINE_MS = 30_000
+_SPIN_MAX = 1_000  # wake-ups of one poll that find nothing: others were faster, or all was filtered out
+
+
+@dataclass(frozen=True, slots=True)
+class _Receive:
+    """One request, understood."""
+
+    group: GroupConfig
+    topic: TopicConfig
+    queue_id: int
+    count: int
+    tags: frozenset[int] | None
+    invisible_ms: int
+    """How long without an answer; 0 with `client_id`: as long as the client lives."""
+    client_id: str
+    poll_until_ms: int
+    auto_renew: bool
+
+
+class Receiving:
+    """The handler of ReceiveMessage."""
+
+    def __init__(self, broker: Broker, popping: Popping) -> None:
+        self._broker = broker
+        self._popping = popping
+
+    async def receive(self, request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
+        """The frames of one answer."""
+        asked = parsed(service_pb2.ReceiveMessageRequest, request)
+        address = owner_of(self._broker, asked.message_queue.broker.name, context)
+        if address is not None:
+            async for frame in forward_stream(self._broker, address, request, context):
+                yield frame
+            return
+        try:
+            wanted = await self._understand(asked, context)
+            batch = await self._pop(wanted)
+        except Error as error:
+            if asked.auto_renew:
+                # Go polls again 20 ms after any error: hold it back (wire contract 3.9).
+                await self._broker.clock.sleep_ms(self._hold_ms(context))
+            yield field(1, status_frame(error, context.language))
+            return
+        if batch is None:
+            yield _NOTHING
+            return
+        complete = False
+        try:
+            yield OK_STATUS
+            for frame in batch.frames:
+                yield frame
+            yield _delivery_time(self._broker.clock.now_ms())
+            complete = True
+        finally:
+            if not complete:
+                self._popping.give_back(batch)
+
+    async def _pop(self, wanted: _Receive) -> Batch | None:
+        broker = self._broker
+        for _ in range(_SPIN_MAX):
+            batch = await self._popping.pop(
+                wanted.group,
+                wanted.topic,
+                queue_id=wanted.queue_id,
+                count=wanted.count,
+                tags=wanted.tags,
+                invisible_ms=wanted.invisible_ms,
+                client_id=wanted.client_id if wanted.auto_renew else "",
+            )
+            if batch is not None:
+                return batch
+            if broker.now_ms() >= wanted.poll_until_ms:
+                return None
+            woken = await broker.waiting.for_messages(
+                wanted.group.group_id,
+                wanted.topic.topic_id,
+                queue_id=wanted.queue_id,
+                deadline_ms=wanted.poll_until_ms,
+                client_id=wanted.client_id,
+            )
+            if not woken:
+                return None
+            if broker.topics.by_id(wanted.topic.topic_id) is None:
+                raise TopicNotFound(f"topic {wanted.topic.name} was deleted")
+        return None
+
+    async def _understand(self, asked: service_pb2.ReceiveMessageRequest, context: RpcContext) -> _Receive:
+        broker, settings = self._broker, self._broker.settings
+        namespace = context.namespace
+        topic_name = qualified(asked.message_queue.topic, namespace)
+        topic = broker.topics.get(topic_name) or await broker.ensure_topic(topic_name)
+        group_name = qualified(asked.group, namespace)
+        group = broker.groups.get(group_name) or await broker.ensure_group(group_name)
+        client_id = context.client_id
+        if client_id:
+            kind = _PUSH if asked.auto_renew else _SIMPLE
+            client = broker.clients.seen(client_id, broker.now_ms(), group=group_name)
+            broker.sessions.seen_v2(context, group_name, client.client_type or kind, None)
+        if asked.filter_expression.type == _SQL:
+            raise IllegalFilterExpression("this version filters by tag only; give a TAG expression such as 'a || b'")
+        queue_id = asked.message_queue.id
+        return _Receive(
+            group=group,
+            topic=topic,
+            # A real queue id is honoured for push consumers only: simple ones name any queue (wire contract 6.3).
+            queue_id=queue_id if asked.auto_renew and 0 <= queue_id < topic.read_queues else ANY,
+            count=min(max(asked.batch_size, 1), settings.receive_batch_max),
+            tags=wanted_hashes(asked.filter_expression.expression),
+            invisible_ms=self._invisible(asked),
+            client_id=client_id,
+            poll_until_ms=broker.now_ms() + self._poll_ms(asked, context),
+            auto_renew=asked.auto_renew,
+        )
+
+    def _invisible(self, asked: service_pb2.ReceiveMessageRequest) -> int:
+        settings = self._broker.settings
+        if asked.auto_renew or not asked.HasField("invisible_duration"):
+            return settings.invisible_default_ms
+        invisible_ms = duration_ms_of(asked.invisible_duration)
+        if not 1 <= invisible_ms <= settings.invisible_max_ms:
+            raise IllegalInvisibleTime(
+                f"the invisible duration is {invisible_ms} ms, the range is 1 to {settings.invisible_max_ms} ms"
+            )
+        return invisible_ms
+
+    def _poll_ms(self, asked: service_pb2.ReceiveMessageRequest, context: RpcContext) -> int:
+        settings = self._broker.settings
+        left_ms = self._left_ms(context)
+        if asked.HasField("long_polling_timeout"):
+            poll_ms = max(0, duration_ms_of(asked.long_polling_timeout))
+        else:
+            poll_ms = _POLL_WITHOUT_DEADLINE_MS if left_ms is None else left_ms
+        return max(0, min(poll_ms, settings.poll_max_ms, poll_ms if left_ms is None else left_ms))
+
+    def _left_ms(self, context: RpcContext) -> int | None:
+        if context.deadline_ms is None:
+            return None
+        return context.deadline_ms - self._broker.clock.monotonic_ms() - self._broker.settings.poll_margin_ms
+
+    def _hold_ms(self, context: RpcContext) -> int:
+        left_ms = self._left_ms(context)
+        hold_ms = self._broker.settings.error_hold_ms
+        return hold_ms if left_ms is None else max(0, min(hold_ms, left_ms))
+
+
+def _delivery_time(now_ms: int) -> bytes:
+    seconds, rest = divmod(now_ms, 1000)
+    moment = b"\x08" + varint(seconds) + (b"\x10" + varint(rest * 1_000_000) if rest else b"")
+    return field(3, moment)
+
+
+_NOTHING = field(1, status_frame(MessageNotFound("no new message")))

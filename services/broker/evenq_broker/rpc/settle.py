@@ -1,0 +1,241 @@
+"""AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue (wire contract 3.10 to 3.12).
+
+An ack is answered OK only when its record is safe (D4); acking twice is OK; a handle that is forged, expired or of
+another group is INVALID_RECEIPT_HANDLE, never an internal error, because push consumers would retry that for ever.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from evenq.errors import BadRequest, Error, IllegalInvisibleTime, InvalidReceiptHandle
+from evenq.serving.rpc import RpcContext
+from evenq.wire.convert import duration_ms_of
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq_broker.core.delivery import READY, QueueProgress, Verdict
+from evenq_broker.core.frames import field
+from evenq_broker.core.handles import Handle
+from evenq_broker.core.journal import Acked
+from evenq_broker.core.resources import Named, qualified
+from evenq_broker.loops.popping import Popping
+from evenq_broker.rpc.answers import OK_STATUS, code_of, parsed, several, status_frame, told
+from evenq_broker.rpc.forwarding import forward, owner_of_handle
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["Settling"]
+
+ENTRIES_MAX = 4_096
+_OK = OK_STATUS[2:]
+_OK_ENTRY = field(3, _OK)
+_HTTP = "HTTP"  # Node.js reads retry delays as milliseconds (wire contract 4.4)
+_NODE_FLOOR_MS = 10_000
+
+
+class Settling:
+    """The handlers that end or change a delivery."""
+
+    def __init__(self, broker: Broker, popping: Popping) -> None:
+        self._broker = broker
+        self._popping = popping
+
+    # ------------------------------------------------------------------------------------------------ ack
+
+    async def ack(self, request: bytes, context: RpcContext) -> bytes:
+        """Finish messages; one entry for each handle, in order."""
+        asked = parsed(service_pb2.AckMessageRequest, request)
+        entries = asked.entries
+        if not entries:
+            raise BadRequest("the request acknowledges nothing; give at least one entry")
+        if len(entries) > ENTRIES_MAX:
+            raise BadRequest(
+                f"the request has {len(entries)} entries, the limit is {ENTRIES_MAX}; acknowledge fewer at once"
+            )
+        own = self._broker.handles.is_own
+        if not own(entries[0].receipt_handle):
+            address = owner_of_handle(self._broker, entries[0].receipt_handle, context)
+            if address is not None:
+                return await forward(self._broker, address, request, context)
+        try:
+            group_id, topic_id = self._numbers(asked.group, asked.topic, context)
+        except InvalidReceiptHandle as error:
+            return _ack_answer(entries, [None if context.language == "RUST" else status_frame(error)] * len(entries))
+        statuses: list[bytes | None] = []
+        done: list[Acked] = []
+        for entry in entries:
+            try:
+                op = self._ack_one(entry.receipt_handle, group_id, topic_id)
+            except InvalidReceiptHandle as error:
+                # Rust's push consumer would repeat the ack each 100 ms for ever (wire contract 3.10).
+                statuses.append(None if context.language == "RUST" else status_frame(error))
+            else:
+                statuses.append(None)
+                if op is not None:
+                    done.append(op)
+        try:
+            if done:
+                await self._broker.journal.record(*done)
+                self._broker.stats.group_topic(group_id, topic_id).acks += len(done)
+        except Error as error:
+            if not told(error):
+                raise
+            statuses = [status_frame(error)] * len(entries)
+        return _ack_answer(entries, statuses)
+
+    def _ack_one(self, text: str, group_id: int, topic_id: int) -> Acked | None:
+        broker = self._broker
+        handle = broker.handles.read(text)
+        if handle.group_id != group_id or handle.topic_id != topic_id:
+            raise InvalidReceiptHandle(
+                "the receipt handle belongs to another consumer group or topic; use it with its own"
+            )
+        queue = broker.progress.queue(group_id, topic_id, handle.queue_id)
+        full = queue is not None and broker.progress.room(queue) <= 0
+        verdict = broker.progress.ack(
+            queue, handle.queue_offset, handle.number, expires_ms=handle.expires_ms, now_ms=broker.now_ms()
+        )
+        if verdict is Verdict.INVALID:
+            raise _over()
+        if queue is not None and (full or queue.ready):
+            broker.waiting.ready(group_id, topic_id, handle.queue_id)
+        if verdict is Verdict.ALREADY:
+            return None
+        return Acked(group_id, topic_id, handle.queue_id, handle.queue_offset)
+
+    # ------------------------------------------------------------------------------------------------ change
+
+    async def change_invisible(self, request: bytes, context: RpcContext) -> bytes:
+        """Let a delivery end later, or now (a nack). The answer always holds a handle: SDKs replace theirs by it."""
+        asked = parsed(service_pb2.ChangeInvisibleDurationRequest, request)
+        text = asked.receipt_handle
+        try:
+            address = owner_of_handle(self._broker, text, context) if not self._broker.handles.is_own(text) else None
+            if address is not None:
+                return await forward(self._broker, address, request, context)
+            fresh = await self._change(asked, context)
+        except InvalidReceiptHandle as error:
+            if context.language == "RUST":
+                return OK_STATUS + field(2, text.encode())
+            return field(1, status_frame(error)) + field(2, text.encode())
+        except Error as error:
+            if not told(error):
+                error = type(error)("the change could not be stored; try again")
+            return field(1, status_frame(error, context.language)) + field(2, text.encode())
+        return OK_STATUS + field(2, fresh.encode())
+
+    async def _change(self, asked: service_pb2.ChangeInvisibleDurationRequest, context: RpcContext) -> str:
+        broker = self._broker
+        handle, queue = self._own(asked.receipt_handle, asked.group, asked.topic, context)
+        invisible_ms = duration_ms_of(asked.invisible_duration)
+        if not 0 <= invisible_ms <= broker.settings.invisible_max_ms:
+            raise IllegalInvisibleTime(
+                f"the invisible duration is {invisible_ms} ms, the range is 0 to {broker.settings.invisible_max_ms} ms"
+            )
+        entry = queue.pending.get(handle.queue_offset)
+        if entry is not None and entry.client_id and context.language == _HTTP and not asked.suspend:
+            invisible_ms = max(invisible_ms, _NODE_FLOOR_MS)
+        now_ms = broker.now_ms()
+        deadline_ms = now_ms + invisible_ms
+        verdict = broker.progress.change_invisible(
+            queue, handle.queue_offset, handle.number, now_ms=now_ms, deadline_ms=deadline_ms, uncounted=asked.suspend
+        )
+        if verdict is not Verdict.DONE or entry is None:
+            raise _over()
+        recorded = broker.journal.record(queue.op(handle.queue_offset, entry))
+        if entry.deadline_ms == READY:
+            broker.waiting.ready(queue.group_id, queue.topic_id, queue.queue_id)
+        else:
+            broker.waiting.sooner(deadline_ms)
+        await recorded
+        return broker.handles.make(
+            queue.group_id, queue.topic_id, queue.queue_id, handle.queue_offset, handle.number, deadline_ms
+        )
+
+    # ------------------------------------------------------------------------------------------------ dead letters
+
+    async def forward_to_dead_letters(self, request: bytes, context: RpcContext) -> bytes:
+        """Move a message to the dead-letter topic and settle it. A handle that is gone is OK: clients would repeat
+        for ever.
+        """
+        asked = parsed(service_pb2.ForwardMessageToDeadLetterQueueRequest, request)
+        if asked.receipt_handle and not self._broker.handles.is_own(asked.receipt_handle):
+            address = owner_of_handle(self._broker, asked.receipt_handle, context)
+            if address is not None:
+                return await forward(self._broker, address, request, context)
+        try:
+            if asked.receipt_handle:
+                handle, queue = self._own(asked.receipt_handle, asked.group, asked.topic, context)
+                place = (queue, handle.queue_offset)
+                entry = queue.pending.get(handle.queue_offset)
+                if entry is None or entry.number != handle.number:
+                    return OK_STATUS
+            else:
+                found = await self._by_message_id(asked, context)
+                if found is None:
+                    return OK_STATUS
+                place = found
+        except InvalidReceiptHandle:
+            return OK_STATUS
+        queue, offset = place
+        group = self._broker.groups.by_id(queue.group_id)
+        topic = self._broker.topics.by_id(queue.topic_id)
+        if group is not None and topic is not None:
+            await self._popping.bury(group, topic, queue, offset, quiet=False)
+        return OK_STATUS
+
+    async def _by_message_id(
+        self, asked: service_pb2.ForwardMessageToDeadLetterQueueRequest, context: RpcContext
+    ) -> tuple[QueueProgress, int] | None:
+        # C++ leaves the handle empty (wire contract 3.12).
+        group_id, topic_id = self._numbers(asked.group, asked.topic, context)
+        for queue, offset in self._broker.progress.held(group_id, topic_id):
+            for message in await self._broker.store.read_at(topic_id, queue.queue_id, [offset]):
+                system = definition_pb2.SystemProperties.FromString(message.system)
+                if system.message_id == asked.message_id:
+                    return queue, offset
+        return None
+
+    # ------------------------------------------------------------------------------------------------ inside
+
+    def _own(self, text: str, group: Named, topic: Named, context: RpcContext) -> tuple[Handle, QueueProgress]:
+        handle = self._broker.handles.read(text)
+        if (handle.group_id, handle.topic_id) != self._numbers(group, topic, context):
+            raise InvalidReceiptHandle(
+                "the receipt handle belongs to another consumer group or topic; use it with its own"
+            )
+        queue = self._broker.progress.queue(handle.group_id, handle.topic_id, handle.queue_id)
+        if queue is None:
+            raise _over()
+        return handle, queue
+
+    def _numbers(self, group: Named, topic: Named, context: RpcContext) -> tuple[int, int]:
+        # A namespace of the header counts only where the bare name is unknown: one look-up on the hot path.
+        groups, topics = self._broker.groups, self._broker.topics
+        found_group = groups.get(qualified(group)) or groups.get(qualified(group, context.namespace))
+        found_topic = topics.get(qualified(topic)) or topics.get(qualified(topic, context.namespace))
+        if found_group is None or found_topic is None:
+            # TOPIC_NOT_FOUND would be retried for ever by push consumers (wire contract 3.10).
+            raise InvalidReceiptHandle("the receipt handle's consumer group or topic does not exist any more")
+        return found_group.group_id, found_topic.topic_id
+
+
+def _over() -> InvalidReceiptHandle:
+    return InvalidReceiptHandle(
+        "the delivery of this receipt handle is over: its invisible time has passed or the message was delivered again"
+    )
+
+
+def _ack_answer(entries: object, statuses: list[bytes | None]) -> bytes:
+    parts = []
+    for entry, status in zip(entries, statuses, strict=True):  # type: ignore[call-overload]  # repeated AckMessageEntry
+        verdict = _OK_ENTRY if status is None else field(3, status)
+        parts.append(field(2, field(1, entry.message_id.encode()) + field(2, entry.receipt_handle.encode()) + verdict))
+    bad = [status for status in statuses if status is not None]
+    if not bad:
+        top = OK_STATUS
+    elif len(bad) == len(statuses) and len({code_of(status) for status in bad}) == 1:
+        top = field(1, bad[0])
+    else:
+        top = field(1, several())
+    return top + b"".join(parts)

@@ -1,0 +1,120 @@
+"""Telemetry (wire contract 4): answers every Settings with OK and Settings of the same shape, from the group's own
+configuration.
+
+Nothing else depends on the stream: clients whose stream broke long ago are served all the same. A stream is read only
+as fast as its client reads the answers, so a client that stops reading holds one answer and disturbs nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING
+
+from evenq.errors import Error
+from evenq.model import FilterExpression, FilterType, Subscription
+from evenq.serving.rpc import Kind, Rpc, RpcContext
+from evenq.wire.convert import duration_ms_of, set_duration_ms
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq_broker.core.resources import qualified
+from evenq_broker.rpc.access import MESSAGING, rpc
+from evenq_broker.rpc.answers import parsed
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["RETRY_DELAYS_MS", "rpcs", "settings_reply"]
+
+_MINUTE = 60_000
+_MINUTES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)
+RETRY_DELAYS_MS = (1_000, 5_000, 10_000, 30_000, *(minutes * _MINUTE for minutes in _MINUTES))
+"""Time before the second, third ... delivery; the last one repeats (the reference's customized policy)."""
+PRODUCER_ATTEMPTS = 3
+_HTTP = "HTTP"  # what Node.js calls itself
+_LITE_QUOTA = 2_000
+_LITE_TOPIC_MAX = 64
+_SQL = 2
+
+
+def rpcs(broker: Broker) -> list[Rpc]:
+    """The one call of this module."""
+
+    async def telemetry(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
+        async for request in requests:
+            command = parsed(service_pb2.TelemetryCommand, request)
+            if command.HasField("settings"):
+                _remember(broker, command.settings, context)
+                yield settings_reply(broker, command.settings, context)
+
+    return [rpc(MESSAGING + "Telemetry", telemetry, service_pb2.TelemetryCommand, Kind.BIDI)]
+
+
+def settings_reply(broker: Broker, told: definition_pb2.Settings, context: RpcContext) -> bytes:
+    """What the client said, with the server's part filled in (4.3)."""
+    answer = service_pb2.TelemetryCommand()
+    answer.status.code = definition_pb2.OK
+    settings = answer.settings
+    settings.CopyFrom(told)
+    settings.metric.on = False
+    if settings.HasField("subscription"):
+        _fill_subscription(broker, settings, context)
+    else:
+        settings.publishing.max_body_size = broker.settings.body_bytes_max
+        settings.publishing.validate_message_type = True
+        _fill_exponential(settings, PRODUCER_ATTEMPTS, 10, 1_000)
+    return answer.SerializeToString()
+
+
+def _fill_subscription(broker: Broker, settings: definition_pb2.Settings, context: RpcContext) -> None:
+    subscription = settings.subscription
+    group = broker.groups.get(qualified(subscription.group, context.namespace))
+    attempts = group.max_attempts if group is not None else broker.settings.default_group_max_attempts
+    subscription.fifo = group is not None and group.ordered
+    subscription.receive_batch_size = broker.settings.receive_batch_max
+    simple = settings.client_type in {definition_pb2.SIMPLE_CONSUMER, definition_pb2.LITE_SIMPLE_CONSUMER}
+    if not simple or duration_ms_of(subscription.long_polling_timeout) <= 0:
+        set_duration_ms(subscription.long_polling_timeout, broker.settings.poll_default_ms)
+    if settings.client_type in {definition_pb2.LITE_PUSH_CONSUMER, definition_pb2.LITE_SIMPLE_CONSUMER}:
+        subscription.lite_subscription_quota = _LITE_QUOTA
+        subscription.max_lite_topic_size = _LITE_TOPIC_MAX
+    if context.language == _HTTP:
+        # Node.js knows only the exponential policy and takes its seconds for milliseconds (4.4).
+        _fill_exponential(settings, attempts, 10_000 * 1_000, RETRY_DELAYS_MS[-1] * 1_000)
+        return
+    policy = settings.backoff_policy
+    policy.Clear()
+    policy.max_attempts = attempts
+    for delay_ms in RETRY_DELAYS_MS:
+        set_duration_ms(policy.customized_backoff.next.add(), delay_ms)
+
+
+def _fill_exponential(settings: definition_pb2.Settings, attempts: int, first_ms: int, max_ms: int) -> None:
+    policy = settings.backoff_policy
+    policy.Clear()
+    policy.max_attempts = attempts
+    set_duration_ms(policy.exponential_backoff.initial, first_ms)
+    set_duration_ms(policy.exponential_backoff.max, max_ms)
+    policy.exponential_backoff.multiplier = 2.0
+
+
+def _remember(broker: Broker, settings: definition_pb2.Settings, context: RpcContext) -> None:
+    if not context.client_id:
+        return
+    group = ""
+    subscriptions: list[Subscription] = []
+    if settings.HasField("subscription"):
+        group = qualified(settings.subscription.group, context.namespace)
+        subscriptions = list(_subscriptions(settings.subscription.subscriptions, context))
+    try:
+        client = broker.clients.seen(context.client_id, broker.now_ms(), client_type=settings.client_type, group=group)
+        client.subscriptions = {entry.topic: entry.filter.expression for entry in subscriptions}
+        if group:
+            broker.sessions.seen_v2(context, group, settings.client_type, subscriptions)
+    except Error:
+        return  # a full table is no reason to leave the client without settings
+
+
+def _subscriptions(entries: Iterable[definition_pb2.SubscriptionEntry], context: RpcContext) -> Iterable[Subscription]:
+    for entry in entries:
+        kind = FilterType.SQL if entry.expression.type == _SQL else FilterType.TAG
+        expression = FilterExpression(entry.expression.expression or "*", kind)
+        yield Subscription(qualified(entry.topic, context.namespace), expression)
