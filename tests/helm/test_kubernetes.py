@@ -20,7 +20,6 @@ from evenq.runtime.clock import SystemClock
 from evenq.testing.checker import check
 from evenq.testing.history import Action, Op, Recorder, merge_histories, read_history
 
-
 FLIGHTS = int(os.environ.get("EVENQ_TEST_FLIGHTS", "20000"))
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "evenq"
