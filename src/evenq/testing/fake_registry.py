@@ -1,7 +1,7 @@
 """A nameserver that tests of other programs can steer: `evenq.v1.Registry` for `LoopNet`, without time.
 
-Brokers that register stay until they unregister or `drop` is called; `forget` makes it a restarted nameserver that knows
-nobody. Watchers get one snapshot and then every change, in order.
+Brokers that register stay until they unregister or `drop` is called; `forget` makes it a restarted nameserver that
+knows nobody. Watchers get one snapshot and then every change, in order.
 """
 
 from __future__ import annotations

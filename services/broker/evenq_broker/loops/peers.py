@@ -106,9 +106,9 @@ class ClusterLink:
 
     def routes_changed(self) -> None:
         """The route table may have changed: tell the sessions that read a topic with another route."""
+        self._route_changes.notify()
         topics = self._broker.routes.take_changed_topics()
         if topics:
-            self._route_changes.notify()
             self.sessions.routes_changed(topics)
 
     # ------------------------------------------------------------------------------------------------ topics and groups

@@ -48,10 +48,10 @@ class RouteWatch:
         request = registry_pb2.WatchRoutesRequest(watcher=self._broker.settings.broker_name).SerializeToString()
         stream = self._broker.net.stream(self._address, "/evenq.v1.Registry/WatchRoutes", request, timeout_ms=None)
         async for answer in stream:
-            self._take(registry_pb2.RouteEvent.FromString(answer))
             if not self.connected:
                 log.info("watching routes", extra={"nameserver": self._address})
             self.connected = True
+            self._take(registry_pb2.RouteEvent.FromString(answer))
             backoff.reset()
         raise ConnectionFailed(f"nameserver {self._address} ended the watch of routes; asking again")
 

@@ -402,10 +402,14 @@ def _scan_refused(error: IllegalOffset, context: RpcContext) -> bytes:
 
 def _dead_letter(stored: StoredMessage, origin: TopicConfig, letters: TopicConfig) -> Append:
     message = definition_pb2.Message.FromString(stored.head)
+    message.topic.Clear()
     message.topic.name = letters.name
     system = definition_pb2.SystemProperties.FromString(stored.system)
-    system.dead_letter_queue.topic = origin.name
-    system.dead_letter_queue.message_id = system.message_id
+    system.ClearField("message_group")
+    system.message_type = definition_pb2.NORMAL
+    if not system.HasField("dead_letter_queue"):
+        system.dead_letter_queue.topic = origin.name
+        system.dead_letter_queue.message_id = system.message_id
     return Append(
         letters.topic_id,
         0,
