@@ -40,7 +40,7 @@ class Settings(ServerSettings, frozen=True, extra="forbid"):
     def _check(self) -> Self:
         if self.expiry_ms < 2 * self.heartbeat_interval_ms:
             raise ValueError(
-                f"expiry_ms {self.expiry_ms} is less than twice heartbeat_interval_ms {self.heartbeat_interval_ms}: one "
-                "lost heartbeat would drop a living broker"
+                f"expiry_ms {self.expiry_ms} is less than twice heartbeat_interval_ms {self.heartbeat_interval_ms}: "
+                "one lost heartbeat would drop a living broker"
             )
         return self

@@ -1,0 +1,174 @@
+"""What `GrpcNet` does when the other side is away, silent or strange; the good path is in the door's tests."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, closing
+
+import pytest
+
+from evenq import errors
+from evenq.runtime.clock import SystemClock
+from evenq.serving.door import Door, open_door
+from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.wire.net import GrpcNet
+
+ECHO = "/evenq.v1.Data/Echo"
+SILENT = "/evenq.v1.Data/Silent"
+CHAT = "/evenq.v1.Data/Chat"
+
+
+async def echo(request: bytes, _context: RpcContext) -> bytes:
+    return request
+
+
+async def silent(request: bytes, _context: RpcContext) -> bytes:
+    await asyncio.Event().wait()
+    return request
+
+
+async def chat(requests: AsyncIterator[bytes], _context: RpcContext) -> AsyncIterator[bytes]:
+    async for request in requests:
+        yield request
+
+
+async def server(port: int = 0) -> Door:
+    access = Access(resource=Resource.NONE, action=Action.DESCRIBE)
+    rpcs = [
+        Rpc(method=ECHO, kind=Kind.UNARY, handler=echo, response=bytes, access=access),
+        Rpc(method=SILENT, kind=Kind.UNARY, handler=silent, response=bytes, access=access),
+        Rpc(method=CHAT, kind=Kind.BIDI, handler=chat, response=bytes, access=access),
+    ]
+    return await open_door(rpcs, host="127.0.0.1", port=port, clock=SystemClock())
+
+
+def run(test: Callable[[GrpcNet], Awaitable[None]], *, channels_max: int = 256) -> None:
+    async def main() -> None:
+        net = GrpcNet(channels_max=channels_max)
+        try:
+            async with asyncio.timeout(20):
+                await test(net)
+        finally:
+            await net.close()
+
+    asyncio.run(main())
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_nobody_there_is_connection_failed_with_the_address() -> None:
+    async def test(net: GrpcNet) -> None:
+        address = f"127.0.0.1:{free_port()}"
+        with pytest.raises(errors.ConnectionFailed, match=address):
+            await net.unary(address, ECHO, b"", timeout_ms=5_000)
+        with pytest.raises(errors.ConnectionFailed, match=address):
+            async with aclosing(net.stream(address, CHAT, b"", timeout_ms=5_000)) as frames:
+                await anext(frames)
+
+    run(test)
+
+
+def test_silence_is_request_timeout_with_the_time() -> None:
+    async def test(net: GrpcNet) -> None:
+        door = await server()
+        with pytest.raises(errors.RequestTimeout, match="100 ms"):
+            await net.unary(f"127.0.0.1:{door.port}", SILENT, b"", timeout_ms=100)
+        await door.stop()
+
+    run(test)
+
+
+def test_a_server_that_comes_back_is_found_soon() -> None:
+    async def test(net: GrpcNet) -> None:
+        door = await server()
+        port, clock = door.port, SystemClock()
+        assert await net.unary(f"127.0.0.1:{port}", ECHO, b"1", timeout_ms=5_000) == b"1"
+        await door.stop()
+        with pytest.raises(errors.ConnectionFailed):
+            await net.unary(f"127.0.0.1:{port}", ECHO, b"2", timeout_ms=5_000)
+        door = await server(port)
+        started = clock.monotonic_ms()
+        while True:
+            try:
+                assert await net.unary(f"127.0.0.1:{port}", ECHO, b"3", timeout_ms=5_000) == b"3"
+                break
+            except errors.ConnectionFailed:
+                await clock.sleep_ms(20)
+        assert clock.monotonic_ms() - started < 5_000
+        await door.stop()
+
+    run(test)
+
+
+@pytest.mark.parametrize("address", ["", "localhost", "no-port"])
+def test_an_address_without_port_is_refused(address: str) -> None:
+    async def test(net: GrpcNet) -> None:
+        with pytest.raises(errors.IllegalAccessPoint, match="host:port"):
+            await net.unary(address, ECHO, b"", timeout_ms=1_000)
+
+    run(test)
+
+
+def test_channels_are_bounded_and_the_oldest_idle_one_makes_room() -> None:
+    async def test(net: GrpcNet) -> None:
+        doors = [await server() for _ in range(3)]
+        for door in [*doors, doors[0]]:
+            assert await net.unary(f"127.0.0.1:{door.port}", ECHO, b"x", timeout_ms=5_000) == b"x"
+        busy = [
+            asyncio.ensure_future(net.unary(f"127.0.0.1:{door.port}", SILENT, b"", timeout_ms=10_000))
+            for door in doors[:2]
+        ]
+        clock = SystemClock()
+        while any(door.running == 0 for door in doors[:2]):
+            await clock.sleep_ms(5)
+        with pytest.raises(errors.TooManyRequests, match="2 addresses"):
+            await net.unary(f"127.0.0.1:{doors[2].port}", ECHO, b"x", timeout_ms=5_000)
+        for call in busy:
+            call.cancel()
+        for door in doors:
+            await door.stop()
+
+    run(test, channels_max=2)
+
+
+def test_a_request_iterator_that_fails_does_not_look_like_our_own_cancellation() -> None:
+    async def test(net: GrpcNet) -> None:
+        async def requests() -> AsyncIterator[bytes]:
+            yield b"one"
+            raise KeyError("mistake")
+
+        door = await server()
+        with pytest.raises(errors.ConnectionFailed, match="cancelled on this side"):
+            async for _ in net.stream(f"127.0.0.1:{door.port}", CHAT, requests(), timeout_ms=5_000):
+                pass
+        await door.stop()
+
+    run(test)
+
+
+def test_many_requests_and_many_answers_in_order() -> None:
+    async def test(net: GrpcNet) -> None:
+        async def requests() -> AsyncIterator[bytes]:
+            for number in range(100):
+                yield b"%d" % number
+
+        door = await server()
+        frames = [frame async for frame in net.stream(f"127.0.0.1:{door.port}", CHAT, requests(), timeout_ms=5_000)]
+        assert frames == [b"%d" % number for number in range(100)]
+        await door.stop()
+
+    run(test)
+
+
+def test_after_close_calls_fail_at_once() -> None:
+    async def test(net: GrpcNet) -> None:
+        await net.close()
+        with pytest.raises(errors.ConnectionFailed, match="shutting down"):
+            await net.unary("127.0.0.1:1", ECHO, b"", timeout_ms=1_000)
+
+    run(test)
