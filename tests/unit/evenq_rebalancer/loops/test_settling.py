@@ -1,0 +1,71 @@
+"""Changes within a few ms become one round; time alone can bring one."""
+
+from __future__ import annotations
+
+import asyncio
+
+from evenq_rebalancer.core.board import Board, Limits
+from evenq_rebalancer.core.groups import GroupFact, MemberFact, Report, TopicFact
+from evenq_rebalancer.loops.settling import Settling
+from evenq_rebalancer.stats import Stats
+
+from evenq.runtime.clock import FakeClock
+from evenq.runtime.tasks import spawn
+
+
+def report(*ids: str) -> Report:
+    members = tuple(MemberFact(client_id=own, topics=("T",)) for own in ids)
+    return Report(
+        broker_name="b",
+        groups=(GroupFact(group="g", strategy="AVG", members=members),),
+        topics=(TopicFact(topic="T", read_queues=4),),
+    )
+
+
+def test_changes_within_the_debounce_are_one_decision_and_the_grace_ends_by_itself() -> None:
+    async def story() -> None:
+        clock, stats, told = FakeClock(), Stats(), []
+        board = Board(epoch=1, limits=Limits(warm_up_ms=0, grace_ms=1_000))
+        settling = Settling(board, clock=clock, stats=stats, debounce_ms=5, publish=told.extend)
+        tasks = [spawn(settling.run(), name="run"), spawn(settling.watch(), name="watch")]
+        board.facts.opened("b", 1)
+        for ids in ("a", "ab", "abc"):
+            board.reported(1, report(*ids), now_ms=clock.monotonic_ms())
+            settling.poke()
+            await clock.advance(1)
+        await clock.advance(5)
+        assert [decision.generation.counter for decision in told] == [1]
+        assert list(told[0].shares) == ["a", "b", "c"]
+        assert sum(stats.duration_buckets) == 1
+        assert stats.duration_total_ms == 5
+        board.facts.closed("b", 1, clock.monotonic_ms())
+        await clock.advance(900)
+        assert list(board.decisions())
+        await clock.advance(300)
+        assert not list(board.decisions())
+        assert len(told) == 1
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(story())
+
+
+def test_the_end_of_the_warm_up_settles_what_waited() -> None:
+    async def story() -> None:
+        clock, told = FakeClock(), []
+        board = Board(epoch=1, limits=Limits(warm_up_ms=500))
+        settling = Settling(board, clock=clock, stats=Stats(), debounce_ms=5, publish=told.extend)
+        tasks = [spawn(settling.run(), name="run"), spawn(settling.watch(), name="watch")]
+        board.facts.opened("b", 1)
+        board.reported(1, report("a"), now_ms=clock.monotonic_ms())
+        settling.poke()
+        await clock.advance(400)
+        assert told == []
+        await clock.advance(300)
+        assert len(told) == 1
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(story())

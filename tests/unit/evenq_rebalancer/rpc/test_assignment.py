@@ -1,0 +1,166 @@
+"""The handlers, without a network."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from evenq_rebalancer.core.board import Board, Limits
+from evenq_rebalancer.core.groups import GroupFact, MemberFact, Report, TopicFact
+from evenq_rebalancer.rpc.assignment import Assignment
+from evenq_rebalancer.rpc.streams import Streams
+
+from evenq.errors import BadRequest, GroupNotFound, IllegalGroup, PreconditionFailed
+from evenq.runtime.clock import FakeClock
+from evenq.serving.rpc import RpcContext
+from evenq.wire.stubs.evenq.v1 import assignment_pb2 as pb
+
+CONTEXT = RpcContext("m", (), "1.2.3.4:5", None)
+
+
+class Desk:
+    """Handlers over a board that broker `b` has told of group `g`, topic `T`."""
+
+    def __init__(self, *ids: str, queues: int = 4) -> None:
+        self.pokes = 0
+        self.board = Board(epoch=5, limits=Limits(warm_up_ms=0))
+        self.streams = Streams()
+        self.assignment = Assignment(self.board, self.streams, clock=FakeClock(), poke=self.poke)
+        self.board.facts.opened("b", 0)
+        members = tuple(MemberFact(client_id=own, topics=("T",)) for own in ids)
+        group = GroupFact(group="g", strategy="AVG", members=members)
+        topic = TopicFact(topic="T", read_queues=queues)
+        self.board.reported(0, Report(broker_name="b", groups=(group,), topics=(topic,)), now_ms=0)
+
+    def poke(self) -> None:
+        self.pokes += 1
+
+    def call(self, name, request, response):
+        answer = asyncio.run(getattr(self.assignment, name)(request.SerializeToString(), CONTEXT))
+        return response.FromString(answer)
+
+
+def test_a_query_is_answered_with_queues_mode_and_generation_and_pokes_for_the_others() -> None:
+    desk = Desk("a", "b")
+    request = pb.AssignmentRequest(group="g", topic="T", client_id="b")
+    answer = desk.call("query", request, pb.AssignmentResponse)
+    assert (answer.status.code, answer.known, answer.strategy) == (20000, True, "AVG")
+    assert [(row.queue.broker_name, row.queue.queue_id, row.mode) for row in answer.queues] == [
+        ("b", 2, 0),
+        ("b", 3, 0),
+    ]
+    assert (answer.generation.epoch, answer.generation.counter) == (5, 1)
+    assert desk.pokes == 1
+
+
+def test_explain_and_simulate_tell_rows() -> None:
+    desk = Desk("a", "b", "c", queues=2)
+    explained = desk.call("explain", pb.ExplainRequest(group="g"), pb.ExplainResponse)
+    assert [(row.queue.queue_id, row.owner) for row in explained.queues] == [(0, "a"), (1, "b")]
+    assert (list(explained.idle_members), explained.strategy) == (["c"], "AVG")
+    asked = pb.SimulateRequest(group="g", topic="T", members=1)
+    simulated = desk.call("simulate", asked, pb.SimulateResponse)
+    assert [(row.owner, row.previous_owner) for row in simulated.queues] == [("a", "a"), ("a", "b")]
+    assert (simulated.moves, simulated.queues_per_member_min, simulated.queues_per_member_max) == (1, 2, 2)
+    with pytest.raises(GroupNotFound):
+        desk.call("explain", pb.ExplainRequest(group="other"), pb.ExplainResponse)
+
+
+def test_request_modes_are_set_and_read() -> None:
+    desk = Desk("a")
+    asked = pb.GetMessageRequestModeRequest(group="g", topic="T")
+    assert desk.call("get_message_request_mode", asked, pb.GetMessageRequestModeResponse).mode == pb.PULL
+    request = pb.SetMessageRequestModeRequest(group="g", topic="T", mode=pb.POP, pop_share_queue_num=3)
+    desk.call("set_message_request_mode", request, pb.SetMessageRequestModeResponse)
+    answer = desk.call("get_message_request_mode", asked, pb.GetMessageRequestModeResponse)
+    assert (answer.mode, answer.pop_share_queue_num) == (pb.POP, 3)
+    with pytest.raises(IllegalGroup):
+        desk.call("set_message_request_mode", pb.SetMessageRequestModeRequest(topic="T"), pb.AssignmentResponse)
+
+
+def reports(*messages: pb.BrokerReport | bytes, forever: bool = False):
+    async def stream():
+        for message in messages:
+            yield message if isinstance(message, bytes) else message.SerializeToString()
+        if forever:
+            await asyncio.Event().wait()
+
+    return stream()
+
+
+def test_a_stream_that_ends_by_itself_ends_the_answers_and_starts_the_grace() -> None:
+    async def story() -> None:
+        desk = Desk("a")
+        answers = desk.assignment.report(reports(pb.BrokerReport(broker_name="b2", full=True)), CONTEXT)
+        assert [answer async for answer in answers] == []
+        assert desk.board.facts.brokers == ["b", "b2"]
+        assert desk.board.facts.next_expiry_ms() == 10_000
+        assert len(desk.streams) == 0
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"\xff\xff",
+        pb.BrokerReport(),
+        pb.BrokerReport(broker_name="b3"),
+        pb.BrokerReport(broker_name="b2", groups=[pb.GroupFacts(group="a b")]),
+    ],
+)
+def test_a_bad_report_ends_the_stream_with_its_error(bad) -> None:
+    async def story() -> None:
+        desk = Desk("a")
+        good = pb.BrokerReport(broker_name="b2", full=True)
+        with pytest.raises(BadRequest):
+            async for _ in desk.assignment.report(reports(good, bad, forever=True), CONTEXT):
+                pass
+        assert len(desk.streams) == 0
+
+    asyncio.run(story())
+
+
+def test_a_newer_stream_of_the_same_broker_wins() -> None:
+    async def story() -> None:
+        desk = Desk("a")
+        wanted, report = asyncio.Event(), pb.BrokerReport(broker_name="b2", full=True)
+
+        async def late():
+            yield report.SerializeToString()
+            await wanted.wait()
+            yield report.SerializeToString()
+
+        async def drain(requests) -> None:
+            async for _ in desk.assignment.report(requests, CONTEXT):
+                pass
+
+        async with asyncio.TaskGroup() as group:
+            old = group.create_task(_raised(drain(late())))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert "b2" in desk.board.facts.brokers
+            new = group.create_task(drain(reports(report, forever=True)))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            wanted.set()
+            assert isinstance(await old, PreconditionFailed)
+            assert desk.board.facts.next_expiry_ms() is None
+            new.cancel()
+
+    asyncio.run(story())
+
+
+async def _raised(coroutine):
+    try:
+        await coroutine
+    except Exception as error:  # noqa: BLE001  the test looks at it
+        return error
+    return None
+
+
+def test_every_call_has_an_access_row_and_a_method_of_the_contract() -> None:
+    desk = Desk("a")
+    methods = {rpc.method for rpc in desk.assignment.rpcs()}
+    service = pb.DESCRIPTOR.services_by_name["Assignment"]
+    assert methods == {f"/{service.full_name}/{method.name}" for method in service.methods}

@@ -1,0 +1,62 @@
+"""What waits for a broker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from evenq_rebalancer.core.decisions import Generation, Inputs, decide, named
+from evenq_rebalancer.rpc.streams import Outbox, Streams
+
+from evenq.errors import TooManyRequests
+
+
+def decision(group: str, counter: int):
+    inputs = Inputs(strategy="AVG", mode=None, queues=(), members=())
+    return decide(
+        group=group,
+        topic="T",
+        inputs=inputs,
+        before=None,
+        generation=Generation(1, counter),
+        now_ms=0,
+        by=lambda name: named(name, ()),
+    )
+
+
+def test_only_the_newest_decision_of_a_pair_waits() -> None:
+    async def story() -> None:
+        outbox = Outbox()
+        for group, counter in (("g1", 1), ("g2", 2), ("g1", 3)):
+            outbox.put(decision(group, counter))
+        assert [(d.group, d.generation.counter) for d in await outbox.take()] == [("g1", 3), ("g2", 2)]
+        outbox.wake()
+        assert await outbox.take() == []
+
+    asyncio.run(story())
+
+
+def test_a_stream_with_too_much_waiting_is_ended() -> None:
+    async def story() -> None:
+        outbox = Outbox(waiting_max=2)
+        for counter in range(3):
+            outbox.put(decision(f"g{counter}", counter))
+        with pytest.raises(TooManyRequests, match="open the stream again"):
+            await outbox.take()
+
+    asyncio.run(story())
+
+
+def test_all_open_streams_are_told_and_closed_ones_are_not() -> None:
+    async def story() -> None:
+        streams = Streams()
+        (first, one), (second, two) = streams.open(), streams.open()
+        assert second > first
+        streams.close(first)
+        streams.publish([decision("g", 1)])
+        assert len(await two.take()) == 1
+        assert len(streams) == 1
+        one.wake()
+        assert await one.take() == []
+
+    asyncio.run(story())

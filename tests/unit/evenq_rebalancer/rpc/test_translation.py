@@ -1,0 +1,90 @@
+"""What comes from outside is checked at the door."""
+
+from __future__ import annotations
+
+import pytest
+from evenq_rebalancer.core.groups import GroupFact, MemberFact, TopicFact
+from evenq_rebalancer.core.modes import RequestMode
+from evenq_rebalancer.rpc import translation as to
+
+from evenq.errors import BadRequest, ClientIdRequired, IllegalGroup, IllegalTopic
+from evenq.model import MessageModel
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import assignment_pb2, groups_pb2, registry_pb2
+
+GARBAGE = ["", "a b", "a/b", "../etc", "\x00", "é", "x" * 128, "a\n"]
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_garbage_names_are_refused_with_the_code_of_their_kind(name) -> None:
+    with pytest.raises(IllegalGroup):
+        to.checked_pair(name, "T")
+    with pytest.raises(IllegalTopic):
+        to.checked_pair("g", name)
+
+
+def test_a_question_needs_a_client_id_of_bounded_length() -> None:
+    with pytest.raises(ClientIdRequired):
+        to.question_of(assignment_pb2.AssignmentRequest(group="g", topic="T", client_id="  "))
+    with pytest.raises(BadRequest, match="256 characters"):
+        to.question_of(assignment_pb2.AssignmentRequest(group="g", topic="T", client_id="x" * 256))
+    with pytest.raises(BadRequest, match="strategy name"):
+        to.question_of(assignment_pb2.AssignmentRequest(group="g", topic="T", client_id="x", strategy="x" * 128))
+
+
+def test_a_report_becomes_facts() -> None:
+    message = assignment_pb2.BrokerReport(broker_name="room@b", full=True, groups_gone=["old"], topics_gone=["gone"])
+    member = groups_pb2.Member(client_id="a", model=groups_pb2.BROADCASTING)
+    for topic in ("U", "T", "U"):
+        member.subscriptions.add(topic=topic)
+    message.groups.add(group="g", ordered=True, strategy="AVG", members=[member])
+    for topic, permission in (("T", definition_pb2.READ), ("W", definition_pb2.WRITE), ("U", 0)):
+        message.topics.add(name=topic, read_queues=3, permission=permission)
+    report = to.report_of(message)
+    assert (report.broker_name, report.full) == ("room@b", True)
+    assert report.groups == (
+        GroupFact(
+            group="g",
+            ordered=True,
+            strategy="AVG",
+            members=(MemberFact(client_id="a", model=MessageModel.BROADCASTING, topics=("T", "U")),),
+        ),
+    )
+    assert report.topics == (
+        TopicFact(topic="T", read_queues=3),
+        TopicFact(topic="W", read_queues=0),
+        TopicFact(topic="U", read_queues=3),
+    )
+    assert (report.groups_gone, report.topics_gone) == (("old",), ("gone",))
+
+
+@pytest.mark.parametrize(
+    ("report", "error"),
+    [
+        ({"broker_name": ""}, BadRequest),
+        ({"broker_name": "b", "groups": [assignment_pb2.GroupFacts(group="a b")]}, IllegalGroup),
+        ({"broker_name": "b", "topics": [registry_pb2.TopicEntry(name="a b")]}, IllegalTopic),
+        ({"broker_name": "b", "topics": [registry_pb2.TopicEntry(name="T", read_queues=-1)]}, BadRequest),
+        ({"broker_name": "b", "topics": [registry_pb2.TopicEntry(name="T", read_queues=4_097)]}, BadRequest),
+        (
+            {"broker_name": "b", "groups": [assignment_pb2.GroupFacts(group="g", members=[groups_pb2.Member()])]},
+            BadRequest,
+        ),
+    ],
+)
+def test_a_report_with_anything_illegal_is_refused_whole(report, error) -> None:
+    with pytest.raises(error):
+        to.report_of(assignment_pb2.BrokerReport(**report))
+
+
+def test_bytes_that_are_no_message_are_a_bad_request() -> None:
+    with pytest.raises(BadRequest, match="the 3 bytes of the request are no AssignmentRequest"):
+        to.parse(assignment_pb2.AssignmentRequest, b"\xff\xff\xff")
+
+
+def test_request_modes_are_known_ones() -> None:
+    request = assignment_pb2.SetMessageRequestModeRequest(mode=assignment_pb2.POP, pop_share_queue_num=2)
+    assert to.setting_of(request).mode is RequestMode.POP
+    request.mode = 7
+    with pytest.raises(BadRequest, match="request mode 7"):
+        to.setting_of(request)

@@ -1,0 +1,47 @@
+"""What Prometheus reads."""
+
+from __future__ import annotations
+
+import asyncio
+
+from evenq_rebalancer.core.board import Board, Limits
+from evenq_rebalancer.core.groups import GroupFact, MemberFact, Report, TopicFact
+from evenq_rebalancer.metrics import metrics
+from evenq_rebalancer.rpc.streams import Streams
+from evenq_rebalancer.stats import Stats
+
+from evenq.serving.metrics import exposition
+
+
+def tell(board: Board, *ids: str, gone: tuple[str, ...] = ()) -> None:
+    members = tuple(MemberFact(client_id=own, topics=("T",)) for own in ids)
+    groups = () if gone else (GroupFact(group="g", strategy="AVG", members=members),)
+    topics = (TopicFact(topic="T", read_queues=2),)
+    board.reported(1, Report(broker_name="b", groups=groups, topics=topics, groups_gone=gone), now_ms=0)
+    board.settle(now_ms=0, wall_ms=0)
+
+
+def test_the_metrics_of_a_group_follow_its_decisions_and_go_with_it() -> None:
+    board, stats = Board(epoch=1, limits=Limits(warm_up_ms=0)), Stats()
+    board.facts.opened("b", 1)
+    stats.rebalanced(7)
+
+    async def text() -> str:
+        return exposition(metrics(board, stats, Streams())).decode()
+
+    tell(board, "a")
+    tell(board, "a", "b", "c")
+    page = asyncio.run(text())
+    for line in (
+        'evenq_rebalance_moves_total{group="g",topic="T"} 1.0',
+        'evenq_group_generation{group="g"} 2.0',
+        'evenq_unowned_queues{group="g",topic="T"} 0.0',
+        'evenq_queue_owners{group="g",topic="T"} 2.0',
+        'evenq_idle_members{group="g",topic="T"} 1.0',
+        'evenq_rebalance_duration_seconds_bucket{le="0.01"} 1.0',
+        "evenq_rebalance_duration_seconds_count 1.0",
+        "evenq_rebalance_brokers 1.0",
+    ):
+        assert line in page.splitlines(), page
+    tell(board, gone=("g",))
+    assert 'group="g"' not in asyncio.run(text())
