@@ -20,20 +20,25 @@ __all__ = ["Settings"]
 class Settings(ServerSettings, frozen=True, extra="forbid"):
     """The nameserver: a directory of brokers and their topics."""
 
-    port: int = Field(9876, ge=0, le=65_535, description="gRPC port, 0 = any free one.")
-    cluster: str = Field("evenq", min_length=1, max_length=127, description="Name of the cluster, for metrics.")
-    drain_ms: int = Field(2_000, ge=0, le=600_000, description="Longest time for running calls at shutdown, ms.")
+    port: int = Field(default=9876, ge=0, le=65_535, description="gRPC port, 0 = any free one.")
+    cluster: str = Field(default="evenq", min_length=1, max_length=127, description="Name of the cluster, for metrics.")
+    drain_ms: int = Field(
+        default=2_000, ge=0, le=600_000, description="Longest time for running calls at shutdown, ms."
+    )
     heartbeat_interval_ms: int = Field(
-        3_000, ge=10, le=600_000, description="How often brokers are asked to say that they live, ms (NS-9)."
+        default=3_000, ge=10, le=600_000, description="How often brokers are asked to say that they live, ms (NS-9)."
     )
     expiry_ms: int = Field(
-        10_000, ge=50, le=3_600_000, description="Silence after which a broker is dropped from all routes, ms (NS-9)."
+        default=10_000,
+        ge=50,
+        le=3_600_000,
+        description="Silence after which a broker is dropped from all routes, ms (NS-9).",
     )
-    brokers_max: int = Field(1_000, ge=1, le=100_000, description="Most live brokers.")
-    topics_max: int = Field(20_000, ge=1, le=1_000_000, description="Most topics of one broker.")
-    watchers_max: int = Field(10_000, ge=1, le=100_000, description="Most open watches of routes.")
+    brokers_max: int = Field(default=1_000, ge=1, le=100_000, description="Most live brokers.")
+    topics_max: int = Field(default=20_000, ge=1, le=1_000_000, description="Most topics of one broker.")
+    watchers_max: int = Field(default=10_000, ge=1, le=100_000, description="Most open watches of routes.")
     watcher_behind_max: int = Field(
-        1_000, ge=1, le=100_000, description="Events that may wait for one watcher; over it the watch ends."
+        default=1_000, ge=1, le=100_000, description="Events that may wait for one watcher; over it the watch ends."
     )
 
     @model_validator(mode="after")

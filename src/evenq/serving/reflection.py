@@ -62,7 +62,7 @@ def answer(request: bytes, services: Sequence[str]) -> bytes:
             elif number == FILE_BY_FILENAME:
                 found = _files(POOL.FindFileByName(value.decode()))
             elif number == FILE_CONTAINING_SYMBOL:
-                found = _files(POOL.FindFileContainingSymbol(value.decode()))
+                found = _files(_file_with(value.decode()))
             elif number == LIST_SERVICES:
                 found = write_bytes(6, b"".join(write_bytes(1, write_bytes(1, name.encode())) for name in services))
     except KeyError as error:
@@ -70,6 +70,14 @@ def answer(request: bytes, services: Sequence[str]) -> bytes:
     except (BadRequest, UnicodeDecodeError) as error:
         found = _error(INVALID_ARGUMENT, str(error))
     return write_bytes(1, host) + write_bytes(2, request) + (found or _error(UNIMPLEMENTED, "we have no extensions"))
+
+
+def _file_with(symbol: str) -> Any:
+    try:
+        return POOL.FindFileContainingSymbol(symbol)
+    except KeyError:
+        service, _, _method = symbol.rpartition(".")  # the pool does not know methods by name
+        return POOL.FindFileContainingSymbol(service)
 
 
 def _files(wanted: Any) -> bytes:

@@ -28,12 +28,18 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 class ServerSettings(BaseModel, frozen=True, extra="forbid"):
     """What every server can be told."""
 
-    host: str = Field("127.0.0.1", min_length=1, description="Address to bind.")
-    port: int = Field(0, ge=0, le=65_535, description="gRPC port, 0 = any free one.")
-    advertise: str = Field("", description="`host:port` that others are told; empty = what is bound.")
-    metrics_port: int = Field(5557, ge=-1, le=65_535, description="HTTP port of metrics and health; 0 = any, -1 = off.")
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least severe lines to log.")
-    drain_ms: int = Field(10_000, ge=0, le=600_000, description="Longest time for running calls at shutdown, ms.")
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to bind.")
+    port: int = Field(default=0, ge=0, le=65_535, description="gRPC port, 0 = any free one.")
+    advertise: str = Field(default="", description="`host:port` that others are told; empty = what is bound.")
+    metrics_port: int = Field(
+        default=5557, ge=-1, le=65_535, description="HTTP port of metrics and health; 0 = any, -1 = off."
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO", description="Least severe lines to log."
+    )
+    drain_ms: int = Field(
+        default=10_000, ge=0, le=600_000, description="Longest time for running calls at shutdown, ms."
+    )
 
 
 class HelpWanted(Exception):

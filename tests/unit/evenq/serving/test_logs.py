@@ -1,0 +1,53 @@
+"""Log lines."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from evenq.serving.logs import setup_logs
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _keep_logging() -> Iterator[None]:
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
+
+
+def test_a_line_is_one_json_object_with_the_extra_fields() -> None:
+    stream = io.StringIO()
+    setup_logs("INFO", program="broker", stream=stream)
+    logging.getLogger("x.y").info("topic %s", "made", extra={"topic": "ä", "queues": 8})
+    logging.getLogger("x.y").debug("not this")
+    (line,) = stream.getvalue().splitlines()
+    found = json.loads(line)
+    assert found.pop("time").endswith("+00:00")
+    expected = {"level": "INFO", "program": "broker", "logger": "x.y", "event": "topic made", "topic": "ä", "queues": 8}
+    assert found == expected
+
+
+def test_a_traceback_stays_within_its_line() -> None:
+    stream = io.StringIO()
+    setup_logs("INFO", stream=stream)
+    try:
+        raise KeyError("lost")
+    except KeyError:
+        logging.getLogger().exception("failed")
+    (line,) = stream.getvalue().splitlines()
+    assert "KeyError: 'lost'" in json.loads(line)["traceback"]
+
+
+def test_people_get_text() -> None:
+    stream = Terminal()
+    setup_logs("INFO", stream=stream)
+    logging.getLogger().warning("broker lost", extra={"broker": "a"})
+    assert "WARNING broker lost broker=a" in stream.getvalue()
