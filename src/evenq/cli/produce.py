@@ -1,0 +1,118 @@
+"""`evenq produce TOPIC`: messages from the command line, a file or a pipe."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import nullcontext
+from typing import Any
+
+from evenq.cli.output import Column, Listing, Page, print_page, progress_console
+from evenq.errors import BadRequest, Error
+from evenq.model import Message
+
+__all__ = ["bodies", "run"]
+
+
+def bodies(options: argparse.Namespace) -> Iterator[bytes]:
+    """The bodies to send. Raises BadRequest when there is nothing to read; empty lines are skipped."""
+    if options.file is None and (options.body is not None or options.count is not None):
+        pattern = options.body if options.body is not None else "message {n}"
+        for number in range(1, (options.count or 1) + 1):
+            yield pattern.replace("{n}", str(number)).encode()
+        return
+    if options.file is None and sys.stdin.isatty():
+        raise BadRequest("nothing to send: give --body TEXT, --count N, --file FILE, or a pipe on standard input")
+    from_pipe = options.file is None or str(options.file) == "-"
+    with nullcontext(sys.stdin.buffer) if from_pipe else options.file.open("rb") as lines:
+        for number, line in enumerate(filter(None, (line.rstrip(b"\r\n") for line in lines))):
+            if options.count is not None and number >= options.count:
+                return
+            yield line
+
+
+def run(options: argparse.Namespace) -> int:
+    """Send all, show progress, print where they landed. Returns 1 if some were refused."""
+    from evenq.client.options import ProducerOptions
+    from evenq.client.producer import Producer
+
+    landed: Counter[tuple[str, int]] = Counter()
+    first: dict[str, Any] = {}
+    failures: list[BaseException] = []
+
+    def answered(future: Future[Any]) -> None:
+        error = future.exception()
+        if error is not None:
+            failures.append(error)
+            return
+        result = future.result()
+        first.setdefault("message_id", result.message_id)
+        landed[result.queue.broker_name, result.queue.queue_id] += 1
+
+    total = (options.count or 1) if options.file is None and (options.body or options.count) else None
+    settings = ProducerOptions(timeout_ms=min(options.timeout * 1000, 30_000))
+    with Producer(endpoint=options.endpoint, options=settings) as producer, _progress(total, options) as advance:
+        for body in bodies(options):
+            message = Message(
+                topic=options.topic,
+                body=body,
+                tag=options.tag,
+                keys=tuple(options.key),
+                message_group=options.message_group,
+            )
+            producer.send_async(message).add_done_callback(answered)
+            advance()
+            if failures:
+                break
+        producer.flush()
+    _report(options, landed, first, failures)
+    return 1 if failures else 0
+
+
+def _report(
+    options: argparse.Namespace, landed: Counter[tuple[str, int]], first: dict[str, Any], failures: list[BaseException]
+) -> None:
+    sent = sum(landed.values())
+    columns = (Column("broker", "broker"), Column("queue", "queue", "number"), Column("messages", "messages", "number"))
+    rows = [(broker, queue, count) for (broker, queue), count in sorted(landed.items())]
+    facts: dict[str, Any] = {"topic": options.topic, "sent": sent, "failed": len(failures)}
+    sentence = f"Sent {sent:,} message{'s' * (sent != 1)} to {options.topic}."
+    if sent == 1:
+        facts |= first
+        sentence = f"Sent {first['message_id']} to {options.topic}."
+    if sent or not failures:
+        print_page(
+            Page(facts=facts, listings=[Listing(key="queues", columns=columns, rows=rows)], sentence=sentence),
+            as_json=options.json,
+        )
+    if failures and isinstance(failures[0], Error):
+        raise failures[0]
+    if failures:
+        raise BadRequest(f"{len(failures)} messages were refused: {failures[0]}") from failures[0]
+
+
+class _progress:  # noqa: N801  # used like a function: a `with` block that yields one
+    """A progress bar on standard error when a person looks on and there is something to wait for."""
+
+    def __init__(self, total: int | None, options: argparse.Namespace) -> None:
+        self._total = total
+        self._shown = not options.json and sys.stderr.isatty() and total != 1
+        self._bar: Any = None
+
+    def __enter__(self) -> Any:
+        if not self._shown:
+            return lambda: None
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=progress_console(), transient=True)
+        self._bar.start()
+        task = self._bar.add_task("sending", total=self._total)
+        return lambda: self._bar.advance(task)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()

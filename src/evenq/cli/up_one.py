@@ -1,0 +1,99 @@
+"""`evenq up` in one process: nameserver, rebalancer and brokers on one loop, wired by loopback addresses like
+everywhere else.
+
+They talk over gRPC also here, so the quick start shows what production does. Ends with the first service that fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from evenq_broker.app import BrokerApp
+from evenq_broker.settings import Settings as BrokerSettings
+from evenq_broker.settings import StoreSettings
+from evenq_nameserver.app import Nameserver
+from evenq_nameserver.settings import Settings as NameserverSettings
+from evenq_rebalancer.app import Rebalancer
+from evenq_rebalancer.settings import Settings as RebalancerSettings
+
+from evenq.cli.admin import Admin
+from evenq.cli.up import DEFAULT_QUEUES, HOST, Plan, announce, make_topics, wait_served
+from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import spawn
+from evenq.wire.net import GrpcNet
+
+__all__ = ["serve"]
+
+_DRAIN_MS = 1_000
+_DISK_FREE_MIN_BYTES = 64 << 20
+
+
+async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
+    """Start all, announce, wait for `stop` or for a failure, stop all in the opposite order."""
+    async with AsyncExitStack() as stack:
+        net = GrpcNet()
+        stack.push_async_callback(net.close)
+        brokers = await _start(plan, clock, net, stack)
+        endpoint = f"{HOST}:{brokers[0].port}"
+        admin = Admin(net, endpoint)
+        await wait_served(admin, brokers=len(brokers), clock=clock)
+        await make_topics(admin, plan)
+        announce(plan, endpoint, brokers=len(brokers), where="one process")
+        await _first(stop.wait, *(broker.wait for broker in brokers))
+
+
+async def _start(plan: Plan, clock: Clock, net: GrpcNet, stack: AsyncExitStack) -> list[BrokerApp]:
+    rng = random.SystemRandom()  # the keys of receipt handles come from it
+    nameserver_settings = NameserverSettings(host=HOST, port=0, metrics_port=-1, drain_ms=_DRAIN_MS)
+    nameserver = Nameserver(nameserver_settings, clock=clock, rng=rng)
+    await nameserver.start()
+    stack.push_async_callback(nameserver.close)
+    rebalancer = Rebalancer(RebalancerSettings(host=HOST, port=0, metrics_port=-1, drain_ms=_DRAIN_MS), clock=clock)
+    await rebalancer.start()
+    stack.push_async_callback(rebalancer.close)
+    brokers = []
+    for index, port in enumerate(plan.ports):
+        settings = BrokerSettings(
+            broker_name=plan.broker_name(index),
+            host=HOST,
+            port=port,
+            metrics_port=plan.metrics_port if index == 0 else -1,
+            nameservers=f"{HOST}:{nameserver.port}",
+            rebalancer=f"{HOST}:{rebalancer.port}",
+            default_queues=DEFAULT_QUEUES,
+            drain_ms=_DRAIN_MS,
+            store=_store(plan, plan.broker_name(index)),
+        )
+        broker = BrokerApp(settings, clock=clock, rng=rng, net=net)
+        await broker.start()
+        stack.push_async_callback(broker.close)
+        brokers.append(broker)
+    return brokers
+
+
+def _store(plan: Plan, name: str) -> StoreSettings:
+    path: Path | None = None if plan.data is None else plan.data / name
+    return StoreSettings(
+        path=path, flush="sync" if plan.sync else "async", disk_free_min_bytes=_DISK_FREE_MIN_BYTES
+    )  # a laptop's disk is small
+
+
+async def _first(*waits: Callable[[], Awaitable[object]]) -> None:
+    """Return with the first of `waits`, or raise its error; the others are cancelled."""
+
+    async def one(wait: Callable[[], Awaitable[object]]) -> None:
+        await wait()
+
+    tasks = [spawn(one(wait), name="quick start") for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
