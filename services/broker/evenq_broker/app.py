@@ -91,6 +91,7 @@ class BrokerApp:
     async def close(self) -> None:
         """Drain and end. Idempotent."""
         self._ready = False
+        await self.broker.cluster.leave()
         self.broker.waiting.close()
         for door in self._doors:
             await door.stop(self.settings.drain_ms)

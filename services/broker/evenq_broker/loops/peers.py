@@ -25,7 +25,7 @@ from evenq_broker.loops.rebalancer_link import RebalancerLink
 from evenq_broker.loops.registration import Registration, own_view
 from evenq_broker.loops.routes import RouteWatch
 from evenq_broker.loops.sessions import Sessions
-from evenq_broker.loops.signals import Signal
+from evenq_broker.loops.signals import Signal, done_within
 from evenq_broker.loops.translation import counts_of, entry_of, message_type_number
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ class ClusterLink:
     # ------------------------------------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Start all loops. The broker's addresses are known by now."""
+        """Start all loops; the broker's addresses are known by now. Waits a second at most for the nameservers' first
+        word, so that a broker that says it is ready knows its peers.
+        """
         self._started = True
         self._own = None
         self.facts_changed()
@@ -77,13 +79,19 @@ class ClusterLink:
         if self.rebalancer is not None:
             self._broker.spawn(self.rebalancer.run(), name="rebalancer link")
         self._broker.spawn(self.sessions.sweep(), name="session sweep")
+        first = asyncio.ensure_future(self._first_word())
+        await done_within(first, ROUTE_WAIT_MS, clock=self._broker.clock)
+
+    async def leave(self) -> None:
+        """Tell the nameservers that this broker goes: first of all at a shutdown, while it still answers."""
+        if self._started:
+            await asyncio.gather(*(registration.goodbye() for registration in self._registrations))
 
     async def close(self) -> None:
         """End all sessions, leave the routes. Idempotent."""
         self.sessions.close()
-        if self._started:
-            self._started = False
-            await asyncio.gather(*(registration.goodbye() for registration in self._registrations))
+        await self.leave()
+        self._started = False
 
     # ------------------------------------------------------------------------------------------------ what changes
 
@@ -206,6 +214,11 @@ class ClusterLink:
             return error
 
     # ------------------------------------------------------------------------------------------------ inside
+
+    async def _first_word(self) -> bool:
+        for line in (*self._registrations, *self._watches):
+            await line.tried.wait()
+        return True
 
     async def _place_topic(self, name: str, kind: MessageType, wanted: int) -> list[Placement]:
         own = self._broker.settings.broker_name

@@ -7,6 +7,7 @@ had dropped us). A closing broker says goodbye, so that it leaves the routes wit
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -52,36 +53,48 @@ class Registration:
         self._interval_ms = broker.settings.register_interval_ms
         self._told: tuple[str, int] | None = None
         """Incarnation and data version this nameserver has; None: it must be told everything."""
+        self._talking = asyncio.Lock()
+        self._left = False
         self.answers = False
         """True while the last call went well."""
+        self.tried = asyncio.Event()
+        """Set when the first try has ended, well or not."""
 
     async def run(self) -> None:
-        """Never ends; a nameserver that is away is asked again after a growing pause."""
+        """Ends after `goodbye` only; a nameserver that is away is asked again after a growing pause."""
         backoff = Backoff(self._broker.rng, max_ms=2_000)
-        while True:
+        while not self._left:
             seen = self._changes.count
             try:
-                await self._tell()
+                async with self._talking:
+                    await self._tell()
                 self._heard()
                 backoff.reset()
                 wait_ms = self._interval_ms
             except Error as error:
                 self._lost(error)
                 wait_ms = backoff.next_ms()
+            self.tried.set()
             await self._changes.wait(seen, clock=self._broker.clock, timeout_ms=wait_ms)
 
     async def goodbye(self) -> None:
-        """Leave the routes now. A nameserver that does not answer finds out by itself."""
+        """Leave the routes now, for good. A nameserver that does not answer finds out by itself."""
+        if self._left:
+            return
+        self._left = True
         own = self._broker.cluster.own()
         request = registry_pb2.UnregisterRequest(
             broker_name=own.name, broker_id=own.broker_id, incarnation=own.incarnation
         )
         try:
-            await self._call("Unregister", request.SerializeToString(), UNREGISTER_TIMEOUT_MS)
+            async with self._talking:
+                await self._call("Unregister", request.SerializeToString(), UNREGISTER_TIMEOUT_MS)
         except Error as error:
             log.info("nameserver not told of our end", extra={"nameserver": self._address, "error": str(error)})
 
     async def _tell(self) -> None:
+        if self._left:
+            return
         own = self._broker.cluster.own()
         if self._told != (own.incarnation, own.data_version):
             await self._register(own)

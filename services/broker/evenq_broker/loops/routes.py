@@ -6,6 +6,7 @@ table goes on with what it knows. When a topic's route changes, the sessions tha
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ class RouteWatch:
         self._address = address
         self.connected = False
         """True between the first event of a stream and its end."""
+        self.tried = asyncio.Event()
+        """Set when the first snapshot has come, or the first try has failed."""
 
     async def run(self) -> None:
         """Never ends."""
@@ -41,6 +44,7 @@ class RouteWatch:
                 if self.connected:
                     log.warning("route watch broke", extra={"nameserver": self._address, "error": str(error)})
             self.connected = False
+            self.tried.set()
             self._broker.routes.away(self._address, self._broker.clock.monotonic_ms())
             await self._broker.clock.sleep_ms(backoff.next_ms())
 
@@ -52,6 +56,7 @@ class RouteWatch:
                 log.info("watching routes", extra={"nameserver": self._address})
             self.connected = True
             self._take(registry_pb2.RouteEvent.FromString(answer))
+            self.tried.set()
             backoff.reset()
         raise ConnectionFailed(f"nameserver {self._address} ended the watch of routes; asking again")
 
