@@ -12,7 +12,7 @@ from evenq.testing import LocalCluster
 from evenq.wire.net import GrpcNet
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2, groups_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, common_pb2, data_pb2, groups_pb2
 
 FAST = {"HEARTBEAT_INTERVAL_MS": "200", "EXPIRY_MS": "1000"}
 SESSIONS = {"SESSION_GRACE_MS": "200"}
@@ -40,10 +40,10 @@ class Session:
             yield await self._requests.get()
 
 
-def run(story: Callable[[LocalCluster, GrpcNet], Awaitable[None]], **rest: Any) -> None:
+def run(story: Callable[[LocalCluster, GrpcNet], Awaitable[None]], *, rebalancer: bool = False) -> None:
     async def body() -> None:
         async with LocalCluster(
-            brokers=2, rebalancer=False, nameserver_settings=FAST, broker_settings=SESSIONS, **rest
+            brokers=2, rebalancer=rebalancer, nameserver_settings=FAST, broker_settings=SESSIONS
         ) as cluster:
             net = GrpcNet()
             try:
@@ -71,7 +71,7 @@ async def route(net: GrpcNet, address: str, topic: str) -> list[tuple[str, int]]
 
 async def until(state: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(15):
-        while not await state():
+        while not await state():  # noqa: ASYNC110  other processes have no event to wait for
             await asyncio.sleep(0.05)
 
 
@@ -185,3 +185,55 @@ def test_blocks_are_published_pulled_and_scanned_and_progress_survives_a_kill() 
         assert (told.offsets[0].max_offset, told.offsets[0].committed) == (400, 123)
 
     run(story)
+
+
+def test_members_are_told_of_decisions_and_keep_their_queues_when_the_rebalancer_dies() -> None:
+    """SR-1, XO-3, XO-7: one versioned answer per group at every broker; trouble on the way changes no owner."""
+
+    async def story(cluster: LocalCluster, net: GrpcNet) -> None:
+        first, second = (broker.address for broker in cluster.brokers)
+        create = admin_pb2.CreateTopicRequest(topic="flights", queues=2)
+        await call(net, first, "/evenq.v1.Admin/CreateTopic", create, admin_pb2.CreateTopicResponse)
+        group = admin_pb2.CreateGroupRequest(group="g", strategy="AVG")
+        await call(net, first, "/evenq.v1.Admin/CreateGroup", group, admin_pb2.CreateGroupResponse)
+
+        async def shares(address: str, *client_ids: str) -> list[list[tuple[str, int]]]:
+            told = []
+            for client_id in client_ids:
+                request = assignment_pb2.AssignmentRequest(group="g", topic="flights", client_id=client_id)
+                method = "/evenq.v1.Assignment/Query"
+                answer = await call(net, address, method, request, assignment_pb2.AssignmentResponse)
+                told.append([(at.queue.broker_name, at.queue.queue_id) for at in answer.queues])
+            return told
+
+        everything = [("broker-a", 0), ("broker-a", 1), ("broker-b", 0), ("broker-b", 1)]
+        ones = [Session(net, address, "one") for address in (first, second)]
+        for session in ones:
+            assert (await session.next()).HasField("welcome")
+
+        async def alone() -> bool:
+            return await shares(second, "one") == [everything]
+
+        await until(alone)
+        twos = [Session(net, address, "two") for address in (first, second)]
+        for session in twos:
+            assert (await session.next()).HasField("welcome")
+
+        async def shared() -> bool:
+            return await shares(first, "one", "two") == [everything[:2], everything[2:]]
+
+        await until(shared)
+        told = set()
+        while "assignment_changed" not in told:
+            told.add((await ones[0].next()).WhichOneof("event"))
+        before = await shares(second, "one", "two")
+        assert cluster.rebalancer is not None
+        cluster.rebalancer.kill()
+        for _ in range(3):
+            assert await shares(second, "one", "two") == before
+        cluster.rebalancer.restart()
+        await until(shared)
+        for session in (*ones, *twos):
+            await session.close()
+
+    run(story, rebalancer=True)

@@ -216,8 +216,8 @@ class ClusterLink:
     # ------------------------------------------------------------------------------------------------ inside
 
     async def _first_word(self) -> bool:
-        for line in (*self._registrations, *self._watches):
-            await line.tried.wait()
+        for tried in [line.tried for line in self._registrations] + [line.tried for line in self._watches]:
+            await tried.wait()
         return True
 
     async def _place_topic(self, name: str, kind: MessageType, wanted: int) -> list[Placement]:
