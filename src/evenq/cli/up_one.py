@@ -48,11 +48,11 @@ async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
 
 async def _start(plan: Plan, clock: Clock, net: GrpcNet, stack: AsyncExitStack) -> list[BrokerApp]:
     rng = random.SystemRandom()  # the keys of receipt handles come from it
-    nameserver_settings = NameserverSettings(host=HOST, port=0, metrics_port=-1, drain_ms=_DRAIN_MS)
-    nameserver = Nameserver(nameserver_settings, clock=clock, rng=rng)
+    quiet = {"host": HOST, "port": 0, "metrics_port": -1, "drain_ms": _DRAIN_MS}
+    nameserver = Nameserver(NameserverSettings.model_validate(quiet), clock=clock, rng=rng)
     await nameserver.start()
     stack.push_async_callback(nameserver.close)
-    rebalancer = Rebalancer(RebalancerSettings(host=HOST, port=0, metrics_port=-1, drain_ms=_DRAIN_MS), clock=clock)
+    rebalancer = Rebalancer(RebalancerSettings.model_validate(quiet), clock=clock)
     await rebalancer.start()
     stack.push_async_callback(rebalancer.close)
     brokers = []

@@ -1,0 +1,77 @@
+"""The tree is tidy, and tidy notices when it is not."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SPEC = importlib.util.spec_from_file_location("tidy", ROOT / "tools" / "tidy.py")
+tidy = importlib.util.module_from_spec(SPEC)
+sys.modules["tidy"] = tidy
+SPEC.loader.exec_module(tidy)
+
+
+def texts(source, path="src/evenq/model/thing.py"):
+    return [finding.text for finding in tidy.check_module(path, source)]
+
+
+def test_the_tree_is_tidy():
+    findings = [str(finding) for path, source in tidy.modules() for finding in tidy.check_module(path, source)]
+    assert findings == []
+    assert [str(finding) for finding in tidy.empty_folders()] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ('"""Doc."""\n' + "x = 1\n" * 501, "502 lines, the limit is 500"),
+        ('"""Doc."""\ndef f():\n' + "    x = 1\n" * 70, "f has 71 lines, the limit is 70"),
+        ("x = 1\n", "no module docstring"),
+        ('"""Doc."""\nx = 1  # TODO later\n', "a TODO names its issue"),
+        ('"""Doc."""\nimport threading\n', "imports threading"),
+        ('"""Doc."""\nfrom socket import socket\n', "imports socket"),
+        ('"""Doc."""\nimport time\nnow = time.time()\n', "calls time.time"),
+        ('"""Doc."""\nimport random\nx = random.choice("ab")\n', "calls random.choice"),
+        ('"""Doc."""\nf = open("x")\n', "calls open"),
+        ('"""Doc."""\neval("1")\n', "calls eval"),
+        ('"""Doc."""\nimport os\nos.system("ls")\n', "calls os.system"),
+    ],
+)
+def test_what_is_untidy_is_found(source, text):
+    assert any(text in found for found in texts(source)), texts(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""Doc."""\nimport random\nrng = random.Random(1)\nx = rng.choice("ab")\n',
+        '"""Doc."""\nimport os\np = os.getpid()\n',
+        '"""Doc."""\nx = 1  # TODO(#12) later\n',
+        '"""Doc."""\nx = store.open("a")\n',
+    ],
+)
+def test_what_is_allowed_is_left_alone(source):
+    assert texts(source) == []
+
+
+def test_rooms_that_own_a_door_may_use_it():
+    source = '"""Doc."""\nimport time, socket\nnow = time.monotonic()\n'
+    assert texts(source, "src/evenq/runtime/clock.py") == []
+    assert len(texts(source, "src/evenq/client/clock.py")) == 2
+
+
+def test_a_name_that_says_nothing_is_refused():
+    assert any("'utils.py' says nothing" in text for text in texts('"""Doc."""\n', "src/evenq/model/utils.py"))
+    assert any("'common' says nothing" in text for text in texts('"""Doc."""\n', "src/evenq/common/thing.py"))
+
+
+def test_a_module_without_its_test_is_a_warning(tmp_path):
+    folder = tmp_path / "src" / "evenq" / "model"
+    folder.mkdir(parents=True)
+    (folder / "thing.py").write_text('"""Doc."""\ndef f():\n    pass\n')
+    (folder / "words.py").write_text('"""Doc."""\nWORDS = ()\n')
+    (finding,) = tidy.unmirrored(tmp_path)
+    assert finding.warning
+    assert "tests/unit/evenq/model/test_thing.py" in finding.text

@@ -1,0 +1,198 @@
+"""Looks for what no linter sees: sizes, mirrored tests, banned folder names, TODOs without an issue, module docstrings,
+and forbidden doors (time, chance, files, sockets, threads, processes) outside the rooms that own them.
+
+`python tools/tidy.py` prints findings, one a line, and exits 1 if there are errors; warnings (tests that are not
+mirrored yet) do not count. `tests/unit/tools/test_tidy.py` runs it too.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = (
+    "src/evenq",
+    "services/broker/evenq_broker",
+    "services/nameserver/evenq_nameserver",
+    "services/rebalancer/evenq_rebalancer",
+    "spark/pyspark_evenq",
+)
+GENERATED = ("src/evenq/wire/stubs/",)
+MODULE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+DOCSTRING_LINES_MAX = 16
+BANNED_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "manager", "base"})
+TODO = re.compile(r"#.*\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")
+
+CODE = re.compile(r"^(class|def|async def) ", re.MULTILINE)
+
+# Rooms that own a door to the outside. Everything else gets time, chance, disk and net as arguments.
+ROOMS_WITH_DOORS = (
+    "src/evenq/runtime/",
+    "src/evenq/store/disk.py",
+    "src/evenq/wire/net.py",
+    "src/evenq/serving/",
+    "src/evenq/cli/",
+    "src/evenq/testing/",
+    "spark/",  # Spark's runner and workers are plain processes of somebody else
+)
+DOORS_OF = {  # one door each, with the reason
+    "src/evenq/client/loops/background.py": {"threading"},  # the sync face's own loop thread
+    "src/evenq/client/loops/gates.py": {"threading"},  # lets many threads of the user wait for room
+    "src/evenq/client/wiring.py": {"socket"},  # the host's name for client ids
+    "src/evenq/store/writer.py": {"threading"},  # the one writer thread of the disk
+    "src/evenq/store/files.py": {"threading"},  # open files are shared by the writer and the readers' pool
+}
+FORBIDDEN_MODULES = frozenset({"socket", "threading", "subprocess", "pickle", "multiprocessing", "shelve", "marshal"})
+FORBIDDEN_CALLS = frozenset({"open", "eval", "exec", "compile", "__import__"})
+TIME_FUNCTIONS = frozenset({"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep"})
+RANDOM_CLASSES = frozenset({"Random", "SystemRandom"})
+OS_FUNCTIONS = frozenset({"system", "popen", "fork", "execv", "execve", "spawnv"})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing to put right."""
+
+    path: str
+    line: int
+    text: str
+    warning: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {'warning: ' if self.warning else ''}{self.text}"
+
+
+def modules(root: Path = ROOT) -> Iterator[tuple[str, str]]:
+    """Relative path and source of each module of ours, generated ones left out."""
+    for source in SOURCES:
+        for path in sorted((root / source).rglob("*.py")):
+            relative = path.relative_to(root).as_posix()
+            if not relative.startswith(GENERATED):
+                yield relative, path.read_text(encoding="utf-8")
+
+
+def check_module(relative: str, source: str) -> list[Finding]:
+    """All findings in one module."""
+    tree = ast.parse(source)
+    findings = [
+        *_sizes(relative, source, tree),
+        *_names(relative),
+        *_todos(relative, source),
+        *_docstring(relative, tree),
+    ]
+    if not relative.startswith(ROOMS_WITH_DOORS):
+        findings += _doors(relative, tree)
+    return findings
+
+
+def _sizes(relative: str, source: str, tree: ast.Module) -> Iterator[Finding]:
+    lines = source.count("\n")
+    if lines > MODULE_LINES_MAX:
+        yield Finding(relative, 1, f"{lines} lines, the limit is {MODULE_LINES_MAX}: split the module")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > FUNCTION_LINES_MAX:
+                yield Finding(
+                    relative, node.lineno, f"{node.name} has {length} lines, the limit is {FUNCTION_LINES_MAX}"
+                )
+
+
+def _names(relative: str) -> Iterator[Finding]:
+    for part in Path(relative).parts:
+        if part.removesuffix(".py") in BANNED_NAMES:
+            yield Finding(relative, 1, f"{part!r} says nothing: name it for what is in it")
+
+
+def _todos(relative: str, source: str) -> Iterator[Finding]:
+    for number, line in enumerate(source.splitlines(), start=1):
+        if TODO.search(line):
+            yield Finding(relative, number, "a TODO names its issue: TODO(#12)")
+
+
+def _docstring(relative: str, tree: ast.Module) -> Iterator[Finding]:
+    docstring = ast.get_docstring(tree)
+    if docstring is None:
+        yield Finding(relative, 1, "no module docstring: what it is, who calls it, what is always true")
+    elif docstring.count("\n") + 1 > DOCSTRING_LINES_MAX:
+        yield Finding(
+            relative, 1, f"the module docstring has over {DOCSTRING_LINES_MAX} lines; a page in docs is the place"
+        )
+
+
+def _doors(relative: str, tree: ast.Module) -> Iterator[Finding]:
+    allowed = DOORS_OF.get(relative, set())
+    for node in ast.walk(tree):
+        for name in _imported(node):
+            if name in FORBIDDEN_MODULES and name not in allowed:
+                yield Finding(relative, node.lineno, f"imports {name}: that door belongs to another room")  # type: ignore[attr-defined]  # only statements import
+        if isinstance(node, ast.Call) and (call := _forbidden_call(node.func)) and call not in allowed:
+            yield Finding(relative, node.lineno, f"calls {call}: take it as an argument, or move the call to its room")
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name.split(".")[0] for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return [node.module.split(".")[0]]
+    return []
+
+
+def _forbidden_call(function: ast.expr) -> str:
+    if isinstance(function, ast.Name):
+        return function.id if function.id in FORBIDDEN_CALLS else ""
+    if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Name):
+        return ""
+    module, name = function.value.id, function.attr
+    forbidden = (
+        (module == "time" and name in TIME_FUNCTIONS)
+        or (module == "random" and name not in RANDOM_CLASSES)
+        or (module == "os" and name in OS_FUNCTIONS)
+        or (module == "yaml" and name == "load")
+    )
+    return f"{module}.{name}" if forbidden else ""
+
+
+def unmirrored(root: Path = ROOT) -> Iterator[Finding]:
+    """Modules with code and no test file at the mirrored place."""
+    for relative, source in modules(root):
+        path = Path(relative)
+        if path.name in {"__init__.py", "__main__.py"} or not CODE.search(source):
+            continue
+        inside = (
+            path.relative_to("src")
+            if relative.startswith("src/")
+            else Path(*path.parts[2:] if relative.startswith("services/") else path.parts[1:])
+        )
+        wanted = root / "tests" / "unit" / inside.parent / f"test_{path.stem}.py"
+        if not wanted.exists():
+            yield Finding(relative, 1, f"no {wanted.relative_to(root).as_posix()}", warning=True)
+
+
+def empty_folders(root: Path = ROOT) -> Iterator[Finding]:
+    """Folders of ours whose name says nothing, with or without modules."""
+    for top in ("src", "services", "spark", "tests", "tools", "benchmarks", "helm", "docker", "docs"):
+        for folder in sorted((root / top).rglob("*")):
+            if folder.is_dir() and folder.name in BANNED_NAMES and ".venv" not in folder.parts:
+                yield Finding(folder.relative_to(root).as_posix(), 1, "a folder with this name says nothing: rename it")
+
+
+def main() -> int:
+    """Print all findings; 1 if one of them is an error."""
+    findings = [finding for relative, source in modules() for finding in check_module(relative, source)]
+    findings += [*empty_folders(), *unmirrored()]
+    for finding in findings:
+        print(finding)
+    errors = sum(not finding.warning for finding in findings)
+    print(f"tidy: {errors} errors, {len(findings) - errors} warnings")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
