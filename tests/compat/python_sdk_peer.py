@@ -21,8 +21,12 @@ from rocketmq import (
 )
 
 
+SPOKEN = threading.Lock()  # listeners run in many threads; a line is one line
+
+
 def say(**fields: object) -> None:
-    print(json.dumps(fields), flush=True)
+    with SPOKEN:
+        print(json.dumps(fields), flush=True)
 
 
 def configuration(endpoint: str) -> ClientConfiguration:
@@ -67,7 +71,7 @@ def simple(endpoint: str, topic: str, group: str, tag: str, count: str) -> None:
 
 def nack(endpoint: str, topic: str, group: str) -> None:
     """Take one message, make it visible again in a second, take it again, acknowledge."""
-    consumer = SimpleConsumer(configuration(endpoint), group, {topic: FilterExpression("*")}, await_duration=5)
+    consumer = SimpleConsumer(configuration(endpoint), group, {topic: FilterExpression("*")}, await_duration=1)
     consumer.startup()
     message = one(consumer)
     say(got=int(message.properties["number"]), attempt=message.delivery_attempt)

@@ -121,7 +121,7 @@ def test_a_simple_consumer_gets_a_message_again_after_its_changed_invisible_time
     first, second = (s for s in consumer.said if "got" in s)
     assert (first["got"], first["attempt"]) == (1, 1)
     assert (second["got"], second["attempt"]) == (1, 2)
-    assert 0.9 <= second["after_s"] <= 3
+    assert 0.9 <= second["after_s"] <= 6, "polls of the other broker may come between, a second each"
 
 
 def test_push_consumers_share_a_topic_two_members_then_three(peer: Callable[..., Peer]) -> None:
