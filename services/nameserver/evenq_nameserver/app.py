@@ -74,7 +74,8 @@ class Nameserver:
         except BaseException:
             await self.close()
             raise
-        log.info("nameserver ready", extra={"address": f"{settings.host}:{door.port}", "nameserver": self.identity})
+        fields = {"address": f"{settings.host}:{door.port}", "metrics_port": self.metrics_port}
+        log.info("nameserver ready", extra={**fields, "nameserver": self.identity})
 
     async def run(self, stop: asyncio.Event) -> None:
         """Start, wait for `stop`, close. Ends with the loop's error if the expiry loop fails."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from evenq.errors import BadRequest, ConnectionFailed, TooManyRequests
@@ -112,7 +112,7 @@ class RegistryService:
             info_of(entry, answer.brokers.add())
         return answer.SerializeToString()
 
-    async def watch_routes(self, request: bytes, _context: RpcContext) -> AsyncIterator[bytes]:
+    async def watch_routes(self, request: bytes, _context: RpcContext) -> AsyncGenerator[bytes, None]:
         """The whole table, then each change in order (NS-8). A watcher that does not read is cut off."""
         asked = registry_pb2.WatchRoutesRequest.FromString(request)
         watcher = self.watchers.join(asked.watcher[:255])

@@ -1,0 +1,42 @@
+"""The loop that drops silent brokers, on a clock that is told the time."""
+
+import asyncio
+
+from evenq_nameserver.core.registry import BrokerEntry, Change, Registry
+from evenq_nameserver.loops.expiry import expire_forever
+from evenq_nameserver.stats import Stats
+
+from evenq.model.route import BrokerAddress
+from evenq.runtime.clock import FakeClock
+
+
+def test_a_silent_broker_is_dropped_and_announced_at_most_a_tenth_late() -> None:
+    async def main() -> None:
+        clock, registry, stats = FakeClock(), Registry(expiry_ms=1_000, brokers_max=10), Stats()
+        announced: list[Change] = []
+        registry.register(
+            BrokerEntry(
+                name="a",
+                broker_id=0,
+                cluster="",
+                epoch=1,
+                incarnation="i",
+                start_ms=1,
+                version="",
+                addresses=(BrokerAddress("default", "h", 1),),
+                data_version=1,
+                topics={},
+            ),
+            clock.monotonic_ms(),
+        )
+        loop = asyncio.ensure_future(
+            expire_forever(registry, announced.append, expiry_ms=1_000, clock=clock, stats=stats)
+        )
+        await clock.advance(999)
+        assert announced == []
+        await clock.advance(101)
+        assert [change.removed for change in announced] == ["a"]
+        assert stats.expired == 1
+        loop.cancel()
+
+    asyncio.run(main())
