@@ -251,14 +251,14 @@ class Appender:
 
     def complete(self, batch: Batch, error: Exception | None) -> None:
         """The writer's report on one batch."""
-        self._busy = None
         if self.failure is not None:  # poisoned meanwhile, its futures have failed
             return
+        if error is not None and not isinstance(error, StoreFull):
+            self.poison(f"writing the commit log at offset {batch.start} failed: {error}")
+            return
+        self._busy = None
         if error is not None:
-            if isinstance(error, StoreFull):
-                self._take_back(batch, error)
-            else:
-                self.poison(f"writing the commit log at offset {batch.start} failed: {error}")
+            self._take_back(batch, error)
             return
         touched = batch.touched
         for queue, end in touched.items():

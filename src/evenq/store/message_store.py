@@ -102,7 +102,9 @@ class MessageStore:
         jobs = Jobs(threads=1, name="evenq-store-flush", threaded=disk.blocks)
         try:
             identity = lock.identify(disk, broker_name=broker_name, segment_bytes=segment_bytes)
-            disk.make_folder(FOLDER)
+            for folder in (FOLDER, snapshot.FOLDER):
+                disk.make_folder(folder)
+            disk.sync_folder("")
             recovery = Recovery(disk, identity.segment_bytes, checkpoint_file.load(disk))
             saved = snapshot.load(disk, log_start=recovery.log_start)
             if saved is not None:

@@ -183,7 +183,7 @@ class Recovery:
                 f"{frame.topic_id} where {queue.next_offset} is due: restore the folder from a copy"
             )
         queue.tail += ENTRY.pack(log_offset, frame.size, frame.tag_hash)
-        queue.next_offset = queue.max_offset = frame.queue_offset + 1
+        queue.next_offset = queue.max_offset = queue.hot_base = frame.queue_offset + 1
         self._unfiled += 1
 
     # -- the end of the log -------------------------------------------------------------------------------------------
