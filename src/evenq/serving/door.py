@@ -66,6 +66,10 @@ class DoorOptions:
             ("grpc.max_metadata_size", self.metadata_bytes_max),
             ("grpc.absolute_max_metadata_size", self.metadata_bytes_max),
             ("grpc.max_concurrent_streams", self.streams_per_connection_max),
+            # Calls that have come in and wait for the loop. By default a burst of more than 1000 is reset at random,
+            # which a client cannot tell from a broken connection; our own bound answers with a status.
+            ("grpc.server.max_pending_requests", self.running_max),
+            ("grpc.server.max_pending_requests_hard_limit", self.running_max),
             ("grpc.keepalive_permit_without_calls", 1),  # C++ and Java clients ping without calls
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
             ("grpc.http2.max_ping_strikes", 0),  # no GOAWAY too_many_pings

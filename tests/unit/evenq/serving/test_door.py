@@ -228,6 +228,19 @@ def test_a_caller_that_goes_away_cancels_its_handler() -> None:
     run(test)
 
 
+def test_a_burst_of_2000_polls_on_one_connection_is_served() -> None:
+    async def test(service: Service, door: Door, net: GrpcNet, address: str) -> None:
+        service.unary = service.park
+        polls = [net.stream(address, STREAM, b"", timeout_ms=20_000) for _ in range(2_000)]
+        assert await asyncio.gather(*(anext(poll) for poll in polls)) == [b"first"] * 2_000
+        await until(lambda: door.running == 2_000)
+        await door.stop()
+        ended = await asyncio.gather(*(anext(poll) for poll in polls), return_exceptions=True)
+        assert {type(error) for error in ended} == {errors.ConnectionFailed}
+
+    run(test)
+
+
 def test_initial_metadata_of_a_bidirectional_stream_comes_before_any_frame() -> None:
     async def test(service: Service, door: Door, net: GrpcNet, address: str) -> None:
         channel: Any
