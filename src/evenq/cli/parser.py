@@ -93,7 +93,8 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib.metadata import version
 
-        parser.exit(message=f"evenq {version('evenq')}\n")
+        print(f"evenq {version('evenq')}")
+        parser.exit()
 
 
 def _later(module: str, function: str) -> Callable[[argparse.Namespace], Any]:

@@ -1,0 +1,105 @@
+"""`evenq consume TOPIC --group G`: receive, print, acknowledge; exactly `--max` messages if asked.
+
+Each message is acknowledged after it was printed, so a broken pipe loses nothing: what was not printed comes again to
+the group.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections import Counter
+from datetime import datetime
+from typing import Any
+
+from evenq.cli.admin import Admin, with_admin
+from evenq.cli.groups import ensure_group
+from evenq.cli.output import progress_console
+from evenq.model import ReceivedMessage
+from evenq.runtime.clock import SystemClock
+
+__all__ = ["message_as_json", "message_as_text", "run"]
+
+BATCH_MAX = 32
+INVISIBLE_MS = 30_000
+WAIT_MS = 5_000
+
+
+def message_as_json(message: ReceivedMessage) -> str:
+    """One line of JSON. A body that is no UTF-8 is given in base64 as `body_base64`."""
+    fields: dict[str, Any] = {
+        "topic": message.topic,
+        "broker": message.queue.broker_name,
+        "queue": message.queue.queue_id,
+        "offset": message.queue_offset,
+        "message_id": message.message_id,
+        "tag": message.tag,
+        "keys": list(message.keys),
+        "properties": dict(message.properties),
+        "message_group": message.message_group,
+        "born_ms": message.born_ms,
+        "store_ms": message.store_ms,
+        "attempt": message.delivery_attempt,
+    }
+    try:
+        fields["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        import base64
+
+        fields["body_base64"] = base64.b64encode(message.body).decode()
+    return json.dumps(fields, ensure_ascii=False)
+
+
+def message_as_text(message: ReceivedMessage) -> str:
+    """One line for people: time, place, tag and keys, body."""
+    time = datetime.fromtimestamp(message.store_ms / 1000).astimezone().strftime("%H:%M:%S")
+    place = f"{message.queue.broker_name}/{message.queue.queue_id}:{message.queue_offset}"
+    marks = " ".join(filter(None, (message.tag, *message.keys, message.message_group)))
+    again = f" (attempt {message.delivery_attempt})" if message.delivery_attempt > 1 else ""
+    body = message.body.decode(errors="backslashreplace")
+    safe = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in body)  # no control codes to a terminal
+    return f"{time}  {place:<16}  {f'[{marks}] ' if marks else ''}{safe}{again}"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Receive until `--max`, `--idle` or Ctrl-C."""
+
+    async def prepare(admin: Admin) -> None:
+        await ensure_group(admin, options.group, start_from=options.start_from)
+
+    with_admin(options, prepare)
+    counted = Counter[str]()
+    with contextlib.suppress(KeyboardInterrupt):
+        _receive(options, counted)
+    if not options.json:
+        count = counted["received"]
+        sys.stdout.flush()
+        sentence = f"Received {count:,} message{'s' * (count != 1)} of {options.topic} as {options.group}."
+        progress_console().print(sentence, markup=False)
+    return 0
+
+
+def _receive(options: argparse.Namespace, counted: Counter[str]) -> None:
+    from evenq.client.simple_consumer import SimpleConsumer
+
+    clock = SystemClock()
+    last_ms = clock.monotonic_ms()
+    show = message_as_json if options.json else message_as_text
+    with SimpleConsumer(
+        group=options.group, endpoint=options.endpoint, subscriptions={options.topic: options.filter}
+    ) as consumer:
+        while options.max is None or counted["received"] < options.max:
+            wanted = BATCH_MAX if options.max is None else min(BATCH_MAX, options.max - counted["received"])
+            wait_ms = WAIT_MS if options.idle is None else min(WAIT_MS, options.idle * 1000)
+            messages = consumer.receive(wanted, invisible_ms=INVISIBLE_MS, wait_ms=wait_ms)
+            for message in messages:
+                sys.stdout.write(show(message) + "\n")
+                sys.stdout.flush()
+                consumer.ack(message)
+                counted["received"] += 1
+            if messages:
+                last_ms = clock.monotonic_ms()
+            elif options.idle is not None and clock.monotonic_ms() - last_ms >= options.idle * 1000:
+                break

@@ -1,0 +1,86 @@
+"""Exit codes and the one line that tells an error."""
+
+import pytest
+
+from evenq.cli import __main__ as cli
+from evenq.errors import BadRequest, ConnectionFailed, PortInUse
+
+
+def with_command(monkeypatch, outcome):
+    class Parser:
+        def parse_args(self, _):
+            return type("Options", (), {"run": staticmethod(outcome)})
+
+    monkeypatch.setattr(cli, "make_parser", Parser)
+
+
+def raising(error):
+    def run(_):
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (ConnectionFailed("no server answers at x:1"), 1, "evenq: no server answers at x:1\n"),
+        (PortInUse("port 8081 is in use"), 2, "evenq: port 8081 is in use\n"),
+        (BadRequest("two\n  lines"), 1, "evenq: two lines\n"),
+        (ExceptionGroup("", [ExceptionGroup("", [BadRequest("inner")])]), 1, "evenq: inner\n"),
+        (FileNotFoundError(2, "No such file", "orders.txt"), 1, "evenq: [Errno 2] No such file: 'orders.txt'\n"),
+    ],
+)
+def test_an_error_is_one_line_and_an_exit_code(monkeypatch, capsys, error, code, text):
+    with_command(monkeypatch, raising(error))
+    assert cli.main([]) == code
+    assert capsys.readouterr().err == text
+
+
+def test_ctrl_c_ends_with_130(monkeypatch):
+    with_command(monkeypatch, raising(KeyboardInterrupt()))
+    assert cli.main([]) == 130
+
+
+def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch):
+    with_command(monkeypatch, raising(ExceptionGroup("", [ValueError("ours")])))
+    with pytest.raises(ExceptionGroup):
+        cli.main([])
+
+
+def test_a_command_without_a_result_succeeded(monkeypatch):
+    with_command(monkeypatch, lambda _: None)
+    assert cli.main([]) == 0
+
+
+@pytest.mark.parametrize("words", [[], ["topic"], ["group"], ["broker"], ["cluster"]])
+def test_without_a_command_the_help_is_shown(words, capsys):
+    assert cli.main(words) == 0
+    assert "usage: evenq" in capsys.readouterr().out
+
+
+def test_the_version_is_told(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("evenq 0.")
+
+
+def test_nobody_at_the_endpoint_is_told_with_the_next_command(capsys):
+    assert cli.main(["topic", "list", "--endpoint", "127.0.0.1:9"]) == 1
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "127.0.0.1:9" in told
+    assert "evenq up" in told
+    assert "--endpoint" in told
+
+
+def test_an_endpoint_without_a_port_is_a_mistake_of_usage(capsys):
+    assert cli.main(["topic", "list", "--endpoint", "localhost"]) == 2
+    assert "host:port" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("noun", ["topic", "group"])
+def test_deleting_asks_for_yes(noun, capsys):
+    assert cli.main([noun, "delete", "orders"]) == 1
+    assert "--yes" in capsys.readouterr().err

@@ -1,0 +1,100 @@
+"""Calls of the admin service, over a net that is a script."""
+
+import asyncio
+
+import pytest
+
+from evenq.cli.admin import Admin, message_type_name, message_type_number
+from evenq.cli.groups import ensure_group
+from evenq.cli.topics import create_topic
+from evenq.cli.up import wait_served
+from evenq.errors import ConnectionFailed, IllegalTopic, InternalError, RequestTimeout
+from evenq.runtime.clock import FakeClock
+from evenq.wire.stubs.evenq.v1 import admin_pb2
+
+OK = 20000
+
+
+class ScriptNet:
+    """Answers methods from a table; remembers what was asked."""
+
+    def __init__(self, **answers):
+        self.answers, self.asked = answers, []
+
+    async def unary(self, address, method, request, *, timeout_ms, metadata=None):
+        name = method.rpartition("/")[2]
+        self.asked.append((address, name, request))
+        answer = self.answers[name]
+        answer = answer.pop(0) if isinstance(answer, list) else answer
+        if isinstance(answer, Exception):
+            raise answer
+        answer.status.code = answer.status.code or OK
+        return answer.SerializeToString()
+
+
+def admin(**answers):
+    return Admin(ScriptNet(**answers), "h:1")
+
+
+def test_message_types_have_names_both_ways():
+    assert [message_type_name(number) for number in range(5)] == ["ANY", "NORMAL", "FIFO", "DELAY", "TRANSACTION"]
+    assert message_type_number("FIFO") == 2
+
+
+def test_the_answers_status_is_raised_as_the_error_it_means():
+    answer = admin_pb2.CreateTopicResponse()
+    answer.status.code, answer.status.message = 40002, "topic 'a b' holds a blank"
+    with pytest.raises(IllegalTopic, match="holds a blank"):
+        asyncio.run(create_topic(admin(CreateTopic=answer), "a b", queues=0, message_type="NORMAL"))
+
+
+def test_nobody_there_names_the_next_command():
+    with pytest.raises(ConnectionFailed, match="evenq up"):
+        asyncio.run(create_topic(admin(CreateTopic=ConnectionFailed("x")), "a", queues=0, message_type="NORMAL"))
+
+
+def test_a_topic_that_did_not_land_everywhere_is_an_error_that_names_the_broker():
+    answer = admin_pb2.CreateTopicResponse()
+    answer.placements.add(broker_name="broker-a")
+    answer.placements.add(broker_name="broker-b", error="no answer")
+    with pytest.raises(InternalError, match=r"broker-b \(no answer\)"):
+        asyncio.run(create_topic(admin(CreateTopic=answer), "a", queues=4, message_type="FIFO"))
+
+
+def test_a_group_that_exists_is_left_as_it_is():
+    groups = admin_pb2.ListGroupsResponse()
+    groups.groups.add(group="g")
+    service = admin(ListGroups=groups, CreateGroup=admin_pb2.CreateGroupResponse())
+    asyncio.run(ensure_group(service, "g", start_from="first"))
+    asyncio.run(ensure_group(service, "h", start_from="first"))
+    created = [request for _, name, request in service._net.asked if name == "CreateGroup"]
+    assert [admin_pb2.CreateGroupRequest.FromString(request).group for request in created] == ["h"]
+    assert admin_pb2.CreateGroupRequest.FromString(created[0]).start_from == "FIRST"
+
+
+def cluster(brokers, *, rebalancer):
+    answer = admin_pb2.DescribeClusterResponse(rebalancer_answers=rebalancer)
+    for _ in range(brokers):
+        answer.brokers.add(answered=True)
+    return answer
+
+
+async def waited(service, clock):
+    waiting = asyncio.ensure_future(wait_served(service, brokers=2, clock=clock))
+    for _ in range(4_000):
+        if waiting.done():
+            break
+        await clock.advance(10)
+    await waiting
+
+
+def test_a_cluster_is_served_when_all_brokers_and_the_rebalancer_answer():
+    answers = [ConnectionFailed("x"), cluster(1, rebalancer=True), cluster(2, rebalancer=False)]
+    service = admin(DescribeCluster=[*answers, cluster(2, rebalancer=True)])
+    asyncio.run(waited(service, FakeClock()))
+    assert len(service._net.asked) == 4
+
+
+def test_a_cluster_that_never_is_whole_times_out_and_says_what_is_missing():
+    with pytest.raises(RequestTimeout, match="1 of 2 brokers, rebalancer answers"):
+        asyncio.run(waited(admin(DescribeCluster=cluster(1, rebalancer=True)), FakeClock()))

@@ -1,0 +1,78 @@
+"""The grammar of the command line."""
+
+import subprocess
+import sys
+
+import pytest
+
+from evenq.cli.parser import make_parser
+
+
+def parse(*words):
+    return make_parser().parse_args(words)
+
+
+def test_a_quick_start_needs_no_options():
+    options = parse("up")
+    assert (options.port, options.data, options.brokers, options.processes, options.topic) == (8081, None, 1, False, [])
+
+
+def test_the_endpoint_comes_from_the_flag_then_the_environment_then_the_default(monkeypatch):
+    monkeypatch.delenv("EVENQ_ENDPOINT", raising=False)
+    assert parse("topic", "list").endpoint == "127.0.0.1:8081"
+    monkeypatch.setenv("EVENQ_ENDPOINT", "broker:9")
+    assert parse("topic", "list").endpoint == "broker:9"
+    assert parse("topic", "list", "--endpoint", "other:1").endpoint == "other:1"
+
+
+def test_a_topic_has_a_type_and_queues():
+    options = parse("topic", "create", "orders", "--queues", "8", "--type", "fifo")
+    assert (options.name, options.queues, options.type) == ("orders", 8, "FIFO")
+
+
+def test_a_group_has_its_settings():
+    options = parse("group", "create", "g", "--ordered", "--max-attempts", "3", "--strategy", "AVG", "--from", "first")
+    assert (options.ordered, options.max_attempts, options.strategy, options.start_from) == (True, 3, "AVG", "FIRST")
+
+
+def test_consume_starts_at_the_end_unless_told():
+    assert parse("consume", "t", "--group", "g").start_from == "last"
+    assert parse("consume", "t", "--group", "g", "--from", "FIRST").start_from == "first"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["topic", "create"],
+        ["topic", "create", "t", "--queues", "0"],
+        ["topic", "create", "t", "--queues", "many"],
+        ["topic", "create", "t", "--type", "ODD"],
+        ["up", "--port", "70000"],
+        ["consume", "t"],
+        ["consume", "t", "--group", "g", "--from", "middle"],
+        ["produce", "t", "--body", "x", "--file", "y"],
+        ["fly"],
+    ],
+)
+def test_wrong_usage_ends_with_code_2_and_one_hint(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(*words)
+    assert ended.value.code == 2
+    assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["up"], ["topic"], ["topic", "create"], ["group"], ["produce"], ["consume"]])
+def test_help_teaches_with_examples(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(*words, "--help")
+    assert ended.value.code == 0
+    assert "evenq " in capsys.readouterr().out.split("\n\n", 1)[1]
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from evenq.cli.parser import make_parser; make_parser().format_help();"
+        "print([name for name in ('grpc', 'rich', 'pydantic', 'google.protobuf', 'asyncio') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout.strip() == "[]"
