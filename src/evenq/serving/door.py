@@ -33,7 +33,7 @@ from evenq.serving.rpc import Bidi, Kind, Rpc, RpcContext, ServerStream, Unary
 from evenq.wire.net import CODE_TRAILER
 from evenq.wire.status import INTERNAL, DecodeError, status_of
 
-__all__ = ["Door", "DoorOptions", "open_door"]
+__all__ = ["Door", "DoorOptions", "open_door", "tls_credentials"]
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class DoorOptions:
     idle_ms: int = 600_000
     """A connection without calls is closed after this."""
     credentials: grpc.ServerCredentials | None = None
-    """TLS; None = plain text."""
+    """TLS, made by `tls_credentials`; None = plain text."""
 
     def channel_arguments(self) -> list[tuple[str, int]]:
         """All of it in the names of gRPC."""
@@ -112,6 +112,10 @@ class Door:
             else:
                 self.port = self._server.add_secure_port(address, self._options.credentials)
         except RuntimeError as error:
+            if self._options.credentials is not None:  # the port was free a moment ago
+                raise errors.SettingsError(
+                    f"cannot listen with TLS on {host}:{port}: certificate and key must be PEM and belong together"
+                ) from error
             raise _port_in_use(host, port) from error
         await self._server.start()
 
@@ -243,6 +247,11 @@ async def open_door(
     door = Door(rpcs, clock=clock, options=options or DoorOptions())
     await door.start(host, port)
     return door
+
+
+def tls_credentials(*, certificate: bytes, key: bytes) -> grpc.ServerCredentials:
+    """What `DoorOptions.credentials` takes: PEM of the certificate chain and of its private key."""
+    return grpc.ssl_server_credentials([(key, certificate)])
 
 
 _Fail = Callable[[Exception, RpcContext, Any], Awaitable[bytes]]

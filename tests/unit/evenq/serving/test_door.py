@@ -11,7 +11,7 @@ import pytest
 
 from evenq import errors
 from evenq.runtime.clock import SystemClock
-from evenq.serving.door import Door, DoorOptions, open_door
+from evenq.serving.door import Door, DoorOptions, open_door, tls_credentials
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 from evenq.wire.net import GrpcNet
 from evenq.wire.status import error_of
@@ -300,6 +300,15 @@ def test_a_port_in_use_is_named() -> None:
             await open_door([], host="127.0.0.1", port=door.port, clock=SystemClock())
         with pytest.raises(errors.SettingsError, match=r"no\.such\.host\.invalid"):
             await open_door([], host="no.such.host.invalid", port=0, clock=SystemClock())
+
+    run(test)
+
+
+def test_a_certificate_that_is_none_is_named() -> None:
+    async def test(service: Service, door: Door, net: GrpcNet, address: str) -> None:
+        options = DoorOptions(credentials=tls_credentials(certificate=b"no", key=b"pem"))
+        with pytest.raises(errors.SettingsError, match="PEM"):
+            await open_door([], host="127.0.0.1", port=0, clock=SystemClock(), options=options)
 
     run(test)
 
