@@ -128,7 +128,7 @@ class Registration:
         self.answers = True
 
     def _lost(self, error: Error) -> None:
-        if self.answers or self._told is None:
+        if self.answers or not self.tried.is_set():
             log.warning("nameserver does not answer", extra={"nameserver": self._address, "error": str(error)})
         self.answers = False
         self._told = None

@@ -186,10 +186,14 @@ class Sessions:
 
     def routes_changed(self, topics: Iterable[str]) -> None:
         """These topics have other queues than before: whoever reads them should ask again (NS-8)."""
-        for topic in topics:
-            for group, sessions in self._sessions.items():
-                if any((m := self._broker.members.get(group, client)) and m.reads(topic) for client in sessions):
-                    self.assignment_changed(group, topic)
+        now_ms = self._broker.clock.monotonic_ms()
+        wanted = list(topics)
+        for group, sessions in self._sessions.items():
+            for client_id, session in sessions.items():
+                member = self._broker.members.get(group, client_id)
+                for topic in wanted:
+                    if member is not None and member.reads(topic):
+                        session.assignment_changed(topic, NO_GENERATION, now_ms)
 
     # ------------------------------------------------------------------------------------------------ v2 members
 

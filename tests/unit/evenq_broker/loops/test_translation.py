@@ -1,0 +1,69 @@
+"""What goes over the wire comes back as it was."""
+
+import pytest
+from evenq_broker.core.members import Member, Protocol
+from evenq_broker.core.routes import BrokerView
+from evenq_broker.loops.translation import (
+    broker_state,
+    broker_view,
+    member_message,
+    member_of,
+    message_type_number,
+    message_type_of,
+)
+
+from evenq.errors import BadRequest
+from evenq.model import (
+    BrokerAddress,
+    FilterExpression,
+    FilterType,
+    MessageModel,
+    MessageType,
+    Permission,
+    QueueCounts,
+    Subscription,
+)
+
+
+@pytest.mark.parametrize("kind", list(MessageType))
+def test_a_broker_comes_back_as_it_went(kind: MessageType) -> None:
+    counts = QueueCounts(broker_name="a", read_queues=3, write_queues=2, permission=Permission.READ, message_type=kind)
+    view = BrokerView(
+        name="a",
+        cluster="c",
+        epoch=4,
+        incarnation="abc",
+        addresses=(BrokerAddress("default", "h", 1), BrokerAddress("external", "e", 2)),
+        version="1",
+        start_ms=5,
+        data_version=6,
+        topics={"t": counts},
+    )
+    assert broker_view(broker_state(view)) == view
+
+
+def test_a_broker_without_an_address_is_nobody() -> None:
+    assert broker_view(broker_state(BrokerView(name="a", addresses=()))) is None
+
+
+def test_a_member_comes_back_as_it_went() -> None:
+    member = Member(
+        client_id="x",
+        protocol=Protocol.EVENQ,
+        language="PYTHON",
+        version="1",
+        model=MessageModel.BROADCASTING,
+        subscriptions=(
+            Subscription("t", FilterExpression("a || b"), 7),
+            Subscription("u", FilterExpression("a > 1", FilterType.SQL), 8),
+        ),
+        joined_ms=9,
+    )
+    assert member_of(member_message(member), joined_ms=9) == member
+
+
+def test_a_message_type_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(BadRequest, match="message type 99"):
+        message_type_of(99)
+    assert message_type_of(0, unspecified=MessageType.NORMAL) is MessageType.NORMAL
+    assert message_type_of(message_type_number(MessageType.FIFO)) is MessageType.FIFO

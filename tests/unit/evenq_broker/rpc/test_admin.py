@@ -1,0 +1,136 @@
+"""The whole cluster through any broker."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from evenq.errors import Error
+from evenq.testing.fake_registry import FakeRegistry
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+
+
+async def two(stage: Any) -> tuple[Any, Any]:
+    stage.net.serve("ns:1", FakeRegistry().rpcs())
+    a, b = await stage.broker("a", nameservers="ns:1"), await stage.broker("b", nameservers="ns:1")
+    await stage.until(lambda: all(len(broker.routes.brokers()) == 2 for broker in (a, b)))
+    await ask(stage, "CreateTopic", admin_pb2.CreateTopicRequest(topic="t", queues=2))
+    for name in ("a", "b"):
+        request = data_pb2.PublishRequest(queue=common_pb2.Queue(topic="t", broker_name=name, queue_id=0))
+        request.messages.add(body=b"x").system_properties.message_id = "id"
+        await stage.call("/evenq.v1.Data/Publish", request, data_pb2.PublishResponse, broker=name)
+        commit = data_pb2.CommitOffsetsRequest(group="g")
+        commit.offsets.add(queue=request.queue, offset=0)
+        await stage.call("/evenq.v1.Data/CommitOffsets", commit, data_pb2.CommitOffsetsResponse, broker=name)
+    return a, b
+
+
+async def ask(stage: Any, rpc: str, request: Any, broker: str = "a") -> Any:
+    response = getattr(admin_pb2, f"{rpc}Response")
+    return await stage.call(f"/evenq.v1.Admin/{rpc}", request, response, broker=broker)
+
+
+def test_topics_are_listed_with_the_sums_of_all_brokers(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await two(stage)
+        answer = await ask(stage, "ListTopics", admin_pb2.ListTopicsRequest())
+        assert [(t.topic, t.brokers, t.queues, t.messages) for t in answer.topics] == [("t", 2, 4, 2)]
+
+    run(story)
+
+
+def test_a_topic_is_described_with_the_queues_of_all_brokers_and_its_readers(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await two(stage)
+        answer = await ask(stage, "DescribeTopic", admin_pb2.DescribeTopicRequest(topic="t"), broker="b")
+        queues = [(at.queue.broker_name, at.queue.queue_id, at.max_offset) for at in answer.queues]
+        assert queues == [("a", 0, 1), ("a", 1, 0), ("b", 0, 1), ("b", 1, 0)]
+        assert answer.queues[0].last_store_ms > 0
+        assert list(answer.groups) == ["g"]
+
+    run(story)
+
+
+def test_a_group_is_described_with_its_lag_on_all_brokers(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await two(stage)
+        answer = await ask(stage, "DescribeGroup", admin_pb2.DescribeGroupRequest(group="g"))
+        assert answer.summary.lag == 2
+        assert answer.summary.topics == 1
+        assert [(at.queue.broker_name, at.committed) for at in answer.queues if at.queue.queue_id == 0] == [
+            ("a", 0),
+            ("b", 0),
+        ]
+        listed = await ask(stage, "ListGroups", admin_pb2.ListGroupsRequest())
+        assert [(group.group, group.lag) for group in listed.groups] == [("g", 2)]
+
+    run(story)
+
+
+def test_a_deleted_topic_is_gone_everywhere(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await two(stage)
+        await ask(stage, "DeleteTopic", admin_pb2.DeleteTopicRequest(topic="t"))
+        await stage.until(lambda: not a.routes.route("t") and not b.routes.route("t"))
+        with pytest.raises(Error) as caught:
+            await ask(stage, "DeleteTopic", admin_pb2.DeleteTopicRequest(topic="t"))
+        assert caught.value.code == definition_pb2.TOPIC_NOT_FOUND
+
+    run(story)
+
+
+def test_a_deleted_group_is_gone_everywhere_with_its_progress(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await two(stage)
+        await ask(stage, "DeleteGroup", admin_pb2.DeleteGroupRequest(group="g"), broker="b")
+        assert a.groups.get("g") is None
+        assert b.groups.get("g") is None
+        with pytest.raises(Error) as caught:
+            await ask(stage, "DescribeGroup", admin_pb2.DescribeGroupRequest(group="g"))
+        assert caught.value.code == definition_pb2.CONSUMER_GROUP_NOT_FOUND
+
+    run(story)
+
+
+def test_brokers_are_listed_and_one_that_does_not_answer_says_so(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await two(stage)
+        answer = await ask(stage, "ListBrokers", admin_pb2.ListBrokersRequest())
+        assert [(s.broker.name, s.answered, s.messages_in) for s in answer.brokers] == [("a", True, 1), ("b", True, 1)]
+        stage.net.stop("b:8081")
+        cluster = await ask(stage, "DescribeCluster", admin_pb2.DescribeClusterRequest())
+        assert [(s.broker.name, s.answered) for s in cluster.brokers] == [("a", True), ("b", False)]
+        assert list(cluster.nameservers) == ["ns:1"]
+        assert (cluster.topics, cluster.groups) == (1, 1)
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("rpc", "request_", "code"),
+    [
+        ("CreateTopic", admin_pb2.CreateTopicRequest(topic="x y"), definition_pb2.ILLEGAL_TOPIC),
+        ("CreateTopic", admin_pb2.CreateTopicRequest(topic="%DLQ%g"), definition_pb2.ILLEGAL_TOPIC),
+        ("CreateTopic", admin_pb2.CreateTopicRequest(topic="n", queues=5_000), definition_pb2.BAD_REQUEST),
+        (
+            "CreateTopic",
+            admin_pb2.CreateTopicRequest(topic="t", message_type=definition_pb2.FIFO),
+            definition_pb2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+        ),
+        ("CreateGroup", admin_pb2.CreateGroupRequest(group="x y"), definition_pb2.ILLEGAL_CONSUMER_GROUP),
+        ("CreateGroup", admin_pb2.CreateGroupRequest(group="n", start_from="NOON"), definition_pb2.BAD_REQUEST),
+        ("DescribeTopic", admin_pb2.DescribeTopicRequest(topic="none"), definition_pb2.TOPIC_NOT_FOUND),
+        ("DeleteGroup", admin_pb2.DeleteGroupRequest(group="none"), definition_pb2.CONSUMER_GROUP_NOT_FOUND),
+    ],
+)
+def test_what_cannot_be_has_its_own_code(run: Run, rpc: str, request_: Any, code: int) -> None:
+    async def story(stage: Any) -> None:
+        await two(stage)
+        with pytest.raises(Error) as caught:
+            await ask(stage, rpc, request_)
+        assert caught.value.code == code
+
+    run(story)

@@ -1,0 +1,183 @@
+"""Blocks in and out, beyond the promises in tests/spec/test_cluster.py."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from evenq.errors import Error
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+
+
+def place(queue_id: int, broker: str = "a", topic: str = "t") -> common_pb2.Queue:
+    return common_pb2.Queue(topic=topic, broker_name=broker, queue_id=queue_id)
+
+
+def block(queue: common_pb2.Queue, *bodies: str, message_group: str = "") -> data_pb2.PublishRequest:
+    request = data_pb2.PublishRequest(queue=queue)
+    for body in bodies:
+        message = request.messages.add(body=body.encode())
+        message.system_properties.message_id = f"id-{body[:20]}"
+        if message_group:
+            message.system_properties.message_group = message_group
+    return request
+
+
+async def publish(stage: Any, request: data_pb2.PublishRequest) -> data_pb2.PublishResponse:
+    answer: data_pb2.PublishResponse = await stage.call("/evenq.v1.Data/Publish", request, data_pb2.PublishResponse)
+    return answer
+
+
+async def begin(stage: Any, queues: int = 2) -> Any:
+    broker = await stage.broker()
+    await stage.passing(broker.create_topic("t", queues=queues))
+    return broker
+
+
+def test_a_block_without_a_queue_goes_round_the_queues_and_stays_together(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        told = [await publish(stage, block(place(-1), "x", "y")) for _ in range(3)]
+        assert [(answer.queue.queue_id, answer.first_offset) for answer in told] == [(0, 0), (1, 0), (0, 2)]
+
+    run(story)
+
+
+def test_a_block_with_one_bad_message_is_refused_whole(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begin(stage)
+        with pytest.raises(Error) as caught:
+            await publish(stage, block(place(0), "x", "", "y"))
+        assert caught.value.code == definition_pb2.MESSAGE_BODY_EMPTY
+        assert broker.store.queue_range(broker.topics.get("t").topic_id, 0) == (0, 0)
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("queue", "code"),
+    [
+        (place(7), definition_pb2.BAD_REQUEST),
+        (place(-2), definition_pb2.BAD_REQUEST),
+        (place(0, broker="b"), definition_pb2.PRECONDITION_FAILED),
+        (place(0, topic="a b"), definition_pb2.ILLEGAL_TOPIC),
+    ],
+)
+def test_a_block_for_a_queue_that_is_not_here_is_refused(run: Run, queue: common_pb2.Queue, code: int) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        with pytest.raises(Error) as caught:
+            await publish(stage, block(queue, "x"))
+        assert caught.value.code == code
+
+    run(story)
+
+
+def test_an_empty_block_and_a_foreign_topic_are_refused(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        foreign = block(place(0), "x")
+        foreign.messages[0].topic.name = "other"
+        for request in (block(place(0)), foreign):
+            with pytest.raises(Error) as caught:
+                await publish(stage, request)
+            assert caught.value.code == definition_pb2.MESSAGE_CORRUPTED
+
+    run(story)
+
+
+def test_garbage_bytes_are_a_bad_request(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        raw = await stage.passing(stage.net.unary("a:8081", "/evenq.v1.Data/Pull", b"\xff\xff", timeout_ms=1_000))
+        assert data_pb2.PullResponse.FromString(raw).status.code == definition_pb2.BAD_REQUEST
+
+    run(story)
+
+
+def test_a_pull_of_an_sql_filter_or_an_unknown_topic_has_its_own_code(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        sql = common_pb2.Filter(type=common_pb2.Filter.SQL, expression="a > 1")
+        for request, code in (
+            (data_pb2.PullRequest(queue=place(0), filter=sql), definition_pb2.ILLEGAL_FILTER_EXPRESSION),
+            (data_pb2.PullRequest(queue=place(0, topic="none")), definition_pb2.TOPIC_NOT_FOUND),
+            (data_pb2.PullRequest(queue=place(9)), definition_pb2.BAD_REQUEST),
+        ):
+            with pytest.raises(Error) as caught:
+                await stage.call("/evenq.v1.Data/Pull", request, data_pb2.PullResponse)
+            assert caught.value.code == code
+
+    run(story)
+
+
+async def scan(stage: Any, request: data_pb2.ScanRequest) -> list[data_pb2.ScanBlock]:
+    stream = stage.net.stream("a:8081", "/evenq.v1.Data/Scan", request.SerializeToString(), timeout_ms=10_000)
+
+    async def collect() -> list[data_pb2.ScanBlock]:
+        return [data_pb2.ScanBlock.FromString(raw) async for raw in stream]
+
+    blocks: list[data_pb2.ScanBlock] = await stage.passing(collect())
+    return blocks
+
+
+def test_a_scan_gives_the_range_in_blocks_that_follow_each_other(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        await publish(stage, block(place(0), *(f"{number:04}" + "x" * 1_000 for number in range(100))))
+        blocks = await scan(stage, data_pb2.ScanRequest(queue=place(0), start=10, end=90, block_bytes=16 << 10))
+        assert len(blocks) > 3
+        assert blocks[0].first_offset == 10
+        assert [b.first_offset for b in blocks[1:]] == [b.next_offset for b in blocks[:-1]]
+        assert blocks[-1].next_offset == 90
+        offsets = [m.system_properties.queue_offset for b in blocks for m in b.messages]
+        assert offsets == list(range(10, 90))
+
+    run(story)
+
+
+def test_a_scan_ends_at_the_newest_message_and_outside_the_queue_tells_the_range(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        await publish(stage, block(place(0), "x", "y"))
+        (only,) = await scan(stage, data_pb2.ScanRequest(queue=place(0), start=0, end=1_000))
+        assert only.next_offset == 2
+        (refused,) = await scan(stage, data_pb2.ScanRequest(queue=place(0), start=5, end=9))
+        assert refused.status.code == definition_pb2.ILLEGAL_OFFSET
+        assert (refused.first_offset, refused.next_offset) == (0, 2)
+        assert await scan(stage, data_pb2.ScanRequest(queue=place(0), start=2, end=9)) == []
+
+    run(story)
+
+
+def test_offsets_of_a_topic_are_told_for_all_its_queues_and_for_a_time(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        first = await publish(stage, block(place(0), "x"))
+        await stage.clock.advance(1_000)
+        await publish(stage, block(place(0), "y"))
+        request = data_pb2.QueryOffsetsRequest(topic="t", timestamp_ms=first.store_ms + 500)
+        answer = await stage.call("/evenq.v1.Data/QueryOffsets", request, data_pb2.QueryOffsetsResponse)
+        told = [(at.queue.queue_id, at.min_offset, at.max_offset, at.committed) for at in answer.offsets]
+        assert told == [(0, 0, 2, -1), (1, 0, 0, -1)]
+        assert answer.offsets[0].timestamp_offset == 1
+
+    run(story)
+
+
+def test_a_commit_beyond_the_queue_is_refused_and_nothing_of_the_call_is_kept(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begin(stage)
+        await publish(stage, block(place(0), "x"))
+        offsets = [data_pb2.CommitOffset(queue=place(0), offset=1), data_pb2.CommitOffset(queue=place(1), offset=1)]
+        request = data_pb2.CommitOffsetsRequest(group="g", offsets=offsets)
+        with pytest.raises(Error) as caught:
+            await stage.call("/evenq.v1.Data/CommitOffsets", request, data_pb2.CommitOffsetsResponse)
+        assert caught.value.code == definition_pb2.ILLEGAL_OFFSET
+        group, topic = broker.groups.get("g"), broker.topics.get("t")
+        assert broker.progress.committed(group.group_id, topic.topic_id, 0) is None
+
+    run(story)

@@ -1,0 +1,112 @@
+"""Routes and assignments on the wire, beyond the promises in tests/spec/test_cluster.py."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from evenq_broker.core.routes import BrokerView
+from evenq_broker.rpc.routing import endpoints_of
+
+from evenq.errors import Error
+from evenq.model import BrokerAddress, MessageType, Permission, QueueCounts
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq.wire.stubs.evenq.v1 import assignment_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+V2 = "/apache.rocketmq.v2.MessagingService/"
+POINT = definition_pb2.Endpoints(addresses=[definition_pb2.Address(host="a", port=8081)])
+
+
+async def route(stage: Any, topic: str, namespace: str = "") -> Any:
+    resource = definition_pb2.Resource(name=topic, resource_namespace=namespace)
+    request = service_pb2.QueryRouteRequest(topic=resource, endpoints=POINT)
+    return await stage.call(V2 + "QueryRoute", request, service_pb2.QueryRouteResponse)
+
+
+def other(read: int, write: int, permission: Permission = Permission.READ_WRITE) -> BrokerView:
+    counts = QueueCounts(
+        broker_name="b",
+        read_queues=read,
+        write_queues=write,
+        permission=permission,
+        message_type=MessageType.MIXED,
+    )
+    return BrokerView(name="b", addresses=(BrokerAddress("default", "b", 8081),), topics={"t": counts})
+
+
+@pytest.mark.parametrize(
+    ("host", "scheme"),
+    [("10.1.2.3", definition_pb2.IPv4), ("::1", definition_pb2.IPv6), ("pod.svc", definition_pb2.DOMAIN_NAME)],
+)
+def test_an_address_is_told_with_the_scheme_that_fits_it(host: str, scheme: int) -> None:
+    told = endpoints_of(BrokerAddress("default", host, 1))
+    assert told.scheme == scheme
+    assert len(told.addresses) == 1
+
+
+def test_read_write_queues_come_first_and_the_rest_of_a_resize_follows(run: Run) -> None:
+    """RT-8: a topic that grows or shrinks in steps."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        for view, permissions in ((other(2, 3), [4, 4, 3]), (other(3, 2), [4, 4, 2])):
+            broker.routes.snapshot("n", "x", [view], 0)
+            told = await route(stage, "t")
+            assert [(q.id, q.permission) for q in told.message_queues] == list(enumerate(permissions))
+            assert list(told.message_queues[0].accept_message_types) == [1, 2, 3, 4], "MIXED is never LITE or PRIORITY"
+
+    run(story)
+
+
+def test_a_closed_topic_has_no_route(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        broker.routes.snapshot("n", "x", [other(2, 2, Permission.NONE)], 0)
+        with pytest.raises(Error) as caught:
+            await route(stage, "t")
+        assert caught.value.code == definition_pb2.TOPIC_NOT_FOUND
+
+    run(story)
+
+
+def test_the_resource_is_echoed_as_it_came_and_its_namespace_is_part_of_the_name(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        told = await route(stage, "t", "ns")
+        assert {(q.topic.resource_namespace, q.topic.name) for q in told.message_queues} == {("ns", "t")}
+        assert broker.topics.get("ns%t") is not None
+        assert broker.topics.get("t") is None
+
+    run(story)
+
+
+def test_a_broker_that_is_gone_is_left_out_of_assignments_at_once(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.passing(broker.create_topic("t", queues=1))
+        broker.routes.snapshot("n", "x", [other(1, 1)], 0)
+        request = service_pb2.QueryAssignmentRequest(
+            topic=definition_pb2.Resource(name="t"), group=definition_pb2.Resource(name="g"), endpoints=POINT
+        )
+
+        async def brokers() -> list[str]:
+            told = await stage.call(V2 + "QueryAssignment", request, service_pb2.QueryAssignmentResponse)
+            return [entry.message_queue.broker.name for entry in told.assignments]
+
+        assert await brokers() == ["a", "b"]
+        broker.routes.changed("n", [], ["b"], 0)
+        assert await brokers() == ["a"]
+
+    run(story)
+
+
+def test_what_only_a_rebalancer_knows_is_not_implemented_without_one(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await stage.broker()
+        with pytest.raises(Error, match="has no rebalancer") as caught:
+            await stage.call(
+                "/evenq.v1.Assignment/Explain", assignment_pb2.ExplainRequest(group="g"), assignment_pb2.ExplainResponse
+            )
+        assert caught.value.code == definition_pb2.NOT_IMPLEMENTED
+
+    run(story)
