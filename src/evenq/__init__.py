@@ -1,3 +1,90 @@
-"""evenq: a message queue that keeps the load even."""
+"""evenq: a message queue that keeps the load even.
+
+The names of the Python SDK's sync face; `evenq.aio` has the same ones for asyncio. They load at their first use,
+because every server and tool imports this package on its way to another room.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from evenq import errors
+    from evenq.client.admin import Admin
+    from evenq.client.loops.sending import SendResult
+    from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
+    from evenq.client.producer import Producer
+    from evenq.client.push_consumer import PushConsumer
+    from evenq.client.simple_consumer import SimpleConsumer
+    from evenq.errors import Error
+    from evenq.model import (
+        FilterExpression,
+        FilterType,
+        Message,
+        MessageModel,
+        MessageQueue,
+        MessageType,
+        QueueOffset,
+        ReceivedMessage,
+        StartFrom,
+    )
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Admin": "evenq.client.admin",
+    "Error": "evenq.errors",
+    "FilterExpression": "evenq.model",
+    "FilterType": "evenq.model",
+    "Message": "evenq.model",
+    "MessageModel": "evenq.model",
+    "MessageQueue": "evenq.model",
+    "MessageType": "evenq.model",
+    "Producer": "evenq.client.producer",
+    "ProducerOptions": "evenq.client.options",
+    "PushConsumer": "evenq.client.push_consumer",
+    "PushOptions": "evenq.client.options",
+    "QueueOffset": "evenq.model",
+    "ReceivedMessage": "evenq.model",
+    "SendResult": "evenq.client.loops.sending",
+    "SimpleConsumer": "evenq.client.simple_consumer",
+    "SimpleOptions": "evenq.client.options",
+    "StartFrom": "evenq.model",
+}
+
+__all__ = [
+    "Admin",
+    "Error",
+    "FilterExpression",
+    "FilterType",
+    "Message",
+    "MessageModel",
+    "MessageQueue",
+    "MessageType",
+    "Producer",
+    "ProducerOptions",
+    "PushConsumer",
+    "PushOptions",
+    "QueueOffset",
+    "ReceivedMessage",
+    "SendResult",
+    "SimpleConsumer",
+    "SimpleOptions",
+    "StartFrom",
+    "__version__",
+    "errors",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in {"errors", "aio"}:
+        return import_module(f"evenq.{name}")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'evenq' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

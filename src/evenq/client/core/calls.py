@@ -49,11 +49,12 @@ NO_GENERATION = Generation()
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A batch was stored: its messages have `first_offset`, `first_offset + 1` ..."""
+    """A batch was stored."""
 
     queue: MessageQueue
     """Queue id -1: the server chose and did not say."""
-    first_offset: int
+    offsets: Sequence[int]
+    """One per message, in order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,8 @@ class Calls:
                 data = await self.unary(address, DATA + "Publish", head + repeated(2, encoded), timeout_ms=timeout_ms)
                 answer = data_pb2.PublishResponse.FromString(data)
                 check(answer.status)
-                return Stored(model_queue(answer.queue), answer.first_offset)
+                first = answer.first_offset
+                return Stored(model_queue(answer.queue), range(first, first + len(encoded)))
             except (Unsupported, NotImplementedYet):
                 self._no_publish.add(address)
         return await self._send(address, queue, encoded, timeout_ms)
@@ -153,9 +154,11 @@ class Calls:
         check(answer.status)
         for entry in answer.entries:
             check(entry.status)
-        if not answer.entries:
-            raise InternalError(f"{address} answered a send of {len(encoded)} messages with no entry")
-        return Stored(MessageQueue(queue.topic, queue.broker_name, -1), answer.entries[0].offset)
+        if len(answer.entries) != len(encoded):
+            raise InternalError(
+                f"{address} answered a send of {len(encoded)} messages with {len(answer.entries)} entries"
+            )
+        return Stored(MessageQueue(queue.topic, queue.broker_name, -1), [entry.offset for entry in answer.entries])
 
     async def pull(
         self,

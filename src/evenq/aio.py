@@ -1,0 +1,377 @@
+"""The asyncio face of the SDK: the same names and arguments as `evenq`, with `await`. Each client belongs to the
+loop that made it.
+
+    async with evenq.aio.Producer(endpoint="127.0.0.1:8081") as producer:
+        result = await producer.send(evenq.Message(topic="orders", body=b"..."))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from evenq.allocation import Strategy
+from evenq.client.core.views import (
+    BrokerView,
+    ClusterView,
+    GroupDetails,
+    GroupView,
+    PlacementView,
+    TopicDetails,
+    TopicView,
+)
+from evenq.client.loops.gates import TaskGate
+from evenq.client.loops.pushing import Pushing
+from evenq.client.loops.receiving import Receiving
+from evenq.client.loops.sending import Item, Sending, SendResult
+from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
+from evenq.client.plans import filters, push_plan
+from evenq.client.wiring import (
+    Encoder,
+    Ground,
+    admin_calls,
+    consumer_calls,
+    new_client_id,
+    producer_calls,
+    simple_calls,
+)
+from evenq.errors import ConnectionFailed, IllegalGroup, Unsupported
+from evenq.model import FilterExpression, Message, MessageModel, MessageQueue, MessageType, ReceivedMessage, StartFrom
+from evenq.model.names import group_problem
+
+__all__ = ["Admin", "Message", "Producer", "PushConsumer", "SimpleConsumer"]
+
+Listener = Callable[[Sequence[ReceivedMessage]], object]
+"""A coroutine function (or a plain, fast function); an exception or False: none of the messages is done."""
+OnRebalance = Callable[[Sequence[MessageQueue], Sequence[MessageQueue]], object]
+
+
+class Producer:
+    """Sends messages; see `evenq.Producer`."""
+
+    def __init__(
+        self,
+        *,
+        endpoint: str = "127.0.0.1:8081",
+        options: ProducerOptions | None = None,
+        client_id: str = "",
+        ground: Ground | None = None,
+    ) -> None:
+        self.options = options or ProducerOptions()
+        self._ground = ground or Ground.real()
+        self.client_id = client_id or new_client_id(self._ground.clock)
+        self._encoder = Encoder(self._ground.clock)
+        self._gate = TaskGate(messages_max=self.options.pending_messages, bytes_max=self.options.pending_bytes)
+        self._calls = producer_calls(self._ground, endpoint, self.client_id, self.options.timeout_ms)
+        self._sending = Sending(
+            self._calls,
+            clock=self._ground.clock,
+            rng=self._ground.rng,
+            options=self.options,
+            left=self._gate.leave,
+        )
+        self._closed = False
+
+    async def send(self, message: Message) -> SendResult:
+        """Send one and wait until it is stored. Raises as `evenq.Producer.send`."""
+        return await (await self._take(message, urgent=True))
+
+    async def send_async(self, message: Message) -> asyncio.Future[SendResult]:
+        """Send one, gathered with others for up to `options.linger_ms`; awaiting the call waits for room, awaiting the
+        future it returns waits for the result.
+        """
+        return await self._take(message, urgent=False)
+
+    async def send_batch(self, messages: Iterable[Message]) -> list[SendResult]:
+        """Send many and wait for all. Raises the first error after all were answered."""
+        futures = [await self._take(message, urgent=False) for message in messages]
+        self._sending.flush()
+        results = await asyncio.gather(*futures, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return [result for result in results if isinstance(result, SendResult)]
+
+    async def flush(self) -> None:
+        """Wait until everything given so far is answered."""
+        self._sending.flush()
+        await self._gate.wait_empty()
+
+    async def close(self, timeout_ms: int = 30_000) -> None:
+        """Flush, at most `timeout_ms`, then end the connections; what is pending then fails."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self.flush()
+        finally:
+            await self._sending.close()
+            if self._ground.net is None:
+                await self._calls.net.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _take(self, message: Message, *, urgent: bool) -> asyncio.Future[SendResult]:
+        if self._closed:
+            raise ConnectionFailed("this producer is closed; make a new one")
+        encoded = self._encoder.encode(message)
+        await self._gate.enter(len(encoded.content))
+        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        self._sending.submit(
+            [Item(message.topic, message.message_group, encoded.message_id, encoded.content, future, urgent=urgent)]
+        )
+        return future
+
+
+class PushConsumer:
+    """One member of a consumer group; see `evenq.PushConsumer`. `consume_threads` is the number of listener calls
+    at a time.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        listener: Listener,
+        subscriptions: Mapping[str, str | FilterExpression],
+        endpoint: str = "127.0.0.1:8081",
+        model: MessageModel | str = MessageModel.CLUSTERING,
+        assignment: str = "client",
+        strategy: str | Strategy = "AVG",
+        consume_threads: int = 20,
+        start_from: StartFrom | str | None = None,
+        start_timestamp_ms: int = 0,
+        on_rebalance: OnRebalance | None = None,
+        options: PushOptions | None = None,
+        client_id: str = "",
+        ground: Ground | None = None,
+    ) -> None:
+        self._plan = push_plan(
+            group=group,
+            subscriptions=subscriptions,
+            model=model,
+            assignment=assignment,
+            strategy=strategy,
+            consume_threads=consume_threads,
+            start_from=start_from,
+            start_timestamp_ms=start_timestamp_ms,
+            options=options,
+        )
+        self._ground = ground or Ground.real()
+        self.client_id = client_id or new_client_id(self._ground.clock)
+        self._endpoint = endpoint
+        self._listener = listener
+        self._on_rebalance = on_rebalance
+        self._pushing: Pushing | None = None
+        self._closed = False
+
+    async def start(self) -> Self:
+        """Join the group and begin to read; returns at once, queues come as they are granted."""
+        if self._pushing is not None or self._closed:
+            raise Unsupported(f"this consumer of {self._plan.group} was started before; make a new one")
+        self._calls = consumer_calls(self._ground, self._endpoint, self.client_id, self._plan.options.timeout_ms)
+        self._pushing = Pushing(
+            self._calls,
+            plan=self._plan,
+            client_id=self.client_id,
+            clock=self._ground.clock,
+            rng=self._ground.rng,
+            run_listener=self._listen,
+            tell=None if self._on_rebalance is None else self._tell,
+        )
+        self._pushing.start()
+        return self
+
+    async def close(self) -> None:
+        """Leave the group: finish what listeners hold, commit, let the queues go."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._pushing is not None:
+            await self._pushing.close()
+            if self._ground.net is None:
+                await self._calls.net.close()
+
+    def subscribe(self, topic: str, wanted: str | FilterExpression = "*") -> None:
+        """One topic more. All members of a group should subscribe alike (RG-8)."""
+        self._running().subscribe(topic, filters({topic: wanted})[topic])
+
+    def unsubscribe(self, topic: str) -> None:
+        """One topic less: its queues are handed over (RB-5)."""
+        self._running().unsubscribe(topic)
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues this member reads now, sorted."""
+        return [] if self._pushing is None or self._closed else self._pushing.owned()
+
+    async def __aenter__(self) -> Self:
+        return self if self._pushing is not None else await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _running(self) -> Pushing:
+        if self._pushing is None or self._closed:
+            raise Unsupported(f"this consumer of {self._plan.group} is not running; call start()")
+        return self._pushing
+
+    async def _listen(self, messages: Sequence[ReceivedMessage]) -> bool:
+        told = self._listener(messages)
+        if inspect.isawaitable(told):
+            told = await told
+        return told is not False
+
+    async def _tell(self, gained: Sequence[MessageQueue], lost: Sequence[MessageQueue]) -> None:
+        assert self._on_rebalance is not None
+        told = self._on_rebalance(gained, lost)
+        if inspect.isawaitable(told):
+            await told
+
+
+class SimpleConsumer:
+    """Receive, work, acknowledge; see `evenq.SimpleConsumer`. Start it with `async with`, or `start()`."""
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        subscriptions: Mapping[str, str | FilterExpression],
+        endpoint: str = "127.0.0.1:8081",
+        options: SimpleOptions | None = None,
+        client_id: str = "",
+        ground: Ground | None = None,
+    ) -> None:
+        problem = group_problem(group)
+        if problem:
+            raise IllegalGroup(problem)
+        options = options or SimpleOptions()
+        self._ground = ground or Ground.real()
+        self.client_id = client_id or new_client_id(self._ground.clock)
+        self._calls = simple_calls(self._ground, endpoint, self.client_id, options.timeout_ms)
+        self._receiving = Receiving(
+            self._calls,
+            group=group,
+            subscriptions=filters(subscriptions),
+            clock=self._ground.clock,
+            rng=self._ground.rng,
+            options=options,
+        )
+        self._closed = False
+
+    async def start(self) -> Self:
+        """Begin to send heartbeats; receiving works without, too."""
+        self._receiving.start()
+        return self
+
+    async def receive(
+        self, max_messages: int = 32, *, invisible_ms: int = 30_000, wait_ms: int = 15_000
+    ) -> list[ReceivedMessage]:
+        """Take up to `max_messages`; waits up to `wait_ms` for the first one, else an empty list."""
+        return await self._receiving.receive(max_messages, invisible_ms, wait_ms)
+
+    async def ack(self, message: ReceivedMessage) -> None:
+        """Finish it for the group."""
+        await self._receiving.ack(message)
+
+    async def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
+        """Hide it for `invisible_ms` from now. Go on with the result."""
+        return await self._receiving.change_invisible(message, invisible_ms)
+
+    async def close(self) -> None:
+        """Say goodbye."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._receiving.close()
+        if self._ground.net is None:
+            await self._calls.net.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Admin:
+    """Topics, groups, brokers; see `evenq.Admin`."""
+
+    def __init__(
+        self, *, endpoint: str = "127.0.0.1:8081", timeout_ms: int = 10_000, ground: Ground | None = None
+    ) -> None:
+        self._ground = ground or Ground.real()
+        self._calls = admin_calls(self._ground, endpoint, new_client_id(self._ground.clock), timeout_ms)
+
+    async def create_topic(
+        self, topic: str, *, queues: int = 0, message_type: MessageType | str = MessageType.NORMAL
+    ) -> list[PlacementView]:
+        """On every broker with equal counts (TQ-2); `queues` per broker, 0 = the server's default."""
+        return await self._calls.create_topic(topic, queues, MessageType(message_type))
+
+    async def delete_topic(self, topic: str) -> None:
+        """With all its messages."""
+        await self._calls.delete_topic(topic)
+
+    async def list_topics(self, *, include_system: bool = False) -> list[TopicView]:
+        """All topics of the cluster."""
+        return await self._calls.list_topics(include_system=include_system)
+
+    async def describe_topic(self, topic: str) -> TopicDetails:
+        """Its queues and who reads them."""
+        return await self._calls.describe_topic(topic)
+
+    async def create_group(
+        self, group: str, *, ordered: bool = False, max_attempts: int = 0, strategy: str = "", start_from: str = ""
+    ) -> None:
+        """On every broker. `max_attempts` 0 = 17."""
+        await self._calls.create_group(
+            group, ordered=ordered, max_attempts=max_attempts, strategy=strategy, start_from=start_from
+        )
+
+    async def delete_group(self, group: str) -> None:
+        """With all its progress."""
+        await self._calls.delete_group(group)
+
+    async def list_groups(self) -> list[GroupView]:
+        """All consumer groups of the cluster."""
+        return await self._calls.list_groups()
+
+    async def describe_group(self, group: str) -> GroupDetails:
+        """Its members, and its progress in each queue."""
+        return await self._calls.describe_group(group)
+
+    async def list_brokers(self) -> list[BrokerView]:
+        """All live brokers."""
+        return await self._calls.list_brokers()
+
+    async def describe_cluster(self) -> ClusterView:
+        """The cluster at a glance."""
+        return await self._calls.describe_cluster()
+
+    async def close(self) -> None:
+        """End the connections."""
+        if self._ground.net is None:
+            await self._calls.net.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

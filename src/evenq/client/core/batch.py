@@ -1,0 +1,84 @@
+"""What waits to be sent to one queue, and when it goes.
+
+Owned by the producer's loop. One batch per queue is on its way at a time, so messages of one queue are stored in the
+order they were given, retries included (PR-7). While it is, others gather: under load batches grow by themselves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Generic, Protocol, TypeVar
+
+__all__ = ["Batchable", "QueueBatch"]
+
+
+class Batchable(Protocol):
+    """A message that waits."""
+
+    @property
+    def encoded(self) -> bytes:
+        """Its bytes on the wire."""
+        ...
+
+    @property
+    def urgent(self) -> bool:
+        """True: somebody waits for this very message, so it does not linger."""
+        ...
+
+
+Item = TypeVar("Item", bound=Batchable)
+
+
+class QueueBatch(Generic[Item]):
+    """Messages for one queue."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_items", "_messages_max", "_urgent", "due")
+
+    def __init__(self, *, bytes_max: int, messages_max: int) -> None:
+        self._items: deque[Item] = deque()
+        self._bytes = 0
+        self._urgent = 0
+        self._bytes_max = bytes_max
+        self._messages_max = messages_max
+        self.due = False
+        """Set when the oldest message has lingered long enough, or at a flush."""
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, item: Item) -> None:
+        """A message joins at the end."""
+        self._items.append(item)
+        self._bytes += len(item.encoded)
+        self._urgent += item.urgent
+
+    def put_back(self, items: Iterable[Item]) -> None:
+        """A failed batch stands first again, in its old order."""
+        for item in reversed(list(items)):
+            self._items.appendleft(item)
+            self._bytes += len(item.encoded)
+            self._urgent += item.urgent
+        self.due = True
+
+    @property
+    def ready(self) -> bool:
+        """True if a batch should go now: it is full, it has lingered, or somebody waits."""
+        full = self._bytes >= self._bytes_max or len(self._items) >= self._messages_max
+        return bool(self._items) and (full or self.due or self._urgent > 0)
+
+    def take(self) -> list[Item]:
+        """The next batch: at least one message, else within both limits."""
+        batch: list[Item] = []
+        size = 0
+        while self._items and len(batch) < self._messages_max:
+            if batch and size + len(self._items[0].encoded) > self._bytes_max:
+                break
+            item = self._items.popleft()
+            size += len(item.encoded)
+            self._urgent -= item.urgent
+            batch.append(item)
+        self._bytes -= size
+        if not self._items:
+            self.due = False
+        return batch

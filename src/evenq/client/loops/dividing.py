@@ -1,0 +1,92 @@
+"""What is ours of a topic: computed here with an allocate strategy (RB-8 to RB-14), or asked of the server (SR-1,
+XO-3).
+
+Called by `loops.ownership` in each round. None means "unknown, change nothing"; an empty list means "nothing is
+ours".
+"""
+
+from __future__ import annotations
+
+import logging
+
+from evenq.allocation import Strategy, absence
+from evenq.client.core.calls import NO_GENERATION, ConsumerCalls, Generation
+from evenq.client.loops.routes import RouteBook
+from evenq.client.loops.sessions import Sessions
+from evenq.model import MessageModel, MessageQueue
+
+__all__ = ["Dividing"]
+
+log = logging.getLogger(__name__)
+
+
+class Dividing:
+    """The dividing of one consumer's topics."""
+
+    def __init__(
+        self,
+        *,
+        calls: ConsumerCalls,
+        routes: RouteBook,
+        sessions: Sessions,
+        group: str,
+        client_id: str,
+        strategy: Strategy,
+        model: MessageModel,
+        ask_server: bool,
+    ) -> None:
+        self._calls = calls
+        self._routes = routes
+        self._sessions = sessions
+        self._group = group
+        self._client_id = client_id
+        self._strategy = strategy
+        self._model = model
+        self._ask_server = ask_server
+        self._generations: dict[str, Generation] = {}
+        self._told: set[str] = set()
+
+    def generation(self, topic: str) -> Generation:
+        """Of the topic's newest decision, for fencing; none when members decide."""
+        return self._generations.get(topic, NO_GENERATION)
+
+    async def assigned(self, topic: str) -> list[MessageQueue] | None:
+        """Raises what the server or the strategy raises; the caller then changes nothing (RB-12)."""
+        if self._model is MessageModel.BROADCASTING:
+            queues = list((await self._routes.get(topic)).readable)
+            return queues or None  # RB-17, RB-18
+        if self._ask_server:
+            return await self._asked(topic)
+        return await self._computed(topic)
+
+    async def _asked(self, topic: str) -> list[MessageQueue] | None:
+        told = await self._calls.query_assignment(self._group, topic, self._strategy.name, self._model)
+        if not told.known:
+            return None
+        if told.generation < self.generation(topic):  # a late answer must not win (XO-7)
+            return None
+        if any(queue.queue_id < 0 for queue in told.queues):
+            if topic not in self._told:
+                self._told.add(topic)
+                log.info(
+                    "the server shares brokers, not queues; members divide by themselves",
+                    extra={"group": self._group, "topic": topic, "strategy": self._strategy.name},
+                )
+            return await self._computed(topic)
+        self._generations[topic] = told.generation
+        return sorted(told.queues)
+
+    async def _computed(self, topic: str) -> list[MessageQueue] | None:
+        queues = sorted((await self._routes.get(topic)).readable)
+        members = self._sessions.members()
+        if not queues or members is None:  # RB-9, RB-10
+            log.warning(
+                "no rebalance", extra={"group": self._group, "topic": topic, "queues": len(queues), "members": -1}
+            )
+            return None
+        # A member that told its topics and does not read this one would leave its share unread (RG-8).
+        ids = sorted(m.client_id for m in members if m.protocol != "v2" and (not m.topics or topic in m.topics))
+        missing = absence(self._group, self._client_id, ids)
+        if missing:
+            log.warning("not in the member list", extra={"reason": missing})
+        return self._strategy.allocate(self._group, self._client_id, queues, ids)

@@ -1,0 +1,92 @@
+"""How much a producer may hold unanswered, and waiting for room: once for threads, once for tasks.
+
+Both count messages and bytes. Room is given back from the loop, in batches. A message larger than the whole limit goes
+when nothing else is pending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+
+__all__ = ["TaskGate", "ThreadGate"]
+
+
+class ThreadGate:
+    """For the sync face: `enter` in the users' threads, `leave` in the loop's thread."""
+
+    def __init__(self, *, messages_max: int, bytes_max: int) -> None:
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._changed = threading.Condition()
+        self._waiting = 0
+        self.messages = 0
+        self._bytes = 0
+
+    def enter(self, size: int) -> None:
+        """Wait for room."""
+        with self._changed:
+            while self.messages and (self.messages >= self._messages_max or self._bytes + size > self._bytes_max):
+                self._waiting += 1
+                self._changed.wait()
+                self._waiting -= 1
+            self.messages += 1
+            self._bytes += size
+
+    def leave(self, messages: int, size: int) -> None:
+        """Some were answered."""
+        with self._changed:
+            self.messages -= messages
+            self._bytes -= size
+            # waking a sender for each batch makes two threads fight for the interpreter; half empty is soon enough
+            if self._waiting and (self.messages <= self._messages_max // 2 or self._bytes <= self._bytes_max // 2):
+                self._changed.notify_all()
+
+    def wait_empty(self, timeout_ms: int | None = None) -> bool:
+        """Wait until nothing is pending; False if `timeout_ms` passed before."""
+        with self._changed:
+            self._waiting += 1
+            try:
+                return self._changed.wait_for(
+                    lambda: self.messages == 0, None if timeout_ms is None else timeout_ms / 1000
+                )
+            finally:
+                self._waiting -= 1
+
+
+class TaskGate:
+    """For the asyncio face; all calls in one loop."""
+
+    def __init__(self, *, messages_max: int, bytes_max: int) -> None:
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._line: deque[asyncio.Future[None]] = deque()
+        self.messages = 0
+        self._bytes = 0
+
+    async def enter(self, size: int) -> None:
+        """Wait for room, first come first served."""
+        while self.messages and (self.messages >= self._messages_max or self._bytes + size > self._bytes_max):
+            await self._changed()
+        self.messages += 1
+        self._bytes += size
+
+    def leave(self, messages: int, size: int) -> None:
+        """Some were answered."""
+        self.messages -= messages
+        self._bytes -= size
+        while self._line:
+            waiter = self._line.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait_empty(self) -> None:
+        """Wait until nothing is pending."""
+        while self.messages:
+            await self._changed()
+
+    async def _changed(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.append(waiter)
+        await waiter

@@ -1,0 +1,385 @@
+"""Which queues are ours: the rebalance service and the carrying out of its commands (CS-3, RB-2 to RB-34).
+
+The table (`core.rebalance`) decides, this loop does: locks, start offsets, pull loops, draining, commits, unlocks.
+The hand-over is clean: a queue that leaves stops pulling at once, what listeners have seen is finished (at most
+`drain_ms`), the offset is committed, the user's callback has heard of it, and only then is the lock let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from evenq.client.core import rebalance
+from evenq.client.core.calls import ConsumerCalls
+from evenq.client.core.process_queue import ProcessQueue
+from evenq.client.core.rebalance import Table
+from evenq.client.core.start_offset import Stored, policy_start, stored_start
+from evenq.client.core.thresholds import Thresholds
+from evenq.client.loops.dividing import Dividing
+from evenq.client.loops.notices import Notices
+from evenq.client.loops.progress import Progress
+from evenq.client.loops.pulling import Pulling
+from evenq.client.loops.routes import RouteBook
+from evenq.client.loops.sessions import Sessions
+from evenq.client.loops.wakeup import Wakeup
+from evenq.client.options import PushOptions
+from evenq.errors import ConnectionFailed, Error
+from evenq.model import FilterExpression, MessageQueue, QueueOffset, StartFrom
+from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import spawn
+
+__all__ = ["Ownership"]
+
+log = logging.getLogger(__name__)
+
+SETTLE_MS = 1_000
+"""How long the first round waits for all brokers to take us in, so that it does not divide among half of the
+members."""
+
+
+class Ownership:
+    """The rebalance service of one consumer."""
+
+    def __init__(
+        self,
+        *,
+        calls: ConsumerCalls,
+        routes: RouteBook,
+        sessions: Sessions,
+        progress: Progress,
+        dividing: Dividing,
+        notices: Notices,
+        clock: Clock,
+        rng: random.Random,
+        group: str,
+        options: PushOptions,
+        subscriptions: dict[str, FilterExpression],
+        clustering: bool,
+        start_policy: Callable[[], StartFrom],
+        start_timestamp_ms: int,
+        arrived: Callable[[ProcessQueue], None],
+    ) -> None:
+        self._calls = calls
+        self._routes = routes
+        self._sessions = sessions
+        self._progress = progress
+        self._dividing = dividing
+        self._notices = notices
+        self._clock = clock
+        self._rng = rng
+        self._group = group
+        self._options = options
+        self._subscriptions = subscriptions
+        self._clustering = clustering
+        self._start_policy = start_policy
+        self._start_timestamp_ms = start_timestamp_ms
+        self._arrived = arrived
+        self._table = Table(locks=clustering)
+        self._pulls: dict[MessageQueue, Pulling] = {}
+        self._pull_tasks: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wakeup = Wakeup(clock)
+        self._retry_soon = False
+        self._started_ms = clock.monotonic_ms()
+        self._closing = False
+
+    def wake(self) -> None:
+        """Rebalance now (CS-3: also if given before the wait)."""
+        self._wakeup.wake()
+
+    async def run(self) -> None:
+        """Rebalance at the start, at each wake-up and every 20 s, for ever (CS-3, CS-5)."""
+        self.wake()
+        while not self._closing:
+            await self._wakeup.wait(self._options.rebalance_interval_ms)
+            if not self._closing:
+                await self._round()
+
+    def owned(self) -> list[MessageQueue]:
+        """Queues that are being pulled, sorted."""
+        return sorted(self._table.working())
+
+    def settled(self, process: ProcessQueue) -> None:
+        """A chunk of a queue ended: progress in memory (CC-7), room, maybe the end of draining."""
+        self._progress.table.advance(process.queue, process.committable)
+        pulling = self._pulls.get(process.queue)
+        if pulling is not None and pulling.process is process:
+            pulling.settled()
+
+    def limits(self) -> Thresholds:
+        """Flow control per queue at the present number of queues (RB-39)."""
+        options = self._options
+        base = Thresholds(
+            messages=options.pull_threshold_queue, bytes=options.pull_threshold_bytes_queue, span=options.span_max
+        )
+        return base.spread(
+            messages_topic=options.pull_threshold_topic,
+            bytes_topic=options.pull_threshold_bytes_topic,
+            queues=len(self._pulls),
+        )
+
+    def relock(self, broker_name: str) -> None:
+        """The broker may have forgotten our locks (it restarted, or a pull was refused): take them again."""
+        queues = [queue for queue in sorted(self._table.working()) if queue.broker_name == broker_name]
+        if queues and self._clustering:
+            self._spawn(self._relock(queues), f"evenq-relock-{broker_name}")
+
+    async def close(self) -> None:
+        """Hand everything over; bounded by `drain_ms` and a few calls."""
+        self._closing = True
+        self._perform(self._table.close())
+        deadline_ms = self._clock.monotonic_ms() + self._options.drain_ms + 2 * self._options.timeout_ms
+        while self._pulls and self._clock.monotonic_ms() < deadline_ms:
+            await self._clock.sleep_ms(10)
+        for task in list(self._tasks) + list(self._pull_tasks.values()):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._pull_tasks.values(), return_exceptions=True)
+
+    async def _round(self) -> None:
+        brokers: dict[str, str] = {}
+        for topic in self._subscriptions:
+            try:
+                brokers.update((await self._routes.get(topic)).addresses)
+            except Error as error:
+                log.warning("no route", extra={"topic": topic, "error": str(error)})
+                self._soon()
+        if brokers:
+            self._sessions.want(brokers)
+        waited_ms = self._clock.monotonic_ms() - self._started_ms
+        if self._clustering and not self._sessions.settled and waited_ms < SETTLE_MS:
+            self._soon()  # the last Welcome wakes us earlier
+            return
+        for topic in list(self._subscriptions):
+            try:
+                assigned = await self._dividing.assigned(topic)
+            except Error as error:  # RB-2, RB-12: this topic stays as it is
+                log.warning("no assignment", extra={"group": self._group, "topic": topic, "error": str(error)})
+                continue
+            if assigned is not None and not self._closing:
+                self._perform(self._table.assign(topic, assigned, stalled=self._stalled))
+        if not self._closing:
+            self._perform(self._table.keep_topics(self._subscriptions))
+
+    def _stalled(self, queue: MessageQueue) -> bool:
+        """RB-20, but a queue whose pulls are put off by flow control is slow, not stalled."""
+        process = self._pulls[queue].process
+        idle = process.stalled(now_ms=self._clock.monotonic_ms(), idle_ms=self._options.pull_idle_ms)
+        return idle and not process.full(self.limits())
+
+    def _perform(self, commands: Sequence[rebalance.Command]) -> None:
+        locks: dict[str, list[MessageQueue]] = {}
+        for command in commands:
+            match command:
+                case rebalance.Lock(queue):
+                    locks.setdefault(queue.broker_name, []).append(queue)
+                case rebalance.FindStart(queue):
+                    self._spawn(self._find_start(queue), f"evenq-start-{queue}")
+                case rebalance.Start(queue, offset, first):
+                    self._start(queue, offset, first=first)
+                case rebalance.Stop(queue, fenced, stalled):
+                    self._stop(queue, fenced=fenced, stalled=stalled)
+                case rebalance.Unlock(queue):
+                    self._spawn(self._unlock(queue), f"evenq-unlock-{queue}")
+                case rebalance.RetrySoon():
+                    self._soon()
+        for broker_name, queues in locks.items():
+            self._spawn(self._lock(broker_name, queues), f"evenq-lock-{broker_name}")
+
+    async def _lock(self, broker_name: str, queues: list[MessageQueue]) -> None:
+        """First all at once without waiting, then each one that is held by somebody in its own waiting call."""
+        if not self._sessions.up(broker_name):
+            for queue in queues:
+                self._table_locked(queue, granted=False)  # the Welcome wakes the next round
+            return
+        taken = await self._try_lock(broker_name, queues, wait_ms=0)
+        for queue in queues:
+            committed = taken.get(queue)
+            if committed is not None:
+                self._table_locked(queue, granted=True, committed=committed)
+            else:
+                self._spawn(self._wait_lock(broker_name, queue), f"evenq-lock-{queue}")
+
+    async def _wait_lock(self, broker_name: str, queue: MessageQueue) -> None:
+        taken = await self._try_lock(broker_name, [queue], wait_ms=self._options.lock_wait_ms)
+        committed = taken.get(queue)
+        self._table_locked(queue, granted=committed is not None, committed=-1 if committed is None else committed)
+
+    async def _try_lock(self, broker_name: str, queues: list[MessageQueue], *, wait_ms: int) -> dict[MessageQueue, int]:
+        """The queues that were granted, with their committed offsets. After an unclear end nothing is held."""
+        try:
+            answers = await self._calls.lock(
+                await self._address(queues[0]),
+                self._group,
+                queues,
+                wait_ms=wait_ms,
+                generation=self._dividing.generation(queues[0].topic),
+            )
+            return {answer.queue: answer.committed for answer in answers if answer.granted}
+        except Error as error:
+            log.info("no lock", extra={"group": self._group, "broker": broker_name, "error": str(error)})
+            for queue in queues:  # it may have been granted without our hearing of it
+                await self._unlock(queue)
+            return {}
+
+    def _table_locked(self, queue: MessageQueue, *, granted: bool, committed: int = -1) -> None:
+        self._perform(self._table.locked(queue, granted=granted, committed=committed))
+
+    async def _relock(self, queues: list[MessageQueue]) -> None:
+        for topic in sorted({queue.topic for queue in queues}):
+            some = [queue for queue in queues if queue.topic == topic]
+            try:
+                answers = await self._calls.lock(
+                    await self._address(some[0]),
+                    self._group,
+                    some,
+                    wait_ms=0,
+                    generation=self._dividing.generation(topic),
+                )
+            except Error as error:  # the session breaks as well and asks again once it is back
+                log.info("locks were not renewed", extra={"group": self._group, "topic": topic, "error": str(error)})
+                self.wake()
+                continue
+            for answer in answers:
+                if not answer.granted:
+                    log.warning("a queue was lost", extra={"queue": str(answer.queue), "holder": answer.holder})
+                    self._perform(self._table.lost(answer.queue))
+
+    async def _find_start(self, queue: MessageQueue) -> None:
+        offset: QueueOffset | None = None
+        first = True
+        try:
+            stored = -1 if self._clustering else await self._progress.load(queue)
+            match stored_start(stored):
+                case Stored.KNOWN:
+                    offset, first = QueueOffset(stored), False
+                case Stored.NEVER:
+                    offset = await self._policy_start(queue)
+                case Stored.UNUSABLE:
+                    log.warning("unusable stored offset", extra={"queue": str(queue), "offset": stored})
+        except Error as error:  # RB-30, RB-42: not added in this round
+            log.warning("no start offset", extra={"queue": str(queue), "error": str(error)})
+        self._perform(self._table.start_found(queue, offset, first=first))
+
+    async def _policy_start(self, queue: MessageQueue) -> QueueOffset:
+        policy = self._start_policy()
+        if policy is StartFrom.FIRST:
+            return policy_start(queue.topic, policy, maximum=0, found=0)
+        timestamp_ms = self._start_timestamp_ms if policy is StartFrom.TIMESTAMP else 0
+        told = await self._calls.query_offsets(
+            await self._address(queue), self._group, queue, timestamp_ms=timestamp_ms
+        )
+        return policy_start(queue.topic, policy, maximum=told.maximum, found=told.at_timestamp)
+
+    def _start(self, queue: MessageQueue, offset: QueueOffset, *, first: bool) -> None:
+        process = ProcessQueue(queue, offset, now_ms=self._clock.monotonic_ms())
+        self._progress.table.begin(queue, offset, stored=not first)
+        pulling = Pulling(
+            process,
+            calls=self._calls,
+            routes=self._routes,
+            clock=self._clock,
+            rng=self._rng,
+            group=self._group,
+            options=self._options,
+            wanted=self._subscriptions[queue.topic],
+            generation=lambda: self._dividing.generation(queue.topic),
+            limits=self.limits,
+            committed=lambda: self._progress.table.memory(queue) if self._clustering else -1,
+            arrived=self._arrived,
+            fenced=lambda: self.relock(queue.broker_name),
+        )
+        self._pulls[queue] = pulling
+        self._pull_tasks[queue] = spawn(self._begin(pulling, first=first), name=f"evenq-pull-{queue}")
+        log.info("queue gained", extra={"group": self._group, "queue": str(queue), "offset": offset})
+
+    async def _begin(self, pulling: Pulling, *, first: bool) -> None:
+        """A policy start is committed at once: if this member dies before its first report, the next one must not
+        start later. The user hears of the queue before its first message.
+        """
+        if first:
+            await self._progress.now(pulling.process.queue)
+        await self._notices.gained(pulling.process.queue)
+        self._sessions.beat()  # RB-38
+        await pulling.run()
+
+    def _stop(self, queue: MessageQueue, *, fenced: bool, stalled: bool) -> None:
+        if stalled:
+            log.error(
+                "a queue was not pulled for long and is taken anew",
+                extra={"queue": str(queue), "idle_ms": self._options.pull_idle_ms},
+            )
+        pulling = self._pulls[queue]
+        self._pull_tasks.pop(queue).cancel()
+        pulling.process.drop()
+        self._spawn(self._leave(pulling, fenced=fenced), f"evenq-leave-{queue}")
+
+    async def _leave(self, pulling: Pulling, *, fenced: bool) -> None:
+        process, queue = pulling.process, pulling.process.queue
+        self._arrived(process)  # what lies below finished messages must still run
+        await self._drain(pulling)
+        if not fenced:
+            self._progress.table.advance(queue, process.committable)
+            for pause_ms in (50, 200, 0):
+                if await self._progress.now(queue):
+                    break
+                await self._clock.sleep_ms(pause_ms)
+        self._progress.table.forget(queue)
+        log.info("queue lost", extra={"group": self._group, "queue": str(queue), "offset": process.committable})
+        await self._notices.lost(queue)
+        if self._clustering and not fenced:
+            await self._unlock(queue)
+        del self._pulls[queue]
+        self._sessions.beat()  # RB-38
+        self._perform(self._table.left(queue))
+
+    async def _drain(self, pulling: Pulling) -> None:
+        deadline_ms = self._clock.monotonic_ms() + self._options.drain_ms
+        wakeup = Wakeup(self._clock, pulling.quiet)
+        while pulling.process.busy:
+            left_ms = deadline_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                log.warning(
+                    "messages in hand were not finished in time, they may be delivered again",
+                    extra={"queue": str(pulling.process.queue), "drain_ms": self._options.drain_ms},
+                )
+                return
+            await wakeup.wait(left_ms)
+
+    async def _unlock(self, queue: MessageQueue) -> None:
+        try:
+            await self._calls.unlock(await self._address(queue), self._group, [queue])
+        except Error as error:  # the lock ends with the session at the latest
+            log.info("no unlock", extra={"queue": str(queue), "error": str(error)})
+
+    async def _address(self, queue: MessageQueue) -> str:
+        address = (await self._routes.get(queue.topic)).addresses.get(queue.broker_name)
+        if address is None:
+            raise ConnectionFailed(f"broker {queue.broker_name} is not in the route of {queue.topic} now")
+        return address
+
+    def _soon(self) -> None:
+        if not self._retry_soon:
+            self._retry_soon = True
+            self._spawn(self._wake_later(), "evenq-rebalance-soon")
+
+    async def _wake_later(self) -> None:
+        await self._clock.sleep_ms(self._options.lock_retry_ms)
+        self._retry_soon = False
+        self.wake()
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+        task = spawn(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error(
+                "a task of the consumer failed in an unforeseen way", exc_info=error, extra={"task": task.get_name()}
+            )
+            self.wake()

@@ -1,0 +1,158 @@
+"""Storing a consumer's progress: at the brokers in clustering, in a local file in broadcasting (OF-2, OF-5, OF-7).
+
+`run` stores every few seconds what changed; `now` stores one queue at once, for a hand-over. A failed report is
+logged and goes again with the next one; progress in memory is never lost by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from evenq.client.core.calls import ConsumerCalls, Generation
+from evenq.client.core.offsets import OffsetTable, decode_offsets, encode_offsets
+from evenq.client.loops.routes import RouteBook
+from evenq.errors import ConnectionFailed, Error
+from evenq.model import MessageQueue, QueueOffset
+from evenq.runtime.clock import Clock
+
+__all__ = ["BrokerStore", "FileStore", "OffsetStore", "Progress"]
+
+log = logging.getLogger(__name__)
+
+
+class OffsetStore(Protocol):
+    """Where offsets are kept."""
+
+    async def save(self, offsets: Mapping[MessageQueue, QueueOffset]) -> Iterable[MessageQueue]:
+        """Store; returns the queues whose offsets are stored now."""
+        ...
+
+    async def load(self, queue: MessageQueue) -> int:
+        """The stored offset; -1 if there is none (OF-8)."""
+        ...
+
+
+class BrokerStore:
+    """Clustering: each queue's broker keeps its offset."""
+
+    def __init__(
+        self, calls: ConsumerCalls, routes: RouteBook, group: str, generation: Callable[[str], Generation]
+    ) -> None:
+        """`generation` of a topic's assignment, for fencing."""
+        self._calls = calls
+        self._routes = routes
+        self._group = group
+        self._generation = generation
+
+    async def save(self, offsets: Mapping[MessageQueue, QueueOffset]) -> Iterable[MessageQueue]:
+        by_place: dict[tuple[str, str], dict[MessageQueue, QueueOffset]] = {}
+        for queue, offset in offsets.items():
+            by_place.setdefault((queue.broker_name, queue.topic), {})[queue] = offset
+        done: list[MessageQueue] = []
+        for (broker_name, topic), some in by_place.items():
+            try:
+                address = await self._address(topic, broker_name)
+                await self._calls.commit(address, self._group, some, generation=self._generation(topic))
+            except Error as error:
+                log.warning(
+                    "offsets were not stored",
+                    extra={"group": self._group, "topic": topic, "broker": broker_name, "error": str(error)},
+                )
+            else:
+                done += some
+        return done
+
+    async def load(self, queue: MessageQueue) -> int:
+        address = await self._address(queue.topic, queue.broker_name)
+        return (await self._calls.query_offsets(address, self._group, queue)).committed
+
+    async def _address(self, topic: str, broker_name: str) -> str:
+        route = await self._routes.get(topic)
+        address = route.addresses.get(broker_name)
+        if address is None:
+            raise ConnectionFailed(f"broker {broker_name} is not in the route of {topic} now")
+        return address
+
+
+class FileStore:
+    """Broadcasting: `<folder>/<group>/offsets.json`. Two instances of a group on one machine need two folders
+    (OF-6).
+    """
+
+    def __init__(self, folder: Path, group: str) -> None:
+        self._path = folder / group / "offsets.json"
+        self._known: dict[MessageQueue, QueueOffset] | None = None
+
+    async def save(self, offsets: Mapping[MessageQueue, QueueOffset]) -> Iterable[MessageQueue]:
+        known = await self._content()
+        known.update(offsets)
+        content = encode_offsets(known)
+        try:
+            await asyncio.to_thread(self._write, content)
+        except OSError as error:
+            log.warning("offsets were not stored", extra={"file": str(self._path), "error": str(error)})
+            return ()
+        return offsets
+
+    async def load(self, queue: MessageQueue) -> int:
+        return (await self._content()).get(queue, QueueOffset(-1))
+
+    async def _content(self) -> dict[MessageQueue, QueueOffset]:
+        if self._known is None:
+            try:
+                content = await asyncio.to_thread(self._path.read_bytes)
+            except FileNotFoundError:
+                log.info("no local progress, the start policy decides", extra={"file": str(self._path)})
+                self._known = {}
+            else:
+                self._known = decode_offsets(content, name=str(self._path))
+        return self._known
+
+    def _write(self, content: bytes) -> None:
+        """The old file or the new one is there after a crash, never half of one."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._path.with_suffix(".new")
+        draft.write_bytes(content)
+        os.replace(draft, self._path)
+
+
+class Progress:
+    """The offset table and its store."""
+
+    def __init__(self, store: OffsetStore, clock: Clock, *, interval_ms: int) -> None:
+        self.table = OffsetTable()
+        self._store = store
+        self._clock = clock
+        self._interval_ms = interval_ms
+
+    async def run(self) -> None:
+        """Report every `interval_ms`, for ever."""
+        while True:
+            await self._clock.sleep_ms(self._interval_ms)
+            await self.report()
+
+    async def report(self) -> None:
+        """Store all that changed."""
+        due = self.table.due()
+        if due:
+            await self._save(due)
+
+    async def now(self, queue: MessageQueue) -> bool:
+        """Store one queue's offset; True if the store has it."""
+        due = self.table.due().get(queue)
+        return due is None or queue in await self._save({queue: due})
+
+    async def load(self, queue: MessageQueue) -> int:
+        """The stored offset, from the store and not from memory (RB-41)."""
+        return await self._store.load(queue)
+
+    async def _save(self, due: Mapping[MessageQueue, QueueOffset]) -> list[MessageQueue]:
+        done = list(await self._store.save(due))
+        for queue in done:
+            self.table.stored(queue, due[queue])
+        return done

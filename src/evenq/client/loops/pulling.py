@@ -1,0 +1,139 @@
+"""The pull loop of one queue (PQ-1 to PQ-8): one long poll after another while the queue is ours.
+
+Started and cancelled by `loops.ownership`. Every pull carries the committed offset along (OF-2). After an error,
+and after an empty answer that came suspiciously fast, it pauses, so a broken server is never hammered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from evenq.client.core.calls import ConsumerCalls, Generation
+from evenq.client.core.process_queue import ProcessQueue
+from evenq.client.core.thresholds import Thresholds
+from evenq.client.loops.routes import RouteBook
+from evenq.client.options import PushOptions
+from evenq.errors import ConnectionFailed, Error, IllegalOffset, PreconditionFailed
+from evenq.model import FilterExpression, QueueOffset
+from evenq.runtime.backoff import Backoff
+from evenq.runtime.clock import Clock
+
+__all__ = ["Pulling"]
+
+log = logging.getLogger(__name__)
+
+FAST_MS = 20
+PAUSE_MS = 100
+
+
+class Pulling:
+    """One queue's loop. `run` returns when the queue was dropped."""
+
+    def __init__(
+        self,
+        process: ProcessQueue,
+        *,
+        calls: ConsumerCalls,
+        routes: RouteBook,
+        clock: Clock,
+        rng: random.Random,
+        group: str,
+        options: PushOptions,
+        wanted: FilterExpression,
+        generation: Callable[[], Generation],
+        limits: Callable[[], Thresholds],
+        committed: Callable[[], int],
+        arrived: Callable[[ProcessQueue], None],
+        fenced: Callable[[], None],
+    ) -> None:
+        self.process = process
+        self._calls = calls
+        self._routes = routes
+        self._clock = clock
+        self._backoff = Backoff(rng)
+        self._group = group
+        self._options = options
+        self._wanted = wanted
+        self._generation = generation
+        self._limits = limits
+        self._committed = committed
+        self._arrived = arrived
+        self._fenced = fenced
+        self._room = asyncio.Event()
+        self.quiet = asyncio.Event()
+        """Set whenever a chunk ended; `ownership` waits for it while it drains."""
+
+    def settled(self) -> None:
+        """A chunk of the queue ended: there may be room, or nothing in hand any more."""
+        self._room.set()
+        self.quiet.set()
+
+    async def run(self) -> None:
+        """Pull until dropped."""
+        if self._options.first_pull_delay_ms:
+            await self._clock.sleep_ms(self._options.first_pull_delay_ms)
+        while not self.process.dropped:
+            while self.process.full(self._limits()):
+                self._room.clear()
+                await self._room.wait()
+            pause_ms = await self._once()
+            if pause_ms:
+                await self._clock.sleep_ms(pause_ms)
+
+    async def _once(self) -> int:
+        """One pull; returns the pause after it, ms."""
+        process, queue = self.process, self.process.queue
+        started_ms = self._clock.monotonic_ms()
+        try:
+            route = await self._routes.get(queue.topic)
+            address = route.addresses.get(queue.broker_name)
+            if address is None:
+                raise ConnectionFailed(f"broker {queue.broker_name} is not in the route of {queue.topic} now")
+            pulled = await self._calls.pull(
+                address,
+                self._group,
+                queue,
+                process.next,
+                batch_max=self._options.pull_batch,
+                bytes_max=self._options.pull_bytes,
+                wait_ms=self._options.pull_wait_ms,
+                wanted=self._wanted,
+                generation=self._generation(),
+                committed=self._committed(),
+            )
+        except IllegalOffset as error:
+            return self._moved(error)
+        except PreconditionFailed as error:
+            log.warning("a pull was refused", extra={"queue": str(queue), "error": str(error)})
+            self._fenced()
+            return self._backoff.next_ms()
+        except Error as error:
+            if error.refresh_route:
+                self._routes.renew(queue.topic)
+            delay_ms = self._backoff.next_ms()
+            log.warning("a pull failed", extra={"queue": str(queue), "error": str(error), "retry_in_ms": delay_ms})
+            return delay_ms
+        self._backoff.reset()
+        before = process.next
+        now_ms = self._clock.monotonic_ms()
+        process.put(pulled.messages, pulled.next_offset, now_ms=now_ms)
+        self._arrived(process)
+        idle = not pulled.messages and process.next == before
+        return PAUSE_MS if idle and now_ms - started_ms < FAST_MS else 0
+
+    def _moved(self, error: IllegalOffset) -> int:
+        """RB-48: the offset lies outside the log; go on at the nearest end."""
+        process = self.process
+        if process.next < error.min_offset:
+            process.move(QueueOffset(error.min_offset), now_ms=self._clock.monotonic_ms())
+        elif 0 <= error.max_offset < process.next:
+            process.move(QueueOffset(error.max_offset), now_ms=self._clock.monotonic_ms())
+        else:
+            return self._backoff.next_ms()
+        log.warning(
+            "the offset was moved", extra={"queue": str(process.queue), "to": process.next, "error": str(error)}
+        )
+        return PAUSE_MS

@@ -1,0 +1,84 @@
+"""The routes a client knows: fetched on first use, again when they are old or an error says so.
+
+A cached route survives failed refreshes (wire contract 3.4). One fetch per topic runs at a time; all who wait share it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from evenq.client.core.calls import RouteCalls
+from evenq.client.core.route import Route
+from evenq.errors import Error
+from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import spawn
+
+__all__ = ["RouteBook"]
+
+log = logging.getLogger(__name__)
+
+
+class RouteBook:
+    """Belongs to one client and its loop."""
+
+    def __init__(self, calls: RouteCalls, clock: Clock, *, refresh_ms: int) -> None:
+        self._calls = calls
+        self._clock = clock
+        self._refresh_ms = refresh_ms
+        self._routes: dict[str, Route] = {}
+        self._fetched_ms: dict[str, int] = {}
+        self._fetches: dict[str, asyncio.Task[Route]] = {}
+
+    def peek(self, topic: str) -> Route | None:
+        """The cached route; an old one is refreshed behind the caller's back."""
+        route = self._routes.get(topic)
+        if route is not None and self._clock.monotonic_ms() - self._fetched_ms[topic] > self._refresh_ms:
+            self.renew(topic)
+        return route
+
+    async def get(self, topic: str) -> Route:
+        """The cached route, or the first answer. Raises TopicNotFound, ConnectionFailed ..."""
+        route = self.peek(topic)
+        return route if route is not None else await asyncio.shield(self._fetch(topic))
+
+    async def fresh(self, topic: str) -> Route:
+        """Ask now. A failure gives the cached route, if there is one."""
+        try:
+            return await asyncio.shield(self._fetch(topic))
+        except Error as error:
+            known = self._routes.get(topic)
+            if known is None:
+                raise
+            log.info("keeping the old route", extra={"topic": topic, "error": str(error)})
+            return known
+
+    def renew(self, topic: str) -> None:
+        """Ask in the background."""
+        self._fetch(topic)
+
+    async def close(self) -> None:
+        """End running fetches."""
+        for task in list(self._fetches.values()):
+            task.cancel()
+
+    def _fetch(self, topic: str) -> asyncio.Task[Route]:
+        task = self._fetches.get(topic)
+        if task is None:
+            task = self._fetches[topic] = spawn(self._ask(topic), name=f"evenq-route-{topic}")
+            task.add_done_callback(lambda done: self._fetched(topic, done))
+        return task
+
+    async def _ask(self, topic: str) -> Route:
+        return await self._calls.query_route(topic)
+
+    def _fetched(self, topic: str, task: asyncio.Task[Route]) -> None:
+        del self._fetches[topic]
+        if topic in self._routes:
+            self._fetched_ms[topic] = (
+                self._clock.monotonic_ms()
+            )  # a failed refresh is tried again after the period, not at once
+        if task.cancelled() or task.exception() is not None:
+            return
+        self._routes[topic] = task.result()
+        self._fetched_ms[topic] = self._clock.monotonic_ms()

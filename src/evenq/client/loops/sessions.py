@@ -1,0 +1,205 @@
+"""The member's open lines, one per broker of the topics' routes (RG-2): joins, beats, events, rejoins.
+
+`loops.ownership` says which brokers are wanted and hears of every event. A broken line is opened again with growing
+pauses for as long as its broker is wanted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+
+from evenq.client.core.calls import (
+    ConsumerCalls,
+    Join,
+    Leave,
+    MemberInfo,
+    MembersChanged,
+    SessionEvent,
+    Welcome,
+)
+from evenq.errors import ConnectionFailed, Error
+from evenq.runtime.backoff import Backoff
+from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import spawn
+
+__all__ = ["Sessions"]
+
+log = logging.getLogger(__name__)
+
+BEAT_MIN_MS = 200
+GHOST_MS = 5_000
+"""A restarted broker hears of the group's members one by one. So long, those it knew before count as well: else the
+first to come back would take everybody's queues."""
+
+
+class _Line:
+    """The line to one broker."""
+
+    def __init__(self, name: str, address: str) -> None:
+        self.name = name
+        self.address = address
+        self.outbox: asyncio.Queue[Join | Leave | None] = asyncio.Queue(maxsize=100)
+        self.members: tuple[MemberInfo, ...] | None = None
+        """None while the line is not up."""
+        self.ghosts: tuple[MemberInfo, ...] = ()
+        """Members before the line broke."""
+        self.ghosts_until_ms = 0
+        self.tried = False
+        self.leaving = False
+        self.task: asyncio.Task[None] | None = None
+
+    def post(self, request: Join | Leave | None) -> None:
+        """Say something; a full outbox means a stuck line, which its broker will drop."""
+        if not self.outbox.full():
+            self.outbox.put_nowait(request)
+
+
+class Sessions:
+    """All lines of one consumer."""
+
+    def __init__(
+        self,
+        calls: ConsumerCalls,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        join: Callable[[], Join],
+        heard: Callable[[str, SessionEvent], None],
+        broken: Callable[[str], None],
+    ) -> None:
+        """`heard(broker, event)` and `broken(broker)` are called in the loop."""
+        self._calls = calls
+        self._clock = clock
+        self._rng = rng
+        self._join = join
+        self._heard = heard
+        self._broken = broken
+        self._lines: dict[str, _Line] = {}
+
+    def want(self, brokers: Mapping[str, str]) -> None:
+        """Have a line to each of these (name to address) and no other."""
+        for name, line in list(self._lines.items()):
+            if brokers.get(name) != line.address:
+                self._end(line)
+                del self._lines[name]
+        for name, address in brokers.items():
+            if name not in self._lines:
+                line = self._lines[name] = _Line(name, address)
+                line.task = spawn(self._keep(line), name=f"evenq-session-{name}")
+
+    def up(self, broker: str) -> bool:
+        """True if the broker knows us as a member now."""
+        line = self._lines.get(broker)
+        return line is not None and line.members is not None
+
+    @property
+    def settled(self) -> bool:
+        """True if every line is up or was tried in vain."""
+        return all(line.members is not None or line.tried for line in self._lines.values())
+
+    def members(self) -> list[MemberInfo] | None:
+        """Who is in the group, by all brokers that we hear; None: nobody tells (RB-10)."""
+        now_ms = self._clock.monotonic_ms()
+        up = [line for line in self._lines.values() if line.members is not None]
+        if not up:
+            return None
+        told = [line.ghosts for line in up if now_ms < line.ghosts_until_ms]
+        told += [line.members for line in up if line.members is not None]
+        return list({member.client_id: member for members in told for member in members}.values())
+
+    def rejoin(self) -> None:
+        """Tell changed subscriptions everywhere."""
+        for line in self._lines.values():
+            if line.members is not None:
+                line.post(self._join())
+
+    def beat(self) -> None:
+        """A heartbeat to all brokers (RB-38)."""
+        for line in self._lines.values():
+            if line.members is not None:
+                line.post(None)
+
+    async def leave(self, *, timeout_ms: int = 2_000) -> None:
+        """Say goodbye everywhere and wait a little for the ends."""
+        tasks: list[asyncio.Task[None]] = []
+        for line in self._lines.values():
+            line.leaving = True
+            line.post(Leave())
+            if line.task is not None:
+                if line.members is None:
+                    line.task.cancel()
+                tasks.append(line.task)
+        self._lines.clear()
+        if tasks:
+            timer = spawn(self._clock.sleep_ms(timeout_ms), name="evenq-leave-timer")
+            everyone = asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.wait({everyone, timer}, return_when=asyncio.FIRST_COMPLETED)
+            timer.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(everyone, timer, return_exceptions=True)
+
+    def _end(self, line: _Line) -> None:
+        line.leaving = True
+        if line.task is not None:
+            line.task.cancel()
+
+    async def _keep(self, line: _Line) -> None:
+        backoff = Backoff(self._rng, first_ms=200, max_ms=5_000)
+        while not line.leaving:
+            try:
+                await self._once(line, backoff)
+            except Error as error:
+                if line.leaving:
+                    return
+                log.warning("no session", extra={"broker": line.name, "address": line.address, "error": str(error)})
+            finally:
+                line.ghosts = line.members or line.ghosts
+                line.members, line.tried = None, True
+                if not line.leaving:
+                    self._broken(line.name)
+            if not line.leaving:
+                await self._clock.sleep_ms(backoff.next_ms())
+
+    async def _once(self, line: _Line, backoff: Backoff) -> None:
+        line.outbox = asyncio.Queue(maxsize=100)
+        line.post(self._join())
+        beats: asyncio.Task[None] | None = None
+        try:
+            async for event in self._calls.session(line.address, self._requests(line.outbox)):
+                match event:
+                    case Welcome():
+                        backoff.reset()
+                        line.members = event.members
+                        line.ghosts_until_ms = self._clock.monotonic_ms() + (GHOST_MS if line.ghosts else 0)
+                        if beats is None:
+                            beats = spawn(self._beats(line, event.beat_interval_ms), name=f"evenq-beats-{line.name}")
+                    case MembersChanged():
+                        line.members = event.members
+                    case _:
+                        pass
+                self._heard(line.name, event)
+        finally:
+            if beats is not None:
+                beats.cancel()
+        if not line.leaving:
+            raise ConnectionFailed(f"broker {line.name} at {line.address} ended the session")
+
+    async def _beats(self, line: _Line, interval_ms: int) -> None:
+        while True:
+            await self._clock.sleep_ms(max(BEAT_MIN_MS, interval_ms))
+            line.post(None)
+            if line.ghosts and line.members is not None and self._clock.monotonic_ms() >= line.ghosts_until_ms:
+                line.ghosts = ()
+                self._heard(line.name, MembersChanged(line.members))
+
+    @staticmethod
+    async def _requests(outbox: asyncio.Queue[Join | Leave | None]) -> AsyncIterator[Join | Leave | None]:
+        while True:
+            request = await outbox.get()
+            yield request
+            if isinstance(request, Leave):
+                return

@@ -1,0 +1,66 @@
+"""From the arguments of a push consumer to its plan, with all checks; shared by both faces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from evenq.allocation import Strategy, by_name
+from evenq.client.loops.pushing import PushPlan
+from evenq.client.options import PushOptions
+from evenq.errors import BadRequest, IllegalFilterExpression, IllegalGroup, IllegalTopic
+from evenq.model import FilterExpression, MessageModel, StartFrom, group_problem, topic_problem
+
+__all__ = ["filters", "push_plan"]
+
+
+def filters(subscriptions: Mapping[str, str | FilterExpression]) -> dict[str, FilterExpression]:
+    """Texts are tag expressions. Raises IllegalTopic, IllegalFilterExpression."""
+    result: dict[str, FilterExpression] = {}
+    for topic, wanted in subscriptions.items():
+        problem = topic_problem(topic)
+        if problem:
+            raise IllegalTopic(problem)
+        told = FilterExpression(wanted or "*") if isinstance(wanted, str) else wanted
+        if not told.expression.strip():
+            raise IllegalFilterExpression(f"the filter of topic {topic} is blank; give `*` or tags as in `a || b`")
+        result[topic] = told
+    return result
+
+
+def push_plan(
+    *,
+    group: str,
+    subscriptions: Mapping[str, str | FilterExpression],
+    model: MessageModel | str,
+    assignment: str,
+    strategy: str | Strategy,
+    consume_threads: int,
+    start_from: StartFrom | str | None,
+    start_timestamp_ms: int,
+    options: PushOptions | None,
+) -> PushPlan:
+    """Raises IllegalGroup, IllegalTopic, BadRequest."""
+    problem = group_problem(group)
+    if problem:
+        raise IllegalGroup(problem)
+    if not subscriptions:
+        raise BadRequest(f"consumer group {group} subscribes to nothing; give subscriptions={{'topic': '*'}} (CS-1)")
+    if assignment not in {"client", "server"}:
+        raise BadRequest(f"assignment {assignment!r} is unknown; it is 'client' or 'server'")
+    if not 1 <= consume_threads <= 1_000:
+        raise BadRequest(f"consume_threads is {consume_threads}, the range is 1 to 1000")
+    if start_from is not None and start_from not in set(StartFrom):
+        raise BadRequest(f"start_from {start_from!r} is unknown; it is one of {', '.join(StartFrom)}")
+    if model not in set(MessageModel):
+        raise BadRequest(f"model {model!r} is unknown; it is one of {', '.join(MessageModel)}")
+    return PushPlan(
+        group=group,
+        subscriptions=filters(subscriptions),
+        model=MessageModel(model),
+        strategy=by_name(strategy) if isinstance(strategy, str) else strategy,
+        ask_server=assignment == "server",
+        slots=consume_threads,
+        start_from=None if start_from is None else StartFrom(start_from),
+        start_timestamp_ms=start_timestamp_ms,
+        options=options or PushOptions(),
+    )

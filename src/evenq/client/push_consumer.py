@@ -1,0 +1,165 @@
+"""The sync push consumer: brings messages to a listener in a pool of threads (semantics 8, 9, 12, 14, 16).
+
+def listen(messages):
+    for message in messages:
+        print(message.body)
+
+with evenq.PushConsumer(group="billing", listener=listen, subscriptions={"orders": "*"}):
+    input()
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+from evenq.allocation import Strategy
+from evenq.client.loops.background import Background
+from evenq.client.loops.pushing import Pushing
+from evenq.client.options import PushOptions
+from evenq.client.plans import filters, push_plan
+from evenq.client.wiring import Ground, consumer_calls, new_client_id
+from evenq.errors import Unsupported
+from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
+
+__all__ = ["Listener", "OnRebalance", "PushConsumer"]
+
+Listener = Callable[[Sequence[ReceivedMessage]], object]
+"""Gets messages of one queue in offset order. An exception or False: none of them is done, and all come again."""
+OnRebalance = Callable[[Sequence[MessageQueue], Sequence[MessageQueue]], object]
+"""Hears of gained queues before their first message, of lost ones after their last."""
+
+
+class PushConsumer:
+    """One member of a consumer group. Delivery is at least once (TQ-10); orderly joins and leaves repeat nothing."""
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        listener: Listener,
+        subscriptions: Mapping[str, str | FilterExpression],
+        endpoint: str = "127.0.0.1:8081",
+        model: MessageModel | str = MessageModel.CLUSTERING,
+        assignment: str = "client",
+        strategy: str | Strategy = "AVG",
+        consume_threads: int = 20,
+        start_from: StartFrom | str | None = None,
+        start_timestamp_ms: int = 0,
+        on_rebalance: OnRebalance | None = None,
+        options: PushOptions | None = None,
+        client_id: str = "",
+        ground: Ground | None = None,
+    ) -> None:
+        """`subscriptions`: topic to tags (`a || b`, `*`) or a FilterExpression.
+
+        `assignment`: `client` divides with `strategy` in every member, `server` asks the broker or rebalancer.
+        `start_from` where the group never read: LAST, FIRST, TIMESTAMP (with `start_timestamp_ms`, ms since the epoch);
+        None: as the group is configured. `consume_threads` 1 .. 1,000 run the listener.
+        """
+        self._plan = push_plan(
+            group=group,
+            subscriptions=subscriptions,
+            model=model,
+            assignment=assignment,
+            strategy=strategy,
+            consume_threads=consume_threads,
+            start_from=start_from,
+            start_timestamp_ms=start_timestamp_ms,
+            options=options,
+        )
+        self._ground = ground or Ground.real()
+        self.client_id = client_id or new_client_id(self._ground.clock)
+        self._endpoint = endpoint
+        self._listener = listener
+        self._on_rebalance = on_rebalance
+        self._pushing: Pushing | None = None
+        self._closed = False
+
+    def start(self) -> Self:
+        """Join the group and begin to read; returns at once, queues come as they are granted. Starting twice is an
+        error.
+        """
+        if self._pushing is not None or self._closed:
+            raise Unsupported(f"this consumer of {self._plan.group} was started before; make a new one")
+        self._background = Background.shared()
+        self._threads = ThreadPoolExecutor(self._plan.slots, thread_name_prefix="evenq-listener")
+        self._teller = ThreadPoolExecutor(1, thread_name_prefix="evenq-on-rebalance")
+        self._background.run(self._open())
+        return self
+
+    def close(self) -> None:
+        """Leave the group: finish what listeners hold (at most `options.drain_ms`), commit, let the queues go. Closing
+        twice is no error.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._pushing is not None:
+            self._background.run(self._shut())
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._teller.shutdown(wait=False, cancel_futures=True)
+
+    def subscribe(self, topic: str, wanted: str | FilterExpression = "*") -> None:
+        """One topic more. All members of a group should subscribe alike (RG-8)."""
+        pushing = self._running()
+        told = filters({topic: wanted})[topic]
+        self._background.call_soon(lambda: pushing.subscribe(topic, told))
+
+    def unsubscribe(self, topic: str) -> None:
+        """One topic less: its queues are handed over (RB-5)."""
+        pushing = self._running()
+        self._background.call_soon(lambda: pushing.unsubscribe(topic))
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues this member reads now, sorted."""
+        if self._pushing is None or self._closed:
+            return []
+        return self._background.run(self._owned(self._pushing))
+
+    def __enter__(self) -> Self:
+        return self if self._pushing is not None else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _running(self) -> Pushing:
+        if self._pushing is None or self._closed:
+            raise Unsupported(f"this consumer of {self._plan.group} is not running; call start()")
+        return self._pushing
+
+    async def _open(self) -> None:
+        self._calls = consumer_calls(self._ground, self._endpoint, self.client_id, self._plan.options.timeout_ms)
+        self._pushing = Pushing(
+            self._calls,
+            plan=self._plan,
+            client_id=self.client_id,
+            clock=self._ground.clock,
+            rng=self._ground.rng,
+            run_listener=self._listen,
+            tell=None if self._on_rebalance is None else self._tell,
+        )
+        self._pushing.start()
+
+    async def _shut(self) -> None:
+        assert self._pushing is not None
+        await self._pushing.close()
+        if self._ground.net is None:
+            await self._calls.net.close()
+
+    async def _owned(self, pushing: Pushing) -> list[MessageQueue]:
+        return pushing.owned()
+
+    async def _listen(self, messages: Sequence[ReceivedMessage]) -> bool:
+        told = await asyncio.get_running_loop().run_in_executor(self._threads, self._listener, messages)
+        return told is not False
+
+    async def _tell(self, gained: Sequence[MessageQueue], lost: Sequence[MessageQueue]) -> None:
+        assert self._on_rebalance is not None
+        await asyncio.get_running_loop().run_in_executor(self._teller, self._on_rebalance, gained, lost)

@@ -1,0 +1,101 @@
+"""The sync simple consumer: receive, work, acknowledge; the server keeps track of each message (wire contract 5.1).
+
+with evenq.SimpleConsumer(group="billing", subscriptions={"orders": "*"}) as consumer:
+    for message in consumer.receive():
+        consumer.ack(message)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from evenq.client.loops.background import Background
+from evenq.client.loops.receiving import Receiving
+from evenq.client.options import SimpleOptions
+from evenq.client.plans import filters
+from evenq.client.wiring import Ground, new_client_id, simple_calls
+from evenq.errors import IllegalGroup
+from evenq.model import FilterExpression, ReceivedMessage, group_problem
+
+__all__ = ["SimpleConsumer"]
+
+
+class SimpleConsumer:
+    """Members of a group share all messages one by one; nothing is assigned. Thread-safe."""
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        subscriptions: Mapping[str, str | FilterExpression],
+        endpoint: str = "127.0.0.1:8081",
+        options: SimpleOptions | None = None,
+        client_id: str = "",
+        ground: Ground | None = None,
+    ) -> None:
+        """Usable at once. Raises IllegalGroup, IllegalTopic."""
+        problem = group_problem(group)
+        if problem:
+            raise IllegalGroup(problem)
+        self._group = group
+        self._wanted = filters(subscriptions)
+        self._options = options or SimpleOptions()
+        self._ground = ground or Ground.real()
+        self.client_id = client_id or new_client_id(self._ground.clock)
+        self._closed = False
+        self._background = Background.shared()
+        self._background.run(self._open(endpoint))
+
+    def receive(
+        self, max_messages: int = 32, *, invisible_ms: int = 30_000, wait_ms: int = 15_000
+    ) -> list[ReceivedMessage]:
+        """Take up to `max_messages` (1 .. 1,000); waits up to `wait_ms` (0 .. 60,000) for the first one, else an
+        empty list.
+
+        A message that is not acknowledged within `invisible_ms` comes again. Raises TopicNotFound, GroupNotFound,
+        IllegalInvisibleTime, ConnectionFailed.
+        """
+        return self._background.run(self._receiving.receive(max_messages, invisible_ms, wait_ms))
+
+    def ack(self, message: ReceivedMessage) -> None:
+        """Finish it for the group. Raises InvalidReceiptHandle if its invisible time is over and it was given away."""
+        self._background.run(self._receiving.ack(message))
+
+    def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
+        """Hide it for `invisible_ms` from now: longer to work on, shorter (0 = now) to give it back. Go on with the
+        result.
+        """
+        return self._background.run(self._receiving.change_invisible(message, invisible_ms))
+
+    def close(self) -> None:
+        """Say goodbye. Closing twice is no error."""
+        if not self._closed:
+            self._closed = True
+            self._background.run(self._shut())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def _open(self, endpoint: str) -> None:
+        self._calls = simple_calls(self._ground, endpoint, self.client_id, self._options.timeout_ms)
+        self._receiving = Receiving(
+            self._calls,
+            group=self._group,
+            subscriptions=self._wanted,
+            clock=self._ground.clock,
+            rng=self._ground.rng,
+            options=self._options,
+        )
+        self._receiving.start()
+
+    async def _shut(self) -> None:
+        await self._receiving.close()
+        if self._ground.net is None:
+            await self._calls.net.close()

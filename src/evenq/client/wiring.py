@@ -1,0 +1,135 @@
+"""Where the SDK's parts meet: client ids, message ids, the net, and lazily the rooms that need grpc.
+
+Called by both faces when a client is made. The only place of the SDK that asks the machine for its name, process and
+chance; everything below gets them as arguments.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import socket
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evenq.client.core.message_id import MessageIds
+from evenq.errors import BodyEmpty, IllegalTopic
+from evenq.model import Message, topic_problem
+from evenq.runtime.clock import Clock, SystemClock
+from evenq.runtime.net import Net
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.admin import AdminCalls
+    from evenq.client.rpc.calls import Calls
+    from evenq.client.rpc.receiving import SimpleCalls
+    from evenq.client.rpc.sessions import ConsumerCalls
+
+__all__ = ["Encoder", "Ground", "admin_calls", "consumer_calls", "new_client_id", "producer_calls", "simple_calls"]
+
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+_numbers = itertools.count()
+_ids: dict[int, MessageIds] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What a client stands on; tests hand in their own."""
+
+    clock: Clock
+    rng: random.Random
+    net: Net | None = None
+    """None: gRPC, made in the client's own loop at its first call, closed with the client."""
+
+    @staticmethod
+    def real() -> Ground:
+        """The machine's."""
+        return Ground(clock=SystemClock(), rng=random.Random(os.urandom(8)))  # noqa: S311 - spreads load, keeps no secret
+
+
+def new_client_id(clock: Clock) -> str:
+    """`host@pid@n@base36(time)`, unique per client object (wire contract 2.1)."""
+    number, text = clock.now_ms(), ""
+    while number:
+        number, digit = divmod(number, 36)
+        text = DIGITS[digit] + text
+    return f"{socket.gethostname()}@{os.getpid()}@{next(_numbers)}@{text}"
+
+
+def _net(ground: Ground) -> Net:
+    if ground.net is not None:
+        return ground.net
+    from evenq.wire.net import GrpcNet
+
+    return GrpcNet()
+
+
+def producer_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) -> Calls:
+    """The wire of a producer."""
+    from evenq.client.rpc.calls import Calls
+
+    return Calls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
+
+
+def consumer_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) -> ConsumerCalls:
+    """The wire of a push consumer."""
+    from evenq.client.rpc.sessions import ConsumerCalls
+
+    return ConsumerCalls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
+
+
+def admin_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) -> AdminCalls:
+    """The wire of the admin."""
+    from evenq.client.rpc.admin import AdminCalls
+
+    return AdminCalls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
+
+
+def simple_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) -> SimpleCalls:
+    """The wire of a simple consumer."""
+    from evenq.client.rpc.receiving import SimpleCalls
+
+    return SimpleCalls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A message ready to travel."""
+
+    message_id: str
+    content: bytes
+
+
+class Encoder:
+    """Checks and encodes messages, in whatever thread calls."""
+
+    def __init__(self, clock: Clock) -> None:
+        from evenq.client.rpc.messages import encode
+
+        self._encode = encode
+        self._clock = clock
+        self._host = socket.gethostname()
+        self._legal: set[str] = set()
+        self._ids = _process_ids()
+
+    def encode(self, message: Message) -> Encoded:
+        """Raises IllegalTopic and BodyEmpty at once; everything else is the server's to judge."""
+        if message.topic not in self._legal:
+            problem = topic_problem(message.topic)
+            if problem:
+                raise IllegalTopic(problem)
+            self._legal.add(message.topic)
+        if not message.body:
+            raise BodyEmpty(f"a message for {message.topic} has no body; send at least one byte")
+        now_ms = self._clock.now_ms()
+        message_id = message.message_id or self._ids.next(now_ms)
+        return Encoded(message_id, self._encode(message, message_id=message_id, born_ms=now_ms, born_host=self._host))
+
+
+def _process_ids() -> MessageIds:
+    process_id = os.getpid()
+    if process_id not in _ids:
+        _ids[process_id] = MessageIds(mac=uuid.getnode(), process_id=process_id)
+    return _ids[process_id]
