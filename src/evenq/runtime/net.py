@@ -1,8 +1,8 @@
 """The network as an argument: calls by address, method path and encoded bytes.
 
 `evenq.wire.net.GrpcNet` is the real one; the simulator and unit tests hand in their own. A failed call raises
-`evenq.errors.ConnectionFailed` (nobody answered), `RequestTimeout` (no answer in time) or `Unauthorized`; what the answer itself
-says is the caller's business, because every response of ours carries a status inside.
+`evenq.errors.ConnectionFailed` (nobody answered), `RequestTimeout` (no answer in time) or `Unauthorized`; what the
+answer itself says is the caller's business, because every response of ours carries a status inside.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Net(Protocol):
         timeout_ms: int | None,
         metadata: Mapping[str, str] | None = None,
     ) -> AsyncIterator[bytes]:
-        """Open a stream: one request (bytes) or many (iterator), many answers. Closing the iterator cancels the call."""
+        """Open a stream: one request (bytes) or many (iterator), many answers. Closing the iterator ends the call."""
         ...
 
     async def close(self) -> None:
