@@ -1,7 +1,7 @@
 """One tree of errors, shared by the servers, the SDK and the command line.
 
-The class carries the policy: the wire code, whether a retry can help, whether the route should be refreshed first. Call sites
-ask the class and never match on text. `evenq.wire.status` is the one table between these classes and the codes of
+The class carries the policy: the wire code, whether a retry can help, whether the route should be refreshed first. Call
+sites ask the class and never match on text. `evenq.wire.status` is the one table between these classes and the codes of
 `apache.rocketmq.v2.Code`; a message is one human sentence that names the offending value, its limit and the fix.
 """
 
@@ -300,7 +300,7 @@ class StoreLocked(StoreError):
 
 
 class SettingsError(Error):
-    """A setting, flag or environment variable is unknown or out of bounds. The text names the nearest known one."""
+    """A setting, flag or variable is unknown or out of bounds. The text names the nearest known one."""
 
 
 class PortInUse(Error):

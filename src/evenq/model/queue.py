@@ -7,7 +7,7 @@ __all__ = ["MessageQueue"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
-    """(topic, broker name, queue id). Sorts by topic, then broker name, then id, as every allocate strategy needs (XO-9)."""
+    """(topic, broker name, queue id). Sorts by topic, broker name, id, as every allocate strategy needs (XO-9)."""
 
     topic: str
     broker_name: str

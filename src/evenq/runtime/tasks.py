@@ -25,8 +25,8 @@ def spawn(coroutine: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any
 async def forever(name: str, once: Callable[[], Awaitable[None]], *, clock: Clock, rng: random.Random) -> None:
     """Run `once` again and again; after an error of the network or a peer, log one line and wait longer each time.
 
-    `once` returns normally to be run again at once (it does its own waiting). An error outside `evenq.errors` is a mistake
-    of ours and ends the loop, and with it the process.
+    `once` returns normally to be run again at once (it does its own waiting). An error outside `evenq.errors` is a
+    mistake of ours and ends the loop, and with it the process.
     """
     backoff = Backoff(rng)
     while True:
