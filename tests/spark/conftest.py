@@ -1,8 +1,8 @@
-"""One local Spark for the run, and a broker per test."""
+"""One local Spark and one real cluster of two brokers for the run; a topic per test."""
 
 from __future__ import annotations
 
-import importlib.util
+import itertools
 import os
 import subprocess
 import sys
@@ -11,8 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark_evenq import cluster as calls
+from pyspark_evenq import connection
+
+from evenq.model.queue import MessageQueue
+from evenq.testing.local_cluster import LocalCluster
+from evenq.wire.status import check
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
 
 ROOT = Path(__file__).parents[2]
+_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
@@ -40,18 +49,74 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
-def _fake_broker() -> Any:
-    path = ROOT / "tests" / "unit" / "pyspark_evenq" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("fake_broker", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.FakeBroker
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=2, rebalancer=False, broker_settings={"AUTO_CREATE_TOPICS": "false"}) as running:
+        yield running
+
+
+class Topic:
+    """A new topic with two queues on each of the two brokers, numbered 0 to 3 over both."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self.name = f"topic-{next(_numbers)}"
+        self.endpoints = ",".join(broker.address for broker in cluster.brokers)
+        self.broker = cluster.brokers[0]
+        request = admin_pb2.CreateTopicRequest(topic=self.name, queues=2)
+        answer = connection.unary(
+            cluster.endpoint, "/evenq.v1.Admin/CreateTopic", request.SerializeToString(), timeout_ms=10_000
+        )
+        check(admin_pb2.CreateTopicResponse.FromString(answer).status)
+        self.queues = [
+            MessageQueue(self.name, broker.name, queue_id) for broker in cluster.brokers for queue_id in range(2)
+        ]
+
+    def send(self, bodies: dict[int, list[str]], *, tags: dict[str, str] | None = None) -> None:
+        """Bodies per queue number, as one block each; `tags` by body."""
+        for number, texts in bodies.items():
+            queue = self.queues[number]
+            messages = []
+            for text in texts:
+                message = definition_pb2.Message(body=text.encode(), user_properties={"length": str(len(text))})
+                message.system_properties.message_id = f"{self.name}-{number}-{next(_numbers)}"
+                if tags:
+                    message.system_properties.tag = tags[text]
+                messages.append(message)
+            request = data_pb2.PublishRequest(
+                queue=common_pb2.Queue(topic=self.name, broker_name=queue.broker_name, queue_id=queue.queue_id),
+                messages=messages,
+            )
+            answer = connection.unary(
+                self._address(queue), "/evenq.v1.Data/Publish", request.SerializeToString(), timeout_ms=10_000
+            )
+            check(data_pb2.PublishResponse.FromString(answer).status)
+
+    def send_each(self, count: int, *, text: str = "body") -> None:
+        """`count` messages on every queue."""
+        self.send({number: [f"{text} {index}" for index in range(count)] for number in range(4)})
+
+    def progress(self, group: str) -> list[int]:
+        """The group's committed offset of each queue as the brokers tell it, -1 for none."""
+        states: dict[MessageQueue, Any] = {}
+        for broker in self._cluster.brokers:
+            if broker.alive:
+                here = [queue for queue in self.queues if queue.broker_name == broker.name]
+                states |= calls.query(broker.address, here, group=group)
+        return [states[queue].committed if queue in states else -1 for queue in self.queues]
+
+    def every(self, counts: list[int]) -> list[tuple[str, int, int]]:
+        """(broker, queue id, offset) of so many messages from the beginning of each queue."""
+        return sorted(
+            (queue.broker_name, queue.queue_id, offset)
+            for queue, count in zip(self.queues, counts, strict=True)
+            for offset in range(count)
+        )
+
+    def _address(self, queue: MessageQueue) -> str:
+        return next(broker.address for broker in self._cluster.brokers if broker.name == queue.broker_name)
 
 
 @pytest.fixture
-def broker() -> Iterator[Any]:
-    made = _fake_broker()(queues=4)
-    yield made
-    made.stop()
+def topic(cluster: LocalCluster) -> Topic:
+    return Topic(cluster)

@@ -16,11 +16,11 @@ WANTED = {"UA": (4, 5 / 3), "AA": (2, 11.0), "B6": (1, 0.0)}
 
 
 @pytest.fixture
-def flights(broker: Any) -> Any:
+def flights(topic: Any) -> Any:
     for number, (carrier, delay) in enumerate(FLIGHTS):
-        row = {"year": "2013", "carrier": carrier} | ({} if delay is None else {"dep_delay": delay})
-        broker.send(json.dumps(row), queue=number % 4, tag=carrier)
-    return broker
+        body = json.dumps({"year": "2013", "carrier": carrier} | ({} if delay is None else {"dep_delay": delay}))
+        topic.send({number % 4: [body]}, tags={body: carrier})
+    return topic
 
 
 def means(rows: Any) -> dict[str, tuple[int, float]]:
@@ -31,7 +31,7 @@ def test_the_batch_job(spark: Any, flights: Any, tmp_path: Path, monkeypatch: py
     monkeypatch.syspath_prepend(EXAMPLES)
     job = importlib.import_module("delay_by_carrier")
     out = tmp_path / "out" / "delays.json"
-    job.write(job.delay_by_carrier(spark, endpoint=flights.endpoint, topic=flights.topic), out)
+    job.write(job.delay_by_carrier(spark, endpoint=flights.broker.address, topic=flights.name), out)
     assert means(json.loads(out.read_text())) == WANTED
 
 
@@ -45,9 +45,9 @@ def test_the_streaming_job_goes_on_where_it_ended(
     def run() -> dict[str, tuple[int, float]]:
         job.delay_by_carrier_stream(
             spark,
-            endpoint=flights.endpoint,
-            topic=flights.topic,
-            group="delays",
+            endpoint=flights.broker.address,
+            topic=flights.name,
+            group=flights.name,
             checkpoint=tmp_path / "checkpoint",
             out=out,
             batch_max=4,
@@ -55,6 +55,6 @@ def test_the_streaming_job_goes_on_where_it_ended(
         return means(json.loads(out.read_text()))
 
     assert run() == WANTED
-    flights.send(json.dumps({"dep_delay": 3}), queue=0, tag="AA")
+    flights.send({0: ['{"dep_delay": 3}']}, tags={'{"dep_delay": 3}': "AA"})
     assert run() == WANTED | {"AA": (3, 7.0)}
-    assert sum(flights.progress("delays").values()) == len(FLIGHTS) + 1
+    assert sum(flights.progress(flights.name)) == len(FLIGHTS) + 1

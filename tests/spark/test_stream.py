@@ -1,4 +1,4 @@
-"""Streams by a real Spark: checkpoints, limits, progress at the broker."""
+"""Streams by a real Spark from real brokers: checkpoints, limits, progress at the brokers."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ pytestmark = pytest.mark.timeout(150)
 
 
 @pytest.fixture
-def start(spark: Any, broker: Any, tmp_path: Path) -> Any:
-    """Start a query that appends (queue, offset, batch) rows to a table of files."""
+def start(spark: Any, topic: Any, tmp_path: Path) -> Any:
+    """Start a query that appends rows to a table of files."""
     queries: list[Any] = []
 
-    def start(**options: Any) -> Any:
+    def start(*, forever: bool = False, **options: Any) -> Any:
+        given = {"group": topic.name, "startingOffsets": "earliest", "commitIntervalMs": 50} | options
         frame = (
             spark.readStream.format("evenq")
-            .schema("queueId int, queueOffset long, body binary")
-            .option("endpoints", broker.endpoint)
-            .option("subscribe", broker.topic)
-            .option("group", "spark-job")
-            .option("startingOffsets", "earliest")
-            .option("commitIntervalMs", 50)
-            .options(**{name: value for name, value in options.items() if name != "forever"})
+            .schema("brokerName string, queueId int, queueOffset long, body binary")
+            .option("endpoints", topic.endpoints)
+            .option("subscribe", topic.name)
+            .options(**given)
             .load()
         )
         writer = (
@@ -34,23 +32,17 @@ def start(spark: Any, broker: Any, tmp_path: Path) -> Any:
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .option("path", str(tmp_path / "rows"))
         )
-        query = (writer if options.get("forever") else writer.trigger(availableNow=True)).start()
-        queries.append(query)
-        return query
+        queries.append((writer if forever else writer.trigger(availableNow=True)).start())
+        return queries[-1]
 
     yield start
     for query in queries:
         query.stop()
 
 
-def seen(spark: Any, tmp_path: Path) -> list[tuple[int, int]]:
-    rows = spark.read.schema("queueId int, queueOffset long").parquet(str(tmp_path / "rows")).collect()
-    return sorted((row.queueId, row.queueOffset) for row in rows)
-
-
-def send(broker: Any, count: int) -> None:
-    for number in range(count):
-        broker.send(f"body {number}", queue=number % 4)
+def seen(spark: Any, tmp_path: Path) -> list[tuple[str, int, int]]:
+    rows = spark.read.schema("brokerName string, queueId int, queueOffset long").parquet(str(tmp_path / "rows"))
+    return sorted((row.brokerName, row.queueId, row.queueOffset) for row in rows.collect())
 
 
 def within(seconds: float, condition: Callable[[], bool]) -> bool:
@@ -62,65 +54,65 @@ def within(seconds: float, condition: Callable[[], bool]) -> bool:
     return True
 
 
-def every(count: int) -> list[tuple[int, int]]:
-    return sorted((number % 4, number // 4) for number in range(count))
+def rows_in(query: Any) -> list[int]:
+    return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
 
 
 def test_available_now_twice_from_one_checkpoint_is_exactly_once_and_leaves_no_lag(
-    spark: Any, broker: Any, start: Any, tmp_path: Path
+    spark: Any, topic: Any, start: Any, tmp_path: Path
 ) -> None:
-    send(broker, 400)
+    topic.send_each(100)
     first = start(maxOffsetsPerTrigger=150)
     first.awaitTermination()
-    batches = [progress.numInputRows for progress in first.recentProgress if progress.numInputRows]
-    assert batches == [150, 150, 100]
-    assert seen(spark, tmp_path) == every(400)
-    assert broker.progress("spark-job") == dict.fromkeys(range(4), 100)
-    send(broker, 0)
-    for number in range(400, 500):
-        broker.send("more", queue=number % 4)
+    assert rows_in(first) == [150, 150, 100]
+    assert seen(spark, tmp_path) == topic.every([100] * 4)
+    assert topic.progress(topic.name) == [100] * 4
+    topic.send({1: ["more"] * 25})
     start().awaitTermination()
-    assert seen(spark, tmp_path) == every(500)
-    assert broker.progress("spark-job") == dict.fromkeys(range(4), 125)
+    assert seen(spark, tmp_path) == topic.every([100, 125, 100, 100])
+    assert topic.progress(topic.name) == [100, 125, 100, 100]
+    last = start()
+    last.awaitTermination()
+    assert rows_in(last) == []
 
 
-def test_a_running_query_follows_the_topic_and_its_progress_shows_at_the_broker(
-    spark: Any, broker: Any, start: Any, tmp_path: Path
+def test_a_running_query_follows_the_topic_and_its_progress_shows_at_the_brokers(
+    spark: Any, topic: Any, start: Any, tmp_path: Path
 ) -> None:
-    send(broker, 40)
+    topic.send_each(10)
     query = start(forever=True)
-    assert within(
-        40, lambda: query.lastProgress is not None and broker.progress("spark-job") == dict.fromkeys(range(4), 10)
-    )
-    send(broker, 20)
-    assert within(20, lambda: broker.progress("spark-job") == dict.fromkeys(range(4), 15))
+    assert within(40, lambda: topic.progress(topic.name) == [10] * 4)
+    topic.send({2: ["more"] * 5})
+    assert within(20, lambda: topic.progress(topic.name) == [10, 10, 15, 10])
     query.stop()
     assert query.exception() is None
-    assert len(seen(spark, tmp_path)) == 60
+    assert seen(spark, tmp_path) == topic.every([10, 10, 15, 10])
 
 
-def test_a_broker_that_restarts_under_a_running_query_loses_and_repeats_nothing(
-    spark: Any, broker: Any, start: Any, tmp_path: Path
+def test_a_query_outlives_the_kill_of_a_broker_and_loses_and_repeats_nothing(
+    spark: Any, topic: Any, start: Any, tmp_path: Path
 ) -> None:
-    send(broker, 40)
+    topic.send_each(10)
     query = start(forever=True)
-    assert within(40, lambda: sum(broker.progress("spark-job").values()) == 40)
-    broker.stop()
-    broker.start()
-    send(broker, 40)
-    assert within(30, lambda: sum(broker.progress("spark-job").values()) == 80)
+    assert within(40, lambda: topic.progress(topic.name) == [10] * 4)
+    topic.broker.kill()
+    topic.send({2: ["more"] * 10, 3: ["more"] * 10})
+    assert within(30, lambda: topic.progress(topic.name)[2:] == [20] * 2)
+    topic.broker.restart()
+    topic.send({0: ["more"] * 10, 1: ["more"] * 10})
+    assert within(30, lambda: topic.progress(topic.name) == [20] * 4)
     query.stop()
     assert query.exception() is None
-    assert seen(spark, tmp_path) == every(80)
+    assert seen(spark, tmp_path) == topic.every([20] * 4)
 
 
-def test_stopping_a_query_sends_its_last_progress_first(spark: Any, broker: Any, start: Any) -> None:
+def test_stopping_a_query_sends_its_last_progress_first(topic: Any, start: Any) -> None:
     """Spark ends the process with SIGTERM and calls no `stop()`."""
-    send(broker, 40)
-    query = start(forever=True, commitIntervalMs=3_600_000)
-    assert within(40, lambda: sum(progress.numInputRows for progress in query.recentProgress) == 40)
-    calls = broker.calls.count("QueryOffsets")
-    assert within(20, lambda: broker.calls.count("QueryOffsets") >= calls + 3)  # idle triggers: the batch is in the log
-    assert sum(broker.progress("spark-job").values()) == 0
+    topic.send_each(10)
+    query = start(forever=True, commitIntervalMs=3_600_000, idleWaitMs=50)
+    assert within(40, lambda: sum(rows_in(query)) == 40)
+    # The next trigger has come: Spark has the batch in its commit log, and told the source so.
+    assert within(20, lambda: query.status["message"] == "Waiting for data to arrive")
+    assert topic.progress(topic.name) == [0] * 4
     query.stop()
-    assert within(10, lambda: sum(broker.progress("spark-job").values()) == 40)
+    assert within(10, lambda: topic.progress(topic.name) == [10] * 4)
