@@ -14,13 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 
 from evenq_broker.core.journal import Acked, Committed, Delivered, Invisible, Op
+from evenq_broker.core.queue_progress import BLOCKED, READY, Pending, QueueProgress
 
 __all__ = ["BLOCKED", "READY", "Pending", "Progress", "QueueProgress", "Verdict"]
 
-READY = 0
-"""Deadline of a message that waits for its next delivery."""
-BLOCKED = -1
-"""Deadline of a message of an ordered group that waits for the one before it (`core.fifo`)."""
 _CHUNK = 30_000  # deliveries in one snapshot operation; its count is 16 bits wide
 
 
@@ -32,80 +29,6 @@ class Verdict(Enum):
     """The message was finished before: fine for an ack, nothing to record."""
     INVALID = "invalid"
     """The delivery is over, or never was."""
-
-
-class Pending:
-    """One unfinished message of a group."""
-
-    __slots__ = ("attempt", "client_id", "deadline_ms", "lane", "number")
-
-    def __init__(self, number: int, attempt: int, deadline_ms: int, client_id: str) -> None:
-        self.number = number
-        """Deliveries so far, given-back ones included: what a handle names."""
-        self.attempt = attempt
-        """Deliveries that count towards the maximum."""
-        self.deadline_ms = deadline_ms
-        """End of the delivery, ms since the epoch; READY: it is over."""
-        self.client_id = client_id
-        """Whose life holds the delivery (auto_renew); empty: only the deadline does."""
-        self.lane: str | None = None
-        """Message group, for ordered groups; None elsewhere."""
-
-
-class QueueProgress:
-    """One group on one queue."""
-
-    __slots__ = (
-        "committed",
-        "group_id",
-        "lanes",
-        "next",
-        "pending",
-        "queue_id",
-        "reading",
-        "ready",
-        "topic_id",
-        "unkeyed",
-    )
-
-    def __init__(self, group_id: int, topic_id: int, queue_id: int, offset: int) -> None:
-        self.group_id = group_id
-        self.topic_id = topic_id
-        self.queue_id = queue_id
-        self.committed = offset
-        """The smallest unfinished offset."""
-        self.next = offset
-        """The first offset never looked at for this group."""
-        self.pending: dict[int, Pending] = {}
-        self.ready: list[int] = []
-        """Heap of offsets that wait for their next delivery; may hold finished ones, `Progress` skips them."""
-        self.reading = False
-        """True while somebody fetches fresh messages from disk for this group: others pass by."""
-        self.lanes: dict[str, list[int]] = {}
-        """Ordered groups (`core.fifo`): message group -> its unfinished offsets, ascending; only the first may be
-        delivered.
-        """
-        self.unkeyed = False
-        """Ordered groups: `pending` came from the journal and its message groups are not known yet."""
-
-    def op(self, offset: int, entry: Pending) -> Invisible:
-        """The journal's words for the state of one delivery."""
-        place = (self.group_id, self.topic_id, self.queue_id, offset)
-        return Invisible(*place, entry.number, entry.attempt, entry.deadline_ms)
-
-    def advance(self) -> None:
-        """Move `committed` to the smallest unfinished offset."""
-        pending = self.pending
-        if not pending:
-            self.committed = self.next
-        elif self.committed not in pending:
-            if self.next - self.committed > 4 * len(pending) + 64:
-                self.committed = min(pending)
-                return
-            at = self.committed + 1
-            while at not in pending:
-                at += 1
-            self.committed = at
 
 
 class Progress:
@@ -380,9 +303,10 @@ class Progress:
                 continue
             entry = queue.pending[offset] = Pending(number, attempt, READY, op.client_id)
             self._replay_deadline(queue, offset, entry, op.deadline_ms)
-        queue.next = max(queue.next, op.next_offset)
         queue.unkeyed = True
-        queue.advance()
+        if op.next_offset > queue.next:
+            queue.next = op.next_offset
+            queue.advance()
 
     def _replay_deadline(self, queue: QueueProgress, offset: int, entry: Pending, deadline_ms: int) -> None:
         if deadline_ms == READY:
@@ -401,19 +325,29 @@ class Progress:
             for (deadline_ms, client_id), offsets in together.items():
                 for at in range(0, len(offsets), _CHUNK):
                     part = offsets[at : at + _CHUNK]
-                    yield self.delivered_op(queue, part, deadline_ms=deadline_ms, client_id=client_id)
+                    yield self.delivered_op(
+                        queue, part, deadline_ms=deadline_ms, client_id=client_id, next_offset=queue.committed
+                    )
             yield Delivered(*key, queue.next, READY, "", (), (), ())
 
     def delivered_op(
-        self, queue: QueueProgress, offsets: Sequence[int], *, deadline_ms: int, client_id: str
+        self,
+        queue: QueueProgress,
+        offsets: Sequence[int],
+        *,
+        deadline_ms: int,
+        client_id: str,
+        next_offset: int | None = None,
     ) -> Delivered:
-        """What the journal keeps of a delivery."""
+        """What the journal keeps of a delivery. `next_offset` None = the queue's; a part of a whole that several
+        operations describe has the one from before, because replaying it must not make the rest look finished.
+        """
         pending = queue.pending
         return Delivered(
             queue.group_id,
             queue.topic_id,
             queue.queue_id,
-            queue.next,
+            queue.next if next_offset is None else next_offset,
             deadline_ms,
             client_id,
             tuple(offsets),

@@ -201,8 +201,8 @@ class Popping:
             bytes_max=broker.settings.receive_bytes_max,
             tag_hashes=wish.tags,
         )
+        before = queue.next
         if read is None:
-            before = queue.next
             queue.reading = True
             try:
                 read = await broker.store.read(
@@ -224,7 +224,9 @@ class Popping:
                 broker.progress, queue, messages, read.next_offset, wanted, wish.deadline_ms, wish.client_id
             )
             if waiting:
-                broker.journal.record(broker.progress.delivered_op(queue, waiting, deadline_ms=READY, client_id=""))
+                broker.journal.record(
+                    broker.progress.delivered_op(queue, waiting, deadline_ms=READY, client_id="", next_offset=before)
+                )
         else:
             broker.progress.deliver(
                 queue,

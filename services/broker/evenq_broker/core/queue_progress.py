@@ -1,0 +1,90 @@
+"""One group on one queue: what is unfinished, and how far everything before it is done.
+
+`core.delivery` moves it, `core.fifo` keeps its lanes. Always true: an offset below `next` is in `pending` or finished, and
+`committed` is the smallest unfinished offset. Pure.
+"""
+
+from __future__ import annotations
+
+from evenq_broker.core.journal import Invisible
+
+__all__ = ["BLOCKED", "READY", "Pending", "QueueProgress"]
+
+READY = 0
+"""Deadline of a message that waits for its next delivery."""
+BLOCKED = -1
+"""Deadline of a message of an ordered group that waits for the one before it (`core.fifo`)."""
+
+
+class Pending:
+    """One unfinished message of a group."""
+
+    __slots__ = ("attempt", "client_id", "deadline_ms", "lane", "number")
+
+    def __init__(self, number: int, attempt: int, deadline_ms: int, client_id: str) -> None:
+        self.number = number
+        """Deliveries so far, given-back ones included: what a handle names."""
+        self.attempt = attempt
+        """Deliveries that count towards the maximum."""
+        self.deadline_ms = deadline_ms
+        """End of the delivery, ms since the epoch; READY: it is over."""
+        self.client_id = client_id
+        """Whose life holds the delivery (auto_renew); empty: only the deadline does."""
+        self.lane: str | None = None
+        """Message group, for ordered groups; None elsewhere."""
+
+
+class QueueProgress:
+    """One group on one queue."""
+
+    __slots__ = (
+        "committed",
+        "group_id",
+        "lanes",
+        "next",
+        "pending",
+        "queue_id",
+        "reading",
+        "ready",
+        "topic_id",
+        "unkeyed",
+    )
+
+    def __init__(self, group_id: int, topic_id: int, queue_id: int, offset: int) -> None:
+        self.group_id = group_id
+        self.topic_id = topic_id
+        self.queue_id = queue_id
+        self.committed = offset
+        """The smallest unfinished offset."""
+        self.next = offset
+        """The first offset never looked at for this group."""
+        self.pending: dict[int, Pending] = {}
+        self.ready: list[int] = []
+        """Heap of offsets that wait for their next delivery; may hold finished ones, `Progress` skips them."""
+        self.reading = False
+        """True while somebody fetches fresh messages from disk for this group: others pass by."""
+        self.lanes: dict[str, list[int]] = {}
+        """Ordered groups (`core.fifo`): message group -> its unfinished offsets, ascending; only the first may be
+        delivered.
+        """
+        self.unkeyed = False
+        """Ordered groups: `pending` came from the journal and its message groups are not known yet."""
+
+    def op(self, offset: int, entry: Pending) -> Invisible:
+        """The journal's words for the state of one delivery."""
+        place = (self.group_id, self.topic_id, self.queue_id, offset)
+        return Invisible(*place, entry.number, entry.attempt, entry.deadline_ms)
+
+    def advance(self) -> None:
+        """Move `committed` to the smallest unfinished offset."""
+        pending = self.pending
+        if not pending:
+            self.committed = self.next
+        elif self.committed not in pending:
+            if self.next - self.committed > 4 * len(pending) + 64:
+                self.committed = min(pending)
+                return
+            at = self.committed + 1
+            while at not in pending:
+                at += 1
+            self.committed = at

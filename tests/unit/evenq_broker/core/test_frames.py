@@ -1,0 +1,39 @@
+"""Frames made by hand are what protobuf would have made."""
+
+from __future__ import annotations
+
+import pytest
+from evenq_broker.core.frames import delivered, extra_fields, varint, varint_field
+
+from evenq.store import Append
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+
+
+@pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 1 << 40, (1 << 63) - 1, -1])
+def test_varints_are_protobufs(value: int) -> None:
+    queue = definition_pb2.SystemProperties(queue_offset=value)
+    assert b"\x70" + varint(value) == queue.SerializeToString()
+    assert varint_field(14, value) == queue.SerializeToString()
+
+
+def test_a_delivery_appends_its_fields_to_what_was_stored() -> None:
+    message = definition_pb2.Message(body=b"body", user_properties={"k": "v"})
+    message.topic.name = "t"
+    stored = definition_pb2.SystemProperties(message_id="id", tag="red", queue_id=9)
+    extra = extra_fields(3, 1 << 33, 1_700_000_000_123, "handle", 4, 61_500)
+    made = definition_pb2.Message.FromString(
+        delivered(Append(1, 3, 0, 0, message.SerializeToString(), stored.SerializeToString()), extra=extra)
+    )
+    system = made.system_properties
+    assert (made.body, made.topic.name, dict(made.user_properties)) == (b"body", "t", {"k": "v"})
+    assert (system.message_id, system.tag, system.queue_id, system.queue_offset) == ("id", "red", 3, 1 << 33)
+    assert (system.receipt_handle, system.delivery_attempt) == ("handle", 4)
+    assert (system.store_timestamp.seconds, system.store_timestamp.nanos) == (1_700_000_000, 123_000_000)
+    assert (system.invisible_duration.seconds, system.invisible_duration.nanos) == (61, 500_000_000)
+
+
+def test_a_pulled_message_has_its_place_and_no_handle() -> None:
+    made = definition_pb2.Message.FromString(delivered(Append(1, 0, 0, 0, b"", b""), extra=extra_fields(0, 0, 1_000)))
+    assert made.system_properties.HasField("queue_offset")
+    assert not made.system_properties.HasField("receipt_handle")
+    assert not made.system_properties.HasField("delivery_attempt")

@@ -1,0 +1,51 @@
+"""State records: what goes in comes out, and what is not ours is refused."""
+
+from __future__ import annotations
+
+import pytest
+from evenq_broker.core.journal import (
+    Acked,
+    Committed,
+    Delivered,
+    GroupPut,
+    GroupRemoved,
+    Invisible,
+    KeyPut,
+    Op,
+    TopicPut,
+    TopicRemoved,
+    decode,
+    encode,
+)
+
+from evenq.errors import StoreCorrupted
+from evenq.model import GroupConfig, MessageType, StartFrom, TopicConfig
+
+EVERY: list[Op] = [
+    KeyPut(b"k" * 32, 7, 9),
+    TopicPut(TopicConfig(name="t", topic_id=3, message_type=MessageType.FIFO, read_queues=8, write_queues=4)),
+    TopicRemoved(3),
+    GroupPut(
+        GroupConfig(name="g", group_id=4, ordered=True, max_attempts=5, start_from=StartFrom.FIRST, strategy="AVG")
+    ),
+    GroupRemoved(4),
+    Committed(1, 2, 3, 1 << 40, reset=True),
+    Acked(1, 2, 3, 1 << 40),
+    Delivered(1, 2, 3, 10, 1 << 41, "client-ü", (7, 8), (1, 2), (1, 1)),
+    Delivered(1, 2, 3, 10, 0, "", (), (), ()),
+    Invisible(1, 2, 3, 5, 6, 7, 1 << 41),
+]
+
+
+def test_every_operation_survives_the_record() -> None:
+    assert list(decode(encode(EVERY))) == EVERY
+
+
+def test_an_ack_takes_21_bytes() -> None:
+    assert len(encode([Acked(1, 2, 3, 4)])) == 22
+
+
+@pytest.mark.parametrize("record", [b"", b"\x02", b"\x01\xff", encode(EVERY)[:-3], b"\x01\x02\x00\x00\x00\x02{]"])
+def test_what_is_not_a_record_is_refused(record: bytes) -> None:
+    with pytest.raises(StoreCorrupted):
+        list(decode(record))

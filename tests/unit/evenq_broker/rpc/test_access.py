@@ -1,0 +1,39 @@
+"""Every call of every service of the broker has a row in the access table."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from evenq_broker.broker import Broker
+from evenq_broker.rpc.access import ACCESS
+from evenq_broker.settings import Settings
+
+from evenq.runtime.clock import FakeClock
+from evenq.testing.loop_net import LoopNet
+from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2 as admin_v2
+from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, data_pb2, groups_pb2
+
+FILES: tuple[Any, ...] = (service_pb2, admin_v2, data_pb2, groups_pb2, admin_pb2, assignment_pb2)
+
+
+def methods() -> set[str]:
+    return {
+        f"/{service.full_name}/{method.name}"
+        for file in FILES
+        for service in file.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+    } - {"/evenq.v1.Assignment/Report"}  # brokers call it, the rebalancer serves it
+
+
+def test_each_method_of_the_protos_has_a_row_and_no_row_is_left_over() -> None:
+    assert set(ACCESS) == methods()
+
+
+def test_the_broker_serves_each_of_them_once_with_the_row_of_the_table() -> None:
+    clock = FakeClock()
+    broker = Broker(Settings(), clock=clock, rng=random.Random(1), net=LoopNet(clock))
+    served = broker.rpcs()
+    assert sorted(rpc.method for rpc in served) == sorted(methods())
+    assert all(rpc.access == ACCESS[rpc.method] for rpc in served)
