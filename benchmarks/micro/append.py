@@ -1,9 +1,10 @@
 """What one append costs, against a floor that only checksums the same bytes and writes them.
 
-    python benchmarks/micro/append.py [--seconds 2] [--folder DIR]
+python benchmarks/micro/append.py [--seconds 2] [--folder DIR] [--uvloop]
 
-Prints messages/s and MB/s for each shape, its ratio to the floor, and the CPU time of the loop thread for each message. The floor packs
-a header, takes the CRC32C and calls `os.pwritev` in groups of the same size, on one thread, without places, futures or queues.
+Prints messages/s and MB/s for each shape, its ratio to the floor, and the CPU time of the loop thread for each
+message. The floor packs a header, takes the CRC32C and calls `os.pwritev` in groups of the same size, on one thread,
+without places, futures or queues.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from crc32c import crc32c
 
@@ -23,6 +25,7 @@ from evenq.runtime.clock import SystemClock
 from evenq.store import Append, FlushMode, MessageStore, StoreOptions
 from evenq.store.record import MAGIC, PREFIX, REST
 
+T = TypeVar("T")
 HEAD = b"h" * 900
 SYSTEM = b"s" * 124
 FRAME_BYTES = 88 + len(HEAD) + len(SYSTEM)
@@ -50,7 +53,9 @@ def floor(folder: Path, group: int, seconds: float) -> float:
 
 
 async def in_flight(store: MessageStore, senders: int, batch: int, seconds: float) -> tuple[int, float]:
-    """`senders` tasks, each with one append of `batch` messages under way: messages and CPU seconds of the loop thread."""
+    """`senders` tasks, each with one append of `batch` messages under way: messages and CPU seconds of the loop
+    thread.
+    """
     end = time.perf_counter() + seconds
     count = 0
 
@@ -82,7 +87,12 @@ async def run_shape(folder: Path, flush: FlushMode, senders: int, batch: int, se
 async def hot_reads(folder: Path) -> float:
     """Microseconds for 32 consecutive messages of one queue out of eight, from memory."""
     store = await MessageStore.open(
-        folder, StoreOptions(), clock=SystemClock(), broker_name="bench", on_state=lambda *_: None, on_snapshot=lambda _: None
+        folder,
+        StoreOptions(),
+        clock=SystemClock(),
+        broker_name="bench",
+        on_state=lambda *_: None,
+        on_snapshot=lambda _: None,
     )
     for _ in range(10):
         await store.append([Append(1, n % 8, 7, 0, HEAD, SYSTEM) for n in range(CHUNK)])
@@ -97,7 +107,7 @@ async def hot_reads(folder: Path) -> float:
     return sorted(times)[len(times) // 2] * 1e6
 
 
-def in_folder(root: Path | None, work: Callable[[Path], object]) -> object:
+def in_folder(root: Path | None, work: Callable[[Path], T]) -> T:
     folder = Path(tempfile.mkdtemp(dir=root))
     try:
         return work(folder)
@@ -108,7 +118,7 @@ def in_folder(root: Path | None, work: Callable[[Path], object]) -> object:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--folder", type=Path, default=None, help="where to make the data folders; default: the temporary folder")
+    parser.add_argument("--folder", type=Path, default=None, help="parent of the data folders")
     parser.add_argument("--uvloop", action="store_true")
     options = parser.parse_args()
     runner = asyncio.run
@@ -118,15 +128,21 @@ def main() -> None:
         runner = uvloop.run
     print(f"{'shape':<34}{'messages/s':>12}{'MB/s':>8}{'ratio':>8}{'loop us/message':>17}")
     for flush, senders, batch in [
-        (FlushMode.ASYNC, 64, 1), (FlushMode.ASYNC, 512, 1), (FlushMode.ASYNC, 64, 32), (FlushMode.SYNC, 64, 1), (FlushMode.SYNC, 64, 32),
-    ]:  # fmt: skip
+        (FlushMode.ASYNC, 64, 1),
+        (FlushMode.ASYNC, 512, 1),
+        (FlushMode.ASYNC, 64, 32),
+        (FlushMode.SYNC, 64, 1),
+        (FlushMode.SYNC, 64, 32),
+    ]:
         base = in_folder(options.folder, lambda folder: floor(folder, min(256, senders * batch), options.seconds / 2))  # noqa: B023
         rate, cpu = in_folder(
             options.folder,
             lambda folder: runner(run_shape(folder, flush, senders, batch, options.seconds)),  # noqa: B023
         )
         name = f"{flush}, {senders} in flight, {batch} a call"
-        print(f"{name:<34}{rate:>12,.0f}{rate * FRAME_BYTES / 1e6:>8.0f}{rate / base:>8.2f}{cpu:>17.2f}   floor {base:,.0f}")
+        print(
+            f"{name:<34}{rate:>12,.0f}{rate * FRAME_BYTES / 1e6:>8.0f}{rate / base:>8.2f}{cpu:>17.2f}   floor {base:,.0f}"
+        )
     print(f"32 hot messages: {in_folder(options.folder, lambda folder: runner(hot_reads(folder))):.1f} us")
 
 

@@ -40,7 +40,9 @@ class Opened:
 OpenStore = Callable[..., Awaitable[Opened]]
 
 
-async def _open(where: Path | Disk | None, *, name: str = "broker-a", clock: FakeClock | None = None, **options: object) -> Opened:
+async def _open(
+    where: Path | Disk | None, *, name: str = "broker-a", clock: FakeClock | None = None, **options: object
+) -> Opened:
     values: dict[str, object] = {"segment_bytes": 4096, "flush": FlushMode.SYNC, **options}
     clock = clock or FakeClock()
     states: list[bytes] = []
@@ -63,7 +65,9 @@ def open_store() -> OpenStore:
 
 @pytest.fixture
 def message() -> Callable[..., Append]:
-    def make(head: bytes = b"head", *, topic_id: int = 1, queue_id: int = 0, tag: int = 7, system: bytes = b"sys") -> Append:
+    def make(
+        head: bytes = b"head", *, topic_id: int = 1, queue_id: int = 0, tag: int = 7, system: bytes = b"sys"
+    ) -> Append:
         return Append(topic_id, queue_id, tag, 1_000, head, system)
 
     return make

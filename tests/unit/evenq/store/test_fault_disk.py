@@ -212,19 +212,20 @@ def test_a_full_disk_refuses_and_goes_on_when_there_is_space(open_store, message
         disk = FaultDisk(bytes_max=60_000)
         opened = await open_store(disk, disk_used_max_ratio=1.0)
         sent = []
-        with pytest.raises(StoreFull, match="no space left"):
+
+        async def fill():
             for number in range(1_000):
                 heads = [b"%d.%d" % (number, part) + b"x" * 700 for part in range(parts)]
                 later = b"behind %d" % number
-                futures = [
-                    opened.store.append([message(head) for head in heads]),
-                    opened.store.append([message(later)]),
-                ]
-                results = await asyncio.gather(*futures, return_exceptions=True)
+                call = opened.store.append([message(head) for head in heads])
+                results = await asyncio.gather(call, opened.store.append([message(later)]), return_exceptions=True)
                 if results[0] is not None:
                     assert isinstance(results[1], StoreFull)
                     raise results[0]
-                sent += [*heads, later]
+                sent.extend([*heads, later])
+
+        with pytest.raises(StoreFull, match="no space left"):
+            await fill()
         with pytest.raises(StoreFull):
             opened.store.append([message()])
         assert await opened.contents() == sent

@@ -29,7 +29,12 @@ def test_a_message_comes_back_as_it_was_given(open_store, message, tmp_path, eng
             else:
                 [found] = (await opened.store.read(9, 3, 0, count_max=5, bytes_max=100)).messages
             assert (found.topic_id, found.queue_id, found.queue_offset, found.log_offset) == (9, 3, 0, 0)
-            assert (found.head, found.system, found.tag_hash, found.born_ms) == (b"the head", b"the system", -(1 << 63), 1_000)
+            assert (found.head, found.system, found.tag_hash, found.born_ms) == (
+                b"the head",
+                b"the system",
+                -(1 << 63),
+                1_000,
+            )
             assert found.store_ms == opened.clock.now_ms()
         assert opened.dispatched == [[(9, 3, 1)]]
         await opened.store.close()
@@ -299,7 +304,9 @@ def test_a_cancelled_sender_does_not_disturb_the_others(open_store, message):
 
 def test_concurrent_reads_from_a_folder_see_whole_messages(open_store, tmp_path):
     async def scenario():
-        opened = await open_store(tmp_path, cache_bytes=0, segment_bytes=1 << 16, open_files_max=2, checkpoint_entries=50)
+        opened = await open_store(
+            tmp_path, cache_bytes=0, segment_bytes=1 << 16, open_files_max=2, checkpoint_entries=50
+        )
 
         async def reader(queue_id):
             seen = 0

@@ -1,0 +1,178 @@
+"""The promises about the commit log and the consume queues: semantics.md section 5 (CL-1 to CL-16), replication.md 2.1 (ASYNC_FLUSH, SYNC_FLUSH)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from evenq.runtime.clock import FakeClock
+from evenq.store import Append, FlushMode, MessageStore, StoreOptions
+from evenq.store.consume_queue import ENTRY, ENTRY_BYTES, FILE_ENTRIES, file_at, folder_of
+from evenq.store.fault_disk import FaultDisk, Keep
+from evenq.store.record import frame_at
+from evenq.store.segment import path_of, segment_of
+
+
+async def opened(disk, **options):
+    return await MessageStore.open(
+        None, StoreOptions(**{"segment_bytes": 4096, "flush": FlushMode.SYNC, **options}), clock=FakeClock(), disk=disk,
+        broker_name="broker-a", on_state=lambda *_: None, on_snapshot=lambda _: None,
+    )  # fmt: skip
+
+
+def one(topic_id=1, queue_id=0, head=b"x", tag=0):
+    return Append(topic_id, queue_id, tag, 0, head, b"")
+
+
+def test_cl_1_and_3_all_queues_share_one_log_written_strictly_one_behind_the_other():
+    async def scenario():
+        store = await opened(FaultDisk())
+        entries = [one(topic_id, queue_id) for topic_id in (1, 2) for queue_id in (0, 1, 0)]
+        for entry in entries:
+            await store.append([entry])
+        assert [entry.log_offset for entry in entries] == list(range(0, 6 * 89, 89))
+        assert [entry.queue_offset for entry in entries] == [0, 0, 1, 0, 0, 1]
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_cl_2_a_log_file_is_1_gib_and_named_by_its_first_offset():
+    assert StoreOptions().segment_bytes == 1_073_741_824
+    assert path_of(0) == "commitlog/00000000000000000000"
+    assert path_of(segment_of(1_073_741_824, 1 << 30)[0]) == "commitlog/00000000001073741824"
+
+
+def test_cl_2_full_files_have_exactly_their_size():
+    async def scenario():
+        disk = FaultDisk()
+        store = await opened(disk)
+        for _ in range(20):
+            await store.append([one(head=b"x" * 900)])
+        names = disk.list("commitlog")
+        assert names == [f"{index * 4096:020d}" for index in range(5)]
+        assert {len(disk.files[f"commitlog/{name}"].data) for name in names[:-1]} == {4096}
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_cl_4_a_log_offset_names_its_file_and_position():
+    assert segment_of(2_500_000_000, 1 << 30) == (2_147_483_648, 352_516_352)
+    assert path_of(2_147_483_648).endswith("/00000000002147483648")
+
+
+@pytest.mark.parametrize("flush", list(FlushMode))
+def test_cl_5_and_replication_2_1_what_each_flush_mode_promises(flush):
+    """SYNC: acknowledged means synced. ASYNC: a kill loses nothing, a power loss at most one flush interval."""
+
+    async def scenario():
+        disk = FaultDisk()
+        store = await opened(disk, flush=flush)
+        for number in range(10):
+            await store.append([one(head=b"%d" % number)])
+        killed = disk.crash(Keep.ALL, random.Random(1))
+        powerless = disk.crash(Keep.NONE, random.Random(1))
+        after_kill = await opened(killed)
+        assert after_kill.queue_range(1, 0) == (0, 10)
+        after_power_loss = await opened(powerless)
+        assert after_power_loss.queue_range(1, 0) == ((0, 10) if flush is FlushMode.SYNC else (0, 0))
+        for left in (store, after_kill, after_power_loss):
+            await left.close()
+
+    asyncio.run(scenario())
+
+
+def test_cl_7_consume_queue_files_lie_under_topic_then_queue():
+    async def scenario():
+        disk = FaultDisk()
+        store = await opened(disk)
+        await store.append([one(5, queue_id) for queue_id in range(16)])
+        await store.checkpoint()
+        assert folder_of(5, 3) == "consumequeue/5/3"
+        assert disk.list("consumequeue/5") == sorted(str(queue_id) for queue_id in range(16))
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_cl_8_an_entry_is_20_bytes_big_endian_and_finds_its_message():
+    async def scenario():
+        disk = FaultDisk()
+        store = await opened(disk)
+        await store.append([one(head=b"a" * 10, tag=-2), one(head=b"b" * 10, tag=77)])
+        await store.checkpoint()
+        data = bytes(disk.files["consumequeue/1/0/00000000000000000000"].data)
+        assert len(data) == 2 * ENTRY_BYTES == 40
+        assert data[20:28] == (98).to_bytes(8, "big")
+        assert data[28:32] == (98).to_bytes(4, "big")
+        assert data[32:40] == (77).to_bytes(8, "big")
+        log_offset, size, _ = ENTRY.unpack_from(data, 20)
+        frame = frame_at(bytes(disk.files[path_of(0)].data)[log_offset : log_offset + size], 0, log_offset)
+        assert frame is not None
+        assert frame.head == b"b" * 10
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_cl_9_and_10_entries_a_file_and_the_worked_examples():
+    assert FILE_ENTRIES == 300_000
+    assert FILE_ENTRIES * ENTRY_BYTES == 6_000_000
+    assert file_at(299_999) == ("00000000000000000000", 5_999_980)
+    assert file_at(300_000) == ("00000000000006000000", 0)
+    assert file_at(450_123) == ("00000000000006000000", 3_002_460)
+
+
+def test_cl_10_a_queue_of_several_files_reads_across_them():
+    async def scenario():
+        disk = FaultDisk()
+        store = await opened(disk, segment_bytes=1 << 26, cache_bytes=0, flush=FlushMode.ASYNC)
+        call = [one(head=b"") for _ in range(5_000)]
+        for _ in range(61):
+            await store.append([one(head=b"") for _ in call])
+            await store.checkpoint()
+        assert disk.list("consumequeue/1/0") == ["00000000000000000000", "00000000000006000000"]
+        found = await store.read(1, 0, 299_990, count_max=20, bytes_max=1 << 20)
+        assert [message.queue_offset for message in found.messages] == list(range(299_990, 300_010))
+        await store.close()
+        again = await opened(disk)
+        assert again.queue_range(1, 0) == (0, 305_000)
+        assert again.stats.recovered_records == 305_000  # no snapshot: state records may be anywhere
+        await again.close()
+
+    asyncio.run(scenario())
+
+
+def test_cl_12_a_message_is_consumable_exactly_when_its_entry_exists():
+    async def scenario():
+        store = await opened(FaultDisk())
+        ranges = []
+        store.on_dispatched = lambda grown: ranges.append((grown, store.queue_range(1, 0)))
+        future = store.append([one(), one()])
+        assert store.queue_range(1, 0) == (0, 0)
+        await future
+        assert ranges == [([(1, 0, 2)], (0, 2))]
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_cl_15_consume_queues_are_a_pure_function_of_the_log():
+    async def scenario():
+        disk = FaultDisk()
+        store = await opened(disk)
+        for number in range(60):
+            await store.append([one(1 + number % 2, number % 3, head=b"x" * number, tag=number)])
+        await store.close()
+        before = {path: bytes(file.data) for path, file in disk.files.items() if path.startswith("consumequeue")}
+        image = disk.crash(Keep.ALL, random.Random(1))
+        image.remove("consumequeue")
+        again = await opened(image)
+        after = {path: bytes(file.data) for path, file in image.files.items() if path.startswith("consumequeue")}
+        assert after == before
+        await again.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,83 @@
+"""The real disk and the one in memory behave alike."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from evenq.store.disk import RealDisk, read_whole, write_whole
+from evenq.store.fault_disk import FaultDisk
+from evenq.store.memory_disk import MemoryDisk
+
+
+@pytest.fixture(params=["real", "memory", "fault"])
+def disk(request, tmp_path):
+    return {"real": lambda: RealDisk(tmp_path / "a" / "b"), "memory": MemoryDisk, "fault": FaultDisk}[request.param]()
+
+
+def test_files_are_written_and_read_at_any_place(disk):
+    disk.make_folder("x/y")
+    file = disk.open("x/y/f", create=True)
+    file.pwrite([b"%d," % number for number in range(3_000)], 4)  # more parts than one writev takes
+    assert file.pread(8, 0) == b"\0\0\0\0000,1,"
+    file.truncate(6)
+    file.sync()
+    assert file.size() == 6
+    assert file.pread(100, 4) == b"0,"
+    file.close()
+    assert disk.list("x") == ["y"]
+    assert disk.list("none") == []
+    with pytest.raises(FileNotFoundError):
+        disk.open("x/none")
+
+
+def test_small_files_are_replaced_whole(disk):
+    assert read_whole(disk, "f") is None
+    write_whole(disk, "f", b"old and long")
+    write_whole(disk, "f", b"new")
+    assert read_whole(disk, "f") == b"new"
+    assert disk.list("") == ["f"]
+    disk.make_folder("g/h")
+    write_whole(disk, "g/h/f", b"new")
+    disk.remove("g")
+    disk.remove("g")
+    assert disk.list("") == ["f"]
+
+
+def test_the_lock_has_one_owner_and_its_pid(disk):
+    disk.lock()
+    other = RealDisk(disk.root) if isinstance(disk, RealDisk) else disk
+    with pytest.raises(BlockingIOError, match=str(os.getpid())):
+        other.lock()
+    disk.unlock()
+    other.lock()
+    other.unlock()
+    assert disk.usage().free > 0
+
+
+def test_a_short_write_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    real = os.pwritev
+    monkeypatch.setattr(
+        os, "pwritev", lambda descriptor, parts, offset: real(descriptor, [b"".join(parts)[:5]], offset)
+    )
+    file = RealDisk(tmp_path).open("f", create=True)
+    file.pwrite([b"hello ", b"wide ", b"world"], 2)
+    assert file.pread(99, 2) == b"hello wide world"
+    file.close()
+
+
+def test_memory_has_a_size_and_gives_back_what_is_removed():
+    disk = MemoryDisk(100)
+    file = disk.open("f", create=True)
+    file.pwrite([b"x" * 90], 0)
+    file.pwrite([b"y" * 90], 5)
+    with pytest.raises(OSError, match="No space") as caught:
+        file.pwrite([b"z" * 20], 90)
+    assert caught.value.errno == errno.ENOSPC
+    assert disk.usage().free == 5
+    file.truncate(10)
+    assert disk.usage().free == 90
+    disk.remove("f")
+    assert disk.usage().free == 100
