@@ -1,0 +1,253 @@
+"""The SDK against real processes: shared queues, clean hand-overs, a broker that dies and comes back, both faces."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import evenq
+import evenq.aio
+from evenq.testing.local_cluster import LocalCluster
+
+
+def eventually(condition: Callable[[], bool], *, seconds: float = 20, what: str = "") -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.02)
+
+
+class Seen:
+    """What a group's listeners got, by (queue, offset)."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, int]] = Counter()
+        self.bodies: Counter[bytes] = Counter()
+        self.lock = threading.Lock()
+
+    def listen(self, messages: Sequence[evenq.ReceivedMessage]) -> None:
+        with self.lock:
+            for message in messages:
+                self.counts[str(message.queue), message.queue_offset] += 1
+                self.bodies[message.body] += 1
+
+    @property
+    def repeats(self) -> int:
+        return sum(self.counts.values()) - len(self.counts)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=2) as running:
+        yield running
+
+
+def publish(producer: evenq.Producer, topic: str, numbers: range) -> None:
+    for number in numbers:
+        producer.send_async(evenq.Message(topic=topic, body=b"%d" % number))
+    producer.flush(30_000)
+
+
+@pytest.mark.parametrize("assignment", ["client", "server"])
+def test_a_fourth_member_joins_and_one_leaves_and_each_message_is_consumed_once(
+    cluster: LocalCluster, assignment: str
+) -> None:
+    topic, group = f"once-{assignment}", f"once-{assignment}"
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        admin.create_topic(topic, queues=4)
+        admin.create_group(group, strategy="AVG" if assignment == "server" else "")
+    seen = Seen()
+
+    def member() -> evenq.PushConsumer:
+        return evenq.PushConsumer(
+            group=group,
+            endpoint=cluster.endpoint,
+            listener=seen.listen,
+            subscriptions={topic: "*"},
+            start_from="FIRST",
+            assignment=assignment,
+        ).start()
+
+    with evenq.Producer(endpoint=cluster.endpoint) as producer:
+        members = [member() for _ in range(3)]
+        eventually(lambda: sorted(len(m.queues) for m in members) == [2, 3, 3], what="3 members share 8 queues")
+        publish(producer, topic, range(2_000))
+        sending = threading.Thread(target=publish, args=(producer, topic, range(2_000, 12_000)))
+        sending.start()
+        members.append(member())
+        eventually(lambda: [len(m.queues) for m in members] == [2, 2, 2, 2], what="4 members share 8 queues")
+        members[0].close()
+        eventually(lambda: sum(len(m.queues) for m in members[1:]) == 8, what="3 members have all queues")
+        sending.join()
+    eventually(lambda: len(seen.counts) == 12_000, what="all 12,000 are consumed")
+    for consumer in members[1:]:
+        consumer.close()
+    assert seen.repeats == 0
+    assert len(seen.bodies) == 12_000
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        assert admin.describe_group(group).summary.lag == 0
+
+
+def test_consumers_and_producer_go_on_by_themselves_after_kill_9_of_a_broker(tmp_path: Path) -> None:
+    with LocalCluster(
+        brokers=1, rebalancer=False, folder=tmp_path, broker_settings={"STORE__FLUSH": "sync"}
+    ) as cluster:
+        seen = Seen()
+        with evenq.Admin(endpoint=cluster.endpoint) as admin:
+            admin.create_topic("killed", queues=4)
+        members = [
+            evenq.PushConsumer(
+                group="killed",
+                endpoint=cluster.endpoint,
+                listener=seen.listen,
+                subscriptions={"killed": "*"},
+                start_from="FIRST",
+            ).start()
+            for _ in range(2)
+        ]
+        options = evenq.ProducerOptions(max_attempts=60, retry_max_ms=500)
+        with evenq.Producer(endpoint=cluster.endpoint, options=options) as producer:
+            publish(producer, "killed", range(1_000))
+            eventually(lambda: len(seen.bodies) == 1_000, what="the first 1,000 arrive")
+            sending = threading.Thread(target=publish, args=(producer, "killed", range(1_000, 6_000)))
+            sending.start()
+            cluster.brokers[0].kill()
+            cluster.brokers[0].restart()
+            sending.join()
+            publish(producer, "killed", range(6_000, 7_000))
+        eventually(lambda: len(seen.bodies) == 7_000, what="all 7,000 arrive")
+        eventually(lambda: sorted(len(m.queues) for m in members) == [2, 2], what="both members share again")
+        for member in members:
+            member.close()
+
+
+def test_a_failing_listener_gets_its_message_again_and_then_it_goes_to_the_dead_letters(cluster: LocalCluster) -> None:
+    attempts: Counter[bytes] = Counter()
+
+    def listen(messages: Sequence[evenq.ReceivedMessage]) -> None:
+        for message in messages:
+            attempts[message.body] += 1
+            if message.body == b"bad":
+                raise ValueError("this one cannot be handled")
+
+    with (
+        evenq.Producer(endpoint=cluster.endpoint) as producer,
+        evenq.PushConsumer(
+            group="failing",
+            endpoint=cluster.endpoint,
+            listener=listen,
+            subscriptions={"failing": "*"},
+            start_from="FIRST",
+            options=evenq.PushOptions(max_attempts=3, retry_first_ms=50, consume_batch=1),
+        ),
+    ):
+        producer.send(evenq.Message(topic="failing", body=b"bad"))
+        producer.send(evenq.Message(topic="failing", body=b"good"))
+        eventually(lambda: attempts[b"bad"] == 3 and attempts[b"good"] == 1, what="3 tries of the bad message")
+        with evenq.Admin(endpoint=cluster.endpoint) as admin:
+            admin.create_group("undertaker", start_from="FIRST")
+            eventually(lambda: "%DLQ%failing" in {t.topic for t in admin.list_topics(include_system=True)})
+        with evenq.SimpleConsumer(
+            group="undertaker", endpoint=cluster.endpoint, subscriptions={"%DLQ%failing": "*"}
+        ) as dead:
+            (message,) = dead.receive(wait_ms=10_000)
+            assert message.body == b"bad"
+
+
+def test_broadcasting_gives_every_member_every_message_and_goes_on_from_its_file(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    def member(name: str, seen: Seen) -> evenq.PushConsumer:
+        return evenq.PushConsumer(
+            group="everybody",
+            endpoint=cluster.endpoint,
+            listener=seen.listen,
+            subscriptions={"news": "*"},
+            model="BROADCASTING",
+            start_from="FIRST",
+            options=evenq.PushOptions(offsets_folder=tmp_path / name),
+        ).start()
+
+    first, second = Seen(), Seen()
+    with evenq.Producer(endpoint=cluster.endpoint) as producer:
+        publish(producer, "news", range(200))
+        members = [member("a", first), member("b", second)]
+        eventually(lambda: len(first.bodies) == len(second.bodies) == 200, what="both members have all 200")
+        for consumer in members:
+            consumer.close()
+        again = Seen()
+        publish(producer, "news", range(200, 250))
+        with member("a", again):
+            eventually(lambda: len(again.bodies) == 50, what="only the 50 new ones")
+        assert not set(again.bodies) & set(first.bodies)
+
+
+def test_the_asyncio_face_sends_batches_and_consumes(cluster: LocalCluster) -> None:
+    async def story() -> int:
+        done = asyncio.Event()
+        bodies: set[bytes] = set()
+
+        async def listen(messages: Sequence[evenq.ReceivedMessage]) -> None:
+            bodies.update(message.body for message in messages)
+            if len(bodies) == 500:
+                done.set()
+
+        async with (
+            evenq.aio.Producer(endpoint=cluster.endpoint) as producer,
+            evenq.aio.PushConsumer(
+                group="aio",
+                endpoint=cluster.endpoint,
+                listener=listen,
+                subscriptions={"aio": "red || blue"},
+                start_from="FIRST",
+            ),
+        ):
+            results = await producer.send_batch(
+                evenq.Message(topic="aio", body=b"%d" % n, tag="red" if n % 2 else "green") for n in range(1_000)
+            )
+            assert len({(r.queue, r.offset) for r in results}) == 1_000
+            async with asyncio.timeout(20):
+                await done.wait()
+        return len(bodies)
+
+    assert asyncio.run(story()) == 500
+
+
+def test_a_simple_consumer_receives_hides_and_acknowledges(cluster: LocalCluster) -> None:
+    with (
+        evenq.Producer(endpoint=cluster.endpoint) as producer,
+        evenq.Admin(endpoint=cluster.endpoint) as admin,
+    ):
+        admin.create_topic("simple")
+        admin.create_group("simple", start_from="FIRST")
+        sent = producer.send(evenq.Message(topic="simple", body=b"hello", tag="t", keys=("k",), properties={"p": "1"}))
+        with evenq.SimpleConsumer(group="simple", endpoint=cluster.endpoint, subscriptions={"simple": "*"}) as consumer:
+            (message,) = consumer.receive(wait_ms=10_000)
+            assert (message.message_id, message.tag, message.keys) == (sent.message_id, "t", ("k",))
+            consumer.change_invisible(message, 0)
+            (again,) = consumer.receive(wait_ms=10_000)
+            assert again.delivery_attempt == 2
+            consumer.ack(again)
+            assert consumer.receive(wait_ms=300) == []
+
+
+def test_unknown_things_have_clear_errors(cluster: LocalCluster) -> None:
+    with evenq.Producer(endpoint=cluster.endpoint) as producer:
+        with pytest.raises(evenq.errors.IllegalTopic):
+            producer.send(evenq.Message(topic="no/slash", body=b"x"))
+        with pytest.raises(evenq.errors.BodyEmpty):
+            producer.send(evenq.Message(topic="aio", body=b""))
+        with pytest.raises(evenq.errors.IllegalMessageTag):
+            producer.send(evenq.Message(topic="aio", body=b"x", tag="a|b"))
+        good = producer.send_async(evenq.Message(topic="one-queue-mates", body=b"good"))
+        bad = producer.send_async(evenq.Message(topic="one-queue-mates", body=b"bad", tag="a|b"))
+        assert good.result().offset >= 0
+        assert isinstance(bad.exception(), evenq.errors.IllegalMessageTag)
+    with evenq.Producer(endpoint="127.0.0.1:1") as producer, pytest.raises(evenq.errors.ConnectionFailed):
+        producer.send(evenq.Message(topic="aio", body=b"x"))
