@@ -300,7 +300,7 @@ class StoreLocked(StoreError):
 
 
 class SettingsError(Error):
-    """A setting, flag or variable is unknown or out of bounds. The text names the nearest known one."""
+    """A setting is unknown or out of bounds. The text names the nearest known one."""
 
 
 class PortInUse(Error):

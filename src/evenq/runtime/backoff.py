@@ -8,7 +8,7 @@ __all__ = ["Backoff"]
 
 
 class Backoff:
-    """Delays of `first_ms`, times `factor` each, at most `max_ms`; spread by +-20 % so that peers do not march in step."""
+    """Delays from `first_ms` by `factor` up to `max_ms`; spread by +-20 % so that peers do not march in step."""
 
     def __init__(self, rng: random.Random, *, first_ms: int = 100, max_ms: int = 5_000, factor: float = 2.0) -> None:
         self._rng = rng

@@ -1,4 +1,4 @@
-"""Time as an argument. Each program's `__main__` makes a `SystemClock` and hands it down; tests hand in a `FakeClock`."""
+"""Time as an argument. Each `__main__` makes a `SystemClock` and hands it down; tests hand in a `FakeClock`."""
 
 from __future__ import annotations
 

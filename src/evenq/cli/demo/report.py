@@ -12,9 +12,9 @@ from evenq.cli.demo.flights import Delay
 
 __all__ = ["Ownership", "show_delays", "show_owners", "show_verdict"]
 
-BAR_WIDTH = 32
+BAR_WIDTH = 16
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
-TIMELINE_WIDTH = 64
+TIMELINE_WIDTH = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def show_delays(
     table = Table(title="Departure delay per carrier, minutes", title_justify="left")
     for heading in ("carrier", "flights", "file", "group", *jobs):
         table.add_column(heading, justify="left" if heading == "carrier" else "right")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     longest = max((delay.mean for delay in truth.values()), default=1.0) or 1.0
     for carrier, delay in truth.items():
         group = consumed.get(carrier, Delay())
@@ -73,7 +73,7 @@ def show_owners(console: Console, ownerships: Sequence[Ownership], members: Sequ
                 last = max(first + 1, round((ownership.end_ms - begin) / scale))
                 for cell in range(first, min(last, TIMELINE_WIDTH)):
                     cells[cell] = f"[{COLOURS[place % len(COLOURS)]}]{place + 1}[/]"
-        console.print(f"  {queue:<28} " + "".join(cells))
+        console.print(f"  {queue.split('/', 1)[1]:<14} " + "".join(cells), soft_wrap=True)
 
 
 def show_verdict(console: Console, rows: Sequence[tuple[str, str, bool]]) -> bool:

@@ -175,7 +175,7 @@ class Demo:
         """A batch job and a streaming job read the same topic, one after the other: two cores gain nothing from both."""
         jobs = {}
         for name, script, more in (
-            ("Spark batch", "delay_by_carrier.py", []),
+            ("batch", "delay_by_carrier.py", []),
             (
                 "Spark stream",
                 "delay_by_carrier_stream.py",
@@ -260,7 +260,7 @@ class Demo:
             same = {carrier: (d.flights, round(d.mean, 6)) for carrier, d in truth.items()} == {
                 carrier: (count, round(mean, 6)) for carrier, (count, mean) in job.items()
             }
-            rows.append((f"{name} = file", f"{sum(count for count, _ in job.values()):,} flights", same))
+            rows.append((f"Spark {name} = file", f"{sum(count for count, _ in job.values()):,} flights", same))
         for anomaly in report.anomalies[:5]:
             self.console.print(f"[red]{anomaly.kind}[/]: {anomaly.text}")
         return show_verdict(self.console, rows)

@@ -1,0 +1,146 @@
+"""kill -9 of a broker in the middle of the demo's publishing, again and again, while a group reads; the checker judges.
+
+EVENQ_TEST_ROUNDS kills (2 by default; `make chaos` 20), EVENQ_TEST_FLIGHTS flights (15,000 a kill by default).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from evenq.cli.demo.flights import flights
+from evenq.cli.demo.members import Member
+from evenq.cli.demo.publishing import Published, publish
+from evenq.runtime.clock import SystemClock
+from evenq.testing import LocalCluster
+from evenq.testing.checker import AnomalyKind, check
+from evenq.testing.history import Action, Op, Recorder, merge_histories, read_history
+from evenq.wire.net import GrpcNet
+from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
+
+ROUNDS = int(os.environ.get("EVENQ_TEST_ROUNDS", "2"))
+FLIGHTS = int(os.environ.get("EVENQ_TEST_FLIGHTS", str(15_000 * ROUNDS)))
+SEED = int(os.environ.get("EVENQ_TEST_SEED", "1"))
+TOPIC, GROUP = "flights", "delay-desk"
+pytestmark = pytest.mark.timeout(60 + 30 * ROUNDS)
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_every_acknowledged_flight_survives_kills_in_order_and_the_group_goes_on_by_itself(
+    tmp_path: Path, flush: str
+) -> None:
+    clock, rng = SystemClock(), random.Random(SEED)
+    published = Published()
+    settings = {"STORE__FLUSH": flush}
+    with (
+        LocalCluster(brokers=2, folder=tmp_path / "cluster", broker_settings=settings) as cluster,
+        Recorder(tmp_path / "test.history.jsonl", clock=clock) as recorder,
+    ):
+        endpoints = cluster.endpoints
+        command = [
+            sys.executable,
+            "-m",
+            "evenq.cli",
+            "topic",
+            "create",
+            TOPIC,
+            "--queues",
+            "4",
+            "--endpoint",
+            cluster.endpoint,
+        ]
+        subprocess.run(command, check=True, capture_output=True, timeout=30)
+        command = [
+            sys.executable,
+            "-m",
+            "evenq.cli",
+            "group",
+            "create",
+            GROUP,
+            "--strategy",
+            "AVG",
+            "--endpoint",
+            cluster.endpoint,
+        ]
+        subprocess.run(command, check=True, capture_output=True, timeout=30)
+        members = [
+            Member(n, endpoint=endpoints, topic=TOPIC, group=GROUP, folder=tmp_path) for n in ("ada", "bea", "cem")
+        ]
+        producer = threading.Thread(
+            target=publish,
+            args=(flights(FLIGHTS),),
+            kwargs={"endpoint": endpoints, "topic": TOPIC, "history": tmp_path / "producer.history.jsonl", "clock": clock,
+                    "published": published},
+        )  # fmt: skip
+        producer.start()
+        for number in range(ROUNDS):
+            mark = FLIGHTS * (number + 1) // (ROUNDS + 1) + rng.randrange(200)
+            wait_until(lambda mark=mark: published.acknowledged >= mark, 60, f"{mark} acknowledgements")
+            victim = cluster.brokers[rng.randrange(len(cluster.brokers))]
+            recorder.fault("kill -9", target=victim.name)
+            victim.kill()
+            victim.restart()
+            recorder.heal("kill -9", target=victim.name)
+        producer.join(180)
+        assert not producer.is_alive()
+        assert published.acknowledged == FLIGHTS
+        wait_until(lambda: asyncio.run(lag(cluster.endpoint)) == 0, 120, "the group has read everything")
+        for member in members:
+            member.leave()
+        recorder.ok(recorder.invoke(Op.ADMIN, process="test", group=GROUP, topic=TOPIC, action=Action.DRAIN))
+        asyncio.run(scan_all(cluster, recorder))
+    report = check(merge_histories([read_history(path) for path in sorted(tmp_path.glob("*.history.jsonl"))]))
+    assert report.ok, [anomaly.text for anomaly in report.anomalies[:10]]
+    assert report.counts.get(AnomalyKind.LOST, 0) == 0
+    slowest = max((fault.rto_ms or 0) for fault in report.faults)
+    print(f"\n{flush}: {ROUNDS} kills, {FLIGHTS:,} acknowledged, lost 0; slowest recovery {slowest} ms")
+
+
+async def lag(endpoint: str) -> int:
+    net = GrpcNet()
+    try:
+        request = admin_pb2.DescribeGroupRequest(group=GROUP).SerializeToString()
+        answer = await net.unary(endpoint, "/evenq.v1.Admin/DescribeGroup", request, timeout_ms=5_000)
+        return int(admin_pb2.DescribeGroupResponse.FromString(answer).summary.lag)
+    finally:
+        await net.close()
+
+
+async def scan_all(cluster: LocalCluster, recorder: Recorder) -> None:
+    """Read every queue from its first to its last offset, as the truth about what is stored."""
+    net = GrpcNet()
+    try:
+        for broker in cluster.brokers:
+            for queue_id in range(4):
+                queue = common_pb2.Queue(topic=TOPIC, broker_name=broker.name, queue_id=queue_id)
+                name = f"{TOPIC}/{broker.name}/{queue_id}"
+                operation = recorder.invoke(Op.ADMIN, process="test", action=Action.SCAN, queue=name, offset=0)
+                request = data_pb2.ScanRequest(queue=queue, start=0, end=1 << 40).SerializeToString()
+                found = []
+                async for frame in net.stream(broker.address, "/evenq.v1.Data/Scan", request, timeout_ms=60_000):
+                    block = data_pb2.ScanBlock.FromString(frame)
+                    found += [
+                        (name, m.system_properties.queue_offset, m.user_properties["flight"], 1) for m in block.messages
+                    ]
+                offsets = [offset for _, offset, _, _ in found]
+                assert offsets == list(range(len(offsets))), "queue offsets are dense"
+                recorder.ok(operation, messages=found, offset=0)
+    finally:
+        await net.close()
+
+
+def wait_until(ready: Callable[[], bool], seconds: float, what: str) -> None:
+    pause = threading.Event()
+    for _ in range(int(seconds * 20)):
+        if ready():
+            return
+        pause.wait(0.05)
+    raise AssertionError(f"not in {seconds:.0f} s: {what}")
