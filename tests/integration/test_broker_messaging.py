@@ -205,8 +205,7 @@ async def test_a_parked_poll_wakes_for_any_queue(talk: Talk, app: BrokerApp) -> 
     await begun(talk)
     for number in range(8):  # all queues in turn; 31
         poll = asyncio.ensure_future(talk.receive(poll_ms=5_000, queue_id=0))
-        while not len(app.broker.polls):
-            await asyncio.sleep(0.001)
+        await _until(lambda: len(app.broker.polls) > 0)
         await talk.send(message(number))
         [got] = await asyncio.wait_for(poll, 2)
         assert (await talk.ack(handle_of(got))).status.code == OK
@@ -403,8 +402,7 @@ async def test_push_deliveries_live_as_long_as_their_client(talk: Talk, app: Bro
     [got] = await push.receive(auto_renew=True)
     assert not got.system_properties.HasField("invisible_duration")
     poll = asyncio.ensure_future(push.frames(auto_renew=True, poll_ms=8_000))
-    while not len(app.broker.polls):
-        await asyncio.sleep(0.001)
+    await _until(lambda: len(app.broker.polls) > 0)
     started = time.monotonic()
     await push.call(
         "NotifyClientTermination",
@@ -422,8 +420,7 @@ async def test_push_deliveries_live_as_long_as_their_client(talk: Talk, app: Bro
 async def test_a_cancelled_receive_gives_back_what_nobody_saw(talk: Talk, app: BrokerApp) -> None:  # 33
     await begun(talk)
     poll = asyncio.ensure_future(talk.receive(poll_ms=5_000))
-    while not len(app.broker.polls):
-        await asyncio.sleep(0.001)
+    await _until(lambda: len(app.broker.polls) > 0)
     poll.cancel()
     await _until(lambda: not len(app.broker.polls))
     await talk.send(message(1))
@@ -618,17 +615,18 @@ async def _process(folder: Path, net: GrpcNet) -> tuple[subprocess.Popen[bytes],
         port = probe.getsockname()[1]
     options = ["--port", str(port), "--metrics-port", "-1", "--store.path", str(folder / "data"), "--drain-ms", "500",
                "--store.segment-bytes", str(16 << 20), "--store.disk-free-min-bytes", "0", "--store.disk-used-max-ratio", "1"]  # fmt: skip
-    process = subprocess.Popen([sys.executable, "-m", "evenq_broker", *options], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", "evenq_broker", *options], stderr=subprocess.DEVNULL)  # noqa: ASYNC220  starts at once
     talk = Talk(port, net)
     deadline = time.monotonic() + 20
     while True:
         try:
             await talk.call("Heartbeat", service_pb2.HeartbeatRequest(), service_pb2.HeartbeatResponse, timeout_ms=500)
-            return process, talk
         except Error:
             assert process.poll() is None, "the broker ended"
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
+        else:
+            return process, talk
 
 
 async def _until(true: Callable[[], bool], seconds: float = 5) -> None:

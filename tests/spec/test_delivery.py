@@ -89,7 +89,7 @@ def test_d3_conservation_each_message_is_acked_in_flight_or_on_its_way_to_the_de
 
 
 def test_d4_an_ack_in_the_journal_is_final_over_any_older_snapshot() -> None:
-    progress, queue = delivered(4, deadline_ms=1_000)
+    progress, _ = delivered(4, deadline_ms=1_000)
     snapshot = encode(progress.dump())
     ops: list[Op] = [Acked(*KEY, offset) for offset in (0, 2)]
     copy = Progress()

@@ -1,7 +1,7 @@
 """One group on one queue: what is unfinished, and how far everything before it is done.
 
-`core.delivery` moves it, `core.fifo` keeps its lanes. Always true: an offset below `next` is in `pending` or finished, and
-`committed` is the smallest unfinished offset. Pure.
+`core.delivery` moves it, `core.fifo` keeps its lanes. Always true: an offset below `next` is in `pending` or finished,
+and `committed` is the smallest unfinished offset. Pure.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import md5
 
 from evenq import errors
@@ -16,6 +17,7 @@ from evenq.model import MessageType, TopicConfig
 from evenq.store import Append
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq_broker.core.frames import text_field
 from evenq_broker.core.tags import tag_hash
 
 __all__ = ["Limits", "checked", "lane_of"]
@@ -46,13 +48,10 @@ _ACCEPTED = {
     MessageType.PRIORITY: frozenset({_PRIORITY}),
 }
 _IDENTITY, _GZIP, _MD5 = 1, 2, 2
-_DELIVERY_FIELDS = (
-    "store_timestamp", "receipt_handle", "queue_id", "queue_offset", "invisible_duration", "delivery_attempt",
-    "dead_letter_queue",
-)  # fmt: skip
+_ENCODING_AND_TYPE = {kind: bytes((0x28, _IDENTITY, 0x30, kind)) for kind in _TYPE_NAMES}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Limits:
     """What of the settings a message is held against."""
 
@@ -61,6 +60,11 @@ class Limits:
     properties_bytes_max: int
     store_host: str = ""
     """`host:port` of this broker, told to consumers."""
+
+    @cached_property
+    def store_host_field(self) -> bytes:
+        """`store_host` (10) of system properties, encoded."""
+        return text_field(10, self.store_host) if self.store_host else b""
 
 
 def checked(message: definition_pb2.Message, topic: TopicConfig, limits: Limits, *, now_ms: int) -> Append:
@@ -79,24 +83,21 @@ def checked(message: definition_pb2.Message, topic: TopicConfig, limits: Limits,
         _check_keys(system)
     digest = _check_body(message, system, limits)
     queue_id = _queue_of(system, topic)
-    for name in _DELIVERY_FIELDS:
-        system.ClearField(name)  # type: ignore[arg-type]  # the stub wants a literal
-    system.body_encoding = _IDENTITY  # type: ignore[assignment]  # enum numbers
-    system.message_type = kind  # type: ignore[assignment]
-    system.body_digest.type = _MD5  # type: ignore[assignment]
-    system.body_digest.checksum = digest
-    system.store_host = limits.store_host
+    _clear_delivery(system)
     if not system.HasField("born_timestamp"):
         set_ms(system.born_timestamp, now_ms)
     born = system.born_timestamp
+    born_ms = min(max(born.seconds * 1000 + born.nanos // 1_000_000, 0), 1 << 62)
     encoded = system.SerializeToString()
     if len(encoded) > SYSTEM_BYTES_MAX:
         raise errors.PropertiesTooLarge(
-            f"the system properties take {len(encoded)} bytes, the limit is {SYSTEM_BYTES_MAX}; use fewer or "
-            "shorter keys"
+            f"the system properties take {len(encoded)} bytes, the limit is {SYSTEM_BYTES_MAX}; "
+            "use fewer or shorter keys"
         )
-    born_ms = min(max(born.seconds * 1000 + born.nanos // 1_000_000, 0), 1 << 62)
     message.ClearField("system_properties")
+    # Later fields win over what the client wrote: body_digest 4 {type 1 = MD5, checksum 2}, body_encoding 5 = IDENTITY,
+    # message_type 6, store_host 10.
+    encoded += b"\x22\x24\x08\x02\x12\x20" + digest + _ENCODING_AND_TYPE[kind] + limits.store_host_field
     return Append(topic.topic_id, queue_id, tag_hash(tag), born_ms, message.SerializeToString(), encoded)
 
 
@@ -112,6 +113,21 @@ def _queue_of(system: definition_pb2.SystemProperties, topic: TopicConfig) -> in
     return asked if 0 < asked < topic.write_queues else -1
 
 
+def _clear_delivery(system: definition_pb2.SystemProperties) -> None:
+    # What only a delivery may say. Times and origin are nested, so a later value would merge with them; the queue and
+    # its offset are always overwritten.
+    if system.HasField("store_timestamp"):
+        system.ClearField("store_timestamp")
+    if system.HasField("invisible_duration"):
+        system.ClearField("invisible_duration")
+    if system.HasField("dead_letter_queue"):
+        system.ClearField("dead_letter_queue")
+    if system.HasField("receipt_handle"):
+        system.ClearField("receipt_handle")
+    if system.HasField("delivery_attempt"):
+        system.ClearField("delivery_attempt")  # C++ leaves rubbish there (wire contract 3.7)
+
+
 def _check_id(message_id: str) -> None:
     if not message_id or message_id.isspace():
         raise errors.IllegalMessageId("the message id is blank; give each message an id of its own")
@@ -119,7 +135,7 @@ def _check_id(message_id: str) -> None:
         raise errors.IllegalMessageId(f"the message id has {len(message_id)} characters, the limit is {MESSAGE_ID_MAX}")
 
 
-def _check_body(message: definition_pb2.Message, system: definition_pb2.SystemProperties, limits: Limits) -> str:
+def _check_body(message: definition_pb2.Message, system: definition_pb2.SystemProperties, limits: Limits) -> bytes:
     body = message.body
     if system.body_encoding == _GZIP and body:
         body = message.body = _inflated(body, limits.body_bytes_max)
@@ -130,13 +146,13 @@ def _check_body(message: definition_pb2.Message, system: definition_pb2.SystemPr
             f"the message body has {len(body)} bytes, the limit is {limits.body_bytes_max}; split or compress it"
         )
     digest = md5(body, usedforsecurity=False).hexdigest().upper()
-    if system.body_digest.type == _MD5 and system.body_encoding != _GZIP:
-        told = system.body_digest.checksum
+    if system.HasField("body_digest") and system.body_encoding != _GZIP:
+        told = system.body_digest.checksum if system.body_digest.type == _MD5 else ""
         if told and told.upper() != digest:
             raise errors.MessageCorrupted(
                 f"the body's MD5 is {digest}, the message says {told}; it was damaged on its way"
             )
-    return digest
+    return digest.encode()
 
 
 def _inflated(body: bytes, bytes_max: int) -> bytes:

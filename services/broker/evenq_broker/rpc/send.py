@@ -112,7 +112,7 @@ class Sending:
                 "send fewer at once"
             )
         resource = messages[0].topic
-        for message in messages:
+        for message in messages[1:]:
             if message.topic != resource:
                 raise MessageCorrupted(
                     f"the request holds messages of topics {resource.name!r} and {message.topic.name!r}; send one "
