@@ -273,7 +273,7 @@ class Unsupported(Error):
     code = 50500
 
 
-# Raised below the wire: by the store, by settings, by the programs' start. They reach clients as InternalError or as noted.
+# Raised below the wire: by the store, by settings, by a start. They reach clients as InternalError or as noted.
 
 
 class StoreError(Error):
@@ -300,7 +300,7 @@ class StoreLocked(StoreError):
 
 
 class SettingsError(Error):
-    """A setting is unknown or out of bounds. The text names the nearest known one."""
+    """A setting is unknown or out of bounds."""
 
 
 class PortInUse(Error):

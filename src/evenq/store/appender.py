@@ -38,6 +38,7 @@ from evenq.store.writer import Batch
 
 __all__ = ["Appender"]
 
+EARLY_BYTES = 256 << 10  # a group of this size does not wait for the end of the loop's turn
 EPOCH = 1  # one copy of the log: the first and only leader
 
 _pack_prefix = PREFIX.pack

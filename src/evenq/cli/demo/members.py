@@ -156,6 +156,8 @@ class Member:
             self.process.kill()
             code = self.process.wait()
         self._reader.join(5)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
         self._log.close()
         now = self._clock.monotonic_ms()
         for queue, begin in self._open.items():
