@@ -38,7 +38,7 @@ def floor(folder: Path, group: int, seconds: float) -> float:
     count = offset = 0
     start = time.perf_counter()
     while time.perf_counter() - start < seconds:
-        parts = []
+        parts: list[bytes] = []
         for _ in range(group):
             body = REST.pack(1, 1, 0, 1, 1, 0, count, offset, 0, 0, 0, 0, len(HEAD), len(SYSTEM)) + HEAD + SYSTEM
             parts += (PREFIX.pack(FRAME_BYTES, MAGIC, crc32c(body)), body)
@@ -141,9 +141,11 @@ def main() -> None:
         )
         name = f"{flush}, {senders} in flight, {batch} a call"
         print(
-            f"{name:<34}{rate:>12,.0f}{rate * FRAME_BYTES / 1e6:>8.0f}{rate / base:>8.2f}{cpu:>17.2f}   floor {base:,.0f}"
+            f"{name:<34}{rate:>12,.0f}{rate * FRAME_BYTES / 1e6:>8.0f}{rate / base:>8.2f}{cpu:>17.2f}"
+            f"   floor {base:,.0f}"
         )
-    print(f"32 hot messages: {in_folder(options.folder, lambda folder: runner(hot_reads(folder))):.1f} us")
+    hot_us = in_folder(options.folder, lambda folder: runner(hot_reads(folder)))
+    print(f"32 hot messages: {hot_us:.1f} us")
 
 
 if __name__ == "__main__":
