@@ -147,8 +147,11 @@ def _type_for(message: object) -> MessageType:
 
 def _ok_entry(message_id: str, offset: int) -> bytes:
     name = message_id.encode()
-    payload = b"".join((OK_STATUS, b"\x12", varint(len(name)), name, b"\x20", varint(offset)))
+    payload = _OK_AND_NAME + varint(len(name)) + name + b"\x20" + varint(offset)
     return b"\x12" + varint(len(payload)) + payload
+
+
+_OK_AND_NAME = OK_STATUS + b"\x12"
 
 
 def _entry(status: bytes, message_id: str) -> bytes:
