@@ -10,15 +10,15 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from evenq.errors import SettingsError
 from evenq.model import BrokerAddress
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
-from evenq.serving.door import Door, DoorOptions, open_door
+from evenq.serving.door import Door, DoorOptions, open_door, tls_credentials
 from evenq.serving.metrics import door_metrics, exposition
 from evenq.serving.page import Page, open_page
-from evenq.serving.tls import server_credentials
 from evenq_broker.broker import Broker
 from evenq_broker.metrics import broker_metrics, constant_labels
 from evenq_broker.settings import Settings
@@ -69,10 +69,7 @@ class BrokerApp:
         door = await open_door(rpcs, host=settings.host, port=settings.port, clock=self._clock, options=options)
         self._doors.append(door)
         if settings.tls_port >= 0:
-            if settings.tls_certificate is None or settings.tls_key is None:
-                raise SettingsError("tls_port is set without tls_certificate and tls_key; give both PEM files")
-            credentials = server_credentials(settings.tls_certificate, settings.tls_key)
-            secure = DoorOptions(receive_bytes_max=options.receive_bytes_max, credentials=credentials)
+            secure = DoorOptions(receive_bytes_max=options.receive_bytes_max, credentials=_credentials(settings))
             self._doors.append(
                 await open_door(rpcs, host=settings.host, port=settings.tls_port, clock=self._clock, options=secure)
             )
@@ -123,3 +120,13 @@ def advertised(settings: Settings, port: int) -> Sequence[BrokerAddress]:
             raise SettingsError(f"advertise holds {part.strip()!r}; write host:port or listener=host:port")
         addresses.append(BrokerAddress(listener or "default", host, int(number) or port))
     return addresses
+
+
+def _credentials(settings: Settings) -> Any:
+    # grpc has its doors; here the credentials only pass through.
+    if settings.tls_certificate is None or settings.tls_key is None:
+        raise SettingsError("tls_port is set without tls_certificate and tls_key; give both PEM files")
+    try:
+        return tls_credentials(certificate=settings.tls_certificate.read_bytes(), key=settings.tls_key.read_bytes())
+    except OSError as error:
+        raise SettingsError(f"a TLS file cannot be read: {error}; give two readable PEM files") from error
