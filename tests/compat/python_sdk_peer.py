@@ -20,7 +20,6 @@ from rocketmq import (
     SimpleConsumer,
 )
 
-
 SPOKEN = threading.Lock()  # listeners run in many threads; a line is one line
 
 

@@ -43,7 +43,7 @@ EXAMPLES = Path("spark") / "examples"
 
 
 class Demo:
-    """One run. `folder` keeps logs, histories and data; without one a temporary one is used and removed after success."""
+    """One run. `folder` keeps logs, histories and data; without it a temporary one is removed after success."""
 
     def __init__(self, *, limit: int | None = None, spark: bool = True, folder: Path | None = None) -> None:
         self.total = min(limit or FLIGHTS_TOTAL, FLIGHTS_TOTAL)
@@ -94,50 +94,36 @@ class Demo:
 
     def _publish_and_consume(self, endpoint: str) -> Published:
         """Three members read while the flights come in; a fourth joins at a third, the second leaves at two thirds."""
-        crew = [self._join(endpoint, name) for name in ("ada", "bea", "cem")]
+        for name in ("ada", "bea", "cem"):
+            self._join(endpoint, name)
         published = Published()
-        turns = {self.total // 3: "join", 2 * self.total // 3: "leave"}
+        turns = {
+            self.total // 3: lambda: self._join(endpoint, "dov"),
+            2 * self.total // 3: self.members[1].leave,
+        }
         turned: list[threading.Thread] = []
 
         def turn(number: int) -> None:
-            what = turns.get(number)
-            if what == "join":
-                turned.append(threading.Thread(target=lambda: crew.append(self._join(endpoint, "dov"))))
-                turned[-1].start()
-            elif what == "leave":
-                turned.append(threading.Thread(target=crew[1].leave))
+            if number in turns:
+                turned.append(threading.Thread(target=turns[number]))
                 turned[-1].start()
 
-        with self._bars() as bars:
-            published_bar = bars.add_task("published ", total=self.total)
-            consumed_bar = bars.add_task("consumed  ", total=self.total)
-            producer = threading.Thread(
-                target=self._guarded,
-                args=(
-                    lambda: publish(
-                        flights(self.total), endpoint=endpoint, topic=TOPIC, history=self._history("producer"), clock=self.clock,
-                        published=published, pause=turn,
-                    ),
-                ),
-                name="demo-producer",
-            )  # fmt: skip
-            producer.start()
-            deadline_ms = None
-            while self._consumed() < self.total or producer.is_alive():
-                bars.update(published_bar, completed=published.acknowledged)
-                bars.update(
-                    consumed_bar,
-                    completed=self._consumed(),
-                    description=f"consumed by {sum(m.queues > 0 for m in crew)}",
-                )
-                if not producer.is_alive():
-                    deadline_ms = deadline_ms or self.clock.monotonic_ms() + DRAIN_SECONDS * 1000
-                    if self.clock.monotonic_ms() > deadline_ms:
-                        break
-                producer.join(0.1)
-                threading.Event().wait(0.05)
-            bars.update(published_bar, completed=published.acknowledged)
-            bars.update(consumed_bar, completed=self._consumed())
+        def produce() -> None:
+            history = self._history("producer")
+            source = flights(self.total)
+            publish(
+                source,
+                endpoint=endpoint,
+                topic=TOPIC,
+                history=history,
+                clock=self.clock,
+                published=published,
+                pause=turn,
+            )
+
+        producer = threading.Thread(target=self._guarded, args=(produce,), name="demo-producer")
+        producer.start()
+        self._show_progress(published, producer)
         for thread in turned:
             thread.join()
         for member in self.members:
@@ -146,6 +132,25 @@ class Demo:
         with Recorder(self._history("demo"), clock=self.clock) as recorder:
             recorder.ok(recorder.invoke(Op.ADMIN, process="demo", group=GROUP, topic=TOPIC, action=Action.DRAIN))
         return published
+
+    def _show_progress(self, published: Published, producer: threading.Thread) -> None:
+        """Two bars, until everything is consumed or nothing more can be expected."""
+        patience_ms = None
+        with self._bars() as bars:
+            out = bars.add_task("published", total=self.total)
+            back = bars.add_task("consumed", total=self.total)
+            while self._consumed() < self.total or producer.is_alive():
+                members = sum(member.queues > 0 for member in self.members)
+                bars.update(out, completed=published.acknowledged)
+                bars.update(back, completed=self._consumed(), description=f"consumed by {members}")
+                producer.join(0.1)
+                if not producer.is_alive():
+                    threading.Event().wait(0.05)
+                    patience_ms = patience_ms or self.clock.monotonic_ms() + DRAIN_SECONDS * 1000
+                    if self.clock.monotonic_ms() > patience_ms:
+                        break
+            bars.update(out, completed=published.acknowledged)
+            bars.update(back, completed=self._consumed())
 
     def _guarded(self, work: Callable[[], object]) -> None:
         try:
@@ -172,12 +177,12 @@ class Demo:
             yield bars
 
     def _spark(self, endpoint: str) -> dict[str, dict[str, tuple[int, float]]]:
-        """A batch job and a streaming job read the same topic, one after the other: two cores gain nothing from both."""
+        """A batch and a streaming job read the same topic, one after the other: two cores gain nothing from both."""
         jobs = {}
         for name, script, more in (
             ("batch", "delay_by_carrier.py", []),
             (
-                "Spark stream",
+                "stream",
                 "delay_by_carrier_stream.py",
                 ["--group", SPARK_GROUP, "--checkpoint", str(self.folder / "checkpoint")],
             ),
