@@ -1,0 +1,266 @@
+"""The producer's loop over a net that answers as told."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+import pytest
+
+from evenq import aio, errors
+from evenq.client.options import ProducerOptions
+from evenq.client.wiring import Ground
+from evenq.model import Message
+from evenq.runtime.clock import SystemClock
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
+from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq.wire.stubs.evenq.v1 import data_pb2
+
+Answer = Callable[[str, data_pb2.PublishRequest], Awaitable[None]]
+
+
+class Brokers:
+    """A `Net` with brokers a and b that store what `rule` lets pass. An address is the broker's name with port 1."""
+
+    def __init__(self, rule: Answer | None = None, *, queues: Mapping[str, int] | None = None) -> None:
+        self.rule = rule
+        self.queues = queues or {"a": 2, "b": 2}
+        self.stored: dict[tuple[str, int], list[v2.Message]] = {}
+        self.tries: list[tuple[str, list[str]]] = []
+        self.running = self.most_running = 0
+        self.has_publish = True
+
+    async def unary(
+        self, address: str, method: str, request: bytes, *, timeout_ms: int, metadata: Mapping[str, str] | None = None
+    ) -> bytes:
+        assert metadata is not None
+        assert metadata["x-mq-client-id"]
+        match method.rpartition("/")[2]:
+            case "QueryRoute":
+                return self._route(service_pb2.QueryRouteRequest.FromString(request))
+            case "Publish" if self.has_publish:
+                return await self._publish(address.partition(":")[0], data_pb2.PublishRequest.FromString(request))
+            case "SendMessage":
+                sent = service_pb2.SendMessageRequest.FromString(request)
+                answer = service_pb2.SendMessageResponse(status=v2.Status(code=v2.OK))
+                for number, message in enumerate(sent.messages):
+                    answer.entries.add(
+                        status=v2.Status(code=v2.OK), message_id=message.system_properties.message_id, offset=number
+                    )
+                return answer.SerializeToString()
+        raise errors.Unsupported(f"{address} does not serve {method}")
+
+    def stream(
+        self,
+        address: str,
+        method: str,
+        requests: AsyncIterator[bytes] | bytes,
+        *,
+        timeout_ms: int | None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[bytes]:
+        raise errors.Unsupported(f"{address} does not serve {method}")
+
+    async def close(self) -> None:
+        pass
+
+    def _route(self, request: service_pb2.QueryRouteRequest) -> bytes:
+        answer = service_pb2.QueryRouteResponse(status=v2.Status(code=v2.OK))
+        for broker, count in self.queues.items():
+            for number in range(count):
+                queue = answer.message_queues.add(id=number, permission=v2.READ_WRITE)
+                queue.topic.name, queue.broker.name = request.topic.name, broker
+                queue.broker.endpoints.addresses.add(host=broker, port=1)
+        return answer.SerializeToString()
+
+    async def _publish(self, broker: str, request: data_pb2.PublishRequest) -> bytes:
+        self.tries.append((broker, [m.system_properties.message_id for m in request.messages]))
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        answer = data_pb2.PublishResponse(status=v2.Status(code=v2.OK), queue=request.queue)
+        try:
+            if self.rule is not None:
+                await self.rule(broker, request)
+        except errors.Error as error:
+            if isinstance(error, errors.ConnectionFailed):
+                raise
+            answer.status.code, answer.status.message = v2.Code.ValueType(error.code), str(error)
+            return answer.SerializeToString()
+        finally:
+            self.running -= 1
+        kept = self.stored.setdefault((broker, request.queue.queue_id), [])
+        answer.first_offset = len(kept)
+        kept += request.messages
+        return answer.SerializeToString()
+
+    @property
+    def messages(self) -> list[v2.Message]:
+        return [message for kept in self.stored.values() for message in kept]
+
+
+def producer(net: Brokers, **options: int) -> aio.Producer:
+    ground = Ground(clock=SystemClock(), rng=random.Random(1), net=net)
+    return aio.Producer(
+        endpoint="a:1", ground=ground, options=ProducerOptions(retry_first_ms=1, retry_max_ms=5, **options)
+    )
+
+
+def note(body: str, **fields: str) -> Message:
+    return Message(topic="t", body=body.encode(), **fields)  # type: ignore[arg-type]  # only text fields are used
+
+
+def test_messages_given_together_travel_together_and_each_gets_its_own_place() -> None:
+    async def story() -> None:
+        net = Brokers()
+        async with producer(net) as p:
+            results = await p.send_batch(note(str(n)) for n in range(400))
+        assert len({(r.queue, r.offset) for r in results}) == 400
+        assert len(net.tries) <= 8
+        assert {len(kept) for kept in net.stored.values()} == {100}  # PR-6
+
+    asyncio.run(story())
+
+
+def test_a_retry_goes_to_another_broker_at_once_with_the_same_message_id() -> None:
+    async def story() -> None:
+        async def down(broker: str, _: data_pb2.PublishRequest) -> None:
+            if broker == net.tries[0][0]:
+                raise errors.ConnectionFailed("down")
+
+        net = Brokers(down)
+        async with producer(net) as p:
+            result = await p.send(note("x"))
+        (first, ids), (second, ids_again) = net.tries
+        assert first != second == result.queue.broker_name
+        assert ids == ids_again == [result.message_id]
+
+    asyncio.run(story())
+
+
+def test_after_max_attempts_the_last_error_is_raised() -> None:
+    async def story() -> None:
+        async def full(_: str, __: data_pb2.PublishRequest) -> None:
+            raise errors.TooManyRequests("full")
+
+        net = Brokers(full)
+        async with producer(net, max_attempts=3) as p:
+            with pytest.raises(errors.TooManyRequests):
+                await p.send(note("x"))
+        assert len(net.tries) == 3
+
+    asyncio.run(story())
+
+
+def test_an_error_that_no_retry_can_help_is_raised_at_once() -> None:
+    async def story() -> None:
+        async def refuse(_: str, __: data_pb2.PublishRequest) -> None:
+            raise errors.BodyTooLarge("too large")
+
+        net = Brokers(refuse)
+        async with producer(net) as p:
+            with pytest.raises(errors.BodyTooLarge):
+                await p.send(note("x"))
+        assert len(net.tries) == 1
+
+    asyncio.run(story())
+
+
+def test_one_bad_message_does_not_take_its_batch_with_it() -> None:
+    async def story() -> None:
+        async def refuse(_: str, request: data_pb2.PublishRequest) -> None:
+            if any(m.body == b"bad" for m in request.messages):
+                raise errors.IllegalMessageTag("bad tag")
+
+        net = Brokers(refuse, queues={"a": 1})
+        async with producer(net) as p:
+            futures = [await p.send_async(note(text)) for text in ("1", "bad", "2")]
+            await p.flush()
+            assert isinstance(futures[1].exception(), errors.IllegalMessageTag)
+        assert [m.body for m in net.messages] == [b"1", b"2"]
+
+    asyncio.run(story())
+
+
+def test_ordered_messages_stay_in_their_queue_and_in_order_through_failures() -> None:
+    async def story() -> None:
+        rng = random.Random(5)
+
+        async def shaky(_: str, __: data_pb2.PublishRequest) -> None:
+            await asyncio.sleep(0)
+            if rng.random() < 0.4:
+                raise errors.ConnectionFailed("shaky")
+
+        net = Brokers(shaky)
+        async with producer(net, max_attempts=50, linger_ms=0, batch_messages=3) as p:
+            for n in range(60):
+                await p.send_async(note(str(n), message_group="order-7"))
+                await asyncio.sleep(0)
+            await p.flush()
+        (kept,) = net.stored.values()
+        assert [int(m.body) for m in kept] == list(range(60))
+        assert {m.system_properties.message_group for m in kept} == {"order-7"}
+
+    asyncio.run(story())
+
+
+def test_a_server_without_evenq_v1_is_served_with_send_message() -> None:
+    async def story() -> None:
+        net = Brokers()
+        net.has_publish = False
+        async with producer(net) as p:
+            result = await p.send(note("x"))
+            assert result.queue.queue_id == -1
+            assert (await p.send(note("y"))).offset == 0
+
+    asyncio.run(story())
+
+
+def test_sending_waits_while_too_much_is_pending() -> None:
+    async def story() -> None:
+        gate = asyncio.Event()
+
+        async def hold(_: str, __: data_pb2.PublishRequest) -> None:
+            await gate.wait()
+
+        net = Brokers(hold)
+        async with producer(net, pending_messages=10) as p:
+            for _ in range(10):
+                await p.send_async(note("x"))
+            eleventh = asyncio.ensure_future(p.send_async(note("x")))
+            await asyncio.sleep(0.02)
+            assert not eleventh.done()
+            gate.set()
+            await eleventh
+
+    asyncio.run(story())
+
+
+def test_one_batch_per_queue_is_on_its_way_at_a_time() -> None:
+    async def story() -> None:
+        async def slow(_: str, __: data_pb2.PublishRequest) -> None:
+            await asyncio.sleep(0.001)
+
+        net = Brokers(slow, queues={"a": 1})
+        async with producer(net, batch_messages=5) as p:
+            await p.send_batch(note("x") for _ in range(100))
+        assert net.most_running == 1
+        assert len(net.tries) == 20
+
+    asyncio.run(story())
+
+
+def test_closing_fails_what_cannot_be_sent_in_time() -> None:
+    async def story() -> None:
+        async def hang(_: str, __: data_pb2.PublishRequest) -> None:
+            await asyncio.Event().wait()
+
+        p = producer(Brokers(hang))
+        future = await p.send_async(note("x"))
+        with pytest.raises(TimeoutError):
+            await p.close(timeout_ms=50)
+        assert isinstance(future.exception(), errors.ConnectionFailed)
+        with pytest.raises(errors.ConnectionFailed):
+            await p.send(note("y"))
+
+    asyncio.run(story())
