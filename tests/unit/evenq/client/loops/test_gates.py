@@ -1,0 +1,50 @@
+"""Room for threads and for tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from evenq.client.loops.gates import TaskGate, ThreadGate
+
+
+def test_a_thread_waits_for_room_and_an_oversized_message_goes_alone() -> None:
+    gate = ThreadGate(messages_max=2, bytes_max=10)
+    gate.enter(100)
+    entered = threading.Event()
+
+    def enter() -> None:
+        gate.enter(1)
+        entered.set()
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    assert not entered.wait(0.05)
+    gate.leave(1, 100)
+    assert entered.wait(5)
+    thread.join()
+    assert not gate.wait_empty(1)
+    gate.leave(1, 1)
+    assert gate.wait_empty(1)
+
+
+def test_tasks_wait_for_room_in_turn() -> None:
+    async def story() -> None:
+        gate = TaskGate(messages_max=1, bytes_max=10)
+        await gate.enter(1)
+        order: list[int] = []
+
+        async def enter(number: int) -> None:
+            await gate.enter(1)
+            order.append(number)
+
+        waiting = [asyncio.ensure_future(enter(number)) for number in range(3)]
+        for _ in waiting:
+            await asyncio.sleep(0)
+            assert len(order) < 3
+            gate.leave(1, 1)
+            await asyncio.sleep(0)
+        await asyncio.gather(*waiting)
+        assert order == [0, 1, 2]
+
+    asyncio.run(story())

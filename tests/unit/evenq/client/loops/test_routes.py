@@ -1,0 +1,54 @@
+"""Routes are shared, refreshed, and survive failures."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from evenq.client.core.route import Route
+from evenq.client.loops.routes import RouteBook
+from evenq.errors import ConnectionFailed, TopicNotFound
+from evenq.runtime.clock import FakeClock
+
+
+class Calls:
+    def __init__(self) -> None:
+        self.count = 0
+        self.failure: Exception | None = None
+
+    async def query_route(self, topic: str) -> Route:
+        self.count += 1
+        await asyncio.sleep(0)
+        if self.failure is not None:
+            raise self.failure
+        return Route(topic=topic, writable=(), readable=(), addresses={"b": f"b:{self.count}"})
+
+
+def test_all_who_wait_share_one_fetch_and_an_old_route_is_refreshed_behind_their_backs() -> None:
+    async def story() -> None:
+        calls, clock = Calls(), FakeClock()
+        book = RouteBook(calls, clock, refresh_ms=30_000)
+        routes = await asyncio.gather(*(book.get("t") for _ in range(5)))
+        assert calls.count == 1
+        assert {route.addresses["b"] for route in routes} == {"b:1"}
+        await clock.advance(30_001)
+        assert (await book.get("t")).addresses["b"] == "b:1"
+        await clock.advance(0)
+        assert (await book.get("t")).addresses["b"] == "b:2"
+
+    asyncio.run(story())
+
+
+def test_a_cached_route_survives_a_failed_refresh_and_an_unknown_topic_raises() -> None:
+    async def story() -> None:
+        calls, clock = Calls(), FakeClock()
+        book = RouteBook(calls, clock, refresh_ms=30_000)
+        await book.get("t")
+        calls.failure = ConnectionFailed("down")
+        assert (await book.fresh("t")).addresses["b"] == "b:1"
+        calls.failure = TopicNotFound("u")
+        with pytest.raises(TopicNotFound):
+            await book.get("u")
+
+    asyncio.run(story())
