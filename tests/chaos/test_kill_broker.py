@@ -29,6 +29,7 @@ from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
 ROUNDS = int(os.environ.get("EVENQ_TEST_ROUNDS", "2"))
 FLIGHTS = int(os.environ.get("EVENQ_TEST_FLIGHTS", str(15_000 * ROUNDS)))
 SEED = int(os.environ.get("EVENQ_TEST_SEED", "1"))
+IN_HAND_MAX = 2_000  # messages of one queue pulled and not yet committed: PushOptions.span_max
 TOPIC, GROUP = "flights", "delay-desk"
 pytestmark = pytest.mark.timeout(60 + 30 * ROUNDS)
 
@@ -88,7 +89,7 @@ def test_every_acknowledged_flight_survives_kills_in_order_and_the_group_goes_on
             recorder.fault("kill -9", target=victim.name)
             victim.kill()
             victim.restart()
-            recorder.heal("kill -9", target=victim.name)
+            # Not healed in the history: until members have met the broker again, what was in hand may come twice (D7).
         producer.join(180)
         assert not producer.is_alive()
         assert published.acknowledged == FLIGHTS
@@ -100,8 +101,11 @@ def test_every_acknowledged_flight_survives_kills_in_order_and_the_group_goes_on
     report = check(merge_histories([read_history(path) for path in sorted(tmp_path.glob("*.history.jsonl"))]))
     assert report.ok, [anomaly.text for anomaly in report.anomalies[:10]]
     assert report.counts.get(AnomalyKind.LOST, 0) == 0
+    assert report.repeats <= ROUNDS * 4 * IN_HAND_MAX, "a kill repeats at most what was in hand for the broker's queues"
     slowest = max((fault.rto_ms or 0) for fault in report.faults)
-    print(f"\n{flush}: {ROUNDS} kills, {FLIGHTS:,} acknowledged, lost 0; slowest recovery {slowest} ms")
+    print(
+        f"\n{flush}: {ROUNDS} kills, {FLIGHTS:,} acknowledged, lost 0, repeated {report.repeats:,}; slowest recovery {slowest} ms"
+    )
 
 
 async def lag(endpoint: str) -> int:
