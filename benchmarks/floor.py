@@ -1,17 +1,21 @@
 """The floor: our door with handlers that do nothing, so that one run can compare a broker with the least a Python
 server costs.
 
-    python benchmarks/floor.py --port 18081 [--body 100] [--batch 32] [--send-entries 1]
+    python benchmarks/floor.py --port 18081 [--body 1024] [--batch 32] [--send-entries 1] [--ack-entries 32]
 
 SendMessage answers with `--send-entries` entries, ReceiveMessage with status, `--batch` messages of `--body` bytes
-and a delivery time, AckMessage with one entry; all canned, after the request's bytes were received and nothing was
-read in them. It prints `ready 127.0.0.1:PORT` once it serves.
+and a delivery time, AckMessage with `--ack-entries` entries; all canned, after the request's bytes were received and
+nothing was read in them (only the message ids count up, because the load generator counts different ones). QueryRoute,
+QueryAssignment, Heartbeat and Telemetry answer what a client needs to go on. It prints `ready 127.0.0.1:PORT` once it
+serves.
 """
+
+from __future__ import annotations
 
 import argparse
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from evenq.runtime.clock import SystemClock
@@ -24,63 +28,115 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 MESSAGE_ID = "01" + "0" * 32
 HANDLE = "h" * 120
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
+OK = definition_pb2.Status(code=definition_pb2.OK, message="")
+QUEUES = 8
 
 
 def send_answer(entries: int) -> bytes:
     """SendMessageResponse for `entries` messages."""
     answer = service_pb2.SendMessageResponse(status=OK)
     for offset in range(entries):
-        answer.entries.add(status=OK, message_id=MESSAGE_ID, transaction_id="", offset=offset)
+        answer.entries.add(status=OK, message_id=MESSAGE_ID, offset=1_000_000 + offset)
     return answer.SerializeToString()
 
 
-def receive_frames(batch: int, body_bytes: int) -> list[bytes]:
-    """Status, messages, delivery time: the frames of one ReceiveMessage, in the order of the reference."""
+def received_message(body_bytes: int) -> bytes:
+    """One frame of ReceiveMessage with a message, as large as the broker's."""
     body = bytes(range(256)) * (body_bytes // 256) + bytes(body_bytes % 256)
-    message = definition_pb2.Message(topic=definition_pb2.Resource(name="floor"), body=body)
+    message = definition_pb2.Message(topic=definition_pb2.Resource(name="bench"), body=body)
     system = message.system_properties
-    system.tag, system.message_id, system.receipt_handle = "tag", MESSAGE_ID, HANDLE
+    system.message_id, system.receipt_handle = MESSAGE_ID, HANDLE
     system.body_digest.type = definition_pb2.MD5
-    system.body_digest.checksum = hashlib.md5(body).hexdigest().upper()
+    system.body_digest.checksum = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
     system.body_encoding, system.message_type = definition_pb2.IDENTITY, definition_pb2.NORMAL
+    system.born_host, system.store_host = "localhost", "127.0.0.1:8081"
     system.queue_id, system.queue_offset, system.delivery_attempt = 1, 1_000_000, 1
-    set_ms(system.born_timestamp, 1_700_000_000_000)
-    set_ms(system.store_timestamp, 1_700_000_000_001)
-    set_duration_ms(system.invisible_duration, 30_000)
-    last = service_pb2.ReceiveMessageResponse()
-    set_ms(last.delivery_timestamp, 1_700_000_000_002)
-    frames = [service_pb2.ReceiveMessageResponse(status=OK)]
-    frames += [service_pb2.ReceiveMessageResponse(message=message) for _ in range(batch)]
-    return [frame.SerializeToString() for frame in [*frames, last]]
+    set_ms(system.born_timestamp, 1_700_000_000_001)
+    set_ms(system.store_timestamp, 1_700_000_000_002)
+    set_duration_ms(system.invisible_duration, 60_000)
+    return service_pb2.ReceiveMessageResponse(message=message).SerializeToString()
 
 
-def ack_answer() -> bytes:
-    """AckMessageResponse with one entry."""
+def ack_answer(entries: int) -> bytes:
+    """AckMessageResponse with `entries` entries."""
     answer = service_pb2.AckMessageResponse(status=OK)
-    answer.entries.add(status=OK, message_id=MESSAGE_ID, receipt_handle=HANDLE)
+    for _ in range(entries):
+        answer.entries.add(status=OK, message_id=MESSAGE_ID, receipt_handle=HANDLE)
     return answer.SerializeToString()
 
 
-def rpcs(*, send_entries: int, batch: int, body_bytes: int) -> list[Rpc]:
-    """The three calls, empty."""
-    sent, frames, acked = send_answer(send_entries), receive_frames(batch, body_bytes), ack_answer()
+def route(port: int) -> bytes:
+    """QueryRouteResponse: eight queues here, one broker."""
+    answer = service_pb2.QueryRouteResponse(status=OK)
+    for queue_id in range(QUEUES):
+        queue = answer.message_queues.add(
+            id=queue_id, permission=definition_pb2.READ_WRITE, accept_message_types=[definition_pb2.NORMAL]
+        )
+        queue.topic.name, queue.broker.name = "bench", "floor"
+        queue.broker.endpoints.scheme = definition_pb2.IPv4
+        queue.broker.endpoints.addresses.add(host="127.0.0.1", port=port)
+    return answer.SerializeToString()
 
-    async def send(_request: bytes, _context: RpcContext) -> bytes:
-        return sent
 
-    async def receive(_request: bytes, _context: RpcContext) -> AsyncIterator[bytes]:
-        for frame in frames:
-            yield frame
+def assignment(port: int) -> bytes:
+    """QueryAssignmentResponse: the same queues."""
+    known = service_pb2.QueryRouteResponse.FromString(route(port))
+    answer = service_pb2.QueryAssignmentResponse(status=OK)
+    for queue in known.message_queues:
+        answer.assignments.add(message_queue=queue)
+    return answer.SerializeToString()
 
-    async def ack(_request: bytes, _context: RpcContext) -> bytes:
-        return acked
 
-    access = Access(resource=Resource.TOPIC, action=Action.PUBLISH)
+def unary(answer: Callable[[], bytes]) -> Callable[[bytes, RpcContext], Any]:
+    """A handler that reads nothing."""
+    canned = b""
+
+    async def handle(_request: bytes, _context: RpcContext) -> bytes:
+        nonlocal canned
+        canned = canned or answer()
+        return canned
+
+    return handle
+
+
+def receive(batch: int, body_bytes: int) -> Callable[[bytes, RpcContext], AsyncIterator[bytes]]:
+    """Status, messages, delivery time: the frames of one ReceiveMessage, in the order of the reference."""
+    status = service_pb2.ReceiveMessageResponse(status=OK).SerializeToString()
+    end = service_pb2.ReceiveMessageResponse()
+    set_ms(end.delivery_timestamp, 1_700_000_000_002)
+    last = end.SerializeToString()
+    before, _, after = received_message(body_bytes).partition(MESSAGE_ID[-8:].encode())
+    sent = 0
+
+    async def handle(_request: bytes, _context: RpcContext) -> AsyncIterator[bytes]:
+        nonlocal sent
+        first, sent = sent, sent + batch
+        yield status
+        for number in range(first, first + batch):
+            yield b"%b%08X%b" % (before, number, after)
+        yield last
+
+    return handle
+
+
+async def telemetry(requests: AsyncIterator[bytes], _context: RpcContext) -> AsyncIterator[bytes]:
+    """Echo the settings, as a server that changes none of them."""
+    async for request in requests:
+        yield request
+
+
+def rpcs(asked: argparse.Namespace, port: Callable[[], int]) -> list[Rpc]:
+    """The calls, empty."""
+    access = Access(resource=Resource.NONE, action=Action.DESCRIBE)
+    s = service_pb2
     rows: list[tuple[str, Kind, Any, type[Any]]] = [
-        ("SendMessage", Kind.UNARY, send, service_pb2.SendMessageResponse),
-        ("ReceiveMessage", Kind.SERVER_STREAM, receive, service_pb2.ReceiveMessageResponse),
-        ("AckMessage", Kind.UNARY, ack, service_pb2.AckMessageResponse),
+        ("SendMessage", Kind.UNARY, unary(lambda: send_answer(asked.send_entries)), s.SendMessageResponse),
+        ("ReceiveMessage", Kind.SERVER_STREAM, receive(asked.batch, asked.body), s.ReceiveMessageResponse),
+        ("AckMessage", Kind.UNARY, unary(lambda: ack_answer(asked.ack_entries)), s.AckMessageResponse),
+        ("QueryRoute", Kind.UNARY, unary(lambda: route(port())), s.QueryRouteResponse),
+        ("QueryAssignment", Kind.UNARY, unary(lambda: assignment(port())), s.QueryAssignmentResponse),
+        ("Heartbeat", Kind.UNARY, unary(s.HeartbeatResponse(status=OK).SerializeToString), s.HeartbeatResponse),
+        ("Telemetry", Kind.BIDI, telemetry, definition_pb2.Status),
     ]
     return [
         Rpc(method=SERVICE + name, kind=kind, handler=handler, response=response, access=access)
@@ -92,13 +148,14 @@ def main() -> int:
     """Serve until a signal comes."""
     parser = argparse.ArgumentParser(description="A server that does nothing, to compare with.")
     parser.add_argument("--port", type=int, default=0, help="0 = any free one, printed")
-    parser.add_argument("--body", type=int, default=100, help="bytes of a received message's body")
+    parser.add_argument("--body", type=int, default=1024, help="bytes of a received message's body")
     parser.add_argument("--batch", type=int, default=32, help="messages in one ReceiveMessage")
     parser.add_argument("--send-entries", type=int, default=1, help="entries in one SendMessage answer")
+    parser.add_argument("--ack-entries", type=int, default=32, help="entries in one AckMessage answer")
     asked = parser.parse_args()
 
     async def serve(stop: asyncio.Event) -> None:
-        served = rpcs(send_entries=asked.send_entries, batch=asked.batch, body_bytes=asked.body)
+        served = rpcs(asked, lambda: door.port)
         door = await open_door(served, host="127.0.0.1", port=asked.port, clock=SystemClock())
         print(f"ready 127.0.0.1:{door.port}", flush=True)
         await stop.wait()
