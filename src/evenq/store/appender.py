@@ -38,7 +38,6 @@ from evenq.store.writer import Batch
 
 __all__ = ["Appender"]
 
-EARLY_BYTES = 256 << 10  # a group of this size does not wait for the end of the loop's turn
 EPOCH = 1  # one copy of the log: the first and only leader
 
 _pack_prefix = PREFIX.pack
@@ -194,9 +193,7 @@ class Appender:
         self._waiting_bytes += size
         if self._busy is None and not self._kick_due:
             self._kick_due = True
-            self._loop.call_soon(
-                self._kick
-            )  # at the end of this turn of the loop, so that its other appends come along
+            self._loop.call_soon(self._kick)  # at the end of this turn, so that its other appends come along
         future = self._loop.create_future()
         batch.futures.append(future)
         return future
