@@ -35,13 +35,19 @@ GHOST_MS = 5_000
 first to come back would take everybody's queues."""
 
 
+class _End:
+    """Last in an outbox: its reader should go away. gRPC waits for the reader's next word even after the call has
+    ended.
+    """
+
+
 class _Line:
     """The line to one broker."""
 
     def __init__(self, name: str, address: str) -> None:
         self.name = name
         self.address = address
-        self.outbox: asyncio.Queue[Join | Leave | None] = asyncio.Queue(maxsize=100)
+        self.outbox: asyncio.Queue[Join | Leave | _End | None] = asyncio.Queue(maxsize=100)
         self.members: tuple[MemberInfo, ...] | None = None
         """None while the line is not up."""
         self.ghosts: tuple[MemberInfo, ...] = ()
@@ -55,6 +61,12 @@ class _Line:
         """Say something; a full outbox means a stuck line, which its broker will drop."""
         if not self.outbox.full():
             self.outbox.put_nowait(request)
+
+    def end(self) -> None:
+        """Let the outbox's reader go."""
+        while not self.outbox.empty():
+            self.outbox.get_nowait()
+        self.outbox.put_nowait(_End())
 
 
 class Sessions:
@@ -185,6 +197,7 @@ class Sessions:
         finally:
             if beats is not None:
                 beats.cancel()
+            line.end()
         if not line.leaving:
             raise ConnectionFailed(f"broker {line.name} at {line.address} ended the session")
 
@@ -197,9 +210,11 @@ class Sessions:
                 self._heard(line.name, MembersChanged(line.members))
 
     @staticmethod
-    async def _requests(outbox: asyncio.Queue[Join | Leave | None]) -> AsyncIterator[Join | Leave | None]:
+    async def _requests(outbox: asyncio.Queue[Join | Leave | _End | None]) -> AsyncIterator[Join | Leave | None]:
         while True:
             request = await outbox.get()
+            if isinstance(request, _End):
+                return
             yield request
             if isinstance(request, Leave):
                 return
