@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from evenq.errors import GroupNotFound, IllegalGroup, IllegalTopic, TooManyRequests, TopicNotFound
@@ -21,14 +22,13 @@ from evenq.serving.rpc import Rpc, RpcContext
 from evenq.store import MessageStore
 from evenq_broker.core.clients import ClientTable
 from evenq_broker.core.delivery import Progress
-from evenq_broker.core.group_table import GroupTable
 from evenq_broker.core.handles import Handles
 from evenq_broker.core.journal import GroupPut, GroupRemoved, TopicPut, TopicRemoved
 from evenq_broker.core.locks import LockTable
 from evenq_broker.core.members import MemberTable
+from evenq_broker.core.name_table import NameTable
 from evenq_broker.core.polls import PollTable
 from evenq_broker.core.routes import RouteTable
-from evenq_broker.core.topics import TopicTable
 from evenq_broker.loops.journal import Journal
 from evenq_broker.loops.liveness import watch_clients
 from evenq_broker.loops.opening import open_store
@@ -55,8 +55,8 @@ class Broker:
         self.rng = rng
         self.net = net
         self.stats = Stats()
-        self.topics = TopicTable()
-        self.groups = GroupTable()
+        self.topics: NameTable[TopicConfig] = NameTable(attrgetter("topic_id"))
+        self.groups: NameTable[GroupConfig] = NameTable(attrgetter("group_id"))
         self.progress = Progress(inflight_max=settings.inflight_max)
         self.clients = ClientTable(clients_max=settings.clients_max)
         self.handle_key = b""

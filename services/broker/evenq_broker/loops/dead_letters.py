@@ -13,12 +13,11 @@ from evenq.store import Append, StoredMessage
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq_broker.core.delivery import QueueProgress
 from evenq_broker.core.journal import Acked
-from evenq_broker.core.tags import tag_hash
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
 
-__all__ = ["settle", "to_dead_letters"]
+__all__ = ["bury", "settle", "to_dead_letters"]
 
 
 async def to_dead_letters(
@@ -29,12 +28,22 @@ async def to_dead_letters(
 
     A message that retention has already removed is only finished.
     """
-    found = await broker.store.read_at(queue.topic_id, queue.queue_id, [offset])
-    if found:
-        target = await broker.create_topic(f"{DLQ_PREFIX}{group.name}", queues=1, system=True)
-        await broker.store.append((_copy(found[0], topic, target),))
-        broker.stats.group_topic(group.group_id, topic.topic_id).dead_letters += 1
+    await bury(broker, group, topic, queue.queue_id, offset)
     await settle(broker, queue, offset)
+
+
+async def bury(broker: Broker, group: GroupConfig, topic: TopicConfig, queue_id: int, offset: int) -> bool:
+    """Copy the message at `offset` of the topic into the group's dead-letter topic; its progress stays as it is.
+
+    False if there is no such message (any more). Raises what a send raises.
+    """
+    found = await broker.store.read_at(topic.topic_id, queue_id, [offset])
+    if not found:
+        return False
+    target = await broker.create_topic(f"{DLQ_PREFIX}{group.name}", queues=1, system=True)
+    await broker.store.append((_copy(found[0], topic, target),))
+    broker.stats.group_topic(group.group_id, topic.topic_id).dead_letters += 1
+    return True
 
 
 async def settle(broker: Broker, queue: QueueProgress, offset: int) -> None:
@@ -56,5 +65,5 @@ def _copy(message: StoredMessage, origin: TopicConfig, target: TopicConfig) -> A
         system.dead_letter_queue.topic = origin.name
         system.dead_letter_queue.message_id = system.message_id
     return Append(
-        target.topic_id, 0, tag_hash(system.tag), message.born_ms, head.SerializeToString(), system.SerializeToString()
+        target.topic_id, 0, message.tag_hash, message.born_ms, head.SerializeToString(), system.SerializeToString()
     )

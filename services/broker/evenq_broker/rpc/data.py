@@ -25,7 +25,6 @@ from evenq.errors import (
     TopicNotFound,
 )
 from evenq.model import FilterType, GroupConfig, MessageQueue, TopicConfig
-from evenq.model.names import DLQ_PREFIX
 from evenq.serving.rpc import Kind, Rpc, RpcContext
 from evenq.store import Append, ReadResult, StoredMessage
 from evenq.wire.status import status_of
@@ -35,9 +34,11 @@ from evenq_broker.core.frames import delivered, extra_fields, field, varint_fiel
 from evenq_broker.core.journal import Committed
 from evenq_broker.core.tags import wanted_hashes
 from evenq_broker.core.validation import Limits, checked
+from evenq_broker.loops.dead_letters import bury
 from evenq_broker.loops.translation import filter_of, generation_of, queue_message
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.send import limits_of, must_be_open, must_be_writable
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -85,7 +86,9 @@ class _Data:
         self._must_be_here(told)
         if not 0 < len(asked.messages) <= PUBLISH_MAX:
             raise MessageCorrupted(f"the block has {len(asked.messages)} messages; send 1 to {PUBLISH_MAX}")
+        must_be_open(told.topic)
         topic = await self._broker.ensure_topic(told.topic)
+        must_be_writable(topic)
         if told.queue_id != -1 and not 0 <= told.queue_id < topic.write_queues:
             raise BadRequest(
                 f"topic {topic.name} takes messages in queues 0 to {topic.write_queues - 1} of this broker, not "
@@ -110,18 +113,9 @@ class _Data:
         if message.topic.name not in {"", topic.name}:
             raise MessageCorrupted(f"a block is for one topic: {topic.name}, a message names {message.topic.name}")
         message.topic.name = topic.name
-        return checked(message, topic, self._message_limits(), now_ms=self._broker.clock.now_ms())
-
-    def _message_limits(self) -> Limits:
         if self._limits is None:
-            settings = self._broker.settings
-            self._limits = Limits(
-                body_bytes_max=settings.body_bytes_max,
-                properties_max=settings.properties_max,
-                properties_bytes_max=settings.properties_bytes_max,
-                store_host=self._broker.addresses[0].target if self._broker.addresses else "",
-            )
-        return self._limits
+            self._limits = limits_of(self._broker)
+        return checked(message, topic, self._limits, now_ms=self._broker.clock.now_ms())
 
     def _choose(self, told: int, topic: TopicConfig, entries: Sequence[Append]) -> int:
         if told >= 0:
@@ -332,13 +326,9 @@ class _Data:
                 f"attempt {asked.attempts} of {group.max_attempts}: this broker keeps no retry topics yet; retry the "
                 "message in the member itself, and send it back when its attempts are used up"
             )
-        stored = await self._broker.store.read_at(topic.topic_id, queue.queue_id, [asked.queue_offset])
-        if not stored:
+        if not await bury(self._broker, group, topic, queue.queue_id, asked.queue_offset):
             low, high = self._broker.store.queue_range(topic.topic_id, queue.queue_id)
             raise _out_of_range(asked.queue_offset, low, high)
-        letters = await self._broker.create_topic(f"{DLQ_PREFIX}{group.name}", queues=1, system=True)
-        await self._broker.store.append([_dead_letter(stored[0], topic, letters)])
-        self._broker.stats.group_topic(group.group_id, topic.topic_id).dead_letters += 1
         return data_pb2.SendBackResponse(status=OK, dead_lettered=True).SerializeToString()
 
     # ------------------------------------------------------------------------------------------------ which queue
@@ -398,23 +388,3 @@ def _scan_refused(error: IllegalOffset, context: RpcContext) -> bytes:
     return data_pb2.ScanBlock(
         status=status_of(error, context.language), first_offset=error.min_offset, next_offset=error.max_offset
     ).SerializeToString()
-
-
-def _dead_letter(stored: StoredMessage, origin: TopicConfig, letters: TopicConfig) -> Append:
-    message = definition_pb2.Message.FromString(stored.head)
-    message.topic.Clear()
-    message.topic.name = letters.name
-    system = definition_pb2.SystemProperties.FromString(stored.system)
-    system.ClearField("message_group")
-    system.message_type = definition_pb2.NORMAL
-    if not system.HasField("dead_letter_queue"):
-        system.dead_letter_queue.topic = origin.name
-        system.dead_letter_queue.message_id = system.message_id
-    return Append(
-        letters.topic_id,
-        0,
-        stored.tag_hash,
-        stored.born_ms,
-        message.SerializeToString(),
-        system.SerializeToString(),
-    )

@@ -23,7 +23,7 @@ from evenq_broker.rpc.answers import OK_STATUS, code_of, parsed, several, status
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
 
-__all__ = ["Sending", "limits_of"]
+__all__ = ["Sending", "limits_of", "must_be_open", "must_be_writable"]
 
 
 def limits_of(broker: Broker) -> Limits:
@@ -35,6 +35,20 @@ def limits_of(broker: Broker) -> Limits:
         properties_bytes_max=settings.properties_bytes_max,
         store_host=broker.addresses[0].target if broker.addresses else "",
     )
+
+
+def must_be_open(topic: str) -> None:
+    """Raises Forbidden for a topic that only the broker itself writes to."""
+    if is_system_topic(topic):
+        raise Forbidden(f"only the broker writes to {topic}; send to the topic its messages came from")
+
+
+def must_be_writable(topic: TopicConfig) -> None:
+    """Raises Forbidden for a topic whose permission does not let anybody send."""
+    if not topic.permission.writable:
+        raise Forbidden(
+            f"topic {topic.name} has no writable queue on this broker; its permission is {topic.permission.name}"
+        )
 
 
 class Sending:
@@ -121,15 +135,11 @@ class Sending:
         name = resource.name if not resource.resource_namespace else qualified(resource)
         topic = self._broker.topics.get(name)
         if topic is None:
-            topic = await self._broker.ensure_topic(
-                qualified(resource, context.namespace), message_type=_type_for(messages[0])
-            )
-        if not topic.permission.writable:
-            raise Forbidden(
-                f"topic {topic.name} has no writable queue on this broker; its permission is {topic.permission.name}"
-            )
-        if is_system_topic(topic.name):
-            raise Forbidden(f"only the broker writes to {topic.name}; send to the topic its messages came from")
+            name = qualified(resource, context.namespace)
+            must_be_open(name)  # before it is made
+            topic = await self._broker.ensure_topic(name, message_type=_type_for(messages[0]))
+        must_be_open(topic.name)
+        must_be_writable(topic)
         return topic
 
     def _count(self, topic: TopicConfig, stored: list[Append] | tuple[Append, ...]) -> None:
