@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev protos fmt lint type arch tidy test sim integration compat chaos helm kubernetes spark docs bench up demo check clean
+.PHONY: help dev protos fmt lint type arch tidy test integration compat chaos helm kubernetes spark docs bench up demo check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -39,12 +39,9 @@ arch: dev ## who imports whom
 tidy: dev ## sizes, names, stale stubs
 	$(BIN)/python tools/tidy.py && $(BIN)/python tools/gen_protos.py --check
 
-test: dev ## unit, spec and short simulation: under a minute; then the real servers on loopback
-	$(BIN)/pytest -q -n auto tests/unit tests/spec tests/sim
+test: dev ## unit and spec tests, then the real servers on loopback
+	$(BIN)/pytest -q -n auto tests/unit tests/spec
 	$(BIN)/pytest -q tests/integration
-
-sim: dev ## seeded simulation: make sim SEEDS=200
-	$(BIN)/pytest -q tests/sim
 
 integration: dev ## real processes on loopback
 	$(BIN)/pytest -q tests/integration
@@ -76,7 +73,7 @@ up: dev ## a local cluster in one command
 demo: dev ## the whole job: a year of flights, a group that changes, two Spark jobs, every figure compared
 	JAVA_HOME=$(JAVA) $(BIN)/python -m evenq.cli.demo
 
-check: dev lint type arch tidy test compat helm spark docs ## all that CI runs
+check: dev lint type arch tidy test compat helm kubernetes spark docs ## all that CI runs
 	EVENQ_TEST_ROUNDS=2 $(BIN)/pytest -q tests/chaos
 
 clean: ## remove what make made
