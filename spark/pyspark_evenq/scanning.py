@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["ScanTask", "read", "scan_tasks"]
 
 log = logging.getLogger(__name__)
+SCAN_MS = 15_000
+"""One scan lasts no longer: a broker that hangs is noticed, and a slow reader just asks for the rest again."""
 _frozen_in: int = 0
 """Process id in which the garbage collector was frozen."""
 
@@ -99,6 +101,8 @@ class _RangeScan:
         self._tags = tag_set(options.tags)
         self._backoff = Backoff(random.Random(), first_ms=50, max_ms=1_000)  # noqa: S311  jitter
         self._failing_since = 0.0
+        self._moved = False
+        """Whether the present scan gave a block."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         while self._next < self._end:
@@ -121,13 +125,14 @@ class _RangeScan:
             self._address = cluster.route(self._options.endpoints, [self._queue.topic]).get(self._queue, "")
             if not self._address:
                 raise errors.ConnectionFailed(f"no broker serves {self._queue} now")
+        self._moved = False
         blocks = cluster.scan(
             self._address,
             QueueRange(queue=self._queue, start=self._next, end=self._end),
             tags=self._options.tags,
             group=self._options.group,
             block_bytes=self._options.block_bytes,
-            timeout_ms=self._options.read_timeout_ms,
+            timeout_ms=min(self._options.read_timeout_ms, SCAN_MS),
         )
         for encoded in blocks:
             block = parse(encoded)
@@ -148,11 +153,14 @@ class _RangeScan:
                 f"the block of {self._queue} that was to begin at {self._next} ends at {block.next_offset}"
             )
         self._next = block.next_offset
+        self._moved = True
         self._failing_since = 0.0
         self._backoff.reset()
 
     def _recover(self, failure: errors.Error) -> None:
         """Wait before the next connection, or give up."""
+        if isinstance(failure, errors.RequestTimeout) and self._moved:
+            return  # nothing is wrong: the rows go out more slowly than they come in
         now = time.monotonic()
         self._failing_since = self._failing_since or now
         over = now - self._failing_since > self._options.read_timeout_ms / 1000

@@ -222,12 +222,13 @@ def _on_sigterm(runner: _Runner) -> None:
     earlier = signal.getsignal(signal.SIGTERM)
 
     def handler(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, earlier if earlier is not None else signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Spark sends two, one right after the other
         if os.getpid() == owner:
             try:
                 runner.close()
             except errors.Error as failure:
                 log.warning("the last progress was not stored: %s", failure)
+        signal.signal(signal.SIGTERM, earlier if earlier is not None else signal.SIG_DFL)
         if callable(earlier):
             earlier(number, frame)
         else:

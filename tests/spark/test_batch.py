@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,20 +84,24 @@ def test_an_empty_topic_gives_no_rows(load: Any) -> None:
     assert load().count() == 0
 
 
-def test_a_broker_killed_in_the_middle_of_a_read_loses_and_repeats_nothing(load: Any, topic: Any) -> None:
+def test_a_broker_killed_in_the_middle_of_a_read_loses_and_repeats_nothing(
+    load: Any, topic: Any, tmp_path: Path
+) -> None:
     for _ in range(8):
-        topic.send_each(25, text="x" * 50_000)
+        topic.send({number: ["x" * 100_000] * 25 for number in range(4)})
+    begun = tmp_path / "begun"
 
     def slowly(row: Any) -> Any:
-        time.sleep(0.01)
+        begun.touch()
+        time.sleep(0.005)
         return type(row)(brokerName=row.brokerName, queueId=row.queueId, queueOffset=row.queueOffset)
 
     frame = load("brokerName string, queueId int, queueOffset long, body binary", blockBytes=100_000)
     rows: list[Any] = []
     reading = threading.Thread(target=lambda: rows.extend(frame.rdd.map(slowly).collect()))
     reading.start()
-    time.sleep(1.5)
-    assert reading.is_alive()
+    while not begun.exists():
+        reading.join(0.01)
     topic.broker.kill()
     topic.broker.restart()
     reading.join()

@@ -32,6 +32,8 @@ class FakeBroker:
         self.cut_scans = 0
         """So many of the next scans break after their first block."""
         self.refuse_commits = False
+        self.commit_pause = 0.0
+        """Seconds that a commit takes."""
         self.port = 0
         self._grown = threading.Condition()
         self._server: Any = None
@@ -133,6 +135,7 @@ class FakeBroker:
     def _commit(self, encoded: bytes, _context: Any) -> bytes:
         self.calls.append("CommitOffsets")
         request = data_pb2.CommitOffsetsRequest.FromString(encoded)
+        time.sleep(self.commit_pause)
         if self.refuse_commits:
             full = definition_pb2.Status(code=definition_pb2.Code.TOO_MANY_REQUESTS, message="later")
             return data_pb2.CommitOffsetsResponse(status=full).SerializeToString()

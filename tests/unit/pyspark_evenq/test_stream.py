@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import pickle
+import signal
+import subprocess
+import sys
+import textwrap
 import threading
 from typing import Any
 
@@ -198,3 +202,32 @@ def test_the_report_tells_the_newest_offsets_whatever_the_limit(broker: Any, mad
     reader = made(maxOffsetsPerTrigger="1")
     reader.latestOffset(wire(reader.initialOffset()), ReadMaxRows(1))
     assert reader.reportLatestOffset()["q"] == {"flights": {"broker-a": {"0": 5, "1": 0}}}
+
+
+def test_two_sigterms_in_a_row_do_not_cut_off_the_last_progress(broker: Any) -> None:
+    """Spark stops a query's runner that way."""
+    program = f"""
+        import os, signal, sys
+        from pyspark_evenq.arrow_schema import Column
+        from pyspark_evenq.options import ReadOptions
+        from pyspark_evenq.stream import StreamReader
+        given = {{"endpoints": "{broker.endpoint}", "subscribe": "flights", "group": "g",
+                 "startingOffsets": "earliest", "commitIntervalMs": "3600000"}}
+        reader = StreamReader(ReadOptions.parse(given, streaming=True), (Column("body", nullable=True),))
+        reader.initialOffset()
+        reader.commit({{"v": 1, "q": {{"flights": {{"broker-a": {{"0": 1}}}}}}}})
+        print("ready", flush=True)
+        signal.pause()
+    """
+    broker.send("a")
+    broker.commit_pause = 0.5
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE) as runner:
+        assert runner.stdout is not None
+        assert runner.stdout.readline() == b"ready\n"
+        before = broker.calls.count("CommitOffsets")
+        runner.send_signal(signal.SIGTERM)
+        while broker.calls.count("CommitOffsets") == before:
+            assert runner.poll() is None
+        runner.send_signal(signal.SIGTERM)
+        assert runner.wait(20) == -signal.SIGTERM
+    assert broker.progress("g")[0] == 1
