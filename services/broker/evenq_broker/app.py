@@ -126,7 +126,4 @@ def _credentials(settings: Settings) -> Any:
     # grpc has its doors; here the credentials only pass through.
     if settings.tls_certificate is None or settings.tls_key is None:
         raise SettingsError("tls_port is set without tls_certificate and tls_key; give both PEM files")
-    try:
-        return tls_credentials(certificate=settings.tls_certificate.read_bytes(), key=settings.tls_key.read_bytes())
-    except OSError as error:
-        raise SettingsError(f"a TLS file cannot be read: {error}; give two readable PEM files") from error
+    return tls_credentials(certificate=settings.tls_certificate, key=settings.tls_key)

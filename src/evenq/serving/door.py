@@ -14,9 +14,11 @@ import errno
 import logging
 import os
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -249,9 +251,20 @@ async def open_door(
     return door
 
 
-def tls_credentials(*, certificate: bytes, key: bytes) -> grpc.ServerCredentials:
-    """What `DoorOptions.credentials` takes: PEM of the certificate chain and of its private key."""
-    return grpc.ssl_server_credentials([(key, certificate)])
+def tls_credentials(*, certificate: Path, key: Path) -> grpc.ServerCredentials:
+    """What `DoorOptions.credentials` takes, from two PEM files: the certificate chain and its private key, without a
+    password. Raises SettingsError; gRPC itself would only say that it cannot bind.
+    """
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: "")
+        return grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+    except (ssl.SSLError, ValueError) as error:
+        raise errors.SettingsError(
+            f"certificate {certificate} and key {key} do not serve TLS ({error}): they must be PEM, belong together, "
+            "and the key must have no password"
+        ) from error
+    except OSError as error:
+        raise errors.SettingsError(f"a TLS file cannot be read: {error}; give two readable PEM files") from error
 
 
 _Fail = Callable[[Exception, RpcContext, Any], Awaitable[bytes]]

@@ -66,9 +66,9 @@ class CommitLog:
             if error.errno not in FULL:
                 raise
             self._undo(runs)
-            place = self._disk.describe(FOLDER)
+            # Senders read this, so it names no folder.
             raise StoreFull(
-                f"no space left for {place} ({error.strerror}): free space; sends resume by themselves"
+                f"no space left on the broker's disk ({error.strerror}): free space; sends resume by themselves"
             ) from error
 
     def sync(self) -> None:

@@ -137,21 +137,23 @@ class Flusher:
         usage = await self._blocking(self._disk.usage)
         reason = self._short_of(usage)
         if reason and self._appender.full is None:
-            log.warning("refusing messages", extra={"reason": reason})
+            log.warning("refusing messages", extra={"reason": reason, "folder": self._disk.describe("")})
+        elif not reason and self._appender.full is not None:
+            log.info("taking messages again")
         self._appender.set_full(StoreFull(reason) if reason else None)
 
     def _short_of(self, usage: Usage) -> str:
+        # Senders read this, so it names no folder.
         used = 1 - usage.free / usage.total if usage.total else 0.0
-        place = self._disk.describe("")
         if used >= self._options.disk_used_max_ratio:
             return (
-                f"the disk of {place} is {used:.1%} full, messages are refused from "
+                f"the broker's disk is {used:.1%} full, messages are refused from "
                 f"{self._options.disk_used_max_ratio:.1%}: free space or raise disk_used_max_ratio"
             )
         if self._disk.blocks and usage.free < self._options.disk_free_min_bytes:
             return (
-                f"the disk of {place} has {usage.free} bytes free, messages are refused under "
-                f"{self._options.disk_free_min_bytes}: free space"
+                f"the broker's disk has {usage.free} bytes free, messages are refused under "
+                f"{self._options.disk_free_min_bytes}: free space or lower disk_free_min_bytes"
             )
         return ""
 

@@ -36,6 +36,8 @@ from evenq.store.writer import Writer
 __all__ = ["MessageStore"]
 
 MEMORY_SEGMENT_BYTES = 16 << 20
+import os
+GATHER_TURNS = int(os.environ.get("GT","0"))
 
 T = TypeVar("T")
 
@@ -59,6 +61,7 @@ class MessageStore:
         self._appender = Appender(
             self._queues, options, clock=clock, segment_bytes=identity.segment_bytes, log_end=recovery.log_end,
             last_store_ms=recovery.last_store_ms,
+            gather_turns=GATHER_TURNS if disk.blocks and options.flush is FlushMode.ASYNC else 0,
         )  # fmt: skip
         self._flusher = Flusher(
             self._appender, self._log, disk, options, clock=clock, jobs=flush_jobs, queues=self._queues,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from evenq.errors import Error
+from evenq.errors import Error, StoreCorrupted
 from evenq.model import GroupConfig, StartFrom, TopicConfig
 from evenq.store import StoredMessage
 from evenq_broker.core.delivery import READY, QueueProgress
@@ -90,7 +90,7 @@ class Popping:
         try:
             for one in self._in_turn(topic, queue_id):
                 queue = self._begun(group, topic, one)
-                await self._take(queue, wish, batch, count)
+                await self._take_whole(queue, wish, batch, count)
                 if len(batch.frames) >= count or batch.payload_bytes >= broker.settings.receive_bytes_max:
                     self._wake_next(group, topic, queue_id)
                     break
@@ -147,6 +147,21 @@ class Popping:
         made = progress.queue(group.group_id, topic.topic_id, queue_id)
         assert made is not None
         return made
+
+    async def _take_whole(self, queue: QueueProgress, wish: _Wish, batch: Batch, count: int) -> None:
+        # A damaged record must not keep the other queues' messages from anybody: what was found before it goes out
+        # (wire contract 3.9), and the error is raised by the receive that finds nothing else.
+        frames, held = len(batch.frames), len(batch.held)
+        try:
+            await self._take(queue, wish, batch, count)
+        except StoreCorrupted as error:
+            if not frames:
+                raise
+            log.error("a record cannot be read", extra={"topic": wish.topic.name, "error": str(error)})  # noqa: TRY400
+            if len(batch.frames) == frames:
+                lost = Batch()
+                lost.held, batch.held[held:] = batch.held[held:], []
+                self.give_back(lost)
 
     async def _take(self, queue: QueueProgress, wish: _Wish, batch: Batch, count: int) -> None:
         if queue.unkeyed and wish.group.ordered:

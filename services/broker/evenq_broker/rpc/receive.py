@@ -22,7 +22,7 @@ from evenq_broker.core.polls import ANY
 from evenq_broker.core.resources import qualified
 from evenq_broker.core.tags import wanted_hashes
 from evenq_broker.loops.popping import Batch, Popping
-from evenq_broker.rpc.answers import OK_STATUS, parsed, status_frame
+from evenq_broker.rpc.answers import OK_STATUS, parsed, status_frame, told
 from evenq_broker.rpc.forwarding import forward_stream, owner_of
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ class Receiving:
             if asked.auto_renew:
                 # Go polls again 20 ms after any error: hold it back (wire contract 3.9).
                 await self._broker.clock.sleep_ms(self._hold_ms(context))
+            if not told(error):
+                raise
             yield field(1, status_frame(error, context.language))
             return
         if batch is None:

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,6 +19,7 @@ from evenq.wire.status import error_of
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import registry_pb2
 
+HERE = Path(__file__).parent
 ACCESS = Access(resource=Resource.NONE, action=Action.DESCRIBE)
 UNARY = "/apache.rocketmq.v2.MessagingService/AckMessage"
 STREAM = "/apache.rocketmq.v2.MessagingService/ReceiveMessage"
@@ -304,11 +306,41 @@ def test_a_port_in_use_is_named() -> None:
     run(test)
 
 
-def test_a_certificate_that_is_none_is_named() -> None:
+PEM = {
+    "certificate": HERE / "tls_certificate.pem",
+    "key": HERE / "tls_key.pem",
+}  # made for these tests, secret to nobody
+
+
+def test_tls_files_that_are_none_are_named(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.pem"
+    broken.write_text("no certificate")
+    for wrong, told in (
+        ({"certificate": broken}, "broken.pem"),
+        ({"key": broken}, "must be PEM"),
+        ({"key": PEM["certificate"]}, "belong together"),
+        ({"key": tmp_path / "none.pem"}, "cannot be read"),
+    ):
+        with pytest.raises(errors.SettingsError, match=told):
+            tls_credentials(**{**PEM, **wrong})
+
+
+def test_a_door_with_tls_answers_those_who_know_its_certificate_and_nobody_in_plain_text() -> None:
     async def test(service: Service, door: Door, net: GrpcNet, address: str) -> None:
-        options = DoorOptions(credentials=tls_credentials(certificate=b"no", key=b"pem"))
-        with pytest.raises(errors.SettingsError, match="PEM"):
-            await open_door([], host="127.0.0.1", port=0, clock=SystemClock(), options=options)
+        options = DoorOptions(credentials=tls_credentials(**PEM))
+        secure = await open_door(Service().rpcs(), host="127.0.0.1", port=0, clock=SystemClock(), options=options)
+        trusting = GrpcNet(credentials=grpc.ssl_channel_credentials(PEM["certificate"].read_bytes()))
+        strange = GrpcNet(credentials=grpc.ssl_channel_credentials())
+        at = f"127.0.0.1:{secure.port}"
+        try:
+            assert await trusting.unary(at, UNARY, b"hello", timeout_ms=5_000) == b"hello"
+            for other in (net, strange):
+                with pytest.raises(errors.Error):
+                    await other.unary(at, UNARY, b"hello", timeout_ms=2_000)
+        finally:
+            await trusting.close()
+            await strange.close()
+            await secure.stop()
 
     run(test)
 
