@@ -160,7 +160,7 @@ class Sessions:
             line.task.cancel()
 
     async def _keep(self, line: _Line) -> None:
-        backoff = Backoff(self._rng, first_ms=200, max_ms=5_000)
+        backoff = Backoff(self._rng, first_ms=200, max_ms=1_000)  # a killed broker is back within seconds
         while not line.leaving:
             try:
                 await self._once(line, backoff)
