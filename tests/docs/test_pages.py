@@ -1,0 +1,58 @@
+"""What can be said about every page without running it: links lead somewhere, commands exist, Python compiles."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import shlex
+import textwrap
+from pathlib import Path
+
+from evenq.cli.parser import make_parser
+
+ROOT = Path(__file__).resolve().parents[2]
+LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)(?:#[^)]*)?\)")
+MACHINE = re.compile(r"(?<![\w./])/(?:work|root|tmp)/")
+INLINE = re.compile(r"`(evenq [^`]+)`")
+COMMANDS = {"up", "topic", "group", "broker", "cluster", "produce", "consume"}
+
+
+def test_every_link_to_a_file_leads_somewhere(all_pages):
+    links = [(page, target) for page in all_pages for target in LINK.findall((ROOT / page).read_text(encoding="utf-8"))]
+    files = [(page, target) for page, target in links if "://" not in target]
+    assert [f"{page}: {to}" for page, to in files if not (ROOT / page).parent.joinpath(to).exists()] == []
+
+
+def test_no_page_names_a_folder_of_somebodys_machine(all_pages):
+    assert [page for page in all_pages if MACHINE.search((ROOT / page).read_text(encoding="utf-8"))] == []
+
+
+def test_every_python_block_compiles(all_blocks):
+    for block in all_blocks:
+        if block.language == "python":
+            ast.parse(textwrap.dedent(block.text), filename=str(block))
+
+
+def test_every_evenq_command_on_every_page_is_one(all_pages, all_blocks, monkeypatch):
+    """Flags and all. Capitals stand for a reader's own values."""
+    monkeypatch.setattr(argparse.ArgumentParser, "error", refuse)
+    lines = [(str(block), command) for block in all_blocks if not block.language for command in block.commands()]
+    for page in all_pages:
+        lines += [(page, command) for command in INLINE.findall((ROOT / page).read_text(encoding="utf-8"))]
+    read, refused = 0, []
+    for where, line in lines:
+        words = shlex.split(line.partition(" | ")[0].partition(" > ")[0])
+        if words[:1] != ["evenq"] or len(words) < 3 or words[1] not in COMMANDS or "|" in line or "[" in line:
+            continue
+        read += 1
+        try:
+            make_parser().parse_args(["1" if word == "N" else word for word in words[1:]])
+        except ValueError as error:
+            refused.append(f"{where}: {line}: {error}")
+    assert refused == []
+    assert read > 20
+
+
+def refuse(parser, message):
+    raise ValueError(message)
