@@ -167,7 +167,10 @@ def _add_up(commands: Any) -> None:
     )
     up.add_argument("--sync", action="store_true", help="with --data: confirm a message only after its fsync")
     up.add_argument(
-        "--metrics-port", type=_port, metavar="PORT", help="serve /metrics of the first broker here (default: off)"
+        "--metrics-port",
+        type=_port,
+        metavar="PORT",
+        help="/metrics, /healthz and /readyz of the first broker (default: 5557, or a free one)",
     )
     up.add_argument(
         "--log-level",

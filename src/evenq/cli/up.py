@@ -29,6 +29,7 @@ from evenq.wire.stubs.evenq.v1 import admin_pb2
 __all__ = ["Plan", "StartTopic", "announce", "lock_folder", "parse_topic", "plan_of", "run", "wait_served"]
 
 HOST = "127.0.0.1"
+METRICS_PORT = 5557  # as the services have it
 BROKERS_MAX = 26
 DEFAULT_QUEUES = 8
 READY_MS_MAX = 30_000
@@ -54,7 +55,7 @@ class Plan:
     topics: tuple[StartTopic, ...]
     sync: bool
     metrics_port: int
-    """-1 = off."""
+    """Of the first broker; 0 = any free one, -1 = off."""
 
     def broker_name(self, index: int) -> str:
         """`broker-a`, `broker-b` ..."""
@@ -91,8 +92,15 @@ def plan_of(options: argparse.Namespace) -> Plan:
         data=options.data,
         topics=tuple(parse_topic(text) for text in options.topic),
         sync=options.sync,
-        metrics_port=-1 if options.metrics_port is None else options.metrics_port,
+        metrics_port=_metrics_port(options.metrics_port),
     )
+
+
+def _metrics_port(asked: int | None) -> int:
+    """What was asked for; else the usual port, or any free one where that is taken."""
+    if asked is not None:
+        return asked
+    return METRICS_PORT if port_is_free(METRICS_PORT, HOST) else 0
 
 
 def _port_hint(port: int, count: int) -> str:
@@ -187,7 +195,7 @@ async def make_topics(admin: Admin, plan: Plan) -> None:
         await create_topic(admin, topic.name, queues=topic.queues, message_type=topic.message_type)
 
 
-def announce(plan: Plan, endpoint: str, *, brokers: int, where: str) -> None:
+def announce(plan: Plan, endpoint: str, *, metrics_port: int, brokers: int, where: str) -> None:
     """Print the line `ready ...` and what to type next."""
     kept = f"data in {plan.data}" if plan.data is not None else "data in memory"
     sys.stdout.write(f"ready {endpoint} ({brokers} broker{'s' * (brokers != 1)}, {where}, {kept})\n")
@@ -198,6 +206,8 @@ def announce(plan: Plan, endpoint: str, *, brokers: int, where: str) -> None:
         f"evenq consume orders --group billing --from first --max 1{option}",
         f"evenq group show billing{option}",
     ]
+    if metrics_port > 0:
+        lines.append(f"curl http://{HOST}:{metrics_port}/metrics")
     width = max(map(len, lines))
     title = " Now type in another terminal (Ctrl-C here stops evenq) "
     width = max(width, len(title))

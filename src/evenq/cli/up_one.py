@@ -42,7 +42,7 @@ async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
         admin = Admin(net, endpoint)
         await wait_served(admin, brokers=len(brokers), clock=clock)
         await make_topics(admin, plan)
-        announce(plan, endpoint, brokers=len(brokers), where="one process")
+        announce(plan, endpoint, metrics_port=brokers[0].metrics_port, brokers=len(brokers), where="one process")
         await _first(stop.wait, *(broker.wait for broker in brokers))
 
 

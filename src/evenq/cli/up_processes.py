@@ -37,7 +37,14 @@ async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
         admin = Admin(net, cluster.endpoint)
         await wait_served(admin, brokers=len(plan.ports), clock=clock)
         await make_topics(admin, plan)
-        announce(plan, cluster.endpoint, brokers=len(plan.ports), where=f"a process each, logs in {folder / 'logs'}")
+        metrics_port = cluster.brokers[0].metrics_port
+        announce(
+            plan,
+            cluster.endpoint,
+            metrics_port=metrics_port,
+            brokers=len(plan.ports),
+            where=f"a process each, logs in {folder / 'logs'}",
+        )
         await _watch(cluster, stop, clock)
     finally:
         await net.close()

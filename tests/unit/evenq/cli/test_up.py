@@ -68,7 +68,7 @@ def test_a_data_folder_that_is_a_file_is_refused(tmp_path):
 
 
 def test_exactly_one_line_begins_with_ready_and_names_the_access_point(capsys):
-    announce(plan("--port", "0"), "127.0.0.1:29081", brokers=2, where="one process")
+    announce(plan("--port", "0"), "127.0.0.1:29081", metrics_port=5557, brokers=2, where="one process")
     lines = capsys.readouterr().out.splitlines()
     ready = [line for line in lines if line.startswith("ready")]
     assert ready == ["ready 127.0.0.1:29081 (2 brokers, one process, data in memory)"]
@@ -77,5 +77,5 @@ def test_exactly_one_line_begins_with_ready_and_names_the_access_point(capsys):
 
 
 def test_the_default_endpoint_is_not_repeated(capsys):
-    announce(plan("--port", "0"), "127.0.0.1:8081", brokers=1, where="one process")
+    announce(plan("--port", "0"), "127.0.0.1:8081", metrics_port=5557, brokers=1, where="one process")
     assert "--endpoint" not in capsys.readouterr().out
