@@ -336,7 +336,13 @@ class Admin:
         return await self._calls.describe_topic(topic)
 
     async def create_group(
-        self, group: str, *, ordered: bool = False, max_attempts: int = 0, strategy: str = "", start_from: str = ""
+        self,
+        group: str,
+        *,
+        ordered: bool | None = None,
+        max_attempts: int = 0,
+        strategy: str = "",
+        start_from: str = "",
     ) -> None:
         """On every broker. `max_attempts` 0 = 17."""
         await self._calls.create_group(

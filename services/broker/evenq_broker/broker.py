@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
-from evenq.errors import GroupNotFound, IllegalGroup, IllegalTopic, TooManyRequests, TopicNotFound
+from evenq.errors import Error, GroupNotFound, IllegalGroup, IllegalTopic, TooManyRequests, TopicNotFound
 from evenq.model import BrokerAddress, GroupConfig, MessageType, StartFrom, Subscription, TopicConfig
 from evenq.model.names import RESERVED_TOPICS, group_problem, topic_problem
 from evenq.runtime.clock import Clock
@@ -97,6 +97,7 @@ class Broker:
         """Start the loops. `addresses`: what clients are told, the default listener first."""
         self.addresses = tuple(addresses)
         self.failed = asyncio.get_running_loop().create_future()
+        self.store.on_failure = self._store_failed
         self.waiting.start()
         self.spawn(watch_clients(self), name="client liveness")
         await self.cluster.start()
@@ -119,6 +120,11 @@ class Broker:
         self._tasks.append(task)
         task.add_done_callback(self._ended)
         return task
+
+    def _store_failed(self, error: Error) -> None:
+        """The store is poisoned: what is on disk is unknown, so the process must end and recover (architecture 5)."""
+        if self.failed is not None and not self.failed.done():
+            self.failed.set_result(error)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         if task in self._tasks:
@@ -234,13 +240,14 @@ class Broker:
         self,
         name: str,
         *,
-        ordered: bool = False,
+        ordered: bool | None = None,
         max_attempts: int = 0,
         strategy: str = "",
         start_from: StartFrom | None = None,
     ) -> GroupConfig:
-        """Create a group HERE, or give an existing one these settings; durable when it returns. 0 or None = the
-        default.
+        """Create a group HERE, or change an existing one; durable when it returns.
+
+        What is not told (None, 0, empty) stays as it is, or is the default for a new group.
         """
         problem = group_problem(name)
         if problem:
@@ -252,10 +259,10 @@ class Broker:
             group = GroupConfig(
                 name=name,
                 group_id=old.group_id if old else self.groups.next_id(),
-                ordered=ordered,
-                max_attempts=max_attempts or self.settings.default_group_max_attempts,
-                start_from=start_from or StartFrom(self.settings.default_start_from),
-                strategy=strategy,
+                ordered=(old.ordered if old else False) if ordered is None else ordered,
+                max_attempts=max_attempts or (old.max_attempts if old else self.settings.default_group_max_attempts),
+                start_from=start_from or (old.start_from if old else StartFrom(self.settings.default_start_from)),
+                strategy=strategy or (old.strategy if old else ""),
             )
         except ValueError as error:
             raise IllegalGroup(str(error)) from error

@@ -23,7 +23,7 @@ class StoreSettings(BaseModel, frozen=True, extra="forbid"):
 
     path: Path | None = Field(default=None, description="Data folder; empty = keep everything in memory.")
     segment_bytes: int = Field(
-        default=1 << 30, ge=1 << 16, le=1 << 32, description="Size of one commit-log file, bytes."
+        default=1 << 30, ge=1 << 16, le=1 << 31, description="Size of one commit-log file, bytes."
     )
     flush: Literal["async", "sync"] = Field(
         default="async", description="sync = one fsync before each acknowledgement (grouped)."

@@ -26,14 +26,21 @@ def create(options: argparse.Namespace) -> None:
     async def work(admin: Admin) -> None:
         request = admin_pb2.CreateGroupRequest(
             group=options.name,
-            ordered=options.ordered,
+            ordered=options.ordered or None,  # not told: an existing group keeps its own
             max_attempts=options.max_attempts,
             strategy=options.strategy,
             start_from=options.start_from,
         )
         await admin.call("CreateGroup", request, admin_pb2.CreateGroupResponse)
+        asked = admin_pb2.DescribeGroupRequest(group=options.name)
+        now = (await admin.call("DescribeGroup", asked, admin_pb2.DescribeGroupResponse)).summary
         page = Page(
-            facts={"group": options.name, "ordered": options.ordered, "max_attempts": options.max_attempts or 17},
+            facts={
+                "group": now.group,
+                "ordered": now.ordered,
+                "max_attempts": now.max_attempts,
+                "strategy": now.strategy,
+            },
             sentence=f"Group {options.name} is ready. Read with it: evenq consume TOPIC --group {options.name}",
         )
         print_page(page, as_json=options.json)

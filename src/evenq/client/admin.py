@@ -61,10 +61,16 @@ class Admin:
         return self._background.run(self._calls.describe_topic(topic))
 
     def create_group(
-        self, group: str, *, ordered: bool = False, max_attempts: int = 0, strategy: str = "", start_from: str = ""
+        self,
+        group: str,
+        *,
+        ordered: bool | None = None,
+        max_attempts: int = 0,
+        strategy: str = "",
+        start_from: str = "",
     ) -> None:
-        """On every broker. `max_attempts` 0 = 17; `strategy` for QueryAssignment; `start_from` LAST (default) or
-        FIRST.
+        """Create on every broker, or change: what is not told stays, or is the default of a new group (not ordered, 17
+        attempts, no strategy for QueryAssignment, LAST). `start_from` is LAST or FIRST.
         """
         self._background.run(
             self._calls.create_group(

@@ -185,7 +185,7 @@ class _Groups:
         asked = parsed(admin_pb2.CreateGroupRequest, request)
         await self._broker.create_group(
             asked.group,
-            ordered=asked.ordered,
+            ordered=asked.ordered if asked.HasField("ordered") else None,
             max_attempts=asked.max_attempts,
             strategy=asked.strategy,
             start_from=_start_from(asked.start_from),

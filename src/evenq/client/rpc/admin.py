@@ -76,7 +76,7 @@ class AdminCalls(Calls):
         )
 
     async def create_group(
-        self, group: str, *, ordered: bool, max_attempts: int, strategy: str, start_from: str
+        self, group: str, *, ordered: bool | None, max_attempts: int, strategy: str, start_from: str
     ) -> None:
         request = admin_pb2.CreateGroupRequest(
             group=group, ordered=ordered, max_attempts=max_attempts, strategy=strategy, start_from=start_from

@@ -134,3 +134,15 @@ def test_what_cannot_be_has_its_own_code(run: Run, rpc: str, request_: Any, code
         assert caught.value.code == code
 
     run(story)
+
+
+def test_changing_one_setting_of_a_group_leaves_the_others(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await two(stage)
+        first = admin_pb2.CreateGroupRequest(group="keep", ordered=True, strategy="AVG", max_attempts=5)
+        await ask(stage, "CreateGroup", first)
+        await ask(stage, "CreateGroup", admin_pb2.CreateGroupRequest(group="keep", max_attempts=3))
+        shown = await ask(stage, "DescribeGroup", admin_pb2.DescribeGroupRequest(group="keep"))
+        assert (shown.summary.ordered, shown.summary.strategy, shown.summary.max_attempts) == (True, "AVG", 3)
+
+    run(story)
