@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evenq.errors import SettingsError
@@ -17,6 +17,7 @@ from evenq.model import BrokerAddress
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq.serving.door import Door, DoorOptions, open_door, tls_credentials
+from evenq.serving.latency import MethodStats
 from evenq.serving.metrics import door_metrics, exposition
 from evenq.serving.page import Page, open_page
 from evenq_broker.broker import Broker
@@ -100,8 +101,16 @@ class BrokerApp:
             self._page = None
 
     def _metrics(self) -> bytes:
-        door = door_metrics(lambda: self._doors[0].stats)
-        return exposition([*broker_metrics(self.broker), *door], constant_labels(self.broker))
+        listed = [*broker_metrics(self.broker), *door_metrics(self._calls)]
+        return exposition(listed, constant_labels(self.broker))
+
+    def _calls(self) -> Mapping[str, MethodStats]:
+        # Both doors, with and without TLS, answer the same calls.
+        together: dict[str, MethodStats] = {}
+        for door in self._doors:
+            for method, counted in door.stats.items():
+                together.setdefault(method, MethodStats()).include(counted)
+        return together
 
 
 def advertised(settings: Settings, port: int) -> Sequence[BrokerAddress]:

@@ -47,6 +47,7 @@ def broker_metrics(broker: Broker) -> list[Metric]:
         metric("rocketmq_consumer_inflight_messages", gauge, "messages", _GROUP_TOPIC, "Delivered, open.", "inflight"),
         metric("rocketmq_producer_connections", gauge, "clients", (), "Producers that live.", "producers"),
         metric("rocketmq_consumer_connections", gauge, "clients", ("consumer_group",), "Members.", "consumers"),
+        metric("evenq_broker_locked_queues", gauge, "queues", ("consumer_group",), "Queues with an owner.", "locked"),
         metric("rocketmq_topic_number", gauge, "topics", (), "Topics of this broker.", "topics"),
         metric("rocketmq_consumer_group_number", gauge, "groups", (), "Consumer groups of this broker.", "groups"),
         metric("evenq_broker_polls_parked", gauge, "calls", (), "Long polls that wait now.", "polls"),
@@ -118,6 +119,9 @@ class _Source:
     def consumers(self) -> Iterable[Sample]:
         members = self._broker.members
         return [((group,), len(members.members(group))) for group in members.groups()]
+
+    def locked(self) -> Iterable[Sample]:
+        return [((group,), count) for group, count in self._broker.locks.counts().items()]
 
     def topics(self) -> Iterable[Sample]:
         return [((), len(self._broker.topics))]

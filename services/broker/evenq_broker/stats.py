@@ -31,12 +31,11 @@ class GroupTopicStats:
 class Stats:
     """All counters of one broker since its start. Series go away with their topic or group."""
 
-    __slots__ = ("group_topics", "polls_parked", "topics")
+    __slots__ = ("group_topics", "topics")
 
     def __init__(self) -> None:
         self.topics: dict[int, TopicStats] = {}
         self.group_topics: dict[tuple[int, int], GroupTopicStats] = {}
-        self.polls_parked = 0
 
     def topic(self, topic_id: int) -> TopicStats:
         """The counters of one topic, made when first asked for."""

@@ -36,6 +36,14 @@ class MethodStats:
         """Count one error. The codes are those of the proto, so the table stays small."""
         self.errors[code] = self.errors.get(code, 0) + 1
 
+    def include(self, other: MethodStats) -> None:
+        """Count everything that `other` counted too: two doors with one method are one to whoever scrapes."""
+        self.buckets = [own + more for own, more in zip(self.buckets, other.buckets, strict=True)]
+        self.total_ms += other.total_ms
+        self.running += other.running
+        for code, number in other.errors.items():
+            self.errors[code] = self.errors.get(code, 0) + number
+
     @property
     def finished(self) -> int:
         """Calls that ended, with or without an error."""

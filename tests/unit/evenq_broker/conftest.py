@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from evenq_broker.broker import Broker
-from evenq_broker.rpc import admin, data, groups, routing
 from evenq_broker.settings import Settings
 
 from evenq.model import BrokerAddress
@@ -32,8 +31,7 @@ class Stage:
         told = Settings(broker_name=name, **settings)
         broker = Broker(told, clock=self.clock, rng=random.Random(name), net=self.net)
         await broker.open()
-        rpcs = [rpc for module in (data, groups, admin, routing) for rpc in module.rpcs(broker)]
-        self.net.serve(f"{name}:8081", rpcs)
+        self.net.serve(f"{name}:8081", broker.rpcs())
         await self.passing(broker.start([BrokerAddress("default", name, 8081)]))
         self.brokers.append(broker)
         return broker
@@ -46,6 +44,32 @@ class Stage:
         )
         check(answer.status)
         return answer
+
+    async def ask(
+        self, method: str, request: Any, response: Any, *, broker: str = "a", language: str = "JAVA", client: str = "c"
+    ) -> Any:
+        """One unary call of a v2 client while time passes; the answer as it is."""
+        told = request if isinstance(request, bytes) else request.SerializeToString()
+        headers = {"x-mq-client-id": client, "x-mq-language": language}
+        name = method if method.startswith("/") else f"/apache.rocketmq.v2.MessagingService/{method}"
+        call = self.net.unary(f"{broker}:8081", name, told, timeout_ms=60_000, metadata=headers)
+        return response.FromString(await self.passing(call))
+
+    async def frames(
+        self, method: str, request: Any, response: Any, *, language: str = "JAVA", client: str = "c", **options: Any
+    ) -> list[Any]:
+        """All frames that a streaming call of a v2 client answers, while time passes."""
+        headers = {"x-mq-client-id": client, "x-mq-language": language}
+        name = f"/apache.rocketmq.v2.MessagingService/{method}"
+
+        async def collect() -> list[Any]:
+            timeout_ms = options.get("timeout_ms", 60_000)
+            told = request.SerializeToString()
+            stream = self.net.stream("a:8081", name, told, timeout_ms=timeout_ms, metadata=headers)
+            return [response.FromString(frame) async for frame in stream]
+
+        found: list[Any] = await self.passing(collect())
+        return found
 
     async def passing(self, work: Awaitable[Any]) -> Any:
         """The result of `work`, while time passes."""

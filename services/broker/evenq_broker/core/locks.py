@@ -78,6 +78,13 @@ class LockTable:
         """Queues the member holds, sorted."""
         return sorted(self._held.get((group, client_id), ()))
 
+    def counts(self) -> dict[str, int]:
+        """Locked queues of each group that holds any."""
+        found: dict[str, int] = {}
+        for (group, _), queues in self._held.items():
+            found[group] = found.get(group, 0) + len(queues)
+        return found
+
     def acquire(self, group: str, client_id: str, queue: MessageQueue, generation: Generation = NO_GENERATION) -> bool:
         """Take the queue if it is free or already one's own; True if it is the caller's now."""
         lock = self._locks.setdefault((group, queue), _Lock())

@@ -1,0 +1,57 @@
+"""Replaying the records of a log, one by one."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evenq_broker.core.journal import Committed, GroupPut, GroupRemoved, KeyPut, TopicPut, TopicRemoved
+from evenq_broker.loops.opening import apply
+from evenq_broker.settings import StoreSettings
+
+from evenq.errors import StoreError
+from evenq.model import GroupConfig, TopicConfig
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+TOPIC = TopicConfig(name="t", topic_id=4)
+GROUP = GroupConfig(name="g", group_id=6)
+
+
+def test_each_operation_has_its_effect_and_replaying_it_twice_changes_nothing(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        for _ in range(2):
+            for op in (TopicPut(TOPIC), GroupPut(GROUP), Committed(6, 4, 0, 12), KeyPut(b"k" * 32, 9, 11)):
+                apply(broker, op)
+        assert broker.topics.all() == [TOPIC]
+        assert broker.groups.all() == [GROUP]
+        assert broker.progress.committed(6, 4, 0) == 12
+        assert (broker.handle_key, broker.topics.next_id(), broker.groups.next_id()) == (b"k" * 32, 9, 11)
+
+    run(story)
+
+
+@pytest.mark.parametrize("removal", [TopicRemoved(4), GroupRemoved(6)])
+def test_a_removal_takes_the_progress_along(run: Run, removal: Any) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        for op in (TopicPut(TOPIC), GroupPut(GROUP), Committed(6, 4, 0, 12), removal, removal):
+            apply(broker, op)
+        assert broker.progress.committed(6, 4, 0) is None
+        assert len(broker.topics) + len(broker.groups) == 1
+
+    run(story)
+
+
+def test_a_new_store_gets_its_own_key_and_a_foreign_folder_is_refused(run: Run, tmp_path: Path) -> None:
+    async def story(stage: Any) -> None:
+        store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
+        broker = await stage.broker("a", store=store)
+        other = await stage.broker("b")
+        assert len(broker.handle_key) == 32
+        assert broker.handle_key != other.handle_key
+        await stage.passing(broker.close())
+        with pytest.raises(StoreError, match="belongs to broker 'a', this one is 'z'"):
+            await stage.broker("z", store=store)
+
+    run(story)

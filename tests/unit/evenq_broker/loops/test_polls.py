@@ -1,0 +1,102 @@
+"""Who waits is woken by growth, by a retry, by the end of its client or by its time; and no wake-up is lost."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from evenq_broker.core.polls import ANY
+
+from evenq.store import Append
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+
+
+async def grown(broker: Any, topic_id: int = 1, queue_id: int = 0) -> None:
+    await broker.store.append([Append(topic_id, queue_id, 0, 0, b"head", b"")])
+
+
+async def parked(stage: Any, broker: Any, *, queue_id: int = ANY, wait_ms: int = 5_000, client: str = "") -> Any:
+    """A poll of group 7 on topic 1."""
+    count = len(broker.polls)
+    poll = asyncio.ensure_future(
+        broker.waiting.for_messages(7, 1, queue_id=queue_id, deadline_ms=broker.now_ms() + wait_ms, client_id=client)
+    )
+    await stage.until(lambda: len(broker.polls) == count + 1)
+    return poll
+
+
+def test_a_poll_ends_at_its_time_and_not_before(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        started = broker.now_ms()
+        poll = await parked(stage, broker, wait_ms=400)
+        assert await stage.passing(poll) is False
+        assert 400 <= broker.now_ms() - started <= 420
+
+    run(story)
+
+
+def test_a_message_wakes_one_poll_of_a_group_and_the_other_waits_on(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        first, second = await parked(stage, broker), await parked(stage, broker)
+        await grown(broker)
+        assert await stage.passing(first) is True
+        assert not second.done()
+        await grown(broker)
+        assert await stage.passing(second) is True
+
+    run(story)
+
+
+def test_a_woken_poll_that_is_cancelled_passes_the_wake_up_on(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        first, second = await parked(stage, broker), await parked(stage, broker)
+        broker.waiting.ready(7, 1, 0)  # wakes the first, which has not run yet
+        first.cancel()
+        assert await stage.passing(second) is True
+
+    run(story)
+
+
+def test_the_end_of_a_client_or_of_the_topic_ends_its_polls_empty(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        mine, other = await parked(stage, broker, client="mine"), await parked(stage, broker, client="other")
+        broker.waiting.end_client("mine")
+        assert await stage.passing(mine) is False
+        assert not other.done()
+        broker.waiting.wake_topic(1)
+        await stage.passing(other)
+        assert len(broker.polls) == 0
+
+    run(story)
+
+
+def test_growth_that_is_there_already_is_told_at_once_and_later_growth_when_it_comes(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await grown(broker)
+        assert await broker.waiting.for_growth([(1, 0, 0)], 5_000) is True
+        assert await broker.waiting.for_growth([(1, 0, 1)], 0) is False
+        watch = asyncio.ensure_future(broker.waiting.for_growth([(1, 0, 1), (1, 1, 0)], 5_000))
+        await stage.until(lambda: len(broker.polls) == 1)
+        await grown(broker, queue_id=1)
+        assert await stage.passing(watch) is True
+
+    run(story)
+
+
+def test_polls_over_the_limit_are_answered_empty_at_once(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(polls_max=1)
+        first = await parked(stage, broker)
+        now_ms = broker.now_ms()
+        assert await broker.waiting.for_messages(7, 1, queue_id=ANY, deadline_ms=now_ms + 5_000, client_id="") is False
+        assert broker.now_ms() == now_ms
+        broker.waiting.close()
+        assert await stage.passing(first) is False
+        assert await broker.waiting.for_growth([(1, 0, 0)], 5_000) is False
+
+    run(story)

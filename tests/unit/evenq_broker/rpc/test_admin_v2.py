@@ -1,0 +1,70 @@
+"""The admin service of the protocol: three real answers, thirteen that say where to look instead."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from evenq_broker.rpc.access import ADMIN_V2
+from evenq_broker.rpc.admin_v2 import rpcs
+
+from evenq.errors import NotImplementedYet
+from evenq.model import MessageType
+from evenq.serving.rpc import RpcContext
+from evenq.store import Append
+from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+
+
+def test_all_calls_of_the_proto_are_there(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        listed = {rpc.method.removeprefix(ADMIN_V2) for rpc in rpcs(broker)}
+        assert listed == set(admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods_by_name)
+        real = {"DescribeTopicStatus", "DescribeGroupAccumulation", "GetProxyRuntimeStats"}
+        for rpc in rpcs(broker):
+            name = rpc.method.removeprefix(ADMIN_V2)
+            if name not in real:
+                with pytest.raises(NotImplementedYet, match=f"{name} is not served"):
+                    await rpc.handler(b"", RpcContext(rpc.method, [], "", None))
+
+    run(story)
+
+
+@pytest.mark.parametrize(("kind", "told"), [("FIFO", definition_pb2.FIFO), ("MIXED", 0)])
+def test_a_topics_type_is_told_where_the_protocol_has_a_word_for_it(run: Run, kind: str, told: int) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.passing(broker.create_topic("t", message_type=MessageType(kind)))
+        request = admin_pb2.DescribeTopicStatusRequest()
+        request.topic.name = "t"
+        answer = await stage.ask(ADMIN_V2 + "DescribeTopicStatus", request, admin_pb2.DescribeTopicStatusResponse)
+        assert (answer.status.code, answer.topic_message_type) == (20000, told)
+        request.topic.name = "nowhere"
+        unknown = await stage.ask(ADMIN_V2 + "DescribeTopicStatus", request, admin_pb2.DescribeTopicStatusResponse)
+        assert unknown.status.code == 40402
+
+    run(story)
+
+
+def test_what_a_group_has_before_it_is_counted_by_topic(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        group = await stage.passing(broker.create_group("g"))
+        for name, count in (("a", 5), ("b", 2)):
+            topic = await stage.passing(broker.create_topic(name, queues=1))
+            await stage.passing(broker.store.append([Append(topic.topic_id, 0, 0, 0, b"", b"") for _ in range(count)]))
+            broker.progress.start(group.group_id, topic.topic_id, 0, 0)
+        queue = broker.progress.queue(group.group_id, 1, 0)
+        broker.progress.deliver(queue, [0, 1], 2, deadline_ms=10**15, client_id="")
+        request = admin_pb2.DescribeGroupAccumulationRequest()
+        request.group.name = "g"
+        method = ADMIN_V2 + "DescribeGroupAccumulation"
+        answer = await stage.ask(method, request, admin_pb2.DescribeGroupAccumulationResponse)
+        total, first = answer.accumulation, answer.topic_accumulation["a"]
+        assert (total.accumulation, total.inflight_messages, total.ready_messages) == (7, 2, 5)
+        assert (first.accumulation, first.inflight_messages, first.ready_messages) == (5, 2, 3)
+        request.group.name = "nobody"
+        assert (await stage.ask(method, request, admin_pb2.DescribeGroupAccumulationResponse)).status.code == 40403
+
+    run(story)

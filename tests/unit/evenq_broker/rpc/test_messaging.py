@@ -1,0 +1,40 @@
+"""What the protocol has and this version does not is answered with its code and a sentence."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+
+
+@pytest.mark.parametrize(
+    ("method", "fields", "code", "told"),
+    [
+        ("EndTransaction", {}, 40008, "transaction id is empty"),
+        ("EndTransaction", {"transaction_id": "x" * 500}, 40008, "no open transaction"),
+        ("RecallMessage", {"recall_handle": "h"}, 50100, "nothing to recall"),
+        ("SyncLiteSubscription", {}, 50100, "no lite topics yet"),
+    ],
+)
+def test_calls_of_later_versions_say_so(run: Run, method: str, fields: dict[str, str], code: int, told: str) -> None:
+    async def story(stage: Any) -> None:
+        await stage.broker()
+        request = getattr(service_pb2, f"{method}Request")(**fields)
+        answer = await stage.ask(method, request, getattr(service_pb2, f"{method}Response"))
+        assert (answer.status.code, told in answer.status.message) == (code, True)
+        assert len(answer.status.message) < 200
+
+    run(story)
+
+
+def test_every_call_of_the_service_is_answered(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        answered = {rpc.method for rpc in broker.rpcs()}
+        for name in service_pb2.DESCRIPTOR.services_by_name["MessagingService"].methods_by_name:
+            assert f"/apache.rocketmq.v2.MessagingService/{name}" in answered
+
+    run(story)

@@ -1,0 +1,119 @@
+"""ReceiveMessage (wire contract 3.9): the frames, their order, the end of a poll, and errors as frames."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from evenq.errors import StoreCorrupted
+from evenq.wire.convert import set_duration_ms
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+
+
+def request(*, batch: int = 32, poll_ms: int | None = 0, invisible_ms: int | None = 10_000, **fields: Any) -> Any:
+    made = service_pb2.ReceiveMessageRequest(batch_size=batch, **fields)
+    made.group.name, made.message_queue.topic.name, made.message_queue.id = "g", "t", -1
+    if poll_ms is not None:
+        set_duration_ms(made.long_polling_timeout, poll_ms)
+    if invisible_ms is not None:
+        set_duration_ms(made.invisible_duration, invisible_ms)
+    return made
+
+
+async def receive(stage: Any, told: Any, **options: Any) -> list[Any]:
+    found: list[Any] = await stage.frames("ReceiveMessage", told, service_pb2.ReceiveMessageResponse, **options)
+    return found
+
+
+async def filled(stage: Any, count: int, **settings: Any) -> Any:
+    broker = await stage.broker(default_start_from="FIRST", default_queues=1, **settings)
+    send = service_pb2.SendMessageRequest()
+    for number in range(count):
+        message = send.messages.add(body=b"x" * 1_000)
+        message.topic.name = "t"
+        message.system_properties.message_id = f"id{number}"
+    if count:
+        await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
+    return broker
+
+
+def test_the_status_comes_first_and_the_delivery_time_last(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await filled(stage, 2)
+        frames = await receive(stage, request())
+        kinds = [frame.WhichOneof("content") for frame in frames]
+        assert kinds == ["status", "message", "message", "delivery_timestamp"]
+        system = frames[1].message.system_properties
+        assert (system.delivery_attempt, system.invisible_duration.seconds) == (1, 10)
+
+    run(story)
+
+
+def test_batches_are_cut_at_the_settings_number_and_bytes(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await filled(stage, 12, receive_batch_max=8, receive_bytes_max=4_096)
+        assert len(await receive(stage, request(batch=100))) == 2 + 3  # three of 1,000 bytes and their fields
+        assert len(await receive(stage, request(batch=2))) == 2 + 2
+
+    run(story)
+
+
+def test_an_empty_poll_ends_before_the_callers_deadline(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await filled(stage, 0, poll_margin_ms=500, poll_max_ms=3_000)
+        for poll_ms, timeout_ms, expected_ms in ((1_000, 9_000, 1_000), (9_000, 2_000, 1_500), (9_000, 60_000, 3_000)):
+            started = stage.clock.monotonic_ms()
+            [only] = await receive(stage, request(poll_ms=poll_ms), timeout_ms=timeout_ms)
+            assert only.status.code == 40401
+            assert expected_ms <= stage.clock.monotonic_ms() - started <= expected_ms + 30
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"invisible_ms": 0}, 40011),
+        ({"invisible_ms": 43_200_001}, 40011),
+        ({"filter_expression": definition_pb2.FilterExpression(type=definition_pb2.SQL, expression="a > 1")}, 40010),
+        ({"filter_expression": definition_pb2.FilterExpression(expression="a|b")}, 40010),
+    ],
+)
+def test_a_wish_that_cannot_be_is_one_frame_with_its_code(run: Run, change: dict[str, Any], code: int) -> None:
+    async def story(stage: Any) -> None:
+        await filled(stage, 1)
+        [only] = await receive(stage, request(**change))
+        assert only.status.code == code
+        assert only.status.message
+
+    run(story)
+
+
+def test_an_error_is_held_back_for_push_consumers_only(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await filled(stage, 0, auto_create_topics=False, error_hold_ms=700)
+        for auto_renew, held_ms in ((False, 0), (True, 700)):
+            started = stage.clock.monotonic_ms()
+            [only] = await receive(stage, request(auto_renew=auto_renew))
+            assert only.status.code == 40402
+            assert held_ms <= stage.clock.monotonic_ms() - started <= held_ms + 30
+
+    run(story)
+
+
+def test_the_place_of_a_damaged_record_is_for_the_door_not_for_callers(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 1)
+
+        def damaged(*_: Any, **__: Any) -> Any:
+            raise StoreCorrupted("/data/commitlog/0 at byte 7 is damaged")
+
+        broker.store.read_hot = damaged
+        handler = next(rpc.handler for rpc in broker.rpcs() if rpc.method.endswith("/ReceiveMessage"))
+        context = stage.net._context("m", {"x-mq-client-id": "c"}, 5_000)
+        with pytest.raises(StoreCorrupted):
+            await anext(handler(request().SerializeToString(), context))
+
+    run(story)

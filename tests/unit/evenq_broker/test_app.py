@@ -1,0 +1,126 @@
+"""The broker as an object with ports: free ones, none left behind, and TLS beside plain text."""
+
+import asyncio
+import random
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from evenq_broker.app import BrokerApp, advertised
+from evenq_broker.settings import Settings, StoreSettings
+
+from evenq.errors import PortInUse, SettingsError, StoreLocked
+from evenq.runtime.clock import SystemClock
+from evenq.wire.net import GrpcNet
+from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+
+PEM = Path(__file__).parents[1] / "evenq" / "serving"
+HEARTBEAT = "/apache.rocketmq.v2.MessagingService/Heartbeat"
+
+
+def app(net: GrpcNet, **settings: Any) -> BrokerApp:
+    told = {"port": 0, "metrics_port": 0, "drain_ms": 0, **settings}
+    return BrokerApp(Settings(**told), clock=SystemClock(), rng=random.Random(1), net=net)
+
+
+def played(story: Any) -> None:
+    async def body() -> None:
+        net = GrpcNet()
+        try:
+            await story(net)
+        finally:
+            await net.close()
+
+    asyncio.run(body())
+
+
+async def beat(net: GrpcNet, port: int) -> int:
+    answer = await net.unary(f"127.0.0.1:{port}", HEARTBEAT, b"", timeout_ms=5_000)
+    return int(service_pb2.HeartbeatResponse.FromString(answer).status.code)
+
+
+async def fetched(port: int, path: str) -> str:
+    def get() -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return str(answer.read().decode())
+
+    return await asyncio.to_thread(get)
+
+
+def test_it_starts_on_free_ports_and_leaves_ports_and_folder_free(tmp_path: Path) -> None:
+    store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
+
+    async def story(net: GrpcNet) -> None:
+        first = app(net, store=store)
+        assert first.port == first.metrics_port == 0
+        await first.start()
+        for wrong, kind in (
+            ({"store": store}, StoreLocked),
+            ({"port": first.port}, PortInUse),
+            ({"metrics_port": first.metrics_port}, PortInUse),
+            (
+                {
+                    "tls_port": first.port,
+                    "tls_certificate": PEM / "tls_certificate.pem",
+                    "tls_key": PEM / "tls_key.pem",
+                },
+                PortInUse,
+            ),
+            ({"tls_port": 0}, SettingsError),
+        ):
+            with pytest.raises(kind):
+                await app(net, **wrong).start()
+        assert await beat(net, first.port) == 20000
+        await first.close()
+        await first.close()
+        again = app(net, store=store, port=first.port or 0)
+        await again.start()
+        await again.close()
+
+    played(story)
+
+
+def test_a_tls_port_answers_beside_the_plain_one_and_both_are_counted() -> None:
+    async def story(net: GrpcNet) -> None:
+        certificate = PEM / "tls_certificate.pem"
+        one = app(net, tls_port=0, tls_certificate=certificate, tls_key=PEM / "tls_key.pem")
+        await one.start()
+        secure = GrpcNet(credentials=grpc.ssl_channel_credentials(certificate.read_bytes()))
+        try:
+            tls_port = one._doors[1].port
+            assert await beat(secure, tls_port) == 20000
+            assert await beat(net, one.port) == 20000
+            page = await fetched(one.metrics_port, "/metrics")
+            (count,) = [
+                line for line in page.splitlines()
+                if line.startswith("rocketmq_rpc_latency_count") and 'request_code="Heartbeat"' in line
+            ]  # fmt: skip
+            assert count.endswith(" 2.0")
+            assert await fetched(one.metrics_port, "/readyz") == "ready\n"
+        finally:
+            await secure.close()
+            await one.close()
+
+    played(story)
+
+
+@pytest.mark.parametrize(
+    ("told", "host", "addresses"),
+    [
+        ("", "0.0.0.0", ["default 127.0.0.1:7"]),
+        ("", "10.0.0.5", ["default 10.0.0.5:7"]),
+        ("broker.example:80", "0.0.0.0", ["default broker.example:80"]),
+        ("in=10.0.0.5:0, out=broker.example:443", "0.0.0.0", ["in 10.0.0.5:7", "out broker.example:443"]),
+    ],
+)
+def test_clients_are_told_the_setting_or_where_the_door_listens(told: str, host: str, addresses: list[str]) -> None:
+    found = advertised(Settings(advertise=told, host=host), 7)
+    assert [f"{one.listener} {one.target}" for one in found] == addresses
+
+
+@pytest.mark.parametrize("told", ["here", "host:", ":80", "host:port", "=host:80", "host:70000", "a:1,,b:2"])
+def test_an_address_that_is_none_is_told(told: str) -> None:
+    with pytest.raises(SettingsError, match="write host:port or listener=host:port"):
+        advertised(Settings(advertise=told), 7)
