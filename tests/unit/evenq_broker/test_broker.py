@@ -1,4 +1,4 @@
-"""Topics and groups: made once, widened, never narrowed, within their limits, gone with all that belongs to them."""
+"""What ends the process; topics and groups: made once, widened, never narrowed, gone with all that belongs to them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from evenq.errors import GroupNotFound, IllegalGroup, IllegalTopic, TooManyRequests, TopicNotFound
+from evenq.errors import (
+    GroupNotFound,
+    IllegalGroup,
+    IllegalTopic,
+    StorePoisoned,
+    TooManyRequests,
+    TopicNotFound,
+)
 from evenq.model import MessageQueue, MessageType, StartFrom
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
@@ -139,5 +146,17 @@ def test_times_that_are_journalled_do_not_jump_with_the_wall_clock(run: Run) -> 
         stage.clock.jump_wall(-3_600_000)
         await stage.clock.advance(50)
         assert broker.now_ms() == before + 50
+
+    run(story)
+
+
+def test_a_poisoned_store_ends_the_broker(run: Run) -> None:
+    """What is on disk is unknown, so the process must stop and recover, never go on refusing."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        assert not broker.failed.done()
+        broker.store._appender.poison("writing the commit log at offset 0 failed: EIO")
+        assert isinstance(broker.failed.result(), StorePoisoned)
 
     run(story)
