@@ -1,0 +1,73 @@
+"""What probes are told: once, and at every change."""
+
+import asyncio
+
+import pytest
+
+from evenq.errors import NotFound, TooManyRequests
+from evenq.serving.fields import write_bytes
+from evenq.serving.health import NOT_SERVING, SERVICE_UNKNOWN, SERVING, WATCHERS_MAX, Health
+from evenq.serving.rpc import RpcContext
+
+CONTEXT = RpcContext("m", [], "127.0.0.1:1", None)
+
+
+def handlers(health):
+    check, watch = health.rpcs()
+    return check.handler, watch.handler
+
+
+def test_a_check_answers_the_state_of_the_server_and_of_named_services():
+    async def story():
+        health = Health()
+        check, _ = handlers(health)
+        assert await check(b"", CONTEXT) == SERVING
+        health.set_serving(serving=False)
+        assert await check(b"", CONTEXT) == NOT_SERVING
+        assert not health.serving
+        health.set_serving(serving=True, service="evenq.v1.Data")
+        assert await check(write_bytes(1, b"evenq.v1.Data"), CONTEXT) == SERVING
+        with pytest.raises(NotFound, match="'nothing'; ask with the empty name"):
+            await check(write_bytes(1, b"nothing"), CONTEXT)
+
+    asyncio.run(story())
+
+
+def test_a_watch_tells_each_change_once():
+    async def story():
+        health = Health()
+        _, watch = handlers(health)
+        states = watch(b"", CONTEXT)
+        assert await anext(states) == SERVING
+        pending = asyncio.ensure_future(anext(states))
+        health.set_serving(serving=True)  # no change
+        await asyncio.sleep(0)
+        assert not pending.done()
+        health.set_serving(serving=False)
+        assert await pending == NOT_SERVING
+        unknown = watch(write_bytes(1, b"later"), CONTEXT)
+        assert await anext(unknown) == SERVICE_UNKNOWN
+        health.set_serving(serving=True, service="later")
+        assert await anext(unknown) == SERVING
+        await states.aclose()
+        await unknown.aclose()
+
+    asyncio.run(story())
+
+
+def test_watches_have_a_maximum_and_an_ended_one_makes_room():
+    async def story():
+        health = Health()
+        _, watch = handlers(health)
+        watches = [watch(b"", CONTEXT) for _ in range(WATCHERS_MAX)]
+        for one in watches:
+            await anext(one)
+        with pytest.raises(TooManyRequests, match=str(WATCHERS_MAX)):
+            await anext(watch(b"", CONTEXT))
+        await watches.pop().aclose()
+        watches.append(watch(b"", CONTEXT))
+        assert await anext(watches[-1]) == SERVING
+        for one in watches:
+            await one.aclose()
+
+    asyncio.run(story())
