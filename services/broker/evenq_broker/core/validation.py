@@ -11,6 +11,7 @@ import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import md5
+from typing import Protocol
 
 from evenq import errors
 from evenq.model import MessageType, TopicConfig
@@ -20,7 +21,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq_broker.core.frames import text_field
 from evenq_broker.core.tags import tag_hash
 
-__all__ = ["Limits", "checked", "lane_of"]
+__all__ = ["Limits", "born_ms_of", "checked", "lane_of", "normal_fields"]
 
 MESSAGE_ID_MAX = 255
 TAG_LENGTH_MAX = 4_096
@@ -28,6 +29,7 @@ KEYS_MAX = 128
 KEY_LENGTH_MAX = 1_024
 MESSAGE_GROUP_BYTES = 64  # the reference refuses groups of 64 bytes and more
 SYSTEM_BYTES_MAX = 256 << 10
+BORN_MS_MAX = 1 << 62
 
 _NORMAL, _FIFO, _DELAY, _TRANSACTION, _LITE, _PRIORITY = 1, 2, 3, 4, 5, 6
 _TYPE_NAMES = {
@@ -49,6 +51,15 @@ _ACCEPTED = {
 }
 _IDENTITY, _GZIP, _MD5 = 1, 2, 2
 _ENCODING_AND_TYPE = {kind: bytes((0x28, _IDENTITY, 0x30, kind)) for kind in _TYPE_NAMES}
+
+
+class Moment(Protocol):
+    """A `Timestamp`."""
+
+    @property
+    def seconds(self) -> int: ...
+    @property
+    def nanos(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +97,7 @@ def checked(message: definition_pb2.Message, topic: TopicConfig, limits: Limits,
     _clear_delivery(system)
     if not system.HasField("born_timestamp"):
         set_ms(system.born_timestamp, now_ms)
-    born = system.born_timestamp
-    born_ms = min(max(born.seconds * 1000 + born.nanos // 1_000_000, 0), 1 << 62)
+    born_ms = born_ms_of(system.born_timestamp)
     encoded = system.SerializeToString()
     if len(encoded) > SYSTEM_BYTES_MAX:
         raise errors.PropertiesTooLarge(
@@ -99,6 +109,17 @@ def checked(message: definition_pb2.Message, topic: TopicConfig, limits: Limits,
     # message_type 6, store_host 10.
     encoded += b"\x22\x24\x08\x02\x12\x20" + digest + _ENCODING_AND_TYPE[kind] + limits.store_host_field
     return Append(topic.topic_id, queue_id, tag_hash(tag), born_ms, message.SerializeToString(), encoded)
+
+
+def normal_fields(limits: Limits) -> bytes:
+    """What `checked` writes behind the digest of a NORMAL message."""
+    return _ENCODING_AND_TYPE[_NORMAL] + limits.store_host_field
+
+
+def born_ms_of(born: Moment) -> int:
+    """Ms since the epoch; what no clock can show becomes the nearest that fits the log."""
+    born_ms = born.seconds * 1000 + born.nanos // 1_000_000
+    return born_ms if 0 <= born_ms <= BORN_MS_MAX else 0 if born_ms < 0 else BORN_MS_MAX
 
 
 def lane_of(message_group: str, queues: int) -> int:

@@ -7,6 +7,8 @@ because some SDKs read only the status of the response and others only those of 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from evenq.errors import Error, Forbidden, MessageCorrupted, TooManyRequests
@@ -14,7 +16,8 @@ from evenq.model import MessageType, TopicConfig
 from evenq.model.names import is_system_topic
 from evenq.serving.rpc import RpcContext
 from evenq.store import Append
-from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq_broker.core.alike import learn, spans
 from evenq_broker.core.frames import field, varint
 from evenq_broker.core.resources import qualified
 from evenq_broker.core.validation import Limits, checked
@@ -56,42 +59,40 @@ class Sending:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._limits: Limits | None = None
         self._turn = 0
 
     async def send(self, request: bytes, context: RpcContext) -> bytes:
         """Store the messages; one entry for each, in order."""
         asked = parsed(service_pb2.SendMessageRequest, request)
         messages = asked.messages
-        ids = [message.system_properties.message_id for message in messages]
         try:
             topic = await self._topic(asked, context)
             if len(messages) == 1:
+                message_id = messages[0].system_properties.message_id.encode()
                 stored = self.check(messages[0], topic)
                 await self._broker.store.append((stored,))
                 self._count(topic, (stored,))
-                entry = _ok_entry(ids[0], stored.queue_offset)
-                return OK_STATUS + entry
-            return await self._send_many(asked, ids, topic, context)
+                return OK_STATUS + _ok_entry(message_id, stored.queue_offset)
+            return await self._send_many(request, asked, topic, context)
         except Error as error:
-            if not ids or not told(error):
+            if not messages or not told(error):
                 raise
             status = status_frame(error, context.language)
+            again = parsed(service_pb2.SendMessageRequest, request).messages  # a check uses its message up
+            ids = [message.system_properties.message_id.encode() for message in again]
             return b"".join((field(1, status), *(_entry(status, message_id) for message_id in ids)))
 
     async def _send_many(
-        self, asked: service_pb2.SendMessageRequest, ids: list[str], topic: TopicConfig, context: RpcContext
+        self, request: bytes, asked: service_pb2.SendMessageRequest, topic: TopicConfig, context: RpcContext
     ) -> bytes:
+        ids: list[bytes] = []
         good: list[Append] = []
         verdicts: list[Append | bytes] = []
-        for message in asked.messages:
-            try:
-                stored = self.check(message, topic)
-            except Error as error:
-                verdicts.append(status_frame(error, context.language))
-            else:
-                good.append(stored)
-                verdicts.append(stored)
+        for message_id, verdict in self._checked(request, asked, topic, context):
+            ids.append(message_id)
+            verdicts.append(verdict)
+            if not isinstance(verdict, bytes):
+                good.append(verdict)
         if good:
             await self._broker.store.append(good)
             self._count(topic, good)
@@ -99,22 +100,57 @@ class Sending:
             _entry(verdict, message_id) if isinstance(verdict, bytes) else _ok_entry(message_id, verdict.queue_offset)
             for message_id, verdict in zip(ids, verdicts, strict=True)
         ]
-        bad = [verdict for verdict in verdicts if isinstance(verdict, bytes)]
-        if not bad:
+        if len(good) == len(ids):
             return OK_STATUS + b"".join(entries)
+        bad = [verdict for verdict in verdicts if isinstance(verdict, bytes)]
         alike = not good and len({code_of(status) for status in bad}) == 1
         return field(1, bad[0] if alike else several()) + b"".join(entries)
 
+    def _checked(
+        self, request: bytes, asked: service_pb2.SendMessageRequest, topic: TopicConfig, context: RpcContext
+    ) -> Iterator[tuple[bytes, Append | bytes]]:
+        """Id and verdict of each message: ready for the store, or the encoded `Status` of its error."""
+        messages, pattern = asked.messages, None
+        resource = definition_pb2.Resource()
+        resource.CopyFrom(messages[0].topic)
+        places = spans(request, len(messages))
+        for number in range(len(messages)):
+            if pattern is not None and places is not None:
+                found = pattern.stored(request, *places[number])
+                if found is not None:
+                    self._choose_queue(found[1], topic)
+                    yield found
+                    continue
+            message = messages[number]
+            _must_be_one_topic(message, resource)
+            message_id = message.system_properties.message_id.encode()
+            try:
+                stored = self._check(message, topic)
+            except Error as error:
+                yield message_id, status_frame(error, context.language)
+                continue
+            if places is not None and pattern is None:
+                pattern = learn(request[slice(*places[number])], stored, self._limits)
+            self._choose_queue(stored, topic)
+            yield message_id, stored
+
     def check(self, message: object, topic: TopicConfig) -> Append:
         """The message ready for the store, with its queue."""
-        limits = self._limits
-        if limits is None:
-            limits = self._limits = limits_of(self._broker)
-        stored = checked(message, topic, limits, now_ms=self._broker.clock.now_ms())  # type: ignore[arg-type]  # a v2 Message
+        stored = self._check(message, topic)
+        self._choose_queue(stored, topic)
+        return stored
+
+    def _check(self, message: object, topic: TopicConfig) -> Append:
+        return checked(message, topic, self._limits, now_ms=self._broker.clock.now_ms())  # type: ignore[arg-type]  # a v2 Message
+
+    def _choose_queue(self, stored: Append, topic: TopicConfig) -> None:
         if stored.queue_id < 0:
             self._turn += 1
             stored.queue_id = self._turn % topic.write_queues
-        return stored
+
+    @cached_property
+    def _limits(self) -> Limits:
+        return limits_of(self._broker)
 
     async def _topic(self, asked: service_pb2.SendMessageRequest, context: RpcContext) -> TopicConfig:
         messages = asked.messages
@@ -126,17 +162,13 @@ class Sending:
                 "send fewer at once"
             )
         resource = messages[0].topic
-        for message in messages[1:]:
-            if message.topic != resource:
-                raise MessageCorrupted(
-                    f"the request holds messages of topics {resource.name!r} and {message.topic.name!r}; send one "
-                    "topic at a time"
-                )
         name = resource.name if not resource.resource_namespace else qualified(resource)
         topic = self._broker.topics.get(name)
         if topic is None:
             name = qualified(resource, context.namespace)
             must_be_open(name)  # before it is made
+            for message in messages:
+                _must_be_one_topic(message, resource)
             topic = await self._broker.ensure_topic(name, message_type=_type_for(messages[0]))
         must_be_open(topic.name)
         must_be_writable(topic)
@@ -149,20 +181,30 @@ class Sending:
             stats.bytes_in += len(entry.head) + len(entry.system)
 
 
+def _must_be_one_topic(message: object, resource: definition_pb2.Resource) -> None:
+    topic = message.topic  # type: ignore[attr-defined]  # a v2 Message
+    if topic != resource:
+        raise MessageCorrupted(
+            f"the request holds messages of topics {resource.name!r} and {topic.name!r}; send one topic at a time"
+        )
+
+
 def _type_for(message: object) -> MessageType:
     # A topic made by its first message takes what that message is.
     system = message.system_properties  # type: ignore[attr-defined]  # a v2 Message
     return MessageType.FIFO if system.HasField("message_group") else MessageType.NORMAL
 
 
-def _ok_entry(message_id: str, offset: int) -> bytes:
-    name = message_id.encode()
-    payload = _OK_AND_NAME + varint(len(name)) + name + b"\x20" + varint(offset)
-    return b"\x12" + varint(len(payload)) + payload
+def _ok_entry(message_id: bytes, offset: int) -> bytes:
+    size = len(message_id)
+    payload = _OK_AND_NAME + (_SHORT[size] if size < 0x80 else varint(size)) + message_id + b"\x20" + varint(offset)
+    size = len(payload)
+    return b"\x12" + (_SHORT[size] if size < 0x80 else varint(size)) + payload
 
 
 _OK_AND_NAME = OK_STATUS + b"\x12"
+_SHORT = [varint(size) for size in range(0x80)]
 
 
-def _entry(status: bytes, message_id: str) -> bytes:
-    return field(2, field(1, status) + field(2, message_id.encode()))
+def _entry(status: bytes, message_id: bytes) -> bytes:
+    return field(2, field(1, status) + field(2, message_id))
