@@ -1,0 +1,98 @@
+"""Places are given in call order and taken back when nothing was written."""
+
+import asyncio
+
+import pytest
+
+from evenq.errors import BadRequest, BodyTooLarge, StoreFull, StorePoisoned, TooManyRequests
+from evenq.store.memory_disk import MemoryDisk
+
+
+def played(open_store, story, **options):
+    async def body():
+        opened = await open_store(MemoryDisk(), **options)
+        try:
+            await story(opened.store)
+        finally:
+            await opened.store.close()
+
+    asyncio.run(body())
+
+
+def test_offsets_are_dense_per_queue_in_call_order_before_anything_is_written(open_store, message):
+    async def story(store):
+        calls = [[message(queue_id=number % 2), message(queue_id=0)] for number in range(3)]
+        futures = [store.append(call) for call in calls]
+        assert [one.queue_offset for call in calls for one in call] == [0, 1, 0, 2, 3, 4]
+        assert store.queue_range(1, 0) == (0, 0)
+        await asyncio.gather(*futures)
+        assert (store.queue_range(1, 0), store.queue_range(1, 1)) == ((0, 5), (0, 1))
+
+    played(open_store, story)
+
+
+def test_a_call_that_cannot_be_packed_takes_all_its_places_back(open_store, message):
+    async def story(store):
+        await store.append([message()])
+        for bad, kind in ((message(topic_id=-1), BadRequest), (message(head=bytes(5_000)), BodyTooLarge)):
+            good = message()
+            with pytest.raises(kind):
+                store.append([good, bad])
+            assert good.queue_offset == -1
+        last = message()
+        await store.append([last])
+        assert last.queue_offset == 1
+
+    played(open_store, story)
+
+
+def test_the_bounds_of_what_waits_are_reached_and_told(open_store, message):
+    async def story(store):
+        waiting = [store.append([message()]) for _ in range(3)]
+        with pytest.raises(
+            TooManyRequests, match=r"3 records of \d+ bytes wait for the disk, the limits are 3 records"
+        ):
+            store.append([message()])
+        assert store.stats.refused == 1
+        await asyncio.gather(*waiting)
+        await store.append([message()])
+
+    played(open_store, story, append_queue_max=3)
+
+
+def test_a_full_store_refuses_messages_takes_states_and_goes_on(open_store, message):
+    async def story(store):
+        store._appender.set_full(StoreFull("the disk is full"))
+        with pytest.raises(StoreFull, match="the disk is full"):
+            store.append([message()])
+        await store.append_state(b"state")
+        store._appender.set_full(None)
+        await store.append([message()])
+
+    played(open_store, story)
+
+
+def test_a_poisoned_store_fails_who_waits_and_who_comes_and_tells_once(open_store, message):
+    async def story(store):
+        told = []
+        store.on_failure = told.append
+        waiting = store.append([message()])
+        for _ in range(2):
+            store._appender.poison("the disk is broken")
+        with pytest.raises(StorePoisoned, match="the disk is broken; the store stopped, restart the broker"):
+            await waiting
+        for append in (lambda: store.append([message()]), lambda: store.append_state(b"x")):
+            with pytest.raises(StorePoisoned):
+                append()
+        assert len(told) == 1
+        assert store.failure is told[0]
+
+    played(open_store, story)
+
+
+def test_nothing_is_no_append(open_store):
+    async def story(store):
+        with pytest.raises(BadRequest, match="at least one message"):
+            store.append([])
+
+    played(open_store, story)

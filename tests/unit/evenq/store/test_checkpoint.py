@@ -1,0 +1,45 @@
+"""The checkpoint comes back as it was written, or not at all."""
+
+import struct
+
+import pytest
+
+from evenq.errors import StoreError
+from evenq.store import checkpoint
+from evenq.store.checkpoint import Checkpoint
+from evenq.store.disk import read_whole, write_whole
+from evenq.store.memory_disk import MemoryDisk
+
+GOOD = Checkpoint(log_offset=4_096, clean=True, last_store_ms=7, queues={(1, 0): (0, 5), (2, 3): (10, 20)})
+
+
+def saved():
+    disk = MemoryDisk()
+    checkpoint.save(disk, GOOD)
+    return disk, read_whole(disk, checkpoint.PATH)
+
+
+def test_it_comes_back_as_it_was_written():
+    disk, _ = saved()
+    assert checkpoint.load(disk) == GOOD
+    assert checkpoint.load(MemoryDisk()) is None
+
+
+def test_any_flipped_or_missing_byte_is_seen():
+    disk, data = saved()
+    for place in range(len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 1
+        write_whole(disk, checkpoint.PATH, bytes(damaged))
+        assert checkpoint.load(disk) is None, place
+        write_whole(disk, checkpoint.PATH, data[:place])
+        assert checkpoint.load(disk) is None, place
+
+
+def test_a_format_of_the_future_is_refused_not_guessed(monkeypatch):
+    monkeypatch.setattr(checkpoint, "VERSION", 2)
+    disk, data = saved()
+    monkeypatch.setattr(checkpoint, "VERSION", 1)
+    assert struct.unpack_from(">H", data, 8) == (2,)
+    with pytest.raises(StoreError, match="has format version 2; this program reads version 1: start a newer program"):
+        checkpoint.load(disk)

@@ -1,0 +1,74 @@
+"""Strictly sequential writes; a full disk is undone, anything else is final."""
+
+import errno
+
+import pytest
+
+from evenq.errors import StoreFull
+from evenq.store.commit_log import CommitLog, Run
+from evenq.store.memory_disk import MemoryDisk, MemoryFile
+from evenq.store.segment import path_of
+
+SIZE = 4_096
+
+
+def run(start, position, *parts, seals=False):
+    made = Run(start, position)
+    made.parts, made.seals = list(parts), seals
+    return made
+
+
+def content(disk, start):
+    return bytes(disk.files[path_of(start)].data)
+
+
+def test_a_group_may_fill_one_file_and_go_on_in_the_next():
+    disk = MemoryDisk()
+    commit_log = CommitLog(disk, SIZE, 0)
+    commit_log.write([run(0, 0, b"ab", b"c")])
+    commit_log.write([run(0, 3, b"d", seals=True), run(SIZE, 0, b"e")])
+    assert content(disk, 0) == b"abcd" + bytes(SIZE - 4)
+    assert content(disk, SIZE) == b"e"
+    assert commit_log.fsyncs == 1, "a full file is synced when it is sealed"
+    commit_log.close()
+    again = CommitLog(disk, SIZE, SIZE + 1)
+    again.write([run(SIZE, 1, b"f")])
+    assert content(disk, SIZE) == b"ef"
+
+
+def test_a_full_disk_leaves_the_log_as_it_was():
+    disk = MemoryDisk(SIZE + 100)
+    commit_log = CommitLog(disk, SIZE, 0)
+    commit_log.write([run(0, 0, b"kept")])
+    with pytest.raises(StoreFull, match="free space; sends resume by themselves"):
+        commit_log.write([run(0, 4, b"x", seals=True), run(SIZE, 0, bytes(200))])
+    assert disk.list("commitlog") == [f"{0:020d}"]
+    assert content(disk, 0) == b"kept"
+    commit_log.write([run(0, 4, b"more")])
+    assert content(disk, 0) == b"keptmore"
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS])
+def test_any_other_error_is_final(number, monkeypatch):
+    disk = MemoryDisk()
+    commit_log = CommitLog(disk, SIZE, 0)
+
+    def fails(*_):
+        raise OSError(number, "broken")
+
+    monkeypatch.setattr(MemoryFile, "pwrite", fails)
+    with pytest.raises(OSError, match="broken"):
+        commit_log.write([run(0, 0, b"x")])
+
+
+def test_a_failed_sync_is_no_full_disk_even_if_it_says_so(monkeypatch):
+    disk = MemoryDisk()
+    commit_log = CommitLog(disk, SIZE, 0)
+    commit_log.write([run(0, 0, b"x")])
+
+    def fails(*_):
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(MemoryFile, "sync", fails)
+    with pytest.raises(OSError, match="fsync failed: no space"):
+        commit_log.sync()

@@ -1,0 +1,83 @@
+"""What time brings: syncs, checkpoints, and a look at the space."""
+
+import asyncio
+
+from evenq.store import FlushMode
+from evenq.store.disk import Usage
+from evenq.store.memory_disk import MemoryDisk
+
+
+class SmallDisk(MemoryDisk):
+    """A disk that blocks, as far as the watermark is concerned."""
+
+    room = Usage(1_000, 1_000)
+
+    def usage(self):
+        return self.room
+
+
+def played(open_store, story, disk=None, **options):
+    async def body():
+        opened = await open_store(disk or MemoryDisk(), flush=FlushMode.ASYNC, **options)
+        try:
+            await story(opened)
+        finally:
+            await opened.store.close()
+
+    asyncio.run(body())
+
+
+def test_in_async_mode_a_sync_comes_with_the_interval_and_only_if_there_is_something(open_store, message):
+    async def story(opened):
+        store, clock = opened.store, opened.clock
+        await store.append([message()])
+        before = store.stats.fsyncs
+        await clock.advance(499)
+        assert (store.stats.fsyncs, store.stats.log_synced) == (before, 0)
+        await clock.advance(2)
+        assert store.stats.fsyncs == before + 1
+        assert store.stats.log_synced == store.stats.log_end
+        await clock.advance(2_000)
+        assert store.stats.fsyncs == before + 1
+
+    played(open_store, story, flush_interval_ms=500)
+
+
+def test_a_checkpoint_comes_with_its_interval_and_with_many_entries(open_store, message):
+    async def story(opened):
+        store, clock = opened.store, opened.clock
+        await store.append([message() for _ in range(9)])
+        await clock.advance(100)
+        assert store._appender.unfiled == 9
+        await store.append([message()])
+        await clock.advance(1)
+        assert store._appender.unfiled == 0, "ten entries start one early"
+        await store.append([message()])
+        await clock.advance(5_600)
+        assert store._appender.unfiled == 0
+
+    played(open_store, story, checkpoint_entries=10, checkpoint_interval_ms=5_000)
+
+
+def test_messages_are_refused_and_taken_again_as_the_space_goes_and_comes(open_store):
+    disk = SmallDisk()
+
+    async def story(opened):
+        store, clock = opened.store, opened.clock
+        for free, told in ((99, "90.1% full, messages are refused from 90.0%"), (101, "")):
+            disk.room = Usage(1_000, free)
+            await clock.advance(501)
+            assert (told in str(store.full)) if told else store.full is None
+
+    played(open_store, story, disk=disk, flush_interval_ms=500)
+
+
+def test_the_text_that_senders_read_names_no_folder(open_store):
+    disk = SmallDisk()
+    disk.room = Usage(1_000, 0)
+
+    async def story(opened):
+        assert "memory:" not in str(opened.store.full)
+        assert "disk_used_max_ratio" in str(opened.store.full)
+
+    played(open_store, story, disk=disk)

@@ -1,0 +1,57 @@
+"""Memory and files give the same answer."""
+
+import asyncio
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from evenq.errors import StoreCorrupted
+from evenq.store import reader
+from evenq.store.memory_disk import MemoryDisk
+from evenq.store.messages import Append
+from evenq.store.reader import Entries
+
+TAGS = frozenset({1, 2})
+
+
+def facts(result):
+    places = [(one.queue_offset, one.head, one.system, one.tag_hash) for one in result.messages]
+    return places, result.next_offset, result.min_offset, result.max_offset
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 900), st.integers(0, 3)), min_size=1, max_size=40),
+    start=st.integers(0, 45), count=st.integers(1, 40), space=st.integers(1, 4_000), filtered=st.booleans(),
+)  # fmt: skip
+def test_hot_and_cold_reads_agree(open_store, sizes, start, count, space, filtered):
+    async def story():
+        opened = await open_store(MemoryDisk())
+        for number, (size, tag) in enumerate(sizes):
+            await opened.store.append([Append(1, 0, tag, 0, bytes([number]) * size, b"sys")])
+        queue = opened.store._queues[1, 0]
+        options = {"count_max": count, "bytes_max": space, "tag_hashes": TAGS if filtered else None}
+        hot = reader.hot(queue, start, **options)
+        if start < len(sizes):
+            await opened.store.checkpoint()
+            entries = Entries.of(queue, start, queue.max_offset)
+            assert facts(opened.store._reader.read(entries, start, **options)) == facts(hot)
+        assert hot.next_offset > start or start >= len(sizes)
+        await opened.store.close()
+
+    asyncio.run(story())
+
+
+def test_a_frame_of_another_message_is_told_with_the_file_and_what_to_do(open_store, message):
+    async def story():
+        opened = await open_store(MemoryDisk())
+        await opened.store.append([message(), message()])
+        queue = opened.store._queues[1, 0]
+        entries = Entries.of(queue, 0, 2)
+        swapped = Entries(1, 0, 0, 2, 0, entries.tail[20:] + entries.tail[:20])
+        with pytest.raises(StoreCorrupted, match=r"commitlog/0+ holds no message 0 of queue 0 at log offset"):
+            opened.store._reader.read_at(swapped, [0])
+        await opened.store.close()
+
+    asyncio.run(story())
