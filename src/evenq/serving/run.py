@@ -8,6 +8,7 @@ log.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -54,6 +55,7 @@ def run_program(
 
 def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, program: str = "") -> int:
     """Run `main(stop)` on uvloop if there is one, else on asyncio's loop. Returns the exit code; raises nothing."""
+    _calm_collector()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_with_signals(main))
@@ -62,6 +64,15 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, program: 
     except BaseException as error:  # noqa: BLE001  the process's last stop: all it can do is to say why
         return _told(error, program)
     return EXIT_OK
+
+
+def _calm_collector() -> None:
+    """Let the garbage collector look less often. What a server makes for a call dies by its reference count; tables and
+    cached messages live long, and looking through them after each 700 new objects costs a twentieth of the hot path.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
 
 
 async def _with_signals(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:

@@ -201,6 +201,7 @@ class Appender:
         self._waiting_bytes += size
         if self._busy is None and not self._kick_due:
             self._kick_due = True
+            self._turns = 0
             self._loop.call_soon(self._kick)  # at the end of this turn, so that its other appends come along
         future = self._loop.create_future()
         batch.futures.append(future)

@@ -36,8 +36,7 @@ from evenq.store.writer import Writer
 __all__ = ["MessageStore"]
 
 MEMORY_SEGMENT_BYTES = 16 << 20
-import os
-GATHER_TURNS = int(os.environ.get("GT","0"))
+GATHER_TURNS = 16  # tried: unary sends cost a fifth less CPU than with 0; one sender alone waits 50 microseconds more
 
 T = TypeVar("T")
 

@@ -11,6 +11,7 @@ import pytest
 from evenq.errors import BadRequest, BodyTooLarge, StoreError, StoreLocked, StorePoisoned, TooManyRequests
 from evenq.runtime.clock import FakeClock
 from evenq.store import Append, FlushMode
+from evenq.store.appender import GATHER_BYTES
 from evenq.store.fault_disk import FaultDisk
 from evenq.store.memory_disk import MemoryDisk
 
@@ -204,6 +205,37 @@ def test_appends_of_one_turn_share_one_write_and_one_sync(open_store, message, t
         assert opened.dispatched == [[(1, n, 16) for n in range(4)]]
         await opened.store.close()
         assert not [t for t in threading.enumerate() if t.name.startswith("evenq-store")]
+
+    asyncio.run(scenario())
+
+
+def test_in_async_mode_appends_of_neighbouring_turns_share_one_write(open_store, message, tmp_path):
+    async def scenario():
+        opened = await open_store(tmp_path, flush=FlushMode.ASYNC)
+        before = opened.store.stats.batches
+        futures = []
+        for _ in range(8):
+            futures.append(opened.store.append([message()]))
+            await asyncio.sleep(0)  # one turn of the loop
+        await asyncio.gather(*futures)
+        assert opened.store.stats.batches - before == 1
+        assert opened.store.queue_range(1, 0) == (0, 8)
+        await opened.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_large_group_does_not_wait_for_more(open_store, message, tmp_path):
+    async def scenario():
+        opened = await open_store(tmp_path, flush=FlushMode.ASYNC, segment_bytes=1 << 20)
+        turns = 0
+        future = opened.store.append([message(b"x" * (GATHER_BYTES // 4)) for _ in range(4)])
+        while opened.store.stats.batches == 0 and not opened.store._appender._busy:
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns <= 2
+        await future
+        await opened.store.close()
 
     asyncio.run(scenario())
 
