@@ -7,7 +7,6 @@ because some SDKs read only the status of the response and others only those of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from evenq.model.names import is_system_topic
 from evenq.serving.rpc import RpcContext
 from evenq.store import Append
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-from evenq_broker.core.alike import learn, spans
+from evenq_broker.core.alike import Pattern, learn, spans
 from evenq_broker.core.frames import field, varint
 from evenq_broker.core.resources import qualified
 from evenq_broker.core.validation import Limits, checked
@@ -54,12 +53,17 @@ def must_be_writable(topic: TopicConfig) -> None:
         )
 
 
+_PATTERNS_MAX = 32  # of one topic: producers times queues
+_PATTERN_TOPICS_MAX = 1_024
+
+
 class Sending:
     """The handler of SendMessage."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._turn = 0
+        self._patterns: dict[int, tuple[TopicConfig, list[Pattern]]] = {}
 
     async def send(self, request: bytes, context: RpcContext) -> bytes:
         """Store the messages; one entry for each, in order."""
@@ -85,14 +89,8 @@ class Sending:
     async def _send_many(
         self, request: bytes, asked: service_pb2.SendMessageRequest, topic: TopicConfig, context: RpcContext
     ) -> bytes:
-        ids: list[bytes] = []
-        good: list[Append] = []
-        verdicts: list[Append | bytes] = []
-        for message_id, verdict in self._checked(request, asked, topic, context):
-            ids.append(message_id)
-            verdicts.append(verdict)
-            if not isinstance(verdict, bytes):
-                good.append(verdict)
+        ids, verdicts = self._checked(request, asked, topic, context)
+        good = [verdict for verdict in verdicts if not isinstance(verdict, bytes)]
         if good:
             await self._broker.store.append(good)
             self._count(topic, good)
@@ -108,31 +106,52 @@ class Sending:
 
     def _checked(
         self, request: bytes, asked: service_pb2.SendMessageRequest, topic: TopicConfig, context: RpcContext
-    ) -> Iterator[tuple[bytes, Append | bytes]]:
+    ) -> tuple[list[bytes], list[Append | bytes]]:
         """Id and verdict of each message: ready for the store, or the encoded `Status` of its error."""
-        messages, pattern = asked.messages, None
-        resource = definition_pb2.Resource()
-        resource.CopyFrom(messages[0].topic)
+        messages = asked.messages
+        first_topic = definition_pb2.Resource()
+        first_topic.CopyFrom(messages[0].topic)
         places = spans(request, len(messages))
+        known = self._patterns_of(topic)
+        pattern = None if places is None else _like(known, request, places[0])
+        ids: list[bytes] = []
+        verdicts: list[Append | bytes] = []
         for number in range(len(messages)):
             if pattern is not None and places is not None:
-                found = pattern.stored(request, *places[number])
+                start, end = places[number]
+                found = pattern.stored(request, start, end)
                 if found is not None:
-                    self._choose_queue(found[1], topic)
-                    yield found
+                    message_id, stored = found
+                    if stored.queue_id < 0:
+                        self._choose_queue(stored, topic)
+                    ids.append(message_id)
+                    verdicts.append(stored)
                     continue
             message = messages[number]
-            _must_be_one_topic(message, resource)
-            message_id = message.system_properties.message_id.encode()
+            _must_be_one_topic(message, first_topic)
+            ids.append(message.system_properties.message_id.encode())
             try:
                 stored = self._check(message, topic)
             except Error as error:
-                yield message_id, status_frame(error, context.language)
+                verdicts.append(status_frame(error, context.language))
                 continue
             if places is not None and pattern is None:
                 pattern = learn(request[slice(*places[number])], stored, self._limits)
+                if pattern is not None:
+                    known.insert(0, pattern)
+                    del known[_PATTERNS_MAX:]
             self._choose_queue(stored, topic)
-            yield message_id, stored
+            verdicts.append(stored)
+        return ids, verdicts
+
+    def _patterns_of(self, topic: TopicConfig) -> list[Pattern]:
+        """What earlier batches of the topic were like, newest first; forgotten when the topic changes."""
+        entry = self._patterns.get(topic.topic_id)
+        if entry is None or entry[0] is not topic:
+            if len(self._patterns) >= _PATTERN_TOPICS_MAX:
+                self._patterns.clear()
+            entry = self._patterns[topic.topic_id] = (topic, [])
+        return entry[1]
 
     def check(self, message: object, topic: TopicConfig) -> Append:
         """The message ready for the store, with its queue."""
@@ -179,6 +198,13 @@ class Sending:
         stats.messages_in += len(stored)
         for entry in stored:
             stats.bytes_in += len(entry.head) + len(entry.system)
+
+
+def _like(known: list[Pattern], request: bytes, place: tuple[int, int]) -> Pattern | None:
+    for pattern in known:
+        if pattern.fits(request, place[0]):
+            return pattern
+    return None
 
 
 def _must_be_one_topic(message: object, resource: definition_pb2.Resource) -> None:

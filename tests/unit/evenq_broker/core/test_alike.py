@@ -116,3 +116,15 @@ def test_a_request_that_holds_more_than_messages_has_no_places() -> None:
     assert spans(request + b"\x78\x01", 1) is None
     assert spans(request, 2) is None
     assert spans(request, 1) == [(3, len(request))] or len(request) < 0x82
+
+
+def test_a_pattern_fits_a_later_request_whatever_its_id_birth_and_body() -> None:
+    request = service_pb2.SendMessageRequest(messages=[message()]).SerializeToString()
+    places = spans(request, 1)
+    assert places is not None
+    pattern = learn(request[slice(*places[0])], checked(message(), TOPIC, LIMITS, now_ms=1), LIMITS)
+    assert pattern is not None
+    later = service_pb2.SendMessageRequest(messages=[message(5, b"other"), message(6, tag="x")]).SerializeToString()
+    ends = spans(later, 2)
+    assert ends is not None
+    assert [pattern.fits(later, start) for start, _ in ends] == [True, False]
