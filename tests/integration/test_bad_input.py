@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import re
 import shutil
 import socket
@@ -378,8 +379,8 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 GARBAGE = [
     b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)),  # a TLS hello
-    os.urandom(100_000),
-    HTTP2_PREFACE + os.urandom(10_000),
+    random.Random(7).randbytes(100_000),
+    HTTP2_PREFACE + random.Random(8).randbytes(10_000),
     HTTP2_PREFACE + b"\xff\xff\xff\x00\x00\x00\x00\x00\x00",  # a frame of 16 MiB that never comes
     b"\0" * 100_000,
 ]
@@ -394,8 +395,10 @@ def test_garbage_on_the_ports_ends_that_connection_only(kept: Node) -> None:
                     connection.shutdown(socket.SHUT_WR)
                     while connection.recv(65_536):
                         pass
-                except ConnectionError:
-                    pass  # the server hung up, as it should
+                except TimeoutError:
+                    raise
+                except OSError:
+                    pass  # the server hung up at any moment, as it should
     assert kept.alive
 
 
