@@ -48,7 +48,7 @@ def test_repeated_fields_are_written_as_protobuf_would(bodies: list[bytes]) -> N
     assert repeated(1, [v2.Message(body=body).SerializeToString() for body in bodies]) == request.SerializeToString()
 
 
-@pytest.mark.parametrize("packed", [gzip.compress(b"hello"), zlib.compress(b"hello")])
+@pytest.mark.parametrize("packed", [gzip.compress(b"hello"), zlib.compress(b"hello")], ids=["gzip", "zlib"])
 def test_compressed_bodies_are_unpacked_in_both_readings_of_gzip(packed: bytes) -> None:
     wire = v2.Message(body=packed)
     wire.system_properties.body_encoding = v2.GZIP
