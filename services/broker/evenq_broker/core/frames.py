@@ -8,6 +8,7 @@ not be in `system`; the send path takes them out (`core.validation`).
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Protocol
 
 __all__ = ["Stored", "delivered", "extra_fields", "field", "text_field", "varint", "varint_field"]
@@ -24,11 +25,12 @@ class Stored(Protocol):
 
 def varint(value: int) -> bytes:
     """`value` as an unsigned varint; a negative int32 or int64 takes ten bytes, as protobuf has it."""
-    if value < 0x80:
-        if value < 0:
-            value += 1 << 64
-        else:
-            return _SMALL[value]
+    if 0 <= value < 0x80:
+        return _SMALL[value]
+    if 0 <= value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if value < 0:
+        value += 1 << 64
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -55,10 +57,11 @@ def varint_field(number: int, value: int) -> bytes:
     return varint(number << 3) + varint(value)
 
 
+@lru_cache(maxsize=1024)
 def _moment(number: int, ms: int) -> bytes:
-    # Timestamp and Duration alike: seconds = 1, nanos = 2.
+    # Timestamp and Duration alike: seconds = 1, nanos = 2. Messages of one batch share theirs.
     seconds, rest = divmod(ms, 1000)
-    return field(number, varint_field(1, seconds) + varint_field(2, rest * 1_000_000))
+    return field(number, varint_field(1, seconds) + (varint_field(2, rest * 1_000_000) if rest else b""))
 
 
 def extra_fields(
@@ -72,18 +75,14 @@ def extra_fields(
     """The fields of `SystemProperties` that only the broker knows: place and time, and for a delivery its handle,
     its number (from 1) and how long it stays invisible (ms). Wire contract 5.3.
     """
-    seconds, rest = divmod(store_ms, 1000)
-    moment = b"\x08" + varint(seconds) + (b"\x10" + varint(rest * 1_000_000) if rest else b"")
-    parts = [b"\x4a", varint(len(moment)), moment]  # 9 store_timestamp
-    if handle is not None:
-        encoded = handle.encode()
-        parts += (b"\x62", varint(len(encoded)), encoded)  # 12 receipt_handle
-    parts += (b"\x68", varint(queue_id), b"\x70", varint(queue_offset))  # 13, 14
-    if invisible_ms is not None:
-        parts.append(_moment(15, invisible_ms))
-    if attempt is not None:
-        parts += (b"\x80\x01", varint(attempt))  # 16 delivery_attempt
-    return b"".join(parts)
+    told = b"" if handle is None else handle.encode()
+    return b"".join((
+        _moment(9, store_ms),
+        b"\x62" + varint(len(told)) + told if handle is not None else b"",  # 12 receipt_handle
+        b"\x68", varint(queue_id), b"\x70", varint(queue_offset),  # 13, 14
+        _moment(15, invisible_ms) if invisible_ms is not None else b"",
+        b"\x80\x01" + varint(attempt) if attempt is not None else b"",  # 16 delivery_attempt
+    ))  # fmt: skip
 
 
 def delivered(stored: Stored, *, extra: bytes = b"") -> bytes:

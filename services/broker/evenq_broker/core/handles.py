@@ -40,18 +40,16 @@ class Handle(NamedTuple):
 class Handles:
     """Makes and reads the handles of one broker."""
 
-    __slots__ = ("_key", "_prefix", "_salt")
+    __slots__ = ("_begun", "_prefix")
 
     def __init__(self, broker_name: str, key: bytes) -> None:
-        self._key = key
         self._prefix = f"{_PREFIX}{broker_name}."
-        self._salt = self._prefix.encode()
+        self._begun = blake2b(self._prefix.encode(), digest_size=_CHECKSUM_BYTES, key=key)  # copied: half the price
 
     def make(self, group_id: int, topic_id: int, queue_id: int, queue_offset: int, number: int, expires_ms: int) -> str:
         """The handle's text: printable ASCII, under 300 characters."""
         fields = _FIELDS.pack(group_id, topic_id, queue_id, queue_offset, number, expires_ms, 0)
-        check = blake2b(self._salt + fields, digest_size=_CHECKSUM_BYTES, key=self._key).digest()
-        return self._prefix + (fields + check).hex()
+        return self._prefix + (fields + self._checksum(fields)).hex()
 
     def is_own(self, text: str) -> bool:
         """True if the text says that this broker made it."""
@@ -67,10 +65,14 @@ class Handles:
         except ValueError:
             raise _invalid(text) from None
         fields = data[: _FIELDS.size]
-        check = blake2b(self._salt + fields, digest_size=_CHECKSUM_BYTES, key=self._key).digest()
-        if len(data) != _FIELDS.size + _CHECKSUM_BYTES or check != data[_FIELDS.size :]:
+        if len(data) != _FIELDS.size + _CHECKSUM_BYTES or self._checksum(fields) != data[_FIELDS.size :]:
             raise _invalid(text)
         return Handle(*_FIELDS.unpack(fields))
+
+    def _checksum(self, fields: bytes) -> bytes:
+        check = self._begun.copy()
+        check.update(fields)
+        return check.digest()
 
 
 def broker_of(text: str) -> str | None:

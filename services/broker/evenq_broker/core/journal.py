@@ -21,7 +21,7 @@ import json
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from evenq.errors import StoreCorrupted
 from evenq.model import GroupConfig, MessageType, Permission, StartFrom, TopicConfig
@@ -91,9 +91,8 @@ class Committed:
     reset: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Acked:
-    """One offset is finished."""
+class Acked(NamedTuple):
+    """One offset is finished. The hottest of all, so it is the cheapest kind of value."""
 
     group_id: int
     topic_id: int

@@ -13,7 +13,7 @@ from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import duration_ms_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.delivery import READY, QueueProgress, Verdict
-from evenq_broker.core.frames import field
+from evenq_broker.core.frames import field, varint
 from evenq_broker.core.handles import Handle
 from evenq_broker.core.journal import Acked
 from evenq_broker.core.resources import Named, qualified
@@ -230,7 +230,9 @@ def _ack_answer(entries: object, statuses: list[bytes | None]) -> bytes:
     parts = []
     for entry, status in zip(entries, statuses, strict=True):  # type: ignore[call-overload]  # repeated AckMessageEntry
         verdict = _OK_ENTRY if status is None else field(3, status)
-        parts.append(field(2, field(1, entry.message_id.encode()) + field(2, entry.receipt_handle.encode()) + verdict))
+        message_id, handle = entry.message_id.encode(), entry.receipt_handle.encode()
+        result = b"".join((b"\x0a", varint(len(message_id)), message_id, b"\x12", varint(len(handle)), handle, verdict))
+        parts.append(b"\x12" + varint(len(result)) + result)
     bad = [status for status in statuses if status is not None]
     if not bad:
         top = OK_STATUS
