@@ -182,6 +182,14 @@ class Broker:
             topic = await self.create_topic(name, message_type=kind)
         return topic
 
+    async def topic_made(self, name: str) -> None:
+        """If this broker is making the topic right now, wait until it is everywhere: a route of half of it would be
+        kept by clients for half a minute.
+        """
+        running = self._creating.get(f"topic {name}")
+        if running is not None:
+            await asyncio.shield(running)
+
     async def create_topic(
         self, name: str, *, message_type: MessageType = MessageType.NORMAL, queues: int = 0, system: bool = False
     ) -> TopicConfig:

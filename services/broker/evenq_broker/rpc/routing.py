@@ -163,6 +163,7 @@ class _Routing:
 
     async def _exists(self, topic: str) -> None:
         # Reserved topics are the broker's own: never made because somebody asks for them.
+        await self._broker.topic_made(topic)
         if self._broker.routes.route(topic):
             return
         if is_system_topic(topic):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evenq.allocation import Strategy
-from evenq.client.core.calls import ConsumerCalls, Join, MembersChanged, SessionEvent, Welcome
+from evenq.client.core.calls import AssignmentChanged, ConsumerCalls, Join, MembersChanged, SessionEvent, Welcome
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.loops.dividing import Dividing
 from evenq.client.loops.listening import Listening, RunListener
@@ -175,11 +175,15 @@ class Pushing:
                 if event.start_from in set(StartFrom):
                     self._group_start = StartFrom(event.start_from)
                 self._ownership.relock(broker_name)
+                for topic in self._subscriptions:  # what changed before this line was up, nobody told us
+                    self._routes.changed(topic, self._ownership.wake)
+            case AssignmentChanged():  # maybe because the topic has other queues (NS-8)
+                self._routes.changed(event.topic, self._ownership.wake)
             case MembersChanged():
                 log.info("members changed", extra={"group": self._plan.group, "members": len(event.members)})
             case _:
                 pass
-        self._ownership.wake()  # CS-7; AssignmentChanged and QueueWanted want a round as well
+        self._ownership.wake()  # CS-7; QueueWanted wants a round as well
 
     def _arrived(self, process: ProcessQueue) -> None:
         if process.due_ms() is not None:

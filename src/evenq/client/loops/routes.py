@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from evenq.client.core.calls import RouteCalls
 from evenq.client.core.route import Route
@@ -56,6 +57,21 @@ class RouteBook:
     def renew(self, topic: str) -> None:
         """Ask in the background."""
         self._fetch(topic)
+
+    def changed(self, topic: str, then: Callable[[], None]) -> None:
+        """Somebody says that the route is another one: ask again, also behind a question that is under way, whose
+        answer may be from before; `then` is called after the answer.
+        """
+
+        def ask(before: asyncio.Task[Route] | None = None) -> None:
+            if before is None or not before.cancelled():
+                self._fetch(topic).add_done_callback(lambda _: then())
+
+        running = self._fetches.get(topic)
+        if running is None:
+            ask()
+        else:
+            running.add_done_callback(ask)
 
     async def close(self) -> None:
         """End running fetches."""

@@ -1,5 +1,6 @@
 """Routes and assignments on the wire, beyond the promises in tests/spec/test_cluster.py."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -108,5 +109,30 @@ def test_what_only_a_rebalancer_knows_is_not_implemented_without_one(run: Run) -
                 "/evenq.v1.Assignment/Explain", assignment_pb2.ExplainRequest(group="g"), assignment_pb2.ExplainResponse
             )
         assert caught.value.code == definition_pb2.NOT_IMPLEMENTED
+
+    run(story)
+
+
+def test_a_topic_in_the_making_is_answered_when_all_of_it_is_there(run: Run) -> None:
+    """A client would keep half a route for half a minute."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        everywhere, made = asyncio.Event(), broker.cluster.create_topic_everywhere
+
+        async def slowly(name: str, **options: Any) -> Any:
+            placements = await made(name, **options)
+            await everywhere.wait()
+            return placements
+
+        broker.cluster.create_topic_everywhere = slowly  # another broker that takes its time
+        sending = asyncio.ensure_future(broker.ensure_topic("t"))
+        await stage.until(lambda: broker.topics.get("t") is not None)
+        asking = asyncio.ensure_future(route(stage, "t"))
+        await stage.clock.advance(200)
+        assert not asking.done()
+        everywhere.set()
+        assert len((await stage.passing(asking)).message_queues) == 4
+        await stage.passing(sending)
 
     run(story)

@@ -40,6 +40,7 @@ class Broker:
 
     def __init__(self) -> None:
         self.queues: dict[MessageQueue, list[bytes]] = {queue: [] for queue in QUEUES}
+        self.route = QUEUES
         self.minimum = 0
         self.committed: dict[MessageQueue, int] = {}
         self.holders: dict[MessageQueue, str] = {}
@@ -86,7 +87,8 @@ class Calls:
     async def query_route(self, topic: str) -> Route:
         if topic != "t":
             raise TopicNotFound(topic)
-        return Route(topic=topic, writable=tuple(QUEUES), readable=tuple(QUEUES), addresses={"b": "b:1"})
+        route = tuple(self.broker.route)
+        return Route(topic=topic, writable=route, readable=route, addresses={"b": "b:1"})
 
     async def session(self, address: str, requests: AsyncIterator[Join | Leave | None]) -> AsyncIterator[SessionEvent]:
         self.trip("session")
@@ -300,6 +302,27 @@ def test_the_callback_hears_of_a_loss_before_the_next_owner_hears_of_the_gain() 
         gained_at = [index for index, (name, gained, _) in enumerate(group.notices) if name == "two" and gained]
         assert min(lost_at) < min(gained_at)
         await asyncio.gather(one.close(), two.close())
+
+    asyncio.run(story())
+
+
+def test_queues_that_come_later_are_read_as_soon_as_a_broker_tells_of_a_change() -> None:
+    """NS-8: also when the change came between the first route and the first word with the broker."""
+
+    async def story() -> None:
+        broker = Broker()
+        broker.route = QUEUES[:1]
+        group = Group(broker)
+        one = group.member("one")
+        await until(lambda: owned(one) == [0])
+        broker.route = QUEUES[:2]
+        broker.mail["one"].put_nowait(AssignmentChanged("t"))
+        await until(lambda: owned(one) == [0, 1])
+        broker.fail["session"] = [ConnectionFailed("starting")]
+        broker.restart()
+        broker.route = QUEUES
+        await until(lambda: owned(one) == [0, 1, 2, 3])
+        await one.close()
 
     asyncio.run(story())
 

@@ -52,3 +52,25 @@ def test_a_cached_route_survives_a_failed_refresh_and_an_unknown_topic_raises() 
             await book.get("u")
 
     asyncio.run(story())
+
+
+def test_a_told_change_is_asked_for_behind_a_question_that_was_under_way() -> None:
+    async def story() -> None:
+        calls, told = Calls(), asyncio.Event()
+        book = RouteBook(calls, FakeClock(), refresh_ms=30_000)
+        book.renew("t")
+        for _ in range(3):
+            book.changed("t", told.set)
+        await asyncio.wait_for(told.wait(), 5)
+        assert (await book.get("t")).addresses["b"] == "b:2"
+        told.clear()
+        book.changed("t", told.set)
+        await asyncio.wait_for(told.wait(), 5)
+        assert calls.count == 3
+        book.renew("t")
+        book.changed("t", told.set)
+        await book.close()
+        await asyncio.sleep(0)
+        assert calls.count == 3, "nothing is asked after the end"
+
+    asyncio.run(story())
