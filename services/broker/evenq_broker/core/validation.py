@@ -21,7 +21,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq_broker.core.frames import text_field
 from evenq_broker.core.tags import tag_hash
 
-__all__ = ["Limits", "born_ms_of", "checked", "lane_of", "normal_fields"]
+__all__ = ["Limits", "checked", "lane_of"]
 
 MESSAGE_ID_MAX = 255
 TAG_LENGTH_MAX = 4_096
@@ -97,7 +97,7 @@ def checked(message: definition_pb2.Message, topic: TopicConfig, limits: Limits,
     _clear_delivery(system)
     if not system.HasField("born_timestamp"):
         set_ms(system.born_timestamp, now_ms)
-    born_ms = born_ms_of(system.born_timestamp)
+    born_ms = _born_ms(system.born_timestamp)
     encoded = system.SerializeToString()
     if len(encoded) > SYSTEM_BYTES_MAX:
         raise errors.PropertiesTooLarge(
@@ -111,12 +111,7 @@ def checked(message: definition_pb2.Message, topic: TopicConfig, limits: Limits,
     return Append(topic.topic_id, queue_id, tag_hash(tag), born_ms, message.SerializeToString(), encoded)
 
 
-def normal_fields(limits: Limits) -> bytes:
-    """What `checked` writes behind the digest of a NORMAL message."""
-    return _ENCODING_AND_TYPE[_NORMAL] + limits.store_host_field
-
-
-def born_ms_of(born: Moment) -> int:
+def _born_ms(born: Moment) -> int:
     """Ms since the epoch; what no clock can show becomes the nearest that fits the log."""
     born_ms = born.seconds * 1000 + born.nanos // 1_000_000
     return born_ms if 0 <= born_ms <= BORN_MS_MAX else 0 if born_ms < 0 else BORN_MS_MAX

@@ -16,7 +16,6 @@ from evenq.model.names import is_system_topic
 from evenq.serving.rpc import RpcContext
 from evenq.store import Append
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-from evenq_broker.core.alike import Pattern, learn, spans
 from evenq_broker.core.frames import field, varint
 from evenq_broker.core.resources import qualified
 from evenq_broker.core.validation import Limits, checked
@@ -53,17 +52,12 @@ def must_be_writable(topic: TopicConfig) -> None:
         )
 
 
-_PATTERNS_MAX = 32  # of one topic: producers times queues
-_PATTERN_TOPICS_MAX = 1_024
-
-
 class Sending:
     """The handler of SendMessage."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._turn = 0
-        self._patterns: dict[int, tuple[TopicConfig, list[Pattern]]] = {}
 
     async def send(self, request: bytes, context: RpcContext) -> bytes:
         """Store the messages; one entry for each, in order."""
@@ -77,7 +71,7 @@ class Sending:
                 await self._broker.store.append((stored,))
                 self._count(topic, (stored,))
                 return OK_STATUS + _ok_entry(message_id, stored.queue_offset)
-            return await self._send_many(request, asked, topic, context)
+            return await self._send_many(asked, topic, context)
         except Error as error:
             if not messages or not told(error):
                 raise
@@ -86,10 +80,8 @@ class Sending:
             ids = [message.system_properties.message_id.encode() for message in again]
             return b"".join((field(1, status), *(_entry(status, message_id) for message_id in ids)))
 
-    async def _send_many(
-        self, request: bytes, asked: service_pb2.SendMessageRequest, topic: TopicConfig, context: RpcContext
-    ) -> bytes:
-        ids, verdicts = self._checked(request, asked, topic, context)
+    async def _send_many(self, asked: service_pb2.SendMessageRequest, topic: TopicConfig, context: RpcContext) -> bytes:
+        ids, verdicts = self._checked(asked, topic, context)
         good = [verdict for verdict in verdicts if not isinstance(verdict, bytes)]
         if good:
             await self._broker.store.append(good)
@@ -105,62 +97,27 @@ class Sending:
         return field(1, bad[0] if alike else several()) + b"".join(entries)
 
     def _checked(
-        self, request: bytes, asked: service_pb2.SendMessageRequest, topic: TopicConfig, context: RpcContext
+        self, asked: service_pb2.SendMessageRequest, topic: TopicConfig, context: RpcContext
     ) -> tuple[list[bytes], list[Append | bytes]]:
         """Id and verdict of each message: ready for the store, or the encoded `Status` of its error."""
-        messages = asked.messages
         first_topic = definition_pb2.Resource()
-        first_topic.CopyFrom(messages[0].topic)
-        places = spans(request, len(messages))
-        known = self._patterns_of(topic)
-        pattern = None if places is None else _like(known, request, places[0])
+        first_topic.CopyFrom(asked.messages[0].topic)
         ids: list[bytes] = []
         verdicts: list[Append | bytes] = []
-        for number in range(len(messages)):
-            if pattern is not None and places is not None:
-                start, end = places[number]
-                found = pattern.stored(request, start, end)
-                if found is not None:
-                    message_id, stored = found
-                    if stored.queue_id < 0:
-                        self._choose_queue(stored, topic)
-                    ids.append(message_id)
-                    verdicts.append(stored)
-                    continue
-            message = messages[number]
+        for message in asked.messages:
             _must_be_one_topic(message, first_topic)
             ids.append(message.system_properties.message_id.encode())
             try:
-                stored = self._check(message, topic)
+                verdicts.append(self.check(message, topic))
             except Error as error:
                 verdicts.append(status_frame(error, context.language))
-                continue
-            if places is not None and pattern is None:
-                pattern = learn(request[slice(*places[number])], stored, self._limits)
-                if pattern is not None:
-                    known.insert(0, pattern)
-                    del known[_PATTERNS_MAX:]
-            self._choose_queue(stored, topic)
-            verdicts.append(stored)
         return ids, verdicts
 
-    def _patterns_of(self, topic: TopicConfig) -> list[Pattern]:
-        """What earlier batches of the topic were like, newest first; forgotten when the topic changes."""
-        entry = self._patterns.get(topic.topic_id)
-        if entry is None or entry[0] is not topic:
-            if len(self._patterns) >= _PATTERN_TOPICS_MAX:
-                self._patterns.clear()
-            entry = self._patterns[topic.topic_id] = (topic, [])
-        return entry[1]
-
-    def check(self, message: object, topic: TopicConfig) -> Append:
+    def check(self, message: definition_pb2.Message, topic: TopicConfig) -> Append:
         """The message ready for the store, with its queue."""
-        stored = self._check(message, topic)
+        stored = checked(message, topic, self._limits, now_ms=self._broker.clock.now_ms())
         self._choose_queue(stored, topic)
         return stored
-
-    def _check(self, message: object, topic: TopicConfig) -> Append:
-        return checked(message, topic, self._limits, now_ms=self._broker.clock.now_ms())  # type: ignore[arg-type]  # a v2 Message
 
     def _choose_queue(self, stored: Append, topic: TopicConfig) -> None:
         if stored.queue_id < 0:
@@ -198,13 +155,6 @@ class Sending:
         stats.messages_in += len(stored)
         for entry in stored:
             stats.bytes_in += len(entry.head) + len(entry.system)
-
-
-def _like(known: list[Pattern], request: bytes, place: tuple[int, int]) -> Pattern | None:
-    for pattern in known:
-        if pattern.fits(request, place[0]):
-            return pattern
-    return None
 
 
 def _must_be_one_topic(message: object, resource: definition_pb2.Resource) -> None:
