@@ -55,8 +55,9 @@ class Kubernetes:
         return done.stdout
 
     def start(self, *command: str) -> subprocess.Popen[str]:
+        """Only stdout is read: a log line of stderr in the middle of a JSON line would spoil it."""
         return subprocess.Popen(
-            command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
+            command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
         )
 
 
