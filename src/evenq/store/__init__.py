@@ -6,7 +6,7 @@ opens files.
 """
 
 from evenq.store.message_store import MessageStore
-from evenq.store.messages import Append, Dispatched, ReadResult, StoredMessage
+from evenq.store.messages import Append, Dispatched, ReadResult, StoredMessage, StoredTimer, TimerAppend
 from evenq.store.options import FlushMode, StoreOptions, StoreStats
 
 __all__ = [
@@ -18,4 +18,6 @@ __all__ = [
     "StoreOptions",
     "StoreStats",
     "StoredMessage",
+    "StoredTimer",
+    "TimerAppend",
 ]

@@ -25,7 +25,7 @@ from evenq.store.flusher import Flusher
 from evenq.store.jobs import Jobs
 from evenq.store.lock import Identity
 from evenq.store.memory_disk import MemoryDisk
-from evenq.store.messages import Append, OnDispatched, OnSnapshot, OnState, ReadResult, StoredMessage
+from evenq.store.messages import Append, OnDispatched, OnSnapshot, OnState, ReadResult, StoredMessage, TimerAppend
 from evenq.store.options import FlushMode, StoreOptions, StoreStats
 from evenq.store.reader import Entries, Reader
 from evenq.store.recovery import Recovery, State
@@ -142,15 +142,25 @@ class MessageStore:
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def append(self, entries: Sequence[Append]) -> asyncio.Future[None]:
+    def append(
+        self,
+        entries: Sequence[Append],
+        *,
+        state: bytes = b"",
+        timers: Sequence[TimerAppend] = (),
+        ended: Sequence[int] = (),
+    ) -> asyncio.Future[None]:
         """Store messages; the future is done when the flush mode says they are safe (CL-5), and then they are
         consumable.
 
         Fills in queue_offset (dense, in call order), log_offset and store_ms at once. The messages of one call are
-        neighbours in the log and survive together or not at all. Raises StoreFull, TooManyRequests, StorePoisoned or
-        BodyTooLarge before anything is given a place; the future fails with StoreFull (nothing was stored) or
-        StorePoisoned (unknown).
+        neighbours in the log and survive together or not at all; so are the timers, the ends of timers (`ended`: their
+        ids) and the state record that come along. Raises StoreFull, TooManyRequests, StorePoisoned or BodyTooLarge
+        before anything is given a place; the future fails with StoreFull (nothing was stored) or StorePoisoned
+        (unknown). State and ends alone may use the disk's reserve.
         """
+        if state or timers or ended:
+            return self._appender.append_group(entries, state=state, timers=timers, ended=ended)
         return self._appender.append(entries)
 
     def append_state(self, payload: bytes) -> asyncio.Future[None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["Append", "Dispatched", "ReadResult", "StoredMessage"]
+__all__ = ["Append", "Dispatched", "ReadResult", "StoredMessage", "StoredTimer", "TimerAppend"]
 
 Dispatched = tuple[int, int, int]
 """Topic id, queue id, and the queue's new maximum: what became consumable."""
@@ -55,6 +55,47 @@ class Append(StoredMessage):
         self.queue_offset = -1
         self.log_offset = -1
         self.store_ms = -1
+
+
+class StoredTimer:
+    """One message to come. Its log offset is its name for ever ("timer id")."""
+
+    __slots__ = (
+        "born_ms", "due_ms", "head", "kind", "log_offset", "queue_id", "store_ms", "system", "tag_hash", "topic_id",
+    )  # fmt: skip
+
+    def __init__(
+        self, topic_id: int, queue_id: int, log_offset: int, born_ms: int, store_ms: int, tag_hash: int, due_ms: int,
+        kind: int, head: bytes, system: bytes,
+    ) -> None:  # fmt: skip
+        self.topic_id = topic_id
+        self.queue_id = queue_id
+        self.log_offset = log_offset
+        self.born_ms = born_ms
+        self.store_ms = store_ms
+        self.tag_hash = tag_hash
+        self.due_ms = due_ms
+        self.kind = kind
+        self.head = head
+        self.system = system
+
+    def __repr__(self) -> str:
+        what = f"kind {self.kind} due {self.due_ms} for {self.topic_id}/{self.queue_id}"
+        return f"{type(self).__name__}({what}, log {self.log_offset}, {len(self.head)}+{len(self.system)} bytes)"
+
+
+class TimerAppend(StoredTimer):
+    """One timer to store: `kind` 0..255 (1 = delayed message), `due_ms` since the epoch (CL-13), and what will go
+    where. `append` fills in log_offset and store_ms (-1 until then).
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self, topic_id: int, queue_id: int, tag_hash: int, *, due_ms: int, kind: int, born_ms: int, head: bytes,
+        system: bytes,
+    ) -> None:  # fmt: skip
+        super().__init__(topic_id, queue_id, -1, born_ms, -1, tag_hash, due_ms, kind, head, system)
 
 
 class ReadResult:

@@ -82,6 +82,8 @@ class StoreStats:
     """Messages appended and safe."""
     states: int = 0
     """State records appended and safe."""
+    timers: int = 0
+    """Timers and ends of timers appended and safe."""
     bytes: int = 0
     """Log bytes written and safe, headers included."""
     batches: int = 0

@@ -9,15 +9,29 @@ before it is corruption, a hole behind it may be what a power loss left (see `re
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from crc32c import crc32c
 
 from evenq.errors import StoreCorrupted, StoreError
-from evenq.store.messages import StoredMessage
+from evenq.store.messages import StoredMessage, StoredTimer
 
-__all__ = ["FRAME_FIELDS", "HEADER_BYTES", "Field", "Frame", "frame_at", "message_of", "pack", "pack_padding"]
+__all__ = [
+    "FRAME_FIELDS",
+    "HEADER_BYTES",
+    "KINDS",
+    "Field",
+    "Frame",
+    "frame_at",
+    "message_of",
+    "pack",
+    "pack_padding",
+    "pack_timer_ids",
+    "timer_ids_of",
+    "timer_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +75,12 @@ VERSION: Final = 1
 MESSAGE: Final = 1
 STATE: Final = 2
 PADDING: Final = 3  # fills the rest of a segment; its total size is that rest, its CRC covers the header only
+TIMER: Final = 4  # a message to come: its tag hash is the due time, its queue offset the tag hash, flags 8..15 its kind
+TIMER_END: Final = 5  # its head lists the timers that are over: their log offsets, 8 bytes each
+KINDS: Final = {MESSAGE: "message", STATE: "state", PADDING: "padding", TIMER: "timer", TIMER_END: "timer end"}
 FLAG_MORE: Final = 1  # the next record belongs to the same append call: both or neither
+TIMER_KIND_SHIFT: Final = 8
+TIMER_KIND_MAX: Final = 255
 
 HEADER: Final = struct_of(FRAME_FIELDS)
 HEADER_BYTES: Final = HEADER.size
@@ -70,6 +89,8 @@ PREFIX_BYTES: Final = PREFIX.size
 REST: Final = struct_of(FRAME_FIELDS[3:])
 MAGIC_BYTES: Final = MAGIC.to_bytes(4, "big")
 _SIZE_AND_MAGIC: Final = struct.Struct(">II")
+_UNSIGNED: Final = (1 << 64) - 1
+_SIGN: Final = 1 << 63
 
 
 class Frame:
@@ -160,3 +181,43 @@ def message_of(frame: Frame) -> StoredMessage:
         frame.topic_id, frame.queue_id, frame.queue_offset, frame.log_offset, frame.born_ms, frame.store_ms,
         frame.tag_hash, frame.head, frame.system,
     )  # fmt: skip
+
+
+# -- timers -----------------------------------------------------------------------------------------------------------
+
+
+def timer_flags(kind: int) -> int:
+    """The flags of a timer of `kind`, 0..255."""
+    return kind << TIMER_KIND_SHIFT
+
+
+def unsigned(tag_hash: int) -> int:
+    """A tag hash as the queue offset field of a timer holds it."""
+    return tag_hash & _UNSIGNED
+
+
+def timer_of(frame: Frame) -> StoredTimer:
+    """The timer that a frame of kind TIMER holds. Raises StoreCorrupted for another kind."""
+    if frame.kind != TIMER:
+        raise StoreCorrupted(f"the record at log offset {frame.log_offset} is of kind {frame.kind}, a timer is {TIMER}")
+    tag_hash = frame.queue_offset - (1 << 64) if frame.queue_offset & _SIGN else frame.queue_offset
+    return StoredTimer(
+        frame.topic_id, frame.queue_id, frame.log_offset, frame.born_ms, frame.store_ms, tag_hash, frame.tag_hash,
+        frame.flags >> TIMER_KIND_SHIFT, frame.head, frame.system,
+    )  # fmt: skip
+
+
+def pack_timer_ids(timer_ids: Sequence[int]) -> bytes:
+    """The head of a frame of kind TIMER_END."""
+    return struct.pack(f">{len(timer_ids)}Q", *timer_ids)
+
+
+def timer_ids_of(frame: Frame) -> tuple[int, ...]:
+    """The timers that a frame of kind TIMER_END ends. Raises StoreCorrupted for another kind or a broken list."""
+    count, rest = divmod(len(frame.head), 8)
+    if frame.kind != TIMER_END or rest:
+        raise StoreCorrupted(
+            f"the record at log offset {frame.log_offset} of kind {frame.kind} and {len(frame.head)} bytes is no "
+            f"list of timers: that is kind {TIMER_END} and 8 bytes a timer"
+        )
+    return struct.unpack(f">{count}Q", frame.head)

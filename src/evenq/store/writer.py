@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class Batch:
     """One group: bytes for the writer, and what the loop does when they are safe."""
 
-    __slots__ = ("bytes", "end", "futures", "messages", "runs", "start", "states", "touched")
+    __slots__ = ("bytes", "end", "futures", "messages", "runs", "start", "states", "timers", "touched")
 
     def __init__(self, start: int) -> None:
         self.start = start
@@ -37,6 +37,8 @@ class Batch:
         """Queues with their end once this group is safe."""
         self.messages = 0
         self.states = 0
+        self.timers = 0
+        """Records of kind timer and timer end."""
         self.bytes = 0
 
 

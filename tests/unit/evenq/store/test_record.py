@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenq.errors import StoreError
+from evenq.errors import StoreCorrupted, StoreError
 from evenq.store import checkpoint, consume_queue, record, snapshot
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "internals" / "data_files.md"
@@ -75,3 +75,34 @@ def test_an_unknown_version_is_refused_by_name():
     packed = record.PREFIX.pack(len(body) + 12, record.MAGIC, record.crc32c(bytes(body))) + bytes(body)
     with pytest.raises(StoreError, match="version 9; this program reads version 1"):
         record.frame_at(packed, 0, 5)
+
+
+def _frame(**values):
+    return record.frame_at(_pack(**values), 0, 5)
+
+
+@given(tag=st.integers(-(1 << 63), (1 << 63) - 1), due=st.integers(0, 1 << 50), kind=st.integers(0, 255))
+def test_a_timer_keeps_its_tag_its_due_time_and_its_kind(tag, due, kind):
+    flags = record.timer_flags(kind) | record.FLAG_MORE
+    timer = record.timer_of(_frame(kind=record.TIMER, flags=flags, queue_offset=record.unsigned(tag), tag_hash=due))
+    assert (timer.tag_hash, timer.due_ms, timer.kind, timer.log_offset) == (tag, due, kind, 5)
+    assert (timer.topic_id, timer.queue_id, timer.head, timer.system) == (2, 3, b"head", b"system")
+
+
+@given(st.lists(st.integers(0, (1 << 64) - 1)))
+def test_the_end_of_timers_lists_them(timer_ids):
+    frame = _frame(kind=record.TIMER_END, head=record.pack_timer_ids(timer_ids), system=b"")
+    assert record.timer_ids_of(frame) == tuple(timer_ids)
+
+
+def test_a_frame_of_another_kind_is_no_timer_and_no_list_of_timers():
+    with pytest.raises(StoreCorrupted, match="of kind 1, a timer is 4"):
+        record.timer_of(_frame())
+    for frame in (_frame(), _frame(kind=record.TIMER_END, head=b"seven b")):
+        with pytest.raises(StoreCorrupted, match="no list of timers"):
+            record.timer_ids_of(frame)
+
+
+def test_the_document_names_every_kind():
+    named = ", ".join(f"{kind} {name}" for kind, name in record.KINDS.items())
+    assert named in DOCUMENT.read_text()
