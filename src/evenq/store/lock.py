@@ -15,7 +15,7 @@ from evenq.errors import StoreCorrupted, StoreError, StoreLocked
 from evenq.store import segment
 from evenq.store.disk import Disk, read_whole, write_whole
 
-__all__ = ["Identity", "acquire", "identify"]
+__all__ = ["Identity", "acquire", "identify", "load"]
 
 PATH: Final = "identity"
 FORMAT: Final = 1
@@ -67,6 +67,12 @@ def identify(disk: Disk, *, broker_name: str, segment_bytes: int) -> Identity:
             f"{broker_name!r}: use the same name or another folder"
         )
     return identity
+
+
+def load(disk: Disk) -> Identity | None:
+    """The folder's identity whoever's it is; None if it has none. Raises StoreCorrupted, StoreError (newer format)."""
+    data = read_whole(disk, PATH)
+    return _parse(disk, data) if data is not None else None
 
 
 def _parse(disk: Disk, data: bytes) -> Identity:
