@@ -17,6 +17,7 @@ from crc32c import crc32c
 
 from evenq.errors import BadRequest, BodyTooLarge, Error, StoreFull, StorePoisoned, TooManyRequests
 from evenq.runtime.clock import Clock
+from evenq.runtime.failpoints import passing
 from evenq.store.commit_log import Run
 from evenq.store.consume_queue import ENTRY, ConsumeQueue
 from evenq.store.messages import Append, OnDispatched, TimerAppend
@@ -351,7 +352,9 @@ class Appender:
         if batch is not None and self._busy is None and self.failure is None:
             self._busy = batch
             self._batch = None
+            passing("append.handing_over")
             self.submit(batch)
+            passing("append.handed_over")
 
     def complete(self, batch: Batch, error: Exception | None) -> None:
         """The writer's report on one batch."""
@@ -364,6 +367,7 @@ class Appender:
         if error is not None:
             self._take_back(batch, error)
             return
+        passing("answer.before")
         touched = batch.touched
         for queue, end in touched.items():
             queue.max_offset = end
@@ -380,6 +384,7 @@ class Appender:
                 future.set_result(None)
         if touched and self.on_dispatched is not None:
             self.on_dispatched([(queue.topic_id, queue.queue_id, end) for queue, end in touched.items()])
+        passing("answer.after")
         self.on_growth()
 
     def _count(self, batch: Batch) -> None:

@@ -12,6 +12,7 @@ import errno
 from typing import Final
 
 from evenq.errors import StoreFull
+from evenq.runtime.failpoints import passing
 from evenq.store.disk import Disk, File
 from evenq.store.segment import FOLDER, path_of, segment_of
 
@@ -58,8 +59,10 @@ class CommitLog:
                 file = self._file if run.start == self._start and self._file is not None else self._open(run.start)
                 file.pwrite(run.parts, run.position)
                 if run.seals:
+                    passing("log.filled")
                     file.truncate(self.segment_bytes)
                     self.sync()
+                    passing("log.sealed")
         except SyncFailed:
             raise
         except OSError as error:
@@ -79,10 +82,12 @@ class CommitLog:
         if file is None:
             return
         self.fsyncs += 1
+        passing("log.before_sync")
         try:
             file.sync()
         except OSError as error:
             raise SyncFailed(error.errno, f"fsync failed: {error.strerror}") from error
+        passing("log.after_sync")
 
     def close_sealed(self) -> None:
         """Close the files that were written full."""
@@ -100,7 +105,9 @@ class CommitLog:
             self._sealed.append(self._file)  # the flush thread may be syncing it, so it closes it
         self._file = self._disk.open(path_of(start), create=True)
         self._start = start
+        passing("log.created")
         self._disk.sync_folder(FOLDER)
+        passing("log.linked")
         return self._file
 
     def _undo(self, runs: list[Run]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from evenq.runtime.failpoints import passing
 from evenq.store.disk import Disk
 from evenq.store.messages import StoredMessage
 from evenq.store.record import Field, struct_of
@@ -135,15 +136,19 @@ def write_files(disk: Disk, filing: Filing) -> None:
         if fresh:
             disk.make_folder(folder)
         file = disk.open(f"{folder}/{name}", create=True)
+        passing("queue.created")
         try:
             first = (start - filing.start) * ENTRY_BYTES
             file.pwrite([filing.entries[first : first + (stop - start) * ENTRY_BYTES]], position)
+            passing("queue.written")
             file.sync()
         finally:
             file.close()
+        passing("queue.synced")
         if fresh:
             for parent in (folder, folder.rpartition("/")[0], FOLDER):
                 disk.sync_folder(parent)
+            passing("queue.linked")
 
 
 def check_files(disk: Disk, topic_id: int, queue_id: int, min_offset: int, max_offset: int) -> bool:

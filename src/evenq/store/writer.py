@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 
 from evenq.errors import StoreFull
+from evenq.runtime.failpoints import passing
 from evenq.store.commit_log import CommitLog, Run
 from evenq.store.consume_queue import ConsumeQueue
 
@@ -84,8 +85,10 @@ class Writer:
                 return
 
     def _execute(self, batch: Batch) -> Exception | None:
+        passing("group.taken")
         try:
             self._log.write(batch.runs)
+            passing("group.written")
             if self._sync_each:
                 self._log.sync()
         except (OSError, StoreFull) as error:
@@ -93,4 +96,5 @@ class Writer:
         except Exception as error:  # a mistake of ours must poison the store, not hang every sender
             log.exception("the store's writer failed")
             return error
+        passing("group.safe")
         return None

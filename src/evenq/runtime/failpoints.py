@@ -1,0 +1,189 @@
+"""Named places at which a test ends or slows a process: free when off, which is always but in a test's child process.
+
+Store and broker call `passing(name)` once a group, a file or a stage, never once a message. `EVENQ_FAILPOINT` in the
+environment of a child process arms it: `log.before_sync:7` ends the process by SIGKILL at the seventh passing,
+`log.before_sync:7:sleep=50` sleeps 50 ms there; several are joined by commas. `EVENQ_FAILPOINT_COUNTS` names a file
+that counts passings and hits, also of a process that was killed. Without the two variables `passing` is an empty
+function. The idea is FreeBSD's fail(9).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from evenq.errors import BadRequest
+
+__all__ = ["COUNTS_VARIABLE", "POINTS", "VARIABLE", "Counted", "Plan", "parse", "passing", "read_counts"]
+
+VARIABLE: Final = "EVENQ_FAILPOINT"
+COUNTS_VARIABLE: Final = "EVENQ_FAILPOINT_COUNTS"
+
+_SMALL_FILE: Final = {
+    "written": "The new {0} is written beside the old one, not synced.",
+    "synced": "The new {0} is synced beside the old one, not renamed.",
+    "renamed": "The new {0} has its name; the folder is not synced.",
+    "linked": "The new {0} has its name for certain.",
+}
+
+POINTS: Final[Mapping[str, str]] = {
+    "append.handing_over": "The loop is about to hand a group to the writer.",
+    "append.handed_over": "The writer has the group; the loop goes on.",
+    "group.taken": "The writer took a group; nothing of it is in the log.",
+    "group.written": "A group is written; not synced, nobody told.",
+    "group.safe": "A group is as safe as the flush mode asks; the loop does not know it.",
+    "answer.before": "The loop learned that a group is safe; nobody is answered.",
+    "answer.after": "The senders of a group are answered, its messages consumable.",
+    "log.before_sync": "About to sync the newest log file.",
+    "log.after_sync": "The newest log file is synced.",
+    "log.filled": "A log file is written to its end, not synced.",
+    "log.sealed": "A full log file is synced; the next one is not there.",
+    "log.created": "The next log file is there; its folder is not synced.",
+    "log.linked": "The next log file is in its folder for certain, and empty.",
+    "queue.created": "A consume queue file is open; the new entries are not in it.",
+    "queue.written": "Consume queue entries are written, not synced.",
+    "queue.synced": "Consume queue entries are synced.",
+    "queue.linked": "A new consume queue file is in its folders for certain.",
+    "checkpoint.begun": "A checkpoint begins; the log is not synced for it.",
+    "checkpoint.log_synced": "The log is synced for a checkpoint; no entries are filed.",
+    "checkpoint.filed": "All entries are filed; the checkpoint file is the old one.",
+    **{f"checkpoint.{stage}": text.format("checkpoint") for stage, text in _SMALL_FILE.items()},
+    "snapshot.begun": "A snapshot is asked for; its log is not synced.",
+    "snapshot.log_synced": "The log is synced up to the snapshot's place; no file is written.",
+    **{f"snapshot.{stage}": text.format("snapshot") for stage, text in _SMALL_FILE.items()},
+    "snapshot.removing": "The new snapshot is safe; an old one is about to be removed.",
+    "snapshot.removed": "An old snapshot was removed.",
+    **{f"identity.{stage}": text.format("identity file") for stage, text in _SMALL_FILE.items()},
+    "recovery.locked": "The folder is locked; nothing of it was read.",
+    "recovery.identified": "The folder is ours; no log was read.",
+    "recovery.state_loaded": "The owner has its snapshot; no record behind it was read.",
+    "recovery.rebuilding": "The consume queues are removed, to be rebuilt from the log.",
+    "recovery.filing": "Recovery is about to write rebuilt consume queue entries.",
+    "recovery.cutting": "A torn tail was found; it is still there.",
+    "recovery.cut": "The torn tail is cut off and that is synced.",
+    "recovery.scanned": "The log is read to its end; nothing of it is confirmed.",
+    "recovery.ready": "The first checkpoint after a start is written; nothing is served.",
+    "close.begun": "The store takes no more appends; some may be under way.",
+    "close.settled": "The last append has its outcome; the stop is not marked clean.",
+    "close.marked": "The clean stop is marked; the lock is held.",
+    "journal.flushing": "The broker is about to hand the changes of one turn to the store.",
+    "journal.handed_over": "The store has the changes of one turn; nobody is answered.",
+    "journal.safe": "The changes of one turn are safe; those who wait are not told.",
+    "journal.snapshot_begun": "The broker is about to give its state for a snapshot.",
+    "journal.snapshot_saved": "The broker's snapshot is saved.",
+    "opening.restored": "The broker has its state back; it serves nothing.",
+    "opening.key_made": "A new broker has made its key of receipt handles; it is not stored.",
+    "opening.key_safe": "A new broker's key of receipt handles is stored.",
+}
+"""Every name with what is true there. A name that is not here is refused, by `passing` in an armed process as well."""
+
+_NAMES: Final = tuple(POINTS)
+_SLOT: Final = struct.Struct("<QQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do at one point."""
+
+    name: str
+    at: int
+    """Which passing, from 1."""
+    sleep_ms: int = 0
+    """0: end the process by SIGKILL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How often a point was passed, and how often its plan was carried out."""
+
+    passed: int
+    hit: int
+
+
+def parse(text: str) -> list[Plan]:
+    """The plans of `EVENQ_FAILPOINT`. Raises BadRequest for an unknown name or a malformed plan."""
+    plans = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, rest = part.partition(":")
+        number, _, action = rest.partition(":")
+        verb, _, amount = action.partition("=")
+        if name not in POINTS:
+            raise BadRequest(f"{VARIABLE} names {name!r}, which is no failpoint: see evenq.runtime.failpoints.POINTS")
+        if (number and not number.isdecimal()) or (action and (verb != "sleep" or not amount.isdecimal())):
+            raise BadRequest(f"{VARIABLE} holds {part!r}; write NAME, NAME:PASSING or NAME:PASSING:sleep=MS")
+        plans.append(Plan(name, max(1, int(number or "1")), int(amount or "0")))
+    return plans
+
+
+def read_counts(path: Path) -> dict[str, Counted]:
+    """What `EVENQ_FAILPOINT_COUNTS` holds, summed over all processes that wrote it; zeros if it is not there."""
+    data = path.read_bytes() if path.exists() else b""
+    data = data.ljust(_SLOT.size * len(_NAMES), b"\0")
+    return {name: Counted(*_SLOT.unpack_from(data, place * _SLOT.size)) for place, name in enumerate(_NAMES)}
+
+
+class Armed:
+    """The failpoints of a process in which they are on. Any thread may pass one."""
+
+    def __init__(self, plans: list[Plan], counts: Path | None, *, end: Callable[[], None]) -> None:
+        self._plans = {plan.name: plan for plan in plans}
+        self._left = {plan.name: plan.at for plan in plans}
+        self._places = {name: place * _SLOT.size for place, name in enumerate(_NAMES)}
+        self._map = _open_counts(counts) if counts is not None else None
+        self._lock = threading.Lock()
+        self._end = end
+
+    def passing(self, name: str) -> None:
+        """See the module's `passing`."""
+        plan = None
+        with self._lock:
+            if name in self._left:
+                self._left[name] -= 1
+                plan = self._plans[name] if self._left[name] == 0 else None
+            self._count(name, hit=plan is not None)
+            if plan is not None and not plan.sleep_ms:
+                self._end()  # under the lock: no other thread passes a point meanwhile
+        if plan is not None and plan.sleep_ms:
+            time.sleep(plan.sleep_ms / 1000)
+
+    def _count(self, name: str, *, hit: bool) -> None:
+        place = self._places[name]
+        if self._map is not None:
+            passed, hits = _SLOT.unpack_from(self._map, place)
+            _SLOT.pack_into(self._map, place, passed + 1, hits + hit)
+
+
+def _open_counts(path: Path) -> mmap.mmap:
+    size = _SLOT.size * len(_NAMES)
+    with path.open("a+b") as file:
+        if path.stat().st_size < size:
+            file.truncate(size)
+        return mmap.mmap(file.fileno(), size)
+
+
+def _end_by_sigkill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+    threading.Event().wait()  # the signal comes before this thread runs on, or a moment later
+
+
+def _off(name: str) -> None:
+    pass
+
+
+def _made(environment: Mapping[str, str]) -> Callable[[str], None]:
+    text, counts = environment.get(VARIABLE, ""), environment.get(COUNTS_VARIABLE, "")
+    if not text and not counts:
+        return _off
+    return Armed(parse(text), Path(counts) if counts else None, end=_end_by_sigkill).passing
+
+
+passing: Final[Callable[[str], None]] = _made(os.environ)
+"""Called where `POINTS` says. Does nothing unless the process was started with failpoints."""
