@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from evenq.errors import Error, GroupNotFound, IllegalGroup, IllegalTopic, TooManyRequests, TopicNotFound
-from evenq.model import BrokerAddress, GroupConfig, MessageType, StartFrom, Subscription, TopicConfig
+from evenq.model import BrokerAddress, GroupConfig, MessageType, Permission, StartFrom, Subscription, TopicConfig
 from evenq.model.names import RESERVED_TOPICS, group_problem, topic_problem
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
@@ -191,18 +191,26 @@ class Broker:
             await asyncio.shield(running)
 
     async def create_topic(
-        self, name: str, *, message_type: MessageType = MessageType.NORMAL, queues: int = 0, system: bool = False
+        self,
+        name: str,
+        *,
+        message_type: MessageType = MessageType.NORMAL,
+        queues: int = 0,
+        retention_ms: int | None = None,
+        system: bool = False,
     ) -> TopicConfig:
         """Create or widen a topic HERE; durable when it returns. An existing one keeps its type and is never narrowed.
 
-        `queues` 0 = the default. Raises IllegalTopic and TooManyRequests (table full).
+        `queues` 0 = the default. `retention_ms`: None = as it is, 0 = for ever, -1 = the broker's setting. Raises
+        IllegalTopic and TooManyRequests (table full).
         """
         self._check_topic_name(name, system=system)
         old = self.topics.get(name)
         wanted = queues or (old.write_queues if old else self.settings.default_queues)
         if not 1 <= wanted <= 4096:
             raise IllegalTopic(f"topic {name} asks for {wanted} queues, the range is 1 to 4096")
-        if old is not None and old.write_queues >= wanted:
+        kept_ms = _retention(old, retention_ms)
+        if old is not None and old.write_queues >= wanted and old.retention_ms == kept_ms:
             return old
         if old is None and len(self.topics) >= self.settings.topics_max:
             raise TooManyRequests(f"this broker has {len(self.topics)} topics, the limit is topics_max")
@@ -211,7 +219,9 @@ class Broker:
             topic_id=old.topic_id if old else self.topics.next_id(),
             message_type=old.message_type if old else message_type,
             read_queues=max(wanted, old.read_queues if old else 0),
-            write_queues=wanted,
+            write_queues=max(wanted, old.write_queues if old else 0),
+            permission=old.permission if old else Permission.READ_WRITE,
+            retention_ms=kept_ms,
         )
         self.topics.put(topic)
         self.cluster.facts_changed()
@@ -309,3 +319,10 @@ class Broker:
         self._creating[key] = task
         task.add_done_callback(lambda _: self._creating.pop(key, None))
         await asyncio.shield(task)
+
+
+def _retention(old: TopicConfig | None, asked_ms: int | None) -> int | None:
+    """What a topic's retention becomes when somebody asks for `asked_ms` (see `Broker.create_topic`)."""
+    if asked_ms is None:
+        return old.retention_ms if old else None
+    return None if asked_ms < 0 else asked_ms

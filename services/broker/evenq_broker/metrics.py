@@ -108,8 +108,8 @@ class _Source:
             group, topic = broker.groups.by_id(queue.group_id), broker.topics.by_id(queue.topic_id)
             if group is None or topic is None:
                 continue
-            high = broker.store.queue_range(queue.topic_id, queue.queue_id)[1]
-            count = len(queue.pending) + (max(0, high - queue.next) if with_fresh else 0)
+            low, high = broker.store.queue_range(queue.topic_id, queue.queue_id)
+            count = len(queue.pending) + (max(0, high - max(queue.next, low)) if with_fresh else 0)
             sums[group.name, topic.name] = sums.get((group.name, topic.name), 0) + count
         return sums.items()
 

@@ -192,6 +192,12 @@ def _add_topic(commands: Any) -> None:
     create.add_argument(
         "--type", default="NORMAL", type=str.upper, choices=MESSAGE_TYPES, help="kind of messages (default %(default)s)"
     )
+    create.add_argument(
+        "--retention",
+        type=_retention,
+        metavar="TIME",
+        help="how long messages are kept: 90m, 24h, 7d, forever or default",
+    )
     listing = _command(actions, "list", "list all topics", "topics", "list_all")
     listing.add_argument("--all", action="store_true", help="also the system's own topics")
     show = _command(actions, "show", "show a topic's queues and readers; without a name list all", "topics", "show")
@@ -295,6 +301,19 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is below 1")
     return value
+
+
+def _retention(text: str) -> int:
+    """Milliseconds; 0 for ever, -1 the broker's setting."""
+    named = {"forever": 0, "default": -1}
+    if text in named:
+        return named[text]
+    unit_ms = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}.get(text[-1:])
+    if unit_ms is None or not text[:-1].isdecimal() or int(text[:-1]) == 0:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time to keep messages: write 90m, 24h, 7d, forever or default"
+        )
+    return int(text[:-1]) * unit_ms
 
 
 def _port(text: str) -> int:

@@ -12,9 +12,16 @@ from evenq.wire.stubs.evenq.v1 import admin_pb2
 __all__ = ["create", "create_topic", "delete", "list_all", "show"]
 
 
-async def create_topic(admin: Admin, name: str, *, queues: int, message_type: str) -> admin_pb2.CreateTopicResponse:
-    """Create on every broker; raises InternalError that names the brokers on which it did not land."""
-    request = admin_pb2.CreateTopicRequest(topic=name, queues=queues, message_type=message_type_number(message_type))
+async def create_topic(
+    admin: Admin, name: str, *, queues: int, message_type: str, retention_ms: int | None = None
+) -> admin_pb2.CreateTopicResponse:
+    """Create on every broker; raises InternalError that names the brokers on which it did not land.
+
+    `retention_ms`: None = as it is, 0 = for ever, -1 = the broker's setting.
+    """
+    request = admin_pb2.CreateTopicRequest(
+        topic=name, queues=queues, message_type=message_type_number(message_type), retention_ms=retention_ms
+    )
     answer = await admin.call("CreateTopic", request, admin_pb2.CreateTopicResponse)
     failed = [f"{placement.broker_name} ({placement.error})" for placement in answer.placements if placement.error]
     if failed:
@@ -28,7 +35,9 @@ def create(options: argparse.Namespace) -> None:
     """`evenq topic create NAME`."""
 
     async def work(admin: Admin) -> None:
-        answer = await create_topic(admin, options.name, queues=options.queues, message_type=options.type)
+        answer = await create_topic(
+            admin, options.name, queues=options.queues, message_type=options.type, retention_ms=options.retention
+        )
         rows = [
             (placement.broker_name, placement.entry.write_queues, message_type_name(placement.entry.message_type))
             for placement in answer.placements
@@ -103,6 +112,7 @@ def show(options: argparse.Namespace) -> None:
         facts: dict[str, str | int | bool | list[str] | None] = {
             "topic": options.name,
             "type": message_type_name(answer.message_type),
+            "retention": _retention_text(answer),
             "messages": sum(queue.max_offset - queue.min_offset for queue in answer.queues),
             "groups": sorted(answer.groups),
         }
@@ -125,3 +135,11 @@ def delete(options: argparse.Namespace) -> None:
         )
 
     with_admin(options, work)
+
+
+def _retention_text(answer: admin_pb2.DescribeTopicResponse) -> str:
+    if not answer.HasField("retention_ms"):
+        return "the broker's setting"
+    if answer.retention_ms == 0:
+        return "for ever"
+    return f"{answer.retention_ms / 3_600_000:g} h"

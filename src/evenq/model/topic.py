@@ -51,6 +51,8 @@ class TopicConfig:
     """Queues consumers read, 1 .. 4096; RT-6 gives the default of 4."""
     write_queues: int = 4
     permission: Permission = Permission.READ_WRITE
+    retention_ms: int | None = None
+    """How long its messages are kept, ms; 0: for ever; None: as long as the broker keeps any."""
 
     def __post_init__(self) -> None:
         problem = topic_problem(self.name)
@@ -59,3 +61,5 @@ class TopicConfig:
         for count in (self.read_queues, self.write_queues):
             if not 1 <= count <= 4096:
                 raise ValueError(f"topic {self.name} asks for {count} queues, the range is 1 to 4096")
+        if self.retention_ms is not None and self.retention_ms < 0:
+            raise ValueError(f"topic {self.name} asks for a retention of {self.retention_ms} ms, the least is 0")

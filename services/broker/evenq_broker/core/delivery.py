@@ -62,10 +62,10 @@ class Progress:
         found = self._queues.get((group_id, topic_id, queue_id))
         return 0 if found is None else len(found.pending)
 
-    def lag(self, group_id: int, topic_id: int, queue_id: int, max_offset: int) -> int:
-        """Messages of the queue that the group has not finished; 0 where it never read."""
+    def lag(self, group_id: int, topic_id: int, queue_id: int, min_offset: int, max_offset: int) -> int:
+        """Messages of the queue's range that the group has not finished; 0 where it never read."""
         found = self._queues.get((group_id, topic_id, queue_id))
-        return 0 if found is None else max(0, max_offset - found.next) + len(found.pending)
+        return 0 if found is None else max(0, max_offset - max(found.next, min_offset)) + len(found.pending)
 
     def topics_of(self, group_id: int) -> list[int]:
         """Numbers of the topics that the group has progress on, ascending."""

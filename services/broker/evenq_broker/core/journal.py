@@ -13,6 +13,7 @@ kind is refused.
 | 7    | Acked        | u32 group, u32 topic, u32 queue, u64 offset                                                   |
 | 8    | Delivered    | 3 u32 place, u64 next, u64 deadline, u16 client length, u16 n, client, n (u64, u32, u16)  |
 | 9    | Invisible    | u32 group, topic, queue, u64 offset, u32 number, u16 attempt, u64 deadline ms                 |
+| 10   | Locked       | u32 length, JSON                                                                              |
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from evenq.errors import StoreCorrupted
-from evenq.model import GroupConfig, MessageType, Permission, StartFrom, TopicConfig
+from evenq.model import GroupConfig, MessageQueue, MessageType, Permission, StartFrom, TopicConfig
 
 __all__ = [
     "Acked",
@@ -34,6 +35,7 @@ __all__ = [
     "GroupRemoved",
     "Invisible",
     "KeyPut",
+    "Locked",
     "Op",
     "TopicPut",
     "TopicRemoved",
@@ -43,7 +45,8 @@ __all__ = [
 ]
 
 VERSION = 1
-_KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _COMMITTED, _ACKED, _DELIVERED, _INVISIBLE = range(1, 10)
+_KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _COMMITTED, _ACKED, _DELIVERED, _INVISIBLE, _LOCKED = range(1, 11)
+_IN_JSON = frozenset({_KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _LOCKED})
 _COMMITTED_FORM = struct.Struct(">BIIIQB")
 _ACKED_FORM = struct.Struct(">BIIIQ")
 _DELIVERED_FORM = struct.Struct(">BIIIQQHH")
@@ -129,7 +132,19 @@ class Invisible:
     deadline_ms: int
 
 
-Op = KeyPut | TopicPut | TopicRemoved | GroupPut | GroupRemoved | Committed | Acked | Delivered | Invisible
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """A queue's lock has this holder now; empty: nobody."""
+
+    group: str
+    queue: MessageQueue
+    client_id: str
+    epoch: int = 0
+    counter: int = 0
+    """With `epoch`: the newest generation that the lock was granted under."""
+
+
+Op = KeyPut | TopicPut | TopicRemoved | GroupPut | GroupRemoved | Committed | Acked | Delivered | Invisible | Locked
 
 
 def encode(ops: Iterable[Op]) -> bytes:
@@ -153,7 +168,7 @@ def encode_op(op: Op) -> bytes:
             topic = op.topic
             return _json(_TOPIC, {
                 "name": topic.name, "id": topic.topic_id, "type": str(topic.message_type), "read": topic.read_queues,
-                "write": topic.write_queues, "permission": int(topic.permission),
+                "write": topic.write_queues, "permission": int(topic.permission), "retention_ms": topic.retention_ms,
             })  # fmt: skip
         case GroupPut():
             group = op.group
@@ -165,6 +180,12 @@ def encode_op(op: Op) -> bytes:
             return _json(_TOPIC_GONE, {"id": op.topic_id})
         case GroupRemoved():
             return _json(_GROUP_GONE, {"id": op.group_id})
+        case Locked():
+            queue = op.queue
+            return _json(_LOCKED, {
+                "group": op.group, "queue": [queue.topic, queue.broker_name, queue.queue_id], "client": op.client_id,
+                "generation": [op.epoch, op.counter],
+            })  # fmt: skip
         case KeyPut():
             return _json(_KEY, {"key": op.key.hex(), "topic": op.next_topic_id, "group": op.next_group_id})
 
@@ -213,7 +234,7 @@ def _decode_op(record: bytes, at: int) -> tuple[Op, int]:
         return Committed(group, topic, queue, offset, bool(reset)), at + _COMMITTED_FORM.size
     if kind == _DELIVERED:
         return _decode_delivered(record, at)
-    if not _KEY <= kind <= _GROUP_GONE:
+    if kind not in _IN_JSON:
         raise StoreCorrupted(f"a state record holds an operation of kind {kind}, which this program does not know")
     (length,) = _LENGTH.unpack_from(record, at + 1)
     start = at + 1 + _LENGTH.size
@@ -241,6 +262,7 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
                 read_queues=value["read"],
                 write_queues=value["write"],
                 permission=Permission(value["permission"]),
+                retention_ms=value.get("retention_ms"),
             )
         )
     if kind == _GROUP:
@@ -254,6 +276,8 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
                 strategy=value["strategy"],
             )
         )
+    if kind == _LOCKED:
+        return Locked(value["group"], MessageQueue(*value["queue"]), value["client"], *value["generation"])
     if kind == _TOPIC_GONE:
         return TopicRemoved(value["id"])
     if kind == _GROUP_GONE:

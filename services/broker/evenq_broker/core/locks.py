@@ -54,6 +54,9 @@ class _Lock:
     line: deque[_Waiter] = field(default_factory=deque)
 
 
+_NO_LOCK = _Lock()
+
+
 class LockTable:
     """Locks of all groups. Pure: who waits for how long is the caller's business."""
 
@@ -63,6 +66,7 @@ class LockTable:
         self._held: dict[tuple[str, str], set[MessageQueue]] = {}
         self._last_ticket = 0
         self._waiters_max = waiters_max
+        self._moved: dict[tuple[str, MessageQueue], None] = {}
 
     def holder(self, group: str, queue: MessageQueue) -> str:
         """Client id of who has the queue; empty if nobody."""
@@ -78,12 +82,38 @@ class LockTable:
         """Queues the member holds, sorted."""
         return sorted(self._held.get((group, client_id), ()))
 
+    def members(self) -> list[tuple[str, str]]:
+        """Group and client id of every holder, sorted."""
+        return sorted(self._held)
+
     def counts(self) -> dict[str, int]:
         """Locked queues of each group that holds any."""
         found: dict[str, int] = {}
         for (group, _), queues in self._held.items():
             found[group] = found.get(group, 0) + len(queues)
         return found
+
+    def holders(self) -> list[tuple[str, MessageQueue, str, Generation]]:
+        """Group, queue, client id and generation of every held lock: what a snapshot keeps."""
+        return [(*key, lock.holder, lock.generation) for key, lock in self._locks.items() if lock.holder]
+
+    def moved(self) -> list[tuple[str, MessageQueue, str, Generation]]:
+        """The same of the locks that changed hands since the last call; an empty client id: nobody holds it."""
+        found = []
+        for group, queue in self._moved:
+            lock = self._locks.get((group, queue), _NO_LOCK)
+            found.append((group, queue, lock.holder, lock.generation))
+        self._moved.clear()
+        return found
+
+    def restore(self, group: str, queue: MessageQueue, client_id: str, generation: Generation) -> None:
+        """What the journal says about a lock; an empty client id: nobody holds it."""
+        lock = self._locks.setdefault((group, queue), _Lock())
+        if lock.holder:
+            self.release(group, lock.holder, queue)
+        if client_id:
+            self._give(group, queue, lock, client_id, generation)
+        self._moved.clear()
 
     def acquire(self, group: str, client_id: str, queue: MessageQueue, generation: Generation = NO_GENERATION) -> bool:
         """Take the queue if it is free or already one's own; True if it is the caller's now."""
@@ -120,6 +150,7 @@ class LockTable:
         if not self._held[group, client_id]:
             del self._held[group, client_id]
         lock.holder = ""
+        self._moved[group, queue] = None
         return self._pass_on(group, queue, lock)
 
     def drop(self, group: str, client_id: str) -> list[Grant]:
@@ -141,6 +172,7 @@ class LockTable:
     def forget_group(self, group: str) -> None:
         """The group was deleted: nothing of it is remembered, not even generations."""
         for key in [key for key in self._locks if key[0] == group]:
+            self._moved.pop(key, None)
             for waiter in self._locks.pop(key).line:
                 del self._tickets[waiter.ticket]
         for holder in [holder for holder in self._held if holder[0] == group]:
@@ -168,6 +200,8 @@ class LockTable:
         return grants
 
     def _give(self, group: str, queue: MessageQueue, lock: _Lock, client_id: str, generation: Generation) -> None:
+        if lock.holder != client_id or generation > lock.generation:
+            self._moved[group, queue] = None
         lock.holder = client_id
         lock.generation = max(lock.generation, generation)
         self._held.setdefault((group, client_id), set()).add(queue)

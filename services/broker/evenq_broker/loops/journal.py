@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from evenq.runtime.tasks import spawn
-from evenq_broker.core.journal import VERSION, GroupPut, KeyPut, Op, TopicPut, encode, encode_op
+from evenq_broker.core.journal import VERSION, GroupPut, KeyPut, Locked, Op, TopicPut, encode, encode_op
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -75,7 +75,11 @@ class Journal:
         key = KeyPut(broker.handle_key, broker.topics.next_id(), broker.groups.next_id())
         topics = [TopicPut(topic) for topic in broker.topics.all()]
         groups = [GroupPut(group) for group in broker.groups.all()]
-        return encode([key, *topics, *groups, *broker.progress.dump()])
+        locks = [
+            Locked(group, queue, client_id, generation.epoch, generation.counter)
+            for group, queue, client_id, generation in broker.locks.holders()
+        ]
+        return encode([key, *topics, *groups, *locks, *broker.progress.dump()])
 
     async def save_snapshot(self) -> None:
         """Write the state beside the log, so that a start replays only what came after. A failure is logged: the log
@@ -97,6 +101,7 @@ class Journal:
         if self._saving is not None:
             await asyncio.wait({self._saving})
         if self._bytes and self._broker.store.failure is None:
+            self._bytes = 0
             await self.save_snapshot()
 
 

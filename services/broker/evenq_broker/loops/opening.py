@@ -16,11 +16,13 @@ from evenq_broker.core.journal import (
     GroupRemoved,
     Invisible,
     KeyPut,
+    Locked,
     Op,
     TopicPut,
     TopicRemoved,
     decode,
 )
+from evenq_broker.core.locks import Generation
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -80,7 +82,10 @@ def apply(broker: Broker, op: Op) -> None:
             group = broker.groups.by_id(op.group_id)
             if group is not None:
                 broker.groups.remove(group.name)
+                broker.locks.forget_group(group.name)
             broker.progress.forget_group(op.group_id)
+        case Locked():
+            broker.locks.restore(op.group, op.queue, op.client_id, Generation(op.epoch, op.counter))
         case KeyPut():
             broker.handle_key = op.key
             broker.topics.reserve(op.next_topic_id)

@@ -122,11 +122,17 @@ class ClusterLink:
     # ------------------------------------------------------------------------------------------------ topics and groups
 
     async def create_topic_everywhere(
-        self, name: str, *, message_type: MessageType = MessageType.NORMAL, queues: int = 0
+        self,
+        name: str,
+        *,
+        message_type: MessageType = MessageType.NORMAL,
+        queues: int = 0,
+        retention_ms: int | None = None,
     ) -> list[Placement]:
         """Create or widen the topic on every live broker with equal counts; where it landed, ascending by broker name.
 
-        `queues` per broker, 0 = as it is elsewhere, else the default. Raises what creating it here raises.
+        `queues` per broker, 0 = as it is elsewhere, else the default; `retention_ms` as `Broker.create_topic` takes it.
+        Raises what creating it here raises.
         """
         await self.facts_settled()
         known = [at.counts for at in self._broker.routes.route(name)]
@@ -135,7 +141,7 @@ class ClusterLink:
         wanted = max([queues, *counts] if queues or counts else [self._broker.settings.default_queues])
         placements: list[Placement] = []
         for _ in range(ROUNDS_MAX):
-            placements = await self._place_topic(name, kind, wanted)
+            placements = await self._place_topic(name, kind, wanted, retention_ms)
             entries = [placement.entry for placement in placements if not placement.error]
             most = max((entry.write_queues for entry in entries), default=wanted)
             if all(entry.write_queues == most for entry in entries):
@@ -220,25 +226,34 @@ class ClusterLink:
             await tried.wait()
         return True
 
-    async def _place_topic(self, name: str, kind: MessageType, wanted: int) -> list[Placement]:
+    async def _place_topic(
+        self, name: str, kind: MessageType, wanted: int, retention_ms: int | None
+    ) -> list[Placement]:
         own = self._broker.settings.broker_name
         names = sorted({own, *(peer.name for peer in self.peers())})
         placements: list[Placement] = []
         while names and not any(not placement.error for placement in placements):
-            first = await self._place(names.pop(0), name, kind, wanted)  # decides type and counts for the rest
+            first = await self._place(names.pop(0), name, kind, wanted, retention_ms)  # decides type and counts
             placements.append(first)
             if not first.error:
                 kind = _kind_of(first, kind)
                 wanted = max(wanted, first.entry.write_queues)
-        placements += await asyncio.gather(*(self._place(broker, name, kind, wanted) for broker in names))
+        others = (self._place(broker, name, kind, wanted, retention_ms) for broker in names)
+        placements += await asyncio.gather(*others)
         return sorted(placements, key=lambda placement: placement.broker_name)
 
-    async def _place(self, broker_name: str, name: str, kind: MessageType, wanted: int) -> Placement:
+    async def _place(
+        self, broker_name: str, name: str, kind: MessageType, wanted: int, retention_ms: int | None
+    ) -> Placement:
         if broker_name == self._broker.settings.broker_name:
-            topic = await self._broker.create_topic(name, message_type=kind, queues=wanted)
+            topic = await self._broker.create_topic(name, message_type=kind, queues=wanted, retention_ms=retention_ms)
             return Placement(broker_name=broker_name, entry=entry_of(name, counts_of(broker_name, topic)))
         request = admin_pb2.CreateTopicRequest(
-            topic=name, message_type=message_type_number(kind), queues=wanted, local=True
+            topic=name,
+            message_type=message_type_number(kind),
+            queues=wanted,
+            retention_ms=retention_ms,
+            local=True,
         )
         try:
             answer = admin_pb2.CreateTopicResponse.FromString(

@@ -12,11 +12,13 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import TYPE_CHECKING
 
 from evenq.errors import PreconditionFailed
 from evenq.model import MessageQueue, Subscription
 from evenq.serving.rpc import RpcContext
+from evenq_broker.core.journal import Locked
 from evenq_broker.core.locks import NO_GENERATION, Generation, Grant
 from evenq_broker.core.members import Member, Protocol
 from evenq_broker.loops.signals import done_within
@@ -24,7 +26,7 @@ from evenq_broker.loops.signals import done_within
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
 
-__all__ = ["AssignmentChanged", "Mail", "MembersChanged", "QueueWanted", "Session", "Sessions"]
+__all__ = ["AssignmentChanged", "Mail", "MembersChanged", "QueueWanted", "Session", "Sessions", "lock_op"]
 
 log = logging.getLogger(__name__)
 
@@ -262,6 +264,7 @@ class Sessions:
             self.must_not_be_stale(group, client_id, queue, generation)
         granted = [locks.acquire(group, client_id, queue, generation) for queue in queues]
         if all(granted) or wait_ms <= 0:
+            await self._safe()
             return granted
         waits: dict[int, asyncio.Future[bool]] = {}
         try:
@@ -275,6 +278,7 @@ class Sessions:
             for ticket in waits:
                 locks.cancel(ticket)
                 self._tickets.pop(ticket, None)
+        await self._safe()
         return [locks.holder(group, queue) == client_id for queue in queues]
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
@@ -303,9 +307,16 @@ class Sessions:
 
     async def sweep(self) -> None:
         """Once every quarter of a second: drop who is silent or does not read. Runs as a loop of the broker."""
+        returning = self._broker.locks.members()  # a restart must not take queues from members that live through it
+        patience_ms = self._broker.clock.monotonic_ms() + self._broker.settings.session_timeout_ms
         while True:
             await self._broker.clock.sleep_ms(SWEEP_MS)
             now_ms = self._broker.clock.monotonic_ms()
+            if returning and now_ms >= patience_ms:
+                for group, client_id in returning:
+                    if self._broker.members.get(group, client_id) is None:
+                        self._after(group, client_id, "did not come back")
+                returning = []
             for group, client_id in self._broker.members.expire(now_ms):
                 self._after(group, client_id, "expired")
             self._gone(self._deaf(now_ms), "does not read")
@@ -362,13 +373,30 @@ class Sessions:
         if session is not None:
             session.queue_wanted(queue, self._broker.clock.monotonic_ms())
 
+    async def _safe(self) -> None:
+        """Whoever is told that a queue is its own must still find it so after a restart of the broker."""
+        if record := self._record_locks():
+            await record
+
+    def _record_locks(self) -> asyncio.Future[None] | None:
+        moved = self._broker.locks.moved()
+        if not moved or self._broker.store.failure is not None:
+            return None
+        return self._broker.journal.record(*starmap(lock_op, moved))
+
     def _granted(self, grants: Iterable[Grant]) -> None:
+        self._record_locks()
         for grant in grants:
             future = self._tickets.pop(grant.ticket, None)
             if future is not None and not future.done():
                 future.set_result(True)
             if any(self._broker.locks.waiters(grant.group, grant.queue)):
                 self._ask_holder(grant.group, grant.queue)
+
+
+def lock_op(group: str, queue: MessageQueue, client_id: str, generation: Generation) -> Locked:
+    """The journal's words for who holds a queue."""
+    return Locked(group, queue, client_id, generation.epoch, generation.counter)
 
 
 async def _all_of(futures: Iterable[asyncio.Future[bool]]) -> bool:

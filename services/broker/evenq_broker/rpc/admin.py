@@ -49,6 +49,7 @@ __all__ = ["LOCAL_HEADER", "rpcs"]
 
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 LOCAL_HEADER = "x-evenq-local"
+RETENTION_MS_MAX = 100 * 365 * 86_400_000
 M = TypeVar("M", bound=Message)
 
 
@@ -78,15 +79,23 @@ class _Topics:
         asked = parsed(admin_pb2.CreateTopicRequest, request)
         if not 0 <= asked.queues <= 4096:
             raise BadRequest(f"topic {asked.topic!r} asks for {asked.queues} queues a broker, the range is 1 to 4096")
+        retention_ms = asked.retention_ms if asked.HasField("retention_ms") else None
+        if retention_ms is not None and not -1 <= retention_ms <= RETENTION_MS_MAX:
+            raise BadRequest(
+                f"topic {asked.topic!r} asks for a retention of {retention_ms} ms, the range is 1 to "
+                f"{RETENTION_MS_MAX}, or 0 for ever, -1 for the broker's setting"
+            )
         kind = message_type_of(asked.message_type, unspecified=MessageType.NORMAL)
         if asked.local:
-            topic = await self._broker.create_topic(asked.topic, message_type=kind, queues=asked.queues)
+            topic = await self._broker.create_topic(
+                asked.topic, message_type=kind, queues=asked.queues, retention_ms=retention_ms
+            )
             entry = entry_of(topic.name, counts_of(self._broker.settings.broker_name, topic))
             placements = [Placement(broker_name=self._broker.settings.broker_name, entry=entry)]
         else:
             self._must_fit(asked, kind)
             placements = await self._broker.cluster.create_topic_everywhere(
-                asked.topic, message_type=kind, queues=asked.queues
+                asked.topic, message_type=kind, queues=asked.queues, retention_ms=retention_ms
             )
         return admin_pb2.CreateTopicResponse(status=OK, placements=placements).SerializeToString()
 
@@ -142,12 +151,16 @@ class _Topics:
         readers: set[str] = set()
         if topic is not None:
             response.message_type = message_type_number(topic.message_type)
+            if topic.retention_ms is not None:
+                response.retention_ms = topic.retention_ms
             response.queues.extend([await self._queue(topic, queue_id) for queue_id in range(topic.read_queues)])
             readers.update(self._readers(topic))
         if not asked.local:
             told = admin_pb2.DescribeTopicRequest(topic=asked.topic, local=True).SerializeToString()
             for answer in await _others(self._broker, "DescribeTopic", told, admin_pb2.DescribeTopicResponse):
                 response.message_type = answer.message_type
+                if answer.HasField("retention_ms"):
+                    response.retention_ms = answer.retention_ms
                 response.queues.extend(answer.queues)
                 readers.update(answer.groups)
         if not response.queues:
@@ -270,13 +283,13 @@ class _Groups:
     def _queue(self, group: GroupConfig, topic: TopicConfig, queue_id: int) -> admin_pb2.GroupQueue:
         place = (group.group_id, topic.topic_id, queue_id)
         queue = MessageQueue(topic.name, self._broker.settings.broker_name, queue_id)
-        _, high = self._broker.store.queue_range(topic.topic_id, queue_id)
+        low, high = self._broker.store.queue_range(topic.topic_id, queue_id)
         committed = self._broker.progress.committed(*place)
         return admin_pb2.GroupQueue(
             queue=queue_message(queue),
             committed=-1 if committed is None else committed,
             max_offset=high,
-            lag=self._broker.progress.lag(*place, high),
+            lag=self._broker.progress.lag(*place, low, high),
             inflight=self._broker.progress.inflight(*place),
             owner=self._broker.locks.holder(group.name, queue),
         )

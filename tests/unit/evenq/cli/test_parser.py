@@ -76,3 +76,17 @@ def test_help_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("90m", 5_400_000), ("24h", 86_400_000), ("7d", 604_800_000), ("forever", 0), ("default", -1)]
+)
+def test_a_topic_can_keep_its_messages_for_a_time_of_its_own(text, ms):
+    assert parse("topic", "create", "orders", "--retention", text).retention == ms
+
+
+@pytest.mark.parametrize("text", ["", "7", "h", "0d", "-3h", "1w"])
+def test_a_retention_that_is_no_time_names_what_is(text, capsys):
+    with pytest.raises(SystemExit):
+        parse("topic", "create", "orders", f"--retention={text}")
+    assert "write 90m, 24h, 7d, forever or default" in capsys.readouterr().err

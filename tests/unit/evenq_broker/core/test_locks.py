@@ -124,3 +124,31 @@ def test_any_history_keeps_one_holder_and_nobody_waits_for_a_free_queue(seed: in
                 if tickets:
                     locks.cancel(rng.choice(tickets))
         locks.check()
+
+
+def test_a_change_of_hands_is_told_once_and_a_journal_restores_it() -> None:
+    locks = LockTable()
+    locks.acquire("g", "a", Q0, Generation(1, 2))
+    locks.acquire("g", "a", Q0, Generation(1, 2))
+    locks.acquire("g", "b", Q1)
+    locks.release("g", "b", Q1)
+    assert locks.moved() == [("g", Q0, "a", Generation(1, 2)), ("g", Q1, "", Generation())]
+    assert locks.moved() == []
+    again = LockTable()
+    for _ in range(2):
+        for group, queue, client_id, generation in locks.holders():
+            again.restore(group, queue, client_id, generation)
+    assert (again.holders(), again.members()) == (locks.holders(), [("g", "a")])
+    again.restore("g", Q0, "c", Generation(1, 3))
+    assert again.holder("g", Q0) == "c"
+    again.restore("g", Q0, "", Generation(1, 3))
+    assert again.holder("g", Q0) == ""
+    assert again.moved() == []
+    again.check()
+
+
+def test_a_deleted_group_tells_nothing_about_its_locks() -> None:
+    locks = LockTable()
+    locks.acquire("g", "a", Q0)
+    locks.forget_group("g")
+    assert locks.moved() == []

@@ -1,11 +1,14 @@
 """What sessions do beyond the promises in tests/spec/test_cluster.py: v2 members, mailboxes."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from evenq_broker.core.locks import Generation
 from evenq_broker.core.members import Member, Protocol
 from evenq_broker.loops.sessions import AssignmentChanged, MembersChanged, QueueWanted, Session
+from evenq_broker.settings import StoreSettings
 
 from evenq.model import MessageQueue, Subscription
 from evenq.serving.rpc import RpcContext
@@ -107,3 +110,35 @@ def test_a_newer_stream_of_the_same_member_ends_the_older_one(run: Run) -> None:
         assert ids(broker, "g") == ["x"]
 
     run(story)
+
+
+def test_a_restarted_broker_keeps_queues_for_members_that_come_back(run: Run, tmp_path: Path) -> None:
+    async def story(stage: Any) -> None:
+        store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
+        first = await stage.broker("a", store=store)
+        kept, dropped = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
+        for client_id, queue in (("x", kept), ("y", dropped)):
+            first.cluster.sessions.join("g", Member(client_id=client_id, protocol=Protocol.EVENQ))
+            assert await stage.passing(first.cluster.sessions.lock("g", client_id, [queue], wait_ms=0)) == [True]
+        await stage.passing(first.close())
+        second = await stage.broker("a", store=store)
+        sessions = second.cluster.sessions
+        session = sessions.join("g", Member(client_id="z", protocol=Protocol.EVENQ))
+        assert await stage.passing(sessions.lock("g", "z", [kept, dropped], wait_ms=0)) == [False, False]
+        returned = sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ))
+        readers = [asyncio.ensure_future(_read(one, sessions)) for one in (session, returned)]
+        for _ in range(4):
+            await stage.clock.advance(3_000)
+            sessions.beat(session)
+            sessions.beat(returned)
+        assert await stage.passing(sessions.lock("g", "z", [kept, dropped], wait_ms=0)) == [False, True]
+        session.end()
+        returned.end()
+        await asyncio.gather(*readers)
+
+    run(story)
+
+
+async def _read(session: Session, sessions: Any) -> None:
+    while await session.take(sessions):
+        pass

@@ -70,6 +70,21 @@ def test_a_group_is_described_with_its_lag_on_all_brokers(run: Run) -> None:
     run(story)
 
 
+def test_a_topics_retention_reaches_every_broker_and_stays_until_it_is_told_anew(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await two(stage)
+        await ask(stage, "CreateTopic", admin_pb2.CreateTopicRequest(topic="t", retention_ms=60_000))
+        await ask(stage, "CreateTopic", admin_pb2.CreateTopicRequest(topic="t", queues=3))
+        assert [broker.topics.get("t").retention_ms for broker in (a, b)] == [60_000, 60_000]
+        assert (await ask(stage, "DescribeTopic", admin_pb2.DescribeTopicRequest(topic="t"))).retention_ms == 60_000
+        await ask(stage, "CreateTopic", admin_pb2.CreateTopicRequest(topic="t", retention_ms=-1), broker="b")
+        assert [broker.topics.get("t").retention_ms for broker in (a, b)] == [None, None]
+        with pytest.raises(Error, match="asks for a retention of -2 ms"):
+            await ask(stage, "CreateTopic", admin_pb2.CreateTopicRequest(topic="t", retention_ms=-2))
+
+    run(story)
+
+
 def test_a_deleted_topic_is_gone_everywhere(run: Run) -> None:
     async def story(stage: Any) -> None:
         a, b = await two(stage)

@@ -24,6 +24,7 @@ class CreateTopicRequest(_Message):
     message_type: _apache_rocketmq_v2_definition.MessageType.ValueType
     queues: builtins.int
     local: builtins.bool
+    retention_ms: builtins.int
 
     def __init__(
         self,
@@ -32,8 +33,10 @@ class CreateTopicRequest(_Message):
         message_type: _apache_rocketmq_v2_definition.MessageType.ValueType | None = ...,
         queues: builtins.int | None = ...,
         local: builtins.bool | None = ...,
+        retention_ms: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["topic", "message_type", "queues", "local"]) -> None: ...
+    def HasField(self, field_name: Literal["retention_ms"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["topic", "message_type", "queues", "local", "retention_ms"]) -> None: ...
 
 class CreateTopicResponse(_Message):
     DESCRIPTOR: Descriptor
@@ -193,6 +196,7 @@ class DescribeTopicResponse(_Message):
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[QueueStatus]: ...
     @builtins.property
     def groups(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    retention_ms: builtins.int
 
     def __init__(
         self,
@@ -201,9 +205,10 @@ class DescribeTopicResponse(_Message):
         message_type: _apache_rocketmq_v2_definition.MessageType.ValueType | None = ...,
         queues: Iterable[QueueStatus] | None = ...,
         groups: Iterable[builtins.str] | None = ...,
+        retention_ms: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "message_type", "queues", "groups"]) -> None: ...
+    def HasField(self, field_name: Literal["status", "retention_ms"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "message_type", "queues", "groups", "retention_ms"]) -> None: ...
 
 class CreateGroupRequest(_Message):
     DESCRIPTOR: Descriptor
