@@ -11,6 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from evenq.runtime.failpoints import passing
 from evenq.runtime.tasks import spawn
 from evenq_broker.core.journal import VERSION, GroupPut, KeyPut, Locked, Op, TopicPut, encode, encode_op
 
@@ -57,11 +58,13 @@ class Journal:
         self._ops.clear()
         if batch is None:
             return
+        passing("journal.flushing")
         try:
             stored = self._broker.store.append_state(payload)
         except Exception as error:  # noqa: BLE001  whoever waits gets it
             batch.set_exception(error)
             return
+        passing("journal.handed_over")
         self.records += 1
         self._bytes += len(payload)
         stored.add_done_callback(lambda future: _copy(future, batch))
@@ -86,7 +89,9 @@ class Journal:
         has it all.
         """
         try:
+            passing("journal.snapshot_begun")
             await self._broker.store.save_snapshot(self.state())
+            passing("journal.snapshot_saved")
         except Exception:
             log.exception("snapshot failed")
         finally:
@@ -109,6 +114,7 @@ def _copy(source: asyncio.Future[None], target: asyncio.Future[None]) -> None:
     if target.done():
         return
     error = source.exception() if not source.cancelled() else asyncio.CancelledError()
+    passing("journal.safe")
     if error is None:
         target.set_result(None)
     elif isinstance(error, Exception):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from evenq.runtime.failpoints import passing
 from evenq.store import FlushMode, MessageStore, StoreOptions
 from evenq_broker.core.handles import KEY_BYTES, Handles
 from evenq_broker.core.journal import (
@@ -56,9 +57,12 @@ async def open_store(broker: Broker) -> None:
         on_state=lambda _, record: replay(record),
         on_snapshot=replay,
     )
+    passing("opening.restored")
     if not broker.handle_key:
         broker.handle_key = broker.rng.randbytes(KEY_BYTES)
+        passing("opening.key_made")
         await broker.journal.record(KeyPut(broker.handle_key))
+        passing("opening.key_safe")
     broker.handles = Handles(broker.settings.broker_name, broker.handle_key)
     for client_id in sorted(broker.progress.clients()):
         broker.clients.seen(client_id, broker.now_ms())  # they have the usual silence to show that they live
