@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from evenq.errors import StoreFull, StorePoisoned
 from evenq.runtime.clock import Clock
+from evenq.runtime.failpoints import passing
 from evenq.runtime.tasks import spawn
 from evenq.store import checkpoint as checkpoint_file
 from evenq.store import consume_queue
@@ -70,6 +71,10 @@ class Flusher:
         self._filed = filed
         """What the files hold; owned by the flush thread once the store is open."""
         self._asynchronous = options.flush is FlushMode.ASYNC
+        self.duties: list[Callable[[], Awaitable[None]]] = []
+        """What else each round does, in order: snapshots, retention."""
+        self.log_start = 0
+        """First log offset that was not given up."""
         self._checkpoint_lock = asyncio.Lock()
         self._checkpoint_ms = clock.monotonic_ms()
         self._task: asyncio.Task[None] | None = None
@@ -105,6 +110,8 @@ class Flusher:
         elif self._asynchronous:
             await self.sync()
         await self.watch_space()
+        for duty in self.duties:
+            await duty()
 
     async def sync(self) -> None:
         """Return when everything that is consumable now is on disk. Raises StorePoisoned."""
@@ -165,11 +172,14 @@ class Flusher:
 
     def _write(self, work: _Work) -> bool:
         """The order is the promise: log, then entries, then the checkpoint that vouches for both."""
+        passing("checkpoint.begun")
         self._sync_log()
+        passing("checkpoint.log_synced")
         try:
             for filing in work.filings:
                 consume_queue.write_files(self._disk, filing)
                 self._filed[filing.topic_id, filing.queue_id] = (filing.min_offset, filing.end)
+            passing("checkpoint.filed")
             checkpoint_file.save(self._disk, Checkpoint(work.log_offset, work.clean, work.last_store_ms, self._filed))
         except OSError as error:
             if error.errno not in FULL:

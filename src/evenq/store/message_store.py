@@ -15,10 +15,11 @@ from typing import TypeVar
 
 from evenq.errors import Error, StoreCorrupted, StoreError, StoreFull
 from evenq.runtime.clock import Clock
+from evenq.runtime.failpoints import passing
 from evenq.store import checkpoint as checkpoint_file
 from evenq.store import lock, reader, snapshot
 from evenq.store.appender import Appender
-from evenq.store.commit_log import FULL, CommitLog
+from evenq.store.commit_log import CommitLog
 from evenq.store.disk import Disk, RealDisk
 from evenq.store.files import ReadFiles
 from evenq.store.flusher import Flusher
@@ -30,7 +31,7 @@ from evenq.store.options import FlushMode, StoreOptions, StoreStats
 from evenq.store.reader import Entries, Reader
 from evenq.store.recovery import Recovery, State
 from evenq.store.segment import FOLDER
-from evenq.store.snapshot import Snapshot
+from evenq.store.snapshotter import SnapshotOf, Snapshotter, TimerPart
 from evenq.store.writer import Writer
 
 __all__ = ["MessageStore"]
@@ -45,8 +46,9 @@ class MessageStore:
     """Single owner of a data folder, or of memory. Made by `open`."""
 
     def __init__(
-        self, disk: Disk, options: StoreOptions, identity: Identity, recovery: Recovery, clock: Clock, flush_jobs: Jobs
-    ) -> None:
+        self, disk: Disk, options: StoreOptions, identity: Identity, recovery: Recovery, clock: Clock, flush_jobs: Jobs,
+        snapshot_of: SnapshotOf | None = None,
+    ) -> None:  # fmt: skip
         self.identity = identity
         self._disk = disk
         self._options = options
@@ -72,6 +74,12 @@ class MessageStore:
             threaded=disk.blocks,
             done=self._appender.complete,
         )
+        self._snapshotter = Snapshotter(
+            self._appender, self._flusher, disk, options, clock=clock, jobs=flush_jobs, queues=self._queues,
+            owner=snapshot_of, newest=recovery.snapshot_offset,
+        )  # fmt: skip
+        self._flusher.log_start = recovery.log_start
+        self._flusher.duties.append(self._snapshotter.tick)
         self._appender.submit = self._writer.submit
         self._appender.on_growth = self._flusher.grown
         self._appender.stats.recovered_records = recovery.records
@@ -89,21 +97,27 @@ class MessageStore:
         broker_name: str,
         on_state: OnState,
         on_snapshot: OnSnapshot,
+        snapshot_of: SnapshotOf | None = None,
     ) -> MessageStore:
         """Lock the folder, recover, be ready. `path` None is the memory engine; `disk` stands in for the folder in
         tests.
 
         `on_snapshot` gets the newest good snapshot, if any; then `on_state` gets (log offset, payload) of each state
-        record behind it, in order; both on the loop. Raises StoreLocked (another process), StoreCorrupted (damage,
-        with file and place), StoreError (another broker's folder, unknown format, not writable).
+        record behind it, in order; both on the loop. `snapshot_of` gives the owner's state whenever the store wants a
+        snapshot: then a start never reads more than `snapshot_log_bytes`, and old files can go.
+
+        Raises StoreLocked (another process), StoreCorrupted (damage, with file and place), StoreError (another
+        broker's folder, unknown format, not writable).
         """
         if disk is None:
             disk = _disk_of(path, options)
         segment_bytes = options.segment_bytes if path is not None else min(options.segment_bytes, MEMORY_SEGMENT_BYTES)
         lock.acquire(disk)
+        passing("recovery.locked")
         jobs = Jobs(threads=1, name="evenq-store-flush", threaded=disk.blocks)
         try:
             identity = lock.identify(disk, broker_name=broker_name, segment_bytes=segment_bytes)
+            passing("recovery.identified")
             for folder in (FOLDER, snapshot.FOLDER):
                 disk.make_folder(folder)
             disk.sync_folder("")
@@ -115,7 +129,8 @@ class MessageStore:
             while (states := await jobs.run(lambda: _next(steps))) is not None:
                 for log_offset, payload in states:
                     on_state(log_offset, payload)
-            store = cls(disk, options, identity, recovery, clock, jobs)
+            passing("recovery.scanned")
+            store = cls(disk, options, identity, recovery, clock, jobs, snapshot_of)
         except OSError as error:
             jobs.close()
             disk.unlock()
@@ -135,6 +150,7 @@ class MessageStore:
         try:
             await self._flusher.checkpoint()
             await self._flusher.watch_space()
+            passing("recovery.ready")
         except BaseException:
             await self.close()
             raise
@@ -174,17 +190,7 @@ class MessageStore:
         Returns when it is on disk. A record whose append was not safe yet at the call is replayed over it. Raises
         StoreFull, StorePoisoned.
         """
-        log_offset = self._appender.stats.log_end
-        await self._appender.settled()
-        await self._flusher.sync()
-        try:
-            await self._flush_jobs.run(lambda: snapshot.save(self._disk, Snapshot(log_offset, payload)))
-        except OSError as error:
-            if error.errno in FULL:
-                raise StoreFull(f"no space for a snapshot of {len(payload)} bytes: free space") from error
-            self._appender.poison(f"writing a snapshot failed: {error}")
-            assert self.failure is not None
-            raise self.failure from error
+        await self._snapshotter.save(payload)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -293,6 +299,15 @@ class MessageStore:
         return self._appender.full
 
     @property
+    def timers(self) -> TimerPart:
+        """The timer store, whose state goes into snapshots and whose pending timers outlive old log files."""
+        return self._snapshotter.timers
+
+    @timers.setter
+    def timers(self, timers: TimerPart) -> None:
+        self._snapshotter.timers = timers
+
+    @property
     def stats(self) -> StoreStats:
         """Counters; read them, do not keep them."""
         stats = self._appender.stats
@@ -316,11 +331,14 @@ class MessageStore:
             return
         self._closing = asyncio.get_running_loop().create_future()
         self._appender.close()
+        passing("close.begun")
         try:
             with contextlib.suppress(StoreError):  # its senders know; a clean stop is not marked then
                 await self._settle()
                 await self._flusher.stop()
+                passing("close.settled")
                 await self._flusher.checkpoint(clean=True)
+                passing("close.marked")
         finally:
             await self._flusher.stop()
             self._writer.close()

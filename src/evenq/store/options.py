@@ -37,6 +37,10 @@ class StoreOptions:
     """How often consume queue entries go to their files and the checkpoint moves on."""
     checkpoint_entries: int = 100_000
     """Consume queue entries kept only in memory that start a checkpoint before its interval is over."""
+    snapshot_log_bytes: int = 256 << 20
+    """Growth of the log after which the store takes a snapshot by itself: what a start reads at most."""
+    snapshot_interval_ms: int = 600_000
+    """Time after which it takes one if anything is new."""
     append_queue_max: int = 32_768
     """Appended records that may wait for the writer; over it TooManyRequests."""
     append_bytes_max: int = 128 << 20
@@ -64,6 +68,8 @@ class StoreOptions:
             "append_bytes_max",
             "checkpoint_interval_ms",
             "checkpoint_entries",
+            "snapshot_log_bytes",
+            "snapshot_interval_ms",
             "memory_bytes_max",
             "open_files_max",
             "read_threads",
@@ -102,6 +108,8 @@ class StoreStats:
     """Bytes of the hot cache now."""
     refused: int = 0
     """Appends refused: full, overloaded or poisoned."""
+    snapshots: int = 0
+    """Snapshots written."""
     cold_reads: int = 0
     """Reads that needed the disk."""
     recovered_records: int = 0

@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator
 from typing import Final
 
 from evenq.errors import StoreCorrupted
+from evenq.runtime.failpoints import passing
 from evenq.store import consume_queue, segment
 from evenq.store.checkpoint import Checkpoint
 from evenq.store.consume_queue import ENTRY, ConsumeQueue
@@ -50,6 +51,8 @@ class Recovery:
         """True if the consume queues came from the whole log."""
         self._entries_from = self.log_start
         self._states_from = 0
+        self.snapshot_offset = 0
+        """Of the snapshot that the owner began from."""
         self._group: list[Frame] = []
         self._unfiled = 0
 
@@ -57,7 +60,7 @@ class Recovery:
         """Recover; yields state records at `states_from` or behind it, in log order. Blocks on the disk between
         yields.
         """
-        self._states_from = states_from
+        self._states_from = self.snapshot_offset = states_from
         self._open_queues()
         position = min(self._entries_from, max(states_from, self.log_start))
         if position > self._end_of_files():
@@ -105,6 +108,7 @@ class Recovery:
             if self.rebuilt:
                 log.warning("rebuilding the consume queues from the whole log", extra={"log_start": self.log_start})
             self._disk.remove(consume_queue.FOLDER)
+            passing("recovery.rebuilding")
             self._disk.make_folder(consume_queue.FOLDER)
 
     def _remove_unknown_queues(self) -> None:
@@ -203,7 +207,9 @@ class Recovery:
                 self._damaged(
                     end, f"the record at {frame.log_offset} says that the log was on disk up to {frame.synced_offset}"
                 )
+        passing("recovery.cutting")
         self._cut(end)
+        passing("recovery.cut")
         self.cut_bytes = behind
         log.warning("cut a torn tail off the log", extra={"log_end": end, "cut_bytes": behind})
 

@@ -1,39 +1,57 @@
-"""Snapshots of the owner's state: `snapshot/<20-digit log offset>`. The state is the newest good one plus the state
-records behind it.
+"""Snapshots: `snapshot/<20-digit log offset>`. The state is the newest good one plus the records behind it.
 
-Written beside, synced, renamed, and only after the log is synced up to everything the state may hold. The two newest
-are kept, so a damaged one costs a longer replay, never the state.
+Three sections, taken on the loop at one moment: the owner's state (opaque), the range of every queue there ever was
+(so that a queue whose messages are all gone keeps its numbers), and the timer store's manifest (opaque). Written
+beside, synced, renamed, and only after the log is synced up to everything the state may hold. The two newest are
+kept, so a damaged one costs a longer replay, never the state.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from crc32c import crc32c
 
 from evenq.errors import StoreCorrupted, StoreError
+from evenq.runtime.failpoints import passing
 from evenq.store.disk import Disk, read_whole, write_whole
 from evenq.store.record import Field, struct_of
 
-__all__ = ["SNAPSHOT_FIELDS", "Snapshot", "load", "save"]
+__all__ = ["QUEUE_FIELDS", "SNAPSHOT_FIELDS", "SNAPSHOT_FIELDS_1", "Ranges", "Snapshot", "drop_before", "load", "save"]
 
 log = logging.getLogger(__name__)
 
 FOLDER: Final = "snapshot"
 MAGIC: Final = 0x4576536E  # "EvSn"
-VERSION: Final = 1
+VERSION: Final = 2
 KEPT: Final = 2
+START_FIELDS: Final = (Field("magic", "I"), Field("crc32c", "I"), Field("version", "I"))
+SNAPSHOT_FIELDS_1: Final = (*START_FIELDS, Field("log offset", "Q"), Field("payload length", "Q"))
 SNAPSHOT_FIELDS: Final = (
-    Field("magic", "I"),
-    Field("crc32c", "I"),
-    Field("version", "I"),
+    *START_FIELDS,
     Field("log offset", "Q"),
-    Field("payload length", "Q"),
+    Field("log start", "Q"),
+    Field("last store ms", "q"),
+    Field("owner length", "Q"),
+    Field("queues length", "Q"),
+    Field("timers length", "Q"),
 )
+QUEUE_FIELDS: Final = (
+    Field("topic id", "I"),
+    Field("queue id", "I"),
+    Field("min offset", "Q"),
+    Field("next offset", "Q"),
+)
+START: Final = struct_of(START_FIELDS)
+HEADER_1: Final = struct_of(SNAPSHOT_FIELDS_1)
 HEADER: Final = struct_of(SNAPSHOT_FIELDS)
+QUEUE: Final = struct_of(QUEUE_FIELDS)
 CRC_END: Final = 8  # the CRC covers everything behind itself
+
+Ranges = dict[tuple[int, int], tuple[int, int]]
+"""(topic id, queue id) to (min offset, next offset)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +60,53 @@ class Snapshot:
 
     log_offset: int
     payload: bytes
+    """The owner's."""
+    queues: Ranges = field(default_factory=dict)
+    """Every queue ever, as of `log_offset`. Empty in version 1, which is from before anything was deleted."""
+    timers: bytes = b""
+    log_start: int = 0
+    """The log before it was given up: files of it that are still there go at the next start."""
+    last_store_ms: int = 0
 
 
 def save(disk: Disk, snapshot: Snapshot) -> None:
     """Write it and drop the ones over two."""
     disk.make_folder(FOLDER)
-    head = HEADER.pack(MAGIC, 0, VERSION, snapshot.log_offset, len(snapshot.payload))
-    crc = crc32c(snapshot.payload, crc32c(head[CRC_END:]))
-    data = HEADER.pack(MAGIC, crc, VERSION, snapshot.log_offset, len(snapshot.payload)) + snapshot.payload
-    write_whole(disk, f"{FOLDER}/{snapshot.log_offset:020d}", data)
-    names = [name for name in disk.list(FOLDER) if not name.endswith(".new")]
-    for name in names[:-KEPT]:
+    queues = b"".join(QUEUE.pack(*key, *span) for key, span in sorted(snapshot.queues.items()))
+    sections = (snapshot.payload, queues, snapshot.timers)
+    head = HEADER.pack(
+        MAGIC, 0, VERSION, snapshot.log_offset, snapshot.log_start, snapshot.last_store_ms, *map(len, sections)
+    )
+    crc = crc32c(head[CRC_END:])
+    for section in sections:
+        crc = crc32c(section, crc)
+    head = head[: CRC_END - 4] + crc.to_bytes(4, "big") + head[CRC_END:]
+    write_whole(disk, f"{FOLDER}/{snapshot.log_offset:020d}", b"".join((head, *sections)))
+    for name in _names(disk)[:-KEPT]:
+        passing("snapshot.removing")
         disk.remove(f"{FOLDER}/{name}")
+        passing("snapshot.removed")
+
+
+def drop_before(disk: Disk, log_offset: int) -> None:
+    """Remove the snapshots that need a part of the log that is about to go."""
+    old = [name for name in _names(disk) if int(name) < log_offset]
+    for name in old:
+        disk.remove(f"{FOLDER}/{name}")
+    if old:
+        disk.sync_folder(FOLDER)
 
 
 def load(disk: Disk, *, log_start: int) -> Snapshot | None:
-    """The newest good one. Raises StoreCorrupted if all are damaged and the log's beginning is gone."""
-    names = [name for name in disk.list(FOLDER) if name.isdecimal()]
+    """The newest good one. Raises StoreCorrupted if none is left that the log, which begins at `log_start`, goes on
+    from; StoreError for a version this program does not know.
+    """
+    names = _names(disk)
     for name in reversed(names):
         found = _read(disk, f"{FOLDER}/{name}")
-        if found is not None:
+        if found is not None and found.log_offset >= log_start:
             return found
-        log.warning("snapshot is damaged, taking an older one", extra={"file": disk.describe(f"{FOLDER}/{name}")})
+        log.warning("snapshot is of no use, taking an older one", extra={"file": disk.describe(f"{FOLDER}/{name}")})
     if names and log_start > 0:
         raise StoreCorrupted(
             f"all snapshots in {disk.describe(FOLDER)} are damaged and the log before offset {log_start} is gone: "
@@ -72,16 +115,38 @@ def load(disk: Disk, *, log_start: int) -> Snapshot | None:
     return None
 
 
+def _names(disk: Disk) -> list[str]:
+    return [name for name in disk.list(FOLDER) if name.isdecimal()]
+
+
 def _read(disk: Disk, path: str) -> Snapshot | None:
     data = read_whole(disk, path)
-    if data is None or len(data) < HEADER.size:
+    if data is None or len(data) < START.size:
         return None
-    magic, crc, version, log_offset, length = HEADER.unpack_from(data)
-    if magic != MAGIC or length != len(data) - HEADER.size or crc32c(data[CRC_END:]) != crc:
+    magic, crc, version = START.unpack_from(data)
+    if magic != MAGIC or crc32c(memoryview(data)[CRC_END:]) != crc:
         return None
+    if version == 1:
+        return _read_1(data)
     if version != VERSION:
         raise StoreError(
-            f"{disk.describe(path)} has format version {version}; this program reads version {VERSION}: "
+            f"{disk.describe(path)} has format version {version}; this program reads versions 1 to {VERSION}: "
             "start a newer program"
         )
-    return Snapshot(log_offset, data[HEADER.size :])
+    if len(data) < HEADER.size:
+        return None
+    _, _, _, log_offset, log_start, last_store_ms, *lengths = HEADER.unpack_from(data)
+    if sum(lengths) != len(data) - HEADER.size or lengths[1] % QUEUE.size:
+        return None
+    queues_at = HEADER.size + lengths[0]
+    timers_at = queues_at + lengths[1]
+    rows = QUEUE.iter_unpack(memoryview(data)[queues_at:timers_at])
+    queues = {(topic_id, queue_id): (low, high) for topic_id, queue_id, low, high in rows}
+    return Snapshot(log_offset, data[HEADER.size : queues_at], queues, data[timers_at:], log_start, last_store_ms)
+
+
+def _read_1(data: bytes) -> Snapshot | None:
+    if len(data) < HEADER_1.size:
+        return None
+    _, _, _, log_offset, length = HEADER_1.unpack_from(data)
+    return Snapshot(log_offset, data[HEADER_1.size :]) if length == len(data) - HEADER_1.size else None

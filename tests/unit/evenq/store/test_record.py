@@ -41,6 +41,7 @@ def test_the_byte_tables_of_the_document_are_those_of_the_code():
         _of(checkpoint.CHECKPOINT_FIELDS),
         _of(checkpoint.QUEUE_FIELDS),
         _of(snapshot.SNAPSHOT_FIELDS),
+        _of(snapshot.QUEUE_FIELDS),
     ]
     for module in (record, checkpoint, snapshot):
         assert f"0x{module.MAGIC:08X}" in DOCUMENT.read_text()

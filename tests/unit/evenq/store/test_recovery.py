@@ -161,7 +161,7 @@ def test_unknown_versions_are_refused(open_store, message):
             data = image.files[path].data
             data[place] = 7
             data[4:8] = crc32c(bytes(data[8:])).to_bytes(4, "big")
-            with pytest.raises(StoreError, match="has format version 7; this program reads version 1"):
+            with pytest.raises(StoreError, match="has format version 7; this program reads version"):
                 await open_store(image)
 
     asyncio.run(scenario())

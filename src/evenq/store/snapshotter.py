@@ -1,0 +1,146 @@
+"""Takes snapshots: when the owner asks, when the log grew by so much, and before a part of the log goes.
+
+What goes into one is taken on the loop in one step; it is written on the flush thread after the log is on disk beyond
+all of it. So a start reads at most `snapshot_log_bytes` of the log, and what was appended meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Protocol
+
+from evenq.errors import StoreFull
+from evenq.runtime.clock import Clock
+from evenq.runtime.failpoints import passing
+from evenq.store import snapshot
+from evenq.store.appender import Appender
+from evenq.store.commit_log import FULL
+from evenq.store.consume_queue import ConsumeQueue
+from evenq.store.disk import Disk
+from evenq.store.flusher import Flusher
+from evenq.store.jobs import Jobs
+from evenq.store.options import StoreOptions
+from evenq.store.snapshot import Snapshot
+
+__all__ = ["NoTimers", "SnapshotOf", "Snapshotter", "TimerPart"]
+
+log = logging.getLogger(__name__)
+
+SnapshotOf = Callable[[], bytes]
+"""Gives the owner's state, on the loop."""
+
+
+class TimerPart(Protocol):
+    """What snapshots and retention ask of the timer store. All on the loop, but what `freeze` returns."""
+
+    def freeze(self) -> Callable[[], bytes]:
+        """Fix the state as of now; the callable runs once at most, on the flush thread, makes durable what the
+        manifest names, and returns the manifest. It may never be called (the disk was full), and `freeze` may be
+        called again before it was.
+        """
+        ...
+
+    def pinned_before(self) -> int | None:
+        """Log offset of the oldest record that a pending timer needs; None if none is pending."""
+        ...
+
+    async def roll_forward(self, log_offset: int) -> None:
+        """Append all pending timers older than `log_offset` again, so that nothing before it is needed."""
+        ...
+
+
+class NoTimers:
+    """A store without timers."""
+
+    def freeze(self) -> Callable[[], bytes]:
+        return bytes
+
+    def pinned_before(self) -> int | None:
+        return None
+
+    async def roll_forward(self, log_offset: int) -> None:
+        """Nothing to do."""
+
+
+class Snapshotter:
+    """The snapshots of one open store."""
+
+    def __init__(
+        self, appender: Appender, flusher: Flusher, disk: Disk, options: StoreOptions, *, clock: Clock, jobs: Jobs,
+        queues: dict[tuple[int, int], ConsumeQueue], owner: SnapshotOf | None, newest: int,
+    ) -> None:  # fmt: skip
+        self._appender = appender
+        self._flusher = flusher
+        self._disk = disk
+        self._options = options
+        self._clock = clock
+        self._jobs = jobs
+        self._queues = queues
+        self._owner = owner
+        self._lock = asyncio.Lock()
+        self._tried_ms = clock.monotonic_ms()
+        self.newest = newest
+        """Log offset of the newest one on disk; 0 if there is none."""
+        self.timers: TimerPart = NoTimers()
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the store can take one whenever it likes."""
+        return self._owner is not None
+
+    async def save(self, payload: bytes) -> None:
+        """Keep this state of the owner as of the call. Raises StoreFull, StorePoisoned."""
+        write = self._taken(payload)
+        async with self._lock:
+            await write()
+
+    async def take(self) -> None:
+        """Ask the owner and keep its state. Raises StoreFull, StorePoisoned."""
+        assert self._owner is not None
+        async with self._lock:
+            self._tried_ms = self._clock.monotonic_ms()
+            await self._taken(self._owner())()
+
+    async def tick(self) -> None:
+        """Take one if it is due. A full disk only puts it off."""
+        grown = self._appender.stats.log_end - self.newest
+        waited_ms = self._clock.monotonic_ms() - self._tried_ms
+        due = grown >= self._options.snapshot_log_bytes or waited_ms >= self._options.snapshot_interval_ms
+        if not self.automatic or not grown or not due:
+            return
+        try:
+            await self.take()
+        except StoreFull as error:
+            log.warning("no space for a snapshot; trying again later", extra={"error": str(error)})
+
+    def _taken(self, payload: bytes) -> Callable[[], Coroutine[None, None, None]]:
+        """Everything of the moment, and how to write it."""
+        appender = self._appender
+        log_offset = appender.stats.log_end
+        queues = {key: (queue.min_offset, queue.max_offset) for key, queue in self._queues.items()}
+        freeze = self.timers.freeze()
+        log_start, last_store_ms = self._flusher.log_start, appender.last_store_ms
+
+        async def write() -> None:
+            passing("snapshot.begun")
+            await appender.settled()
+            await self._flusher.sync()
+            passing("snapshot.log_synced")
+            try:
+                await self._jobs.run(
+                    lambda: snapshot.save(
+                        self._disk, Snapshot(log_offset, payload, queues, freeze(), log_start, last_store_ms)
+                    )
+                )
+            except OSError as error:
+                if error.errno in FULL:
+                    raise StoreFull(f"no space for a snapshot of {len(payload)} bytes: free space") from error
+                appender.poison(f"writing a snapshot failed: {error}")
+                assert appender.failure is not None
+                raise appender.failure from error
+            self.newest = max(self.newest, log_offset)
+            appender.stats.snapshots += 1
+
+        return write
