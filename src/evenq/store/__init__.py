@@ -2,12 +2,29 @@
 state.
 
 It knows nothing of gRPC or protobuf. `MessageStore` is its one door; `disk` is the only file of the project that
-opens files.
+opens files. Its names load at their first use, because `evenq.local` stands on `disk` and little more.
 """
 
-from evenq.store.message_store import MessageStore
-from evenq.store.messages import Append, Dispatched, ReadResult, StoredMessage, StoredTimer, TimerAppend
-from evenq.store.options import FlushMode, StoreOptions, StoreStats
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from evenq.store.message_store import MessageStore
+    from evenq.store.messages import Append, Dispatched, ReadResult, StoredMessage, StoredTimer, TimerAppend
+    from evenq.store.options import FlushMode, StoreOptions, StoreStats
+
+_HOMES = {
+    "Append": "evenq.store.messages",
+    "Dispatched": "evenq.store.messages",
+    "FlushMode": "evenq.store.options",
+    "MessageStore": "evenq.store.message_store",
+    "ReadResult": "evenq.store.messages",
+    "StoreOptions": "evenq.store.options",
+    "StoreStats": "evenq.store.options",
+    "StoredMessage": "evenq.store.messages",
+    "StoredTimer": "evenq.store.messages",
+    "TimerAppend": "evenq.store.messages",
+}
 
 __all__ = [
     "Append",
@@ -21,3 +38,12 @@ __all__ = [
     "StoredTimer",
     "TimerAppend",
 ]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'evenq.store' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value

@@ -47,6 +47,17 @@ class ReadFiles:
             if over:
                 opened.file.close()
 
+    def forget(self, path: str) -> None:
+        """Close a file that is about to be removed; its last user does it if it is in use."""
+        with self._lock:
+            opened = self._opened.pop(path, None)
+            if opened is None:
+                return
+            opened.kept = False
+            over = opened.users == 0
+        if over:
+            opened.file.close()
+
     def close(self) -> None:
         """Close all. Nobody may read any more."""
         with self._lock:

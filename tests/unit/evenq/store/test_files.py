@@ -40,3 +40,14 @@ def test_a_missing_file_leaves_nothing_behind(disk):
     with pytest.raises(FileNotFoundError), files.using("z"):
         pass
     assert len(files) == 0
+
+
+def test_a_forgotten_file_is_closed_by_its_last_user(disk):
+    files = ReadFiles(disk, 2)
+    with files.using("a") as file:
+        files.forget("a")
+        files.forget("b")
+        assert file.pread(9, 0) == b"a"
+    with pytest.raises(OSError, match="Bad file"):
+        file.pread(9, 0)
+    assert len(files) == 0
