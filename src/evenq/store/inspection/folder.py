@@ -1,0 +1,256 @@
+"""What lies in a data folder, read once and judged file by file: everything but the log's frames and queue entries.
+
+`read_folder` never raises for damage: a damaged file is a finding. It raises StoreError only where nothing can be
+said at all: no identity, or a format of a newer program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from evenq.errors import StoreCorrupted, StoreError
+from evenq.store import checkpoint as checkpoint_file
+from evenq.store import consume_queue, lock, segment, snapshot
+from evenq.store.checkpoint import Checkpoint
+from evenq.store.disk import Disk
+from evenq.store.inspection.findings import Finding, Findings, Harm
+from evenq.store.lock import Identity
+from evenq.store.snapshot import Snapshot
+
+__all__ = ["Folder", "SnapshotFile", "place_of", "read_folder"]
+
+IDENTITY: Final = "identity"
+CHECKPOINT: Final = "checkpoint"
+LOCK: Final = "lock"
+REPAIRS: Final = "repair-"
+"""How the folders begin into which a repair moves what it takes out."""
+INDEX: Final = "index"
+TIMERS: Final = "timers"
+BESIDE: Final = ".new"
+FOLDERS: Final = frozenset({segment.FOLDER, consume_queue.FOLDER, snapshot.FOLDER, INDEX, TIMERS})
+NOT_OURS: Final = frozenset({"lost+found"})  # the file system's own, at the root of a volume
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFile:
+    """One file of `snapshot/`."""
+
+    path: str
+    log_offset: int
+    size: int
+    good: bool
+
+
+@dataclass(slots=True)
+class Folder:
+    """A data folder as it was when it was read."""
+
+    identity: Identity
+    owner: str | None
+    """Pid of the running owner, `?` if it cannot be told; None: nobody has the folder open."""
+    starts: list[int]
+    log_end: int
+    """End of the newest file."""
+    checkpoint: Checkpoint | None
+    checkpoint_damaged: bool
+    snapshots: list[SnapshotFile]
+    findings: Findings = field(default_factory=Findings)
+
+    @property
+    def running(self) -> bool:
+        return self.owner is not None
+
+    @property
+    def log_start(self) -> int:
+        return self.starts[0] if self.starts else 0
+
+    @property
+    def clean_stop(self) -> bool:
+        return self.checkpoint is not None and self.checkpoint.clean and not self.running
+
+    @property
+    def snapshot(self) -> SnapshotFile | None:
+        """The newest one that the log goes on from: what a start takes."""
+        return next(
+            (file for file in reversed(self.snapshots) if file.good and file.log_offset >= self.log_start), None
+        )
+
+    @property
+    def judged_end(self) -> int:
+        """Up to where the log can be judged: all of it, or what the checkpoint of a running store vouches for."""
+        if not self.running:
+            return self.log_end
+        return self.checkpoint.log_offset if self.checkpoint is not None else self.log_start
+
+
+def place_of(log_offset: int, segment_bytes: int) -> tuple[str, int]:
+    """File and byte of a log offset."""
+    start, position = segment.segment_of(log_offset, segment_bytes)
+    return segment.path_of(start), position
+
+
+def read_folder(disk: Disk, *, owner: str | None) -> Folder:
+    """Read all small files. Raises StoreError if this is no data folder, or one of a newer program."""
+    identity = lock.load(disk)
+    if identity is None:
+        raise StoreError(
+            f"{disk.describe('')} has no file `identity`, so it is no evenq data folder: give the folder that holds "
+            "`commitlog` (of `evenq up --data DIR` it is DIR/BROKER)"
+        )
+    findings = Findings()
+    saved = checkpoint_file.load(disk)  # before the log's end is looked at: a running store moves both
+    starts = _starts(disk, identity.segment_bytes, findings)
+    snapshots = _snapshots(disk, findings)
+    damaged = saved is None and CHECKPOINT in disk.list("")
+    folder = Folder(identity, owner, starts, _log_end(disk, starts), saved, damaged, snapshots, findings)
+    _judge_names(disk, folder)
+    _judge_checkpoint(folder)
+    _judge_snapshots(folder)
+    _judge_state(folder)
+    return folder
+
+
+def _starts(disk: Disk, segment_bytes: int, findings: Findings) -> list[int]:
+    found: list[int] = []
+    for name in disk.list(segment.FOLDER):
+        if len(name) == segment.NAME_DIGITS and name.isdecimal() and int(name) % segment_bytes == 0:
+            found.append(int(name))
+            continue
+        findings.add(
+            Finding(
+                kind="foreign-file", harm=Harm.FOREIGN, file=f"{segment.FOLDER}/{name}",
+                what=f"this is no file of a log: its name is not a multiple of {segment_bytes} in "
+                f"{segment.NAME_DIGITS} digits. A start refuses such a folder.",
+                advice="move the file elsewhere",
+            )
+        )  # fmt: skip
+    return found
+
+
+def _log_end(disk: Disk, starts: list[int]) -> int:
+    return starts[-1] + size_of(disk, segment.path_of(starts[-1])) if starts else 0
+
+
+def size_of(disk: Disk, path: str) -> int:
+    """Bytes of a file; 0 if it is not there."""
+    try:
+        file = disk.open(path)
+    except (FileNotFoundError, IsADirectoryError):
+        return 0
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
+def _snapshots(disk: Disk, findings: Findings) -> list[SnapshotFile]:
+    found: list[SnapshotFile] = []
+    for name in disk.list(snapshot.FOLDER):
+        path = f"{snapshot.FOLDER}/{name}"
+        if name.endswith(BESIDE):
+            findings.add(_left_over(path))
+        elif len(name) != segment.NAME_DIGITS or not name.isdecimal():
+            findings.add(_foreign(path))
+        else:
+            good = _read_snapshot(disk, path)
+            found.append(
+                SnapshotFile(path, int(name), size_of(disk, path), good is not None and good.log_offset == int(name))
+            )
+    return found
+
+
+def _foreign(path: str) -> Finding:
+    return Finding(
+        kind="foreign-file", harm=Harm.FOREIGN, file=path,
+        what="this is not a file of a store of this version; nothing reads it.",
+        advice="move it elsewhere if it is yours; if a newer evenq made it, use the tool of that version",
+    )  # fmt: skip
+
+
+def _left_over(path: str) -> Finding:
+    return Finding(
+        kind="left-over", harm=Harm.NOTE, file=path,
+        what="a file that was being replaced when the process ended; the one it would replace counts.",
+        advice="nothing: it is overwritten next time",
+    )  # fmt: skip
+
+
+def _judge_names(disk: Disk, folder: Folder) -> None:
+    for name in disk.list(""):
+        if name in FOLDERS or name in NOT_OURS or name in {IDENTITY, CHECKPOINT, LOCK} or name.startswith(REPAIRS):
+            continue
+        if name.removesuffix(BESIDE) in {IDENTITY, CHECKPOINT} and not folder.running:
+            folder.findings.add(_left_over(name))
+        elif name.removesuffix(BESIDE) not in {IDENTITY, CHECKPOINT}:
+            folder.findings.add(_foreign(name))
+
+
+def _judge_checkpoint(folder: Folder) -> None:
+    if folder.checkpoint is not None or not folder.starts:
+        return
+    if folder.checkpoint_damaged:
+        folder.findings.add(
+            Finding(
+                kind="checkpoint-damaged", harm=Harm.REBUILT, file=CHECKPOINT, byte=0,
+                what="the checkpoint does not fit its CRC. A start reads the whole log instead and rebuilds all "
+                "consume queues; nothing is lost.",
+                advice="start the broker, or `evenq store repair DIR --apply` to take the file out first",
+            )
+        )  # fmt: skip
+    else:
+        folder.findings.add(
+            Finding(
+                kind="checkpoint-missing", harm=Harm.REBUILT, file=CHECKPOINT,
+                what="there is no checkpoint. A start reads the whole log and rebuilds all consume queues; nothing "
+                "is lost.",
+                advice="start the broker",
+            )
+        )  # fmt: skip
+
+
+def _judge_snapshots(folder: Folder) -> None:
+    for file in folder.snapshots:
+        if file.good:
+            continue
+        covered = folder.log_start == 0 or folder.snapshot is not None
+        folder.findings.add(
+            Finding(
+                kind="snapshot-damaged", harm=Harm.REBUILT if covered else Harm.LOST, file=file.path, byte=0,
+                log_offset=file.log_offset,
+                what="the snapshot does not fit its CRC, its length or its name. "
+                + ("An older one and the log behind it hold the same; a start takes those."
+                   if covered else "No other one is good and the log's beginning is gone: topics, groups and progress "
+                   "cannot be told any more."),
+                advice="`evenq store repair DIR --apply` takes it out" if covered else "restore it from a copy",
+            )
+        )  # fmt: skip
+
+
+def _judge_state(folder: Folder) -> None:
+    if folder.log_start == 0 or folder.snapshot is not None or any(not file.good for file in folder.snapshots):
+        return
+    folder.findings.add(
+        Finding(
+            kind="snapshot-missing", harm=Harm.LOST, file=snapshot.FOLDER,
+            what=f"the log begins at {folder.log_start} and no snapshot holds what came before: topics, groups and "
+            "progress from before it cannot be told any more.",
+            advice="restore the folder `snapshot` from a copy",
+        )
+    )  # fmt: skip
+
+
+def _read_snapshot(disk: Disk, path: str) -> Snapshot | None:
+    return snapshot._read(disk, path)  # noqa: SLF001 - one file, where `load` takes the newest good one
+
+
+def load_snapshot(disk: Disk, folder: Folder) -> bytes | None:
+    """The owner's state of the newest good snapshot."""
+    file = folder.snapshot
+    saved = _read_snapshot(disk, file.path) if file is not None else None
+    return saved.payload if saved is not None else None
+
+
+def unreadable(error: OSError | StoreCorrupted, disk: Disk) -> StoreError:
+    """An error of the disk while a folder is read, as a sentence."""
+    return StoreError(f"the data folder {disk.describe('')} cannot be read: {error}")

@@ -1,0 +1,230 @@
+"""Judges queue offsets and consume queue files while somebody walks the log: offsets are dense, and each entry on file
+is byte for byte what the log says.
+
+Expected entries are gathered per queue and compared in blocks, so memory stays bounded whatever the number of queues.
+Only entries that the checkpoint vouches for are judged: those behind it a start writes again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from evenq.store.checkpoint import Checkpoint
+from evenq.store.consume_queue import ENTRY, ENTRY_BYTES, file_at, folder_of, spans
+from evenq.store.disk import Disk
+from evenq.store.inspection.findings import Finding, Findings, Harm
+from evenq.store.inspection.folder import place_of
+from evenq.store.inspection.log_walk import Header
+
+__all__ = ["LostRange", "QueueCheck"]
+
+Key = tuple[int, int]
+BLOCK_BYTES: Final = 64 << 10
+GATHERED_MAX: Final = 16 << 20
+ADVICE: Final = "`evenq store repair DIR --apply` takes the file out; the next start builds the consume queues again"
+
+
+@dataclass(frozen=True, slots=True)
+class LostRange:
+    """Messages that the log does not hold any more."""
+
+    topic_id: int
+    queue_id: int
+    start: int
+    end: int
+    """First offset that is not lost."""
+
+    def __str__(self) -> str:
+        count = self.end - self.start
+        which = f"message {self.start}" if count == 1 else f"messages {self.start} to {self.end - 1}"
+        return f"{which} of queue {self.queue_id} of topic {self.topic_id}"
+
+
+class _Queue:
+    __slots__ = ("base", "due", "entries", "filed", "first", "holes", "listed", "low")
+
+    def __init__(self, first: int, listed: tuple[int, int] | None, holes: int) -> None:
+        self.first = first
+        self.due = first
+        self.entries = bytearray()
+        self.base = first
+        """Queue offset of the first of `entries`."""
+        self.low, self.filed = listed or (0, 0)
+        self.listed = listed is not None
+        self.holes = holes
+        """Holes of the log that were passed when the queue's last message came."""
+
+
+@dataclass(slots=True)
+class QueueCheck:
+    """Fed with the headers of messages in log order; `finish` says what is left to say."""
+
+    disk: Disk
+    segment_bytes: int
+    checkpoint: Checkpoint
+    log_start: int
+    findings: Findings
+    running: bool = False
+    holes: int = 0
+    """Holes of the log so far: what is missing behind one is explained by it."""
+    lost: list[LostRange] = field(default_factory=list)
+    entries_checked: int = 0
+    _queues: dict[Key, _Queue] = field(default_factory=dict)
+    _gathered: int = 0
+    _short: set[str] = field(default_factory=set)
+    """Files of which it was said that entries are missing: once is enough."""
+
+    def take(self, header: Header) -> None:
+        """The next message."""
+        key = (header[7], header[8])
+        offset = header[9]
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = self._first_of(key, header)
+        if offset != queue.due:
+            self._skip(key, queue, header)
+        queue.due = offset + 1
+        queue.holes = self.holes
+        if offset < queue.filed:
+            queue.entries += ENTRY.pack(header[10], header[0], header[14])
+            if len(queue.entries) >= BLOCK_BYTES:
+                self._compare(key, queue)
+            self._gathered += ENTRY_BYTES
+            if self._gathered >= GATHERED_MAX:
+                self._compare_all()
+
+    def finish(self) -> None:
+        """The log is over."""
+        self._compare_all()
+        for key, (low, high) in sorted(self.checkpoint.queues.items()):
+            queue = self._queues.get(key)
+            due = queue.due if queue is not None else low
+            if due < high:
+                self._missing(LostRange(*key, due, high), queue.holes if queue is not None else 0)
+
+    def next_offsets(self) -> dict[Key, int]:
+        """Where each queue ends in the log."""
+        return {key: queue.due for key, queue in self._queues.items()}
+
+    @property
+    def queues(self) -> int:
+        """How many queues have messages in the log."""
+        return len(self._queues)
+
+    def _first_of(self, key: Key, header: Header) -> _Queue:
+        listed = self.checkpoint.queues.get(key)
+        offset = header[9]
+        queue = _Queue(offset, listed, self.holes)
+        low = listed[0] if listed is not None else 0
+        if offset > low and (listed is not None or self.log_start == 0):
+            self._missing(LostRange(*key, low, offset), 0)
+        if listed is None and self.checkpoint.log_offset > 0 and header[10] < self.checkpoint.log_offset:
+            self._add_at(
+                header, "queue-unlisted", Harm.WRONG,
+                f"the message belongs to queue {key[1]} of topic {key[0]}, which the checkpoint behind it does not "
+                "list: a start would not show the queue.",
+                "`evenq store repair DIR --apply` takes the checkpoint out; the next start reads the whole log",
+            )  # fmt: skip
+        return queue
+
+    def _skip(self, key: Key, queue: _Queue, header: Header) -> None:
+        """The message has not the offset that is due."""
+        self._compare(key, queue)
+        queue.base = header[9]
+        if header[9] < queue.due:
+            self._add_at(
+                header, "offset-repeated", Harm.WRONG,
+                f"the message says that it is {header[9]} of queue {key[1]} of topic {key[0]}, where {queue.due} is "
+                "due: two messages share an offset.",
+                "report it with this output; it is a mistake of ours or of whoever changed the file",
+            )  # fmt: skip
+        elif queue.holes == self.holes:
+            gone = LostRange(*key, queue.due, header[9])
+            self.lost.append(gone)
+            self._add_at(
+                header, "offset-gap", Harm.LOST,
+                f"{gone} should lie before this record and do not: the log was changed.",
+                "restore the folder from a copy; `evenq store dump DIR` saves what can be read",
+            )  # fmt: skip
+        else:
+            self.lost.append(LostRange(*key, queue.due, header[9]))
+
+    def _missing(self, gone: LostRange, holes_then: int) -> None:
+        self.lost.append(gone)
+        if holes_then < self.holes:
+            return  # the hole is a finding already
+        self.findings.add(
+            Finding(
+                kind="messages-missing", harm=Harm.LOST, file="checkpoint",
+                what=f"the checkpoint vouches for {gone}, which the log does not hold.",
+                advice="restore the folder from a copy; `evenq store dump DIR` saves what can be read",
+            )
+        )  # fmt: skip
+
+    def _add_at(self, header: Header, kind: str, harm: Harm, what: str, advice: str) -> None:
+        file, byte = place_of(header[10], self.segment_bytes)
+        self.findings.add(
+            Finding(kind=kind, harm=harm, file=file, byte=byte, log_offset=header[10], what=what, advice=advice)
+        )
+
+    def _compare_all(self) -> None:
+        for key, queue in self._queues.items():
+            if queue.entries:
+                self._compare(key, queue)
+        self._gathered = 0
+
+    def _compare(self, key: Key, queue: _Queue) -> None:
+        """What was gathered against what is on file."""
+        expected, base = bytes(queue.entries), queue.base
+        queue.entries.clear()
+        queue.base = end = base + len(expected) // ENTRY_BYTES
+        first = max(base, queue.low)
+        if first < end:
+            self.entries_checked += end - first
+        for start, stop in spans(first, end):
+            wanted = expected[(start - base) * ENTRY_BYTES : (stop - base) * ENTRY_BYTES]
+            name, position = file_at(start)
+            path = f"{folder_of(*key)}/{name}"
+            try:
+                file = self.disk.open(path)
+            except FileNotFoundError:
+                if not self.running:  # retention may have taken it meanwhile
+                    self._add_entry(path, None, "entries-missing", start, stop, "the file is missing")
+                continue
+            try:
+                found = file.pread(len(wanted), position)
+            finally:
+                file.close()
+            if found != wanted:
+                self._differ(path, position, start, found, wanted)
+
+    def _differ(self, path: str, position: int, start: int, found: bytes, wanted: bytes) -> None:
+        for place in range(0, len(wanted), ENTRY_BYTES):
+            entry = found[place : place + ENTRY_BYTES]
+            due = wanted[place : place + ENTRY_BYTES]
+            if entry == due:
+                continue
+            offset = start + place // ENTRY_BYTES
+            log_offset, size, tag_hash = ENTRY.unpack(due)
+            told = f"due is log offset {log_offset}, {size} bytes, tag hash {tag_hash}"
+            if len(entry) < ENTRY_BYTES:
+                end = start + len(wanted) // ENTRY_BYTES
+                self._add_entry(path, position + place, "entries-missing", offset, end, f"the file ends there; {told}")
+                return
+            there, its_size, its_tag = ENTRY.unpack(entry)
+            why = f"it says log offset {there}, {its_size} bytes, tag hash {its_tag}; {told}"
+            self._add_entry(path, position + place, "entry-differs", offset, offset + 1, why)
+
+    def _add_entry(self, path: str, byte: int | None, kind: str, start: int, end: int, why: str) -> None:
+        if kind == "entries-missing":
+            if path in self._short:
+                return
+            self._short.add(path)
+        which = f"entry {start}" if end == start + 1 else f"entries {start} to {end - 1}"
+        self.findings.add(
+            Finding(
+                kind=kind, harm=Harm.REBUILT, file=path, byte=byte,
+                what=f"{which} of the consume queue: {why}. The messages themselves are in the log.", advice=ADVICE,
+            )
+        )  # fmt: skip

@@ -1,0 +1,261 @@
+"""Verify: reads everything in a data folder and says what does not agree. Never writes.
+
+A stopped store is judged whole; of a running one only what lies before its checkpoint, which nobody changes any more.
+Whether a hole in the log is a torn tail or damage is decided as recovery decides it: it is damage if anything says
+that the log was on disk beyond it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from evenq.errors import StoreError
+from evenq.store.checkpoint import Checkpoint
+from evenq.store.disk import Disk
+from evenq.store.inspection.findings import Finding, Findings, Harm
+from evenq.store.inspection.folder import Folder, place_of, read_folder
+from evenq.store.inspection.log_walk import Hole, LogWalk, Piece
+from evenq.store.inspection.queues import LostRange, QueueCheck
+from evenq.store.record import FLAG_MORE, HEADER_BYTES, MESSAGE, PADDING
+
+__all__ = ["OnProgress", "Owner", "Verdict", "verify"]
+
+OnProgress = Callable[[int, int], None]
+"""Told (bytes read, bytes in all) after each piece."""
+Owner = Callable[[], str | None]
+"""Pid of the process that has the folder open, None if nobody has."""
+KINDS_MAX: Final = 5  # a higher kind is one of a newer program
+RESTORE: Final = (
+    "restore the folder from a copy. Without one: `evenq store dump DIR` saves what can be read, "
+    "`evenq store repair DIR --accept-loss` shows what cutting the log there would cost"
+)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What verify saw."""
+
+    folder: Folder
+    log_end: int
+    """Where a start would go on writing, or the end of what was judged."""
+    torn_bytes: int = 0
+    """Behind `log_end`, and a start would cut them."""
+    damage: list[Hole] = field(default_factory=list)
+    """Holes that no start would pass."""
+    cut_at: int | None = None
+    """Where the log would have to be cut to be whole: the first damage, or the append call that it breaks."""
+    lost: list[LostRange] = field(default_factory=list)
+    frames: dict[int, int] = field(default_factory=dict)
+    """Frames by kind."""
+    queues: int = 0
+    entries_checked: int = 0
+    bytes_read: int = 0
+
+    @property
+    def findings(self) -> Findings:
+        return self.folder.findings
+
+    @property
+    def clean(self) -> bool:
+        return self.findings.clean
+
+
+def verify(disk: Disk, *, owner: Owner, on_progress: OnProgress | None = None) -> Verdict:
+    """Check a whole folder. Raises StoreError if it cannot be read or judged."""
+    owned_by = owner()
+    folder = read_folder(disk, owner=owned_by)
+    try:
+        verdict = _Verification(disk, folder, on_progress).run()
+    except OSError as error:
+        raise StoreError(f"the data folder {disk.describe('')} cannot be read: {error}") from error
+    now = owner()
+    if now != owned_by and now is not None:
+        raise StoreError(
+            f"process {now} opened the data folder while it was read, so what was seen means nothing: verify again"
+        )
+    return verdict
+
+
+class _Verification:
+    def __init__(self, disk: Disk, folder: Folder, on_progress: OnProgress | None) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._findings = folder.findings
+        self._on_progress = on_progress
+        self._bytes = folder.identity.segment_bytes
+        self._end = folder.judged_end
+        saved = folder.checkpoint or Checkpoint()
+        self._checks = QueueCheck(disk, self._bytes, saved, folder.log_start, folder.findings, folder.running)
+        self._holes: list[Hole] = []
+        self._broken_groups: dict[int, int] = {}
+        """Start of a hole -> where the append call begins that it breaks."""
+        self._frames: dict[int, int] = {}
+        self._synced = 0
+        self._last_ms = 0
+        self._group: int | None = None
+        """Where the append call begins whose end has not come yet."""
+        self._marks = {mark: name for mark, name in self._vouched() if folder.log_start <= mark < self._end}
+
+    def run(self) -> Verdict:
+        walk = LogWalk(self._disk, self._bytes, self._folder.starts, end=self._end, gone=lambda _: self._folder.running)
+        for step in walk.steps():
+            if isinstance(step, Piece):
+                self._piece(step)
+            else:
+                self._hole(step)
+            if self._on_progress is not None:
+                self._on_progress(walk.bytes_read, walk.bytes_total)
+        self._checks.finish()
+        verdict = Verdict(
+            self._folder, self._end, frames=self._frames, lost=self._checks.lost, queues=self._checks.queues,
+            entries_checked=self._checks.entries_checked, bytes_read=walk.bytes_read,
+        )  # fmt: skip
+        self._judge(verdict)
+        return verdict
+
+    # -- while walking ------------------------------------------------------------------------------------------------
+
+    def _vouched(self) -> list[tuple[int, str]]:
+        """Log offsets that a file says to be on disk, with the file."""
+        found = [(file.log_offset, file.path) for file in self._folder.snapshots if file.good]
+        if self._folder.checkpoint is not None:
+            found.append((self._folder.checkpoint.log_offset, "checkpoint"))
+        return found
+
+    def _piece(self, piece: Piece) -> None:
+        frames, take, marks = self._frames, self._checks.take, self._marks
+        synced, last_ms, group = self._synced, self._last_ms, self._group
+        for header in piece.headers:
+            kind = header[4]
+            frames[kind] = frames.get(kind, 0) + 1
+            if header[12] < last_ms:
+                self._time_fell(header[10], header[12], last_ms)
+            last_ms = header[12]
+            synced = max(synced, header[11])
+            if kind == MESSAGE:
+                take(header)
+            elif not 0 < kind <= KINDS_MAX:
+                self._unknown_kind(header[10], kind)
+            if header[5] & FLAG_MORE:
+                if group is None:
+                    group = header[10]
+            elif group is not None and kind != PADDING:
+                group = None
+        self._synced, self._last_ms, self._group = synced, last_ms, group
+        if marks:
+            self._check_marks(piece)
+
+    def _check_marks(self, piece: Piece) -> None:
+        first, last = piece.headers[0], piece.headers[-1]
+        end = last[10] + (last[0] if last[4] != PADDING else HEADER_BYTES)
+        near = [mark for mark in self._marks if first[10] <= mark < end]
+        if near:
+            places = {header[10] for header in piece.headers}
+            for mark in near:
+                if mark not in places:
+                    self._off_the_mark(mark)
+
+    def _hole(self, hole: Hole) -> None:
+        self._holes.append(hole)
+        self._checks.holes += 1
+        if self._group is not None:
+            self._broken_groups[hole.start] = self._group
+            self._group = None
+
+    # -- at the end ---------------------------------------------------------------------------------------------------
+
+    def _judge(self, verdict: Verdict) -> None:
+        sure, says = max(self._vouched(), default=(0, ""))
+        if self._synced > sure:
+            sure, says = self._synced, "a later record"
+        torn: Hole | None = None
+        for hole in self._holes:
+            if hole.start < sure or self._folder.clean_stop:
+                if verdict.cut_at is None:
+                    verdict.cut_at = self._broken_groups.get(hole.start, hole.start)
+                verdict.damage.append(hole)
+                self._damaged(hole, f"{says} says that the log was on disk up to {sure}")
+            elif torn is None:
+                torn = hole
+        if torn is not None:
+            self._torn(verdict, self._broken_groups.get(torn.start, torn.start), torn.why)
+        elif self._group is not None and not self._folder.running:
+            self._open_group(verdict, self._group, sure)
+        if sure > self._end and not self._folder.running:
+            self._log_short(verdict, sure, says)
+
+    def _damaged(self, hole: Hole, why: str) -> None:
+        if self._folder.clean_stop:
+            why = "the store was closed in order"
+        length = hole.end - hole.start
+        rest = "no whole record comes behind it" if hole.last else f"the next whole record is at log offset {hole.end}"
+        lost = "; ".join(map(str, self._checks.lost[:8])) or "which messages cannot be told"
+        more = len(self._checks.lost) - 8
+        self._add(
+            hole.start, "log-damaged", Harm.LOST,
+            f"{hole.why}; {length} bytes of the log cannot be read, {rest}. It is no torn tail, because {why}. "
+            f"Missing in the log: {lost}{f' and {more} more stretches' if more > 0 else ''}.", RESTORE,
+        )  # fmt: skip
+
+    def _torn(self, verdict: Verdict, start: int, why: str) -> None:
+        verdict.log_end = start
+        verdict.torn_bytes = self._end - start
+        self._add(
+            start, "torn-tail", Harm.NOTE,
+            f"{why}: a write was cut short when the process or the machine ended. Nobody was told that these "
+            f"{verdict.torn_bytes} bytes are on disk; a start cuts them off.",
+            "start the broker, or `evenq store repair DIR --apply` to cut them now",
+        )  # fmt: skip
+
+    def _open_group(self, verdict: Verdict, start: int, sure: int) -> None:
+        if sure <= start and not self._folder.clean_stop:
+            self._torn(verdict, start, "the log ends within the records of one append call")
+            return
+        verdict.cut_at = min(start, verdict.cut_at if verdict.cut_at is not None else start)
+        self._add(
+            start, "call-unfinished", Harm.LOST,
+            "the log ends within the records of one append call that was confirmed: its end is missing.", RESTORE,
+        )  # fmt: skip
+
+    def _log_short(self, verdict: Verdict, sure: int, says: str) -> None:
+        if verdict.cut_at is None:
+            verdict.cut_at = self._end
+        self._add(
+            self._end, "log-short", Harm.LOST,
+            f"the log ends there, but {says} says that it was on disk up to {sure}: at least {sure - self._end} bytes "
+            "of confirmed records are missing.", RESTORE,
+        )  # fmt: skip
+
+    # -- findings -----------------------------------------------------------------------------------------------------
+
+    def _time_fell(self, log_offset: int, store_ms: int, before_ms: int) -> None:
+        self._add(
+            log_offset, "time-fell", Harm.WRONG,
+            f"the record was stored at {store_ms} ms, the one before it at {before_ms}: times never fall along the "
+            "log, so looking up by time may miss messages here.", "report it with this output",
+        )  # fmt: skip
+
+    def _unknown_kind(self, log_offset: int, kind: int) -> None:
+        self._add(
+            log_offset, "kind-unknown", Harm.WRONG,
+            f"the record is of kind {kind}, which this program does not know; it was passed over.",
+            "use the tool of a newer evenq",
+        )  # fmt: skip
+
+    def _off_the_mark(self, mark: int) -> None:
+        file = self._marks[mark]
+        self._findings.add(
+            Finding(
+                kind="off-the-mark", harm=Harm.REBUILT, file=file, log_offset=mark,
+                what="no record begins at the log offset that the file stands for: it belongs to another log.",
+                advice="`evenq store repair DIR --apply` takes the file out",
+            )
+        )  # fmt: skip
+
+    def _add(self, log_offset: int, kind: str, harm: Harm, what: str, advice: str) -> None:
+        file, byte = place_of(log_offset, self._bytes)
+        self._findings.add(
+            Finding(kind=kind, harm=harm, file=file, byte=byte, log_offset=log_offset, what=what, advice=advice)
+        )
