@@ -101,23 +101,30 @@ class CommitLog:
             self._file = None
 
     def _open(self, start: int) -> File:
-        if self._file is not None:
-            self._sealed.append(self._file)  # the flush thread may be syncing it, so it closes it
-        self._file = self._disk.open(path_of(start), create=True)
+        before = self._file
+        self._file = file = self._disk.open(path_of(start), create=True)
         self._start = start
+        if before is not None:  # the flush thread may be syncing it, so it closes it, once nobody can take it
+            self._sealed.append(before)
         passing("log.created")
         self._disk.sync_folder(FOLDER)
         passing("log.linked")
-        return self._file
+        return file
 
     def _undo(self, runs: list[Run]) -> None:
         first = runs[0]
         for run in runs[1:]:
             self._disk.remove(path_of(run.start))
-        if self._start != first.start or self._file is None:
-            self._open(first.start)
-        assert self._file is not None
-        self._file.truncate(first.position)
-        self.sync()
-        if len(runs) > 1:
+        if first.position == 0:  # the group began its file, so a full disk may not even have taken its name
+            before, self._file, self._start = self._file, None, -1
+            if before is not None:
+                self._sealed.append(before)
+            self._disk.remove(path_of(first.start))
+        else:
+            if self._start != first.start or self._file is None:
+                self._open(first.start)
+            assert self._file is not None
+            self._file.truncate(first.position)
+            self.sync()
+        if len(runs) > 1 or first.position == 0:
             self._disk.sync_folder(FOLDER)

@@ -72,3 +72,21 @@ def test_a_failed_sync_is_no_full_disk_even_if_it_says_so(monkeypatch):
     monkeypatch.setattr(MemoryFile, "sync", fails)
     with pytest.raises(OSError, match="fsync failed: no space"):
         commit_log.sync()
+
+
+def test_the_flush_thread_never_closes_a_file_that_it_may_still_sync(monkeypatch):
+    disk = MemoryDisk()
+    commit_log = CommitLog(disk, SIZE, 0)
+    commit_log.write([run(0, 0, b"a")])
+    opened, closed = disk.open, []
+    monkeypatch.setattr(MemoryFile, "close", lambda file: closed.append(file))
+
+    def open_while_the_flush_thread_works(path, **how):
+        commit_log.close_sealed()
+        assert closed == [], "it is still the newest file"
+        return opened(path, **how)
+
+    monkeypatch.setattr(disk, "open", open_while_the_flush_thread_works)
+    commit_log.write([run(0, 1, b"b", seals=True), run(SIZE, 0, b"c")])
+    commit_log.close_sealed()
+    assert len(closed) == 1
