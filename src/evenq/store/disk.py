@@ -218,7 +218,7 @@ class ReadOnlyDisk(RealDisk):
 
     def open(self, path: str, *, create: bool = False) -> File:
         if create:
-            self._refuse()
+            self._refuse(path)
         return RealFile(os.open(self.root / path, os.O_RDONLY | os.O_CLOEXEC))
 
     def owner(self) -> str | None:
@@ -236,19 +236,19 @@ class ReadOnlyDisk(RealDisk):
         return None
 
     def rename(self, old: str, new: str) -> None:
-        self._refuse()
+        self._refuse(old or new)
 
     def remove(self, path: str) -> None:
-        self._refuse()
+        self._refuse(path)
 
     def make_folder(self, path: str) -> None:
-        self._refuse()
+        self._refuse(path)
 
     def lock(self) -> None:
-        self._refuse()
+        self._refuse("lock")
 
-    def _refuse(self) -> NoReturn:
-        raise PermissionError(errno.EPERM, "opened for reading only", str(self.root))
+    def _refuse(self, path: str) -> NoReturn:
+        raise PermissionError(errno.EPERM, "opened for reading only", str(self.root / path))
 
 
 def read_whole(disk: Disk, path: str) -> bytes | None:
