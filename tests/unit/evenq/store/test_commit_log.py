@@ -79,7 +79,7 @@ def test_the_flush_thread_never_closes_a_file_that_it_may_still_sync(monkeypatch
     commit_log = CommitLog(disk, SIZE, 0)
     commit_log.write([run(0, 0, b"a")])
     opened, closed = disk.open, []
-    monkeypatch.setattr(MemoryFile, "close", lambda file: closed.append(file))
+    monkeypatch.setattr(MemoryFile, "close", lambda file: closed.append(id(file)))
 
     def open_while_the_flush_thread_works(path, **how):
         commit_log.close_sealed()
