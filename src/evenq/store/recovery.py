@@ -197,9 +197,12 @@ class Recovery:
         end = self.log_end
         if max(self.checkpoint.log_offset, self._states_from) > end:
             self._lost(end)
+        if self._end_of_files() > end:
+            self._cut_tail(end)
+        self._fill_last(end)
+
+    def _cut_tail(self, end: int) -> None:
         behind = self._end_of_files() - end
-        if behind <= 0:
-            return
         if self.checkpoint.clean:
             self._damaged(end, "the store was closed in order, so nothing could be torn there")
         for frame in self._frames_behind(end):
@@ -212,6 +215,21 @@ class Recovery:
         passing("recovery.cut")
         self.cut_bytes = behind
         log.warning("cut a torn tail off the log", extra={"log_end": end, "cut_bytes": behind})
+
+    def _fill_last(self, end: int) -> None:
+        """A kill may leave a full file short of its padding and unsynced. Nobody opens it for writing again, so it
+        becomes whole here, before a checkpoint vouches for it.
+        """
+        last = end - self._segment_bytes
+        if end % self._segment_bytes or last not in self._starts:
+            return
+        file = self._disk.open(segment.path_of(last))
+        try:
+            if file.size() < self._segment_bytes:
+                file.truncate(self._segment_bytes)
+            file.sync()
+        finally:
+            file.close()
 
     def _frames_behind(self, end: int) -> Iterator[Frame]:
         """Whole frames anywhere behind `end`, in their right place."""

@@ -1,0 +1,74 @@
+"""What was asked of a store and what it answered, each with the number of disk operations done by then.
+
+A group is one append call. The groups' order is the log's, so what a crash leaves must be a prefix of them: `Expected`
+says how long at least (what was acknowledged) and at most (what was asked), for a crash after so many operations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from evenq.store import Append
+
+__all__ = ["NEVER", "Group", "History", "Queue", "state_of"]
+
+NEVER = 1 << 60
+Queue = tuple[int, int]
+
+
+def state_of(number: int) -> bytes:
+    """The n-th state record of every workload."""
+    return b"state %d;" % number + b"%d" % (number % 7) * (number * 37 % 300)
+
+
+@dataclass(slots=True)
+class Group:
+    """One append call."""
+
+    messages: list[Append]
+    state: int | None
+    """Number of its state record, if it has one."""
+    tried_at: int
+    future: asyncio.Future[None] | None = None
+    acked_at: int = NEVER
+    log_end: int = NEVER
+    """The log's safe end when it was acknowledged: at or behind its own."""
+
+
+@dataclass(slots=True)
+class History:
+    """All of one workload, over stops and starts."""
+
+    groups: list[Group] = field(default_factory=list)
+    synced: list[tuple[int, int]] = field(default_factory=list)
+    """(operations, log offset): from then on the store said that the log was on disk so far."""
+    states: int = 0
+    """State records tried."""
+    minimum: dict[Queue, list[tuple[int, int]]] = field(default_factory=dict)
+    """For each queue (operations, offset): from then on the messages before that offset may be gone."""
+
+    def cut(self, groups: int) -> History:
+        """The first so many groups, all of them acknowledged: what a start has found."""
+        kept = [Group(group.messages, group.state, 0, None, 0, 0) for group in self.groups[:groups]]
+        states = sum(group.state is not None for group in kept)
+        minimum = {queue: [(0, offset) for _, offset in allowed] for queue, allowed in self.minimum.items()}
+        return History(kept, [], states, minimum)
+
+    def tried(self, at: int) -> int:
+        """Groups that may be there after a crash at operation `at`."""
+        return sum(group.tried_at <= at for group in self.groups)
+
+    def acked(self, at: int) -> int:
+        """Groups that must be there if their acknowledgement was a promise."""
+        return max((n + 1 for n, group in enumerate(self.groups) if group.acked_at <= at), default=0)
+
+    def certain(self, at: int) -> int:
+        """Groups that must be there because the store said that it had synced them."""
+        synced = max((offset for operations, offset in self.synced if operations <= at), default=0)
+        found = (n + 1 for n, group in enumerate(self.groups) if group.acked_at <= at and group.log_end <= synced)
+        return max(found, default=0)
+
+    def minimum_of(self, queue: Queue, at: int) -> int:
+        """Highest offset that retention was allowed to make a queue's first one."""
+        return max((offset for operations, offset in self.minimum.get(queue, ()) if operations <= at), default=0)

@@ -1,0 +1,226 @@
+"""A store that is opened, used and compared with its history, over the public API only.
+
+The owner's state is a count: record n is `state_of(n)`, a snapshot is the number of records in it, so a start can tell
+exactly how many it was given back, and that each had its bytes and its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from evenq.runtime.clock import FakeClock
+from evenq.store import Append, FlushMode, MessageStore, StoreOptions
+from evenq.testing.storage.history import NEVER, Group, History, Queue, state_of
+from evenq.testing.storage.trace_disk import TraceDisk
+
+__all__ = ["OPTIONS", "Session", "Violation"]
+
+OPTIONS = StoreOptions(segment_bytes=8192, flush=FlushMode.SYNC, cache_bytes=6_000)
+READ_MAX = 1 << 30
+
+
+class Violation(AssertionError):
+    """The store broke a promise."""
+
+
+@dataclass
+class Session:
+    """One opened store and what it gave back to its owner."""
+
+    disk: TraceDisk
+    history: History
+    options: StoreOptions
+    clock: FakeClock
+    base: int = 0
+    """Operations of the history before this disk's first one."""
+    snapshot: int = 0
+    replayed: list[tuple[int, bytes]] = field(default_factory=list)
+    waiting: list[Group] = field(default_factory=list)
+    store: MessageStore = field(init=False)
+
+    @classmethod
+    async def open(
+        cls, disk: TraceDisk, history: History, options: StoreOptions = OPTIONS, *, clock: FakeClock | None = None,
+        base: int = 0, **more: Any,
+    ) -> Session:  # fmt: skip
+        """Open, and check what came back of the owner's state. Raises what `MessageStore.open` raises."""
+        session = cls(disk, history, options, clock or FakeClock(), base)
+        session.store = await MessageStore.open(
+            Path("trace"), options, clock=session.clock, disk=disk, broker_name="broker-a",
+            on_state=lambda log_offset, payload: session.replayed.append((log_offset, payload)),
+            on_snapshot=session._on_snapshot, **more,
+        )  # fmt: skip
+        disk.before = session._note_acks
+        session._note_synced()
+        return session
+
+    @property
+    def at(self) -> int:
+        """Operations done so far."""
+        return self.base + len(self.disk.ops)
+
+    def _on_snapshot(self, payload: bytes) -> None:
+        if not payload.isdigit():
+            raise Violation(f"the snapshot given back is {payload[:40]!r}")
+        self.snapshot = int(payload)
+
+    # -- use ----------------------------------------------------------------------------------------------------------
+
+    def append(self, messages: list[Append], *, state: bool = False) -> Group:
+        """Start one append call; a refusal is raised and leaves no trace."""
+        number = self.history.states if state else None
+        group = Group(messages, number, self.at)
+        if not messages:
+            assert state
+            group.future = self.store.append_state(state_of(self.history.states))
+        elif state:
+            group.future = self.store.append(messages, state=state_of(self.history.states))
+        else:
+            group.future = self.store.append(messages)
+        self.history.states += state
+        self.history.groups.append(group)
+        self.waiting.append(group)
+        return group
+
+    async def settle(self) -> list[BaseException]:
+        """Wait for what was started; returns what failed. Groups refused for good leave the history."""
+        groups, self.waiting = self.waiting, self.waiting
+        failures: list[BaseException] = []
+        for group in list(groups):
+            assert group.future is not None
+            try:
+                await group.future
+            except Exception as error:  # noqa: BLE001 - the caller judges
+                failures.append(error)
+        self._note_acks()
+        self.waiting = []
+        self._note_synced()
+        return failures
+
+    def take_back(self, groups: list[Group]) -> None:
+        """These were refused for good: they must never appear, and their state numbers are free again."""
+        for group in groups:
+            self.history.groups.remove(group)
+            self.history.states -= group.state is not None
+
+    async def flush(self) -> None:
+        await self.store.flush()
+        self._note_synced()
+
+    async def checkpoint(self) -> None:
+        await self.store.checkpoint()
+        self._note_synced()
+
+    async def save_snapshot(self) -> None:
+        await self.store.save_snapshot(b"%d" % self.history.states)
+        self._note_synced()
+
+    async def close(self) -> None:
+        await self.store.close()
+        self._note_acks()
+        self.disk.before = lambda: None
+
+    def _note_acks(self) -> None:
+        """Before each operation: who was answered by now?"""
+        for group in self.waiting:
+            future = group.future
+            assert future is not None
+            if group.log_end == NEVER and future.done() and not future.cancelled() and future.exception() is None:
+                group.acked_at = self.at
+                group.log_end = self.store.stats.log_end
+
+    def _note_synced(self) -> None:
+        self.history.synced.append((self.at, self.store.stats.log_synced))
+
+    # -- comparison ---------------------------------------------------------------------------------------------------
+
+    def states_found(self) -> int:
+        """State records the owner has back; each was checked for its bytes, order and place."""
+        count = self.snapshot
+        if not self.replayed:
+            return count
+        groups = [group for group in self.history.groups if group.state is not None]
+        first = None
+        for number, group in enumerate(groups):
+            if state_of(number) == self.replayed[0][1]:
+                first = number
+            assert group.state == number
+        if first is None:
+            raise Violation(f"a state record nobody wrote came back: {self.replayed[0][1][:60]!r}")
+        if first > count:
+            raise Violation(f"state records {count} to {first} are missing: the snapshot holds {count}")
+        last = -1
+        for number, (log_offset, payload) in enumerate(self.replayed, first):
+            if number >= len(groups) or payload != state_of(number):
+                raise Violation(f"state record {number} came back as {payload[:60]!r}")
+            if log_offset <= last:
+                raise Violation(f"state record {number} came back out of order")
+            last = log_offset
+        return max(count, first + len(self.replayed))
+
+    async def compare(self, *, least: int, most: int, at: int, live: bool = False) -> int:
+        """Read everything. Returns how many groups of the history are there; Violation if that is no prefix between
+        `least` and `most`, or if any byte differs. `live`: the store was used since it was opened, so its owner knows
+        the state records without it.
+        """
+        found_states = self.history.states if live else self.states_found()
+        queues = {(m.topic_id, m.queue_id) for group in self.history.groups for m in group.messages}
+        ends = {queue: self.store.queue_range(*queue)[1] for queue in queues}
+        prefix = self._prefix(ends, found_states, least=least, most=most)
+        wanted: dict[Queue, list[Append]] = {queue: [] for queue in queues}
+        for group in self.history.groups[:prefix]:
+            for message in group.messages:
+                wanted[message.topic_id, message.queue_id].append(message)
+        for queue, messages in wanted.items():
+            await self._compare_queue(queue, messages, self.history.minimum_of(queue, at))
+        return prefix
+
+    def _prefix(self, ends: dict[Queue, int], states: int, *, least: int, most: int) -> int:
+        left = dict(ends)
+        found = f"queue ends {ends}, {states} state records"
+        for number, group in enumerate([*self.history.groups, None]):
+            if states == 0 and not any(left.values()):
+                # Groups that follow would each add something, so this is the only prefix that fits.
+                if not least <= number <= most:
+                    raise Violation(f"{number} append calls are there; at least {least} and at most {most} should be")
+                return number
+            if group is None:
+                break
+            for message in group.messages:
+                left[message.topic_id, message.queue_id] -= 1
+            states -= group.state is not None
+        raise Violation(
+            f"what is there is no row of whole append calls: {found}; "
+            f"left over {left} and {states} states; {least} to {most} calls are due"
+        )
+
+    async def _compare_queue(self, queue: Queue, wanted: list[Append], minimum_max: int) -> None:
+        low, high = self.store.queue_range(*queue)
+        if low > min(minimum_max, high):
+            raise Violation(f"queue {queue} begins at {low}, retention was allowed to go to {minimum_max}")
+        start = low
+        while start < high:
+            result = await self.store.read(*queue, start, count_max=200, bytes_max=READ_MAX)
+            if not result.messages:
+                raise Violation(f"queue {queue} has nothing at {start} of {low}..{high}")
+            for message in result.messages:
+                due = wanted[start]
+                if (
+                    message.queue_offset != start
+                    or message.head != due.head
+                    or message.system != due.system
+                    or message.tag_hash != due.tag_hash
+                    or message.born_ms != due.born_ms
+                    or message.store_ms != due.store_ms
+                    or message.log_offset != due.log_offset
+                ):
+                    raise Violation(f"queue {queue} has {message!r} at {start}, {due!r} was stored")
+                start += 1
+
+
+def asynchronous(options: StoreOptions = OPTIONS) -> StoreOptions:
+    """The same store that answers before the sync."""
+    return replace(options, flush=FlushMode.ASYNC)

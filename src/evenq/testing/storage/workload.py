@@ -1,0 +1,158 @@
+"""The same mixture of store operations each time: appends of one and of many calls, state records, mixed groups,
+snapshots, checkpoints, syncs, time, clean stops, kills.
+
+Messages are small beside the log's files, so files roll often; sizes lie around the borders that matter (nothing, a
+sector, more than the cache). With a faulty disk the workload goes on after a refusal and stops at a poisoned store.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from dataclasses import dataclass
+
+from evenq.errors import Error, StoreFull
+from evenq.runtime.clock import FakeClock
+from evenq.store import Append, StoreOptions
+from evenq.testing.storage.history import Group, History, Queue
+from evenq.testing.storage.machine import Op
+from evenq.testing.storage.session import OPTIONS, Session, Violation
+from evenq.testing.storage.trace_disk import Fault, TraceDisk
+
+__all__ = ["QUEUES", "Trace", "Workload", "message", "record"]
+
+QUEUES: tuple[Queue, ...] = ((1, 0), (1, 1), (2, 0), (7, 3))
+SIZES = (0, 1, 30, 30, 200, 200, 420, 600, 1500)
+STEPS = {
+    "one": 30, "many": 14, "burst": 14, "state": 10, "mixed": 10, "checkpoint": 4, "snapshot": 5, "flush": 3,
+    "time": 6, "reopen": 3, "kill": 2,
+}  # fmt: skip
+
+
+def message(queue: Queue, number: int, size: int) -> Append:
+    """The n-th message of a workload: its bytes follow from its number and size."""
+    head = b"%d:" % number + bytes([number % 251]) * size
+    return Append(*queue, number * 7919 % 5 - 2, 1_000 + number, head, b"sys%d" % number)
+
+
+@dataclass(slots=True)
+class Trace:
+    """One finished workload."""
+
+    ops: list[Op]
+    history: History
+    options: StoreOptions
+
+
+class Workload:
+    """Runs operations on one disk, over stops and starts."""
+
+    def __init__(self, disk: TraceDisk, options: StoreOptions = OPTIONS, *, seed: int = 1) -> None:
+        self.disk = disk
+        self.options = options
+        self.rng = random.Random(seed)
+        self.history = History()
+        self.clock = FakeClock()
+        self.number = 0
+        self.session: Session | None = None
+        self.failure: BaseException | None = None
+        self.kills = True
+        """Whether some steps kill the store."""
+
+    async def run(self, operations: int) -> None:
+        """Do so many operations, or as many as the disk lets through; the store is closed at the end."""
+        kinds, weights = list(STEPS), list(STEPS.values())
+        try:
+            await self.open()
+            for _ in range(operations):
+                await self.step(self.rng.choices(kinds, weights)[0])
+        except Error as error:
+            self.failure = error
+        finally:
+            if self.session is not None:
+                await self.session.close()
+
+    async def open(self) -> None:
+        self.session = None
+        self.session = await Session.open(self.disk, self.history, self.options, clock=self.clock)
+
+    async def step(self, kind: str) -> None:
+        session = self.session
+        assert session is not None
+        match kind:
+            case "one" | "many" | "burst" | "state" | "mixed":
+                await self._append(session, kind)
+            case "checkpoint":
+                await session.checkpoint()
+            case "snapshot":
+                await self._unless_full(session)
+            case "flush":
+                await session.flush()
+            case "time":
+                await self.clock.advance(self.rng.choice([1, 500, 600, 5_500]))
+                session._note_synced()  # noqa: SLF001 - one room
+            case "reopen":
+                await session.close()
+                await self.open()
+            case "kill" if not self.kills:
+                pass
+            case "kill":
+                self.disk.fault = Fault(self.disk.changes, errno.EIO, for_ever=True)
+                await session.close()
+                self.disk.fault = None
+                await self.open()
+            case _:
+                raise AssertionError(kind)
+
+    async def _append(self, session: Session, kind: str) -> None:
+        rng = self.rng
+        try:
+            for _ in range(rng.randint(2, 5) if kind == "burst" else 1):
+                if kind == "state" or (kind == "burst" and rng.random() < 0.2):
+                    session.append([], state=True)
+                else:
+                    count = 1 if kind == "one" else rng.choice([1, 2, 3, 8])
+                    session.append([self._message() for _ in range(count)], state=kind == "mixed")
+        except StoreFull as error:
+            self.failure = error
+        groups = list(session.waiting)
+        failures = await session.settle()
+        if failures:
+            self._judge_failures(session, groups, failures)
+
+    def _judge_failures(self, session: Session, groups: list[Group], failures: list[BaseException]) -> None:
+        refused = [group for group in groups if group.future is not None and _is_full(group)]
+        if refused and refused != groups[len(groups) - len(refused) :]:
+            raise Violation("a call was stored behind one that was refused")
+        session.take_back(refused)
+        self.failure = failures[0]
+        for error in failures:
+            if not isinstance(error, StoreFull):
+                raise error
+
+    async def _unless_full(self, session: Session) -> None:
+        try:
+            await session.save_snapshot()
+        except StoreFull as error:
+            self.failure = error
+
+    def _message(self) -> Append:
+        self.number += 1
+        return message(self.rng.choice(QUEUES), self.number, self.rng.choice(SIZES))
+
+
+def _is_full(group: Group) -> bool:
+    return group.future is not None and isinstance(group.future.exception(), StoreFull)
+
+
+async def record(
+    options: StoreOptions = OPTIONS, *, seed: int = 1, operations: int = 200, lies: frozenset[str] = frozenset()
+) -> Trace:
+    """Run the workload on a disk that works, or one that `lies`."""
+    disk = TraceDisk()
+    disk.lies = lies
+    workload = Workload(disk, options, seed=seed)
+    await workload.run(operations)
+    if workload.failure is not None:
+        raise workload.failure
+    return Trace(disk.ops, workload.history, options)

@@ -1,0 +1,67 @@
+"""Bugs that the enumeration found, each with the smallest case that shows it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+from evenq.store.consume_queue import ENTRY_BYTES
+from evenq.testing.storage.history import History
+from evenq.testing.storage.machine import Machine
+from evenq.testing.storage.session import OPTIONS, Session
+from evenq.testing.storage.trace_disk import Fault, TraceDisk
+from evenq.testing.storage.workload import QUEUES, message
+
+FIRST = "commitlog/00000000000000000000"
+
+
+def test_a_file_whose_padding_a_kill_cut_short_is_made_whole_before_a_checkpoint_vouches_for_it():
+    async def scenario():
+        assert ENTRY_BYTES == 20
+        history, disk = History(), TraceDisk()
+        session = await Session.open(disk, history)
+        for number in range(2):
+            session.append([message(QUEUES[0], number, 5_000)])
+        await session.settle()
+        image = disk.machine.files()
+        await session.close()
+        left = {"identity": image["identity"], FIRST: image[FIRST][: 88 + 5_000 + 20 + 88]}  # a padding's header only
+        history = history.cut(1)
+        disk = TraceDisk(Machine(left))
+        disk.machine.inodes[1].pending.append((0, left[FIRST]))  # and none of it synced
+        disk.machine.inodes[1].synced = b""
+        session = await Session.open(disk, history)
+        assert await session.compare(least=1, most=1, at=0) == 1
+        machine = disk.machine.copy()
+        await session.close()
+        for found in (disk.machine, Machine(machine.cut_power(machine.units(512), lambda _: False))):
+            again = await Session.open(TraceDisk(found), history)
+            assert await again.compare(least=1, most=1, at=0) == 1
+            await again.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_disk_too_full_to_make_the_next_file_refuses_and_goes_on():
+    async def scenario():
+        history, disk = History(), TraceDisk()
+        session = await Session.open(disk, history)
+        for number in range(20):
+            disk.fault = Fault(disk.changes, errno.ENOSPC, for_ever=True)
+            refused = session.append([message(QUEUES[0], number, 1_000)], state=True)
+            failures = await session.settle()
+            assert "no space left" in str(failures[0])
+            history.groups.remove(refused)
+            history.states -= 1
+            assert session.store.failure is None
+            disk.fault = None
+            await session.clock.advance(600)
+            session.append([message(QUEUES[0], number, 1_000)], state=True)
+            assert not await session.settle()
+        assert await session.compare(least=20, most=20, at=0, live=True) == 20
+        await session.close()
+        again = await Session.open(TraceDisk(Machine(disk.machine.files())), history)
+        assert await again.compare(least=20, most=20, at=0) == 20
+        await again.close()
+
+    asyncio.run(scenario())
