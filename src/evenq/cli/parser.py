@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from evenq.cli.store_options import add_store
+
 __all__ = ["DEFAULT_ENDPOINT", "make_parser"]
 
 DEFAULT_ENDPOINT = "127.0.0.1:8081"
@@ -25,7 +27,8 @@ _TOP = """\
   evenq consume orders --group billing --from first --max 1
   evenq group show billing                   who reads what, and what is left to read
 
-Every command but `up` talks to a running cluster: --endpoint HOST:PORT, or EVENQ_ENDPOINT, or 127.0.0.1:8081.
+Every command but `up` and `store` talks to a running cluster: --endpoint HOST:PORT, or EVENQ_ENDPOINT, or
+127.0.0.1:8081.
 """
 _UP = """\
 examples:
@@ -84,6 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_cluster(commands)
     _add_produce(commands)
     _add_consume(commands)
+    add_store(commands, _noun, _command)
     return parser
 
 

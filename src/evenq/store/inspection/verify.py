@@ -27,6 +27,7 @@ OnProgress = Callable[[int, int], None]
 Owner = Callable[[], str | None]
 """Pid of the process that has the folder open, None if nobody has."""
 KINDS_MAX: Final = 5  # a higher kind is one of a newer program
+BREAKS: Final = frozenset({"offset-gap", "offset-repeated"})  # a start that reads the whole log stops at them
 RESTORE: Final = (
     "restore the folder from a copy. Without one: `evenq store dump DIR` saves what can be read, "
     "`evenq store repair DIR --accept-loss` shows what cutting the log there would cost"
@@ -185,6 +186,8 @@ class _Verification:
             self._open_group(verdict, self._group, sure)
         if sure > self._end and not self._folder.running:
             self._log_short(verdict, sure, says)
+        gaps = [finding.log_offset for finding in self._findings.listed if finding.kind in BREAKS]
+        verdict.cut_at = min((at for at in (*gaps, verdict.cut_at) if at is not None), default=None)
 
     def _damaged(self, hole: Hole, why: str) -> None:
         if self._folder.clean_stop:

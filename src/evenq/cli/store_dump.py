@@ -1,0 +1,100 @@
+"""`evenq store dump DIR`: a broker's messages as JSON lines or as a Parquet file, straight from its data folder."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from datetime import datetime
+from itertools import islice
+from typing import Any, TextIO
+
+from evenq.cli.store import Progress, folder_of
+from evenq.cli.store_decoding import Decoder, decoder_of
+from evenq.errors import BadRequest
+from evenq.store.disk import Disk
+from evenq.store.inspection.dump import TIMER, TIMER_END, Wanted, frames
+from evenq.store.inspection.folder import Folder, read_folder
+from evenq.store.inspection.log_walk import Hole
+from evenq.store.record import MESSAGE, STATE
+
+__all__ = ["dump", "moment"]
+
+
+def dump(options: argparse.Namespace) -> int:
+    """Returns 1 if a part of the log could not be read; what was said of it is on standard error."""
+    if options.format == "parquet" and (options.output is None or options.states or options.timers):
+        raise BadRequest("--format parquet writes messages into a file: give --output FILE, no --states or --timers")
+    disk = folder_of(options.dir)
+    folder = read_folder(disk, owner=disk.owner())
+    decoder = decoder_of(disk, folder)
+    holes: list[Hole] = []
+    rows = _rows(options, disk, folder, decoder, holes)
+    if options.limit is not None:
+        rows = islice(rows, options.limit)
+    if options.format == "parquet":
+        from evenq.cli.store_parquet import write
+
+        count = write(options.output, rows)
+    else:
+        with nullcontext(sys.stdout) if options.output is None else options.output.open("w", encoding="utf-8") as out:
+            count = _lines(out, rows)
+    if options.output is not None:
+        sys.stderr.write(f"{count} rows in {options.output}\n")
+    for hole in holes:
+        sys.stderr.write(
+            f"evenq: the log from {hole.start} to {hole.end} cannot be read ({hole.why}); "
+            f"evenq store verify {options.dir} says more\n"
+        )
+    return 1 if holes else 0
+
+
+def _rows(
+    options: argparse.Namespace, disk: Disk, folder: Folder, decoder: Decoder, holes: list[Hole]
+) -> Iterator[dict[str, Any]]:
+    kinds = {MESSAGE}
+    if options.states:
+        kinds.add(STATE)
+    if options.timers:
+        kinds |= {TIMER, TIMER_END}
+    wanted = Wanted(
+        kinds=frozenset(kinds),
+        topic_ids=decoder.topic_ids(options.topic) if options.topic is not None else None,
+        queue_id=options.queue,
+        begin_ms=moment(options.begin),
+        end_ms=moment(options.end),
+    )
+    quiet = options.output is None  # the bar would stand between the lines
+    with Progress("dumping", quiet=quiet) as progress:
+        for frame in frames(disk, folder, wanted, on_hole=holes.append, on_progress=progress):
+            yield decoder.row(frame)
+
+
+def _lines(out: TextIO, rows: Iterator[dict[str, Any]]) -> int:
+    count = 0
+    for row in rows:
+        body = row.get("body")
+        if body is not None:
+            try:
+                row["body"] = body.decode()
+            except UnicodeDecodeError:
+                del row["body"]
+                row["body_base64"] = base64.b64encode(body).decode()
+        out.write(json.dumps(row, ensure_ascii=False) + "\n")
+        count += 1
+    return count
+
+
+def moment(text: str | None) -> int | None:
+    """Ms since the epoch of a time given as such or in ISO 8601. Raises BadRequest."""
+    if text is None:
+        return None
+    if text.isdecimal():
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+    except ValueError as error:
+        raise BadRequest(f"{text} is no time: give ms since the epoch or ISO 8601, e.g. 2026-01-31T08:00") from error

@@ -1,0 +1,60 @@
+"""Messages of a dump as a Parquet file, for pandas, Polars, DuckDB or Spark. Needs pyarrow (extra `spark`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from evenq.errors import Unsupported
+
+__all__ = ["write"]
+
+ROWS: Final = 10_000
+BYTES: Final = 64 << 20
+
+
+def write(path: Path, rows: Iterable[dict[str, Any]]) -> int:
+    """Write rows in groups of bounded size; returns how many. Raises Unsupported without pyarrow."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise Unsupported("writing Parquet needs pyarrow: pip install 'evenq[spark]', or take --format json") from error
+    schema = pa.schema([
+        ("topic", pa.string()), ("topic_id", pa.int64()), ("queue_id", pa.int32()), ("queue_offset", pa.int64()),
+        ("log_offset", pa.int64()), ("message_id", pa.string()), ("tag", pa.string()),
+        ("keys", pa.list_(pa.string())), ("message_group", pa.string()),
+        ("properties", pa.map_(pa.string(), pa.string())), ("body", pa.binary()),
+        ("born_time", pa.timestamp("ms", tz="UTC")), ("store_time", pa.timestamp("ms", tz="UTC")),
+    ])  # fmt: skip
+    count = 0
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        source = iter(rows)
+        while group := _group(source):
+            columns = [pa.array([_value(row, field.name) for row in group], type=field.type) for field in schema]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+            count += len(group)
+    return count
+
+
+def _group(source: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    group: list[dict[str, Any]] = []
+    size = 0
+    for row in islice(source, ROWS):
+        group.append(row)
+        size += len(row.get("body") or b"")
+        if size >= BYTES:
+            break
+    return group
+
+
+def _value(row: dict[str, Any], name: str) -> Any:
+    match name:
+        case "born_time" | "store_time":
+            return row[name.replace("time", "ms")]
+        case "properties":
+            return list(row.get(name, {}).items())
+        case _:
+            return row.get(name)

@@ -1,0 +1,95 @@
+"""`evenq store repair DIR`: shows a plan, and does it with `--apply` while it holds the folder's lock."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+
+from evenq.cli.output import Column, Listing, Page, console, print_page
+from evenq.cli.store import Progress, finding_lines, folder_of
+from evenq.errors import StoreLocked
+from evenq.runtime.clock import SystemClock
+from evenq.store import lock
+from evenq.store.disk import ReadOnlyDisk, RealDisk
+from evenq.store.inspection import repair as repairing
+from evenq.store.inspection.folder import REPAIRS
+from evenq.store.inspection.verify import Verdict, verify
+
+__all__ = ["repair"]
+
+RANGES_SHOWN = 40
+
+
+def repair(options: argparse.Namespace) -> int:
+    """Plan, or plan and do. Returns 1 if findings are left that no step mends. Raises StoreLocked beside a broker."""
+    reader = folder_of(options.dir)
+    owner = reader.owner()
+    if owner is not None:
+        raise StoreLocked(f"the data folder {options.dir} is in use by process {owner}: stop that broker first")
+    if not options.apply:
+        verdict = _look(options, reader)
+        plan = repairing.plan_of(reader, verdict, accept_loss=options.accept_loss)
+        _report(options, verdict, plan, done="")
+        return 1 if plan.left else 0
+    disk = RealDisk(options.dir)
+    lock.acquire(disk)
+    try:
+        verdict = _look(options, reader)
+        plan = repairing.plan_of(disk, verdict, accept_loss=options.accept_loss)
+        into = f"{REPAIRS}{datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC):%Y%m%dT%H%M%SZ}"
+        for _ in repairing.apply(disk, verdict.folder, plan, into=into):
+            pass
+    finally:
+        disk.unlock()
+    _report(options, verdict, plan, done=str(options.dir / into))
+    return 1 if plan.left else 0
+
+
+def _look(options: argparse.Namespace, reader: ReadOnlyDisk) -> Verdict:
+    with Progress("verifying", quiet=options.json) as progress:
+        return verify(reader, owner=lambda: None, on_progress=progress)  # the lock is ours, or was free just now
+
+
+def _report(options: argparse.Namespace, verdict: Verdict, plan: repairing.Plan, *, done: str) -> None:
+    columns = (
+        Column("action", "action"), Column("path", "file"), Column("log_offset", "from log offset", "number"),
+        Column("size", "bytes", "number"), Column("why", "why"),
+    )  # fmt: skip
+    rows = [(str(step.action), step.path, step.log_offset or None, step.size, step.why) for step in plan.steps]
+    facts: dict[str, str | int | bool | list[str] | None] = {
+        "applied": bool(done and plan.steps),
+        "kept_in": done if plan.steps else "",
+        "lost_from": plan.lost_from,
+        "lost_bytes": plan.lost_bytes,
+        "lost": [str(gone) for gone in plan.lost],
+        "left": len(plan.left),
+    }
+    steps = Listing(key="steps", columns=columns, rows=rows, title="done" if done else "would be done", empty="nothing")
+    if options.json:
+        print_page(Page(facts=facts, listings=[steps]), as_json=True)
+        return
+    out = console()
+    print_page(Page(facts={}, listings=[steps]), as_json=False)
+    if plan.lost_from is not None:
+        out.print(f"lost: {plan.lost_bytes} bytes of the log from offset {plan.lost_from} on", markup=False)
+        for gone in plan.lost[:RANGES_SHOWN]:
+            out.print(f"  {gone}", markup=False)
+        if len(plan.lost) > RANGES_SHOWN:
+            out.print(f"  and of {len(plan.lost) - RANGES_SHOWN} more queues (--json shows all)", markup=False)
+    for finding in plan.left:
+        out.print("\nnot mended:\n" + "\n".join(finding_lines(finding)), markup=False)
+    out.print(f"\n{_advice(options, verdict, plan, done)}", markup=False)
+
+
+def _advice(options: argparse.Namespace, verdict: Verdict, plan: repairing.Plan, done: str) -> str:
+    flags = " --accept-loss" if options.accept_loss else ""
+    if done and plan.steps:
+        return f"Done. What was taken out is in {done}. Start the broker; then: evenq store verify {options.dir}"
+    if plan.steps:
+        return f"Nothing was changed. To do it: evenq store repair {options.dir}{flags} --apply"
+    if verdict.cut_at is not None and not options.accept_loss:
+        return (
+            f"The log is damaged at offset {verdict.cut_at}. Restore the folder from a copy; or see what cutting the "
+            f"log there would lose: evenq store repair {options.dir} --accept-loss"
+        )
+    return "There is nothing to repair." if not plan.left else "No step mends what is left."

@@ -1,0 +1,110 @@
+"""Dump: the records of a log in log order, filtered by what the store itself knows. It goes on behind damage.
+
+`frames` yields values that hold copies of the payloads, so a caller may keep them. Whole files are left out by their
+times: store times never fall along the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from evenq.store.disk import Disk
+from evenq.store.inspection.folder import Folder
+from evenq.store.inspection.log_walk import Header, Hole, LogWalk, Piece
+from evenq.store.inspection.verify import OnProgress
+from evenq.store.record import HEADER, HEADER_BYTES, MAGIC, MESSAGE, STATE, Frame
+from evenq.store.segment import path_of
+
+__all__ = ["TIMER", "TIMER_END", "Wanted", "frames"]
+
+TIMER: Final = 4
+TIMER_END: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which records. Topics and queues choose among messages and timers."""
+
+    kinds: frozenset[int] = frozenset({MESSAGE})
+    topic_ids: frozenset[int] | None = None
+    queue_id: int | None = None
+    begin_ms: int | None = None
+    """Stored then or later, ms since the epoch."""
+    end_ms: int | None = None
+    """Stored before."""
+    begin: int = 0
+    """First log offset."""
+
+    def takes(self, header: Header) -> bool:
+        """Whether a record is wanted; without its times."""
+        kind = header[4]
+        if kind not in self.kinds:
+            return False
+        if kind in {STATE, TIMER_END}:
+            return True
+        if self.topic_ids is not None and header[7] not in self.topic_ids:
+            return False
+        return self.queue_id is None or header[8] == self.queue_id
+
+
+def frames(
+    disk: Disk,
+    folder: Folder,
+    wanted: Wanted,
+    *,
+    on_hole: Callable[[Hole], None] | None = None,
+    on_progress: OnProgress | None = None,
+) -> Iterator[Frame]:
+    """Wanted records in log order; `on_hole` is told of what cannot be read. Raises StoreError for a newer format."""
+    size = folder.identity.segment_bytes
+    starts = _files_from(disk, folder.starts, wanted.begin_ms)
+    walk = LogWalk(disk, size, starts, begin=wanted.begin, gone=lambda _: folder.running)
+    for step in walk.steps():
+        if isinstance(step, Hole):
+            if on_hole is not None and not (step.last and folder.running):
+                on_hole(step)
+            continue
+        if wanted.end_ms is not None and step.headers[0][12] >= wanted.end_ms:
+            return
+        for header in step.headers:
+            if wanted.takes(header) and _in_time(header[12], wanted):
+                yield _frame(step, header)
+        if on_progress is not None:
+            on_progress(walk.bytes_read, walk.bytes_total)
+
+
+def _in_time(store_ms: int, wanted: Wanted) -> bool:
+    return (wanted.begin_ms is None or store_ms >= wanted.begin_ms) and (
+        wanted.end_ms is None or store_ms < wanted.end_ms
+    )
+
+
+def _frame(piece: Piece, header: Header) -> Frame:
+    return Frame(header, *piece.payloads(header))
+
+
+def _files_from(disk: Disk, starts: list[int], begin_ms: int | None) -> list[int]:
+    """Without the files whose next one begins before the wanted time."""
+    if begin_ms is None:
+        return starts
+    first = 0
+    for place, start in enumerate(starts):
+        ms = _first_ms(disk, start)
+        if ms is not None and ms < begin_ms:
+            first = place
+    return starts[first:]
+
+
+def _first_ms(disk: Disk, start: int) -> int | None:
+    try:
+        file = disk.open(path_of(start))
+    except FileNotFoundError:
+        return None
+    try:
+        data = file.pread(HEADER_BYTES, 0)
+    finally:
+        file.close()
+    header = HEADER.unpack(data) if len(data) == HEADER_BYTES else None
+    return header[12] if header is not None and header[1] == MAGIC else None

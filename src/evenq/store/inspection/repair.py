@@ -1,0 +1,226 @@
+"""Repair: first a plan, made of what verify found; then, if told to, its steps, one by one.
+
+Only what can be proven is done: cut a torn tail, take out derived files that do not agree (the next start makes them
+again) and damaged snapshots that something covers. Cutting the log at a damage loses data, so it is planned only with
+`accept_loss`. Nothing is thrown away: all that goes is moved into `repair-<time>/`, laid out as a data folder, so that
+`evenq store dump` reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from evenq.errors import StoreCorrupted, StoreError
+from evenq.store import segment, snapshot
+from evenq.store.disk import Disk, read_whole, write_whole
+from evenq.store.inspection.findings import Finding, Harm
+from evenq.store.inspection.folder import CHECKPOINT, IDENTITY, Folder, place_of, size_of
+from evenq.store.inspection.log_walk import LogWalk, Piece
+from evenq.store.inspection.queues import LostRange
+from evenq.store.inspection.verify import Verdict
+from evenq.store.record import MESSAGE
+
+__all__ = ["Action", "Plan", "Step", "apply", "plan_of"]
+
+COPY_BYTES: Final = 4 << 20
+TAKEN_OUT: Final = frozenset(
+    {"entry-differs", "entries-missing", "snapshot-damaged", "checkpoint-damaged", "off-the-mark"}
+)
+"""Findings whose file goes when it is a derived one."""
+
+BY_A_START: Final = frozenset({Harm.NOTE, Harm.REBUILT})
+
+
+class Action(StrEnum):
+    """What a step does."""
+
+    CUT = "cut"
+    """Move the log from an offset on."""
+    MOVE = "move"
+    """Move one file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One change of the folder."""
+
+    action: Action
+    path: str
+    log_offset: int = 0
+    """Where a cut is."""
+    size: int
+    """Bytes that go."""
+    why: str
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a repair would do, and what it leaves."""
+
+    steps: list[Step] = field(default_factory=list)
+    left: list[Finding] = field(default_factory=list)
+    """Findings that no step mends."""
+    lost_from: int | None = None
+    """Log offset from which on the log would be given up; None: no loss is planned."""
+    lost_bytes: int = 0
+    lost: list[LostRange] = field(default_factory=list)
+    """Messages that go with it, by queue, as far as they can be told."""
+
+
+def plan_of(disk: Disk, verdict: Verdict, *, accept_loss: bool = False) -> Plan:
+    """Decide. Raises StoreCorrupted if a loss was accepted but a cut would leave nothing that starts."""
+    plan = Plan()
+    cut_at = verdict.cut_at
+    if cut_at is not None and accept_loss:
+        _plan_loss(disk, verdict, plan, cut_at)
+    elif verdict.torn_bytes and cut_at is None:
+        plan.steps.append(
+            Step(
+                action=Action.CUT, path=place_of(verdict.log_end, verdict.folder.identity.segment_bytes)[0],
+                log_offset=verdict.log_end, size=verdict.torn_bytes, why="a torn tail: nobody was told that it is safe",
+            )
+        )  # fmt: skip
+    _plan_files(disk, verdict, plan)
+    planned = {step.path for step in plan.steps}
+    for finding in verdict.findings.listed:
+        mended = finding.file in planned or (plan.lost_from is not None and _goes(finding, plan.lost_from))
+        if not mended and finding.harm not in BY_A_START:
+            plan.left.append(finding)
+    return plan
+
+
+def _goes(finding: Finding, lost_from: int) -> bool:
+    return finding.kind == "messages-missing" or (finding.log_offset is not None and finding.log_offset >= lost_from)
+
+
+def _plan_files(disk: Disk, verdict: Verdict, plan: Plan) -> None:
+    """Derived files that do not agree, each once."""
+    planned = {step.path for step in plan.steps}
+    for finding in verdict.findings.listed:
+        path = CHECKPOINT if finding.kind == "queue-unlisted" else finding.file
+        derived = (finding.harm is Harm.REBUILT and finding.kind in TAKEN_OUT) or finding.kind == "queue-unlisted"
+        if derived and path not in planned and _is_there(disk, path):
+            planned.add(path)
+            plan.steps.append(Step(action=Action.MOVE, path=path, size=size_of(disk, path), why=_why(finding)))
+
+
+def _why(finding: Finding) -> str:
+    if finding.kind == "snapshot-damaged":
+        return "the snapshot is damaged; an older one and the log hold the same"
+    if finding.file == CHECKPOINT or finding.kind == "queue-unlisted":
+        return "the checkpoint is wrong; without it the next start reads the whole log"
+    return "does not agree with the log; the next start makes it again"
+
+
+def _plan_loss(disk: Disk, verdict: Verdict, plan: Plan, cut_at: int) -> None:
+    folder = verdict.folder
+    kept = [file for file in folder.snapshots if file.good and folder.log_start <= file.log_offset <= cut_at]
+    if not kept and folder.log_start > 0:
+        raise StoreCorrupted(
+            f"cutting the log at {cut_at} would leave no snapshot that it goes on from (it begins at "
+            f"{folder.log_start}): topics and groups would be gone. Restore a snapshot of before {cut_at} from a copy"
+        )
+    plan.lost_from = cut_at
+    plan.lost_bytes = folder.log_end - cut_at
+    plan.lost = _lost(disk, verdict, cut_at)
+    file, _ = place_of(cut_at, folder.identity.segment_bytes)
+    plan.steps += [
+        Step(action=Action.MOVE, path=newer.path, size=newer.size, why="holds what came behind the cut")
+        for newer in folder.snapshots
+        if newer.log_offset > cut_at
+    ]
+    if _is_there(disk, CHECKPOINT):
+        plan.steps.append(
+            Step(action=Action.MOVE, path=CHECKPOINT, size=size_of(disk, CHECKPOINT),
+                 why="vouches for what came behind the cut")
+        )  # fmt: skip
+    if plan.lost_bytes > 0:
+        plan.steps.append(
+            Step(action=Action.CUT, path=file, log_offset=cut_at, size=plan.lost_bytes, why="damaged from there on")
+        )
+
+
+def _lost(disk: Disk, verdict: Verdict, cut_at: int) -> list[LostRange]:
+    """Each queue from its first missing message to the last one that anything tells of."""
+    folder = verdict.folder
+    spans = {(gone.topic_id, gone.queue_id): (gone.start, gone.end) for gone in reversed(verdict.lost)}
+    for step in LogWalk(disk, folder.identity.segment_bytes, folder.starts, begin=cut_at).steps():
+        if not isinstance(step, Piece):
+            continue
+        for header in step.headers:
+            if header[4] == MESSAGE:
+                low, high = spans.get((header[7], header[8]), (header[9], 0))
+                spans[header[7], header[8]] = (min(low, header[9]), max(high, header[9] + 1))
+    return [LostRange(*key, *span) for key, span in sorted(spans.items())]
+
+
+def _is_there(disk: Disk, path: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    return name in disk.list(folder)
+
+
+# -- doing it ---------------------------------------------------------------------------------------------------------
+
+
+def apply(disk: Disk, folder: Folder, plan: Plan, *, into: str) -> Iterator[Step]:
+    """Do the steps, yielding each when it is done. The caller holds the lock. `into` is the folder for what goes; a
+    crash between two steps leaves a folder that verify judges and that repair goes on from.
+    """
+    if folder.running:
+        raise StoreError(f"the data folder {disk.describe('')} is in use by process {folder.owner}: stop that broker")
+    if not plan.steps:
+        return
+    disk.make_folder(f"{into}/{segment.FOLDER}")
+    disk.make_folder(f"{into}/{snapshot.FOLDER}")
+    identity = read_whole(disk, IDENTITY)
+    if identity is not None:
+        write_whole(disk, f"{into}/{IDENTITY}", identity)
+    for step in plan.steps:
+        if step.action is Action.CUT:
+            _cut(disk, folder, step.log_offset, into)
+        else:
+            _move(disk, step.path, into)
+        yield step
+
+
+def _move(disk: Disk, path: str, into: str) -> None:
+    parent = path.rpartition("/")[0]
+    disk.make_folder(f"{into}/{parent}" if parent else into)
+    disk.rename(path, f"{into}/{path}")
+    disk.sync_folder(f"{into}/{parent}" if parent else into)
+    disk.sync_folder(parent)
+
+
+def _cut(disk: Disk, folder: Folder, log_offset: int, into: str) -> None:
+    """The newest files go first, so that a crash in between leaves a log without a gap."""
+    size = folder.identity.segment_bytes
+    start, position = segment.segment_of(log_offset, size)
+    for other in sorted(folder.starts, reverse=True):
+        if other > start or (other == start and position == 0):
+            _move(disk, segment.path_of(other), into)
+    if position and start in folder.starts:
+        _cut_file(disk, segment.path_of(start), position, into)
+    disk.sync_folder(segment.FOLDER)
+
+
+def _cut_file(disk: Disk, path: str, position: int, into: str) -> None:
+    """Copy what goes to the same place of a file beside, where a hole stands for what stays; then cut."""
+    source = disk.open(path)
+    try:
+        target = disk.open(f"{into}/{path}", create=True)
+        try:
+            at = position
+            while data := source.pread(COPY_BYTES, at):
+                target.pwrite([data], at)
+                at += len(data)
+            target.sync()
+        finally:
+            target.close()
+        disk.sync_folder(f"{into}/{segment.FOLDER}")
+        source.truncate(position)
+        source.sync()
+    finally:
+        source.close()
