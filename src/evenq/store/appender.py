@@ -27,9 +27,10 @@ from evenq.store.record import (
     HEADER_BYTES,
     MAGIC,
     MESSAGE,
+    PLACE,
     PREFIX,
-    REST,
     STATE,
+    STEM,
     TIMER,
     TIMER_END,
     TIMER_KIND_MAX,
@@ -41,7 +42,7 @@ from evenq.store.record import (
     unsigned,
 )
 from evenq.store.segment import segment_of
-from evenq.store.writer import Batch
+from evenq.store.writer import Batch, Placed
 
 __all__ = ["Appender"]
 
@@ -49,7 +50,7 @@ EPOCH = 1  # one copy of the log: the first and only leader
 GATHER_BYTES = 128 << 10  # a group of this size does not wait for more
 
 _pack_prefix = PREFIX.pack
-_pack_rest = REST.pack
+_pack_place = PLACE.pack
 _pack_entry = ENTRY.pack
 
 
@@ -105,18 +106,17 @@ class Appender:
         self._turns = 0
         """Turns of the loop that the present group has waited."""
         self._waiting_bytes = 0
-        self._oldest: deque[ConsumeQueue] = deque()
-        """The queue of each message in memory, oldest first."""
-        self._unsafe = 0
-        """Messages in memory that have a place but are not safe yet."""
+        self._oldest: deque[Placed] = deque()
+        """Where the safe messages in memory are, oldest first."""
         self._cache_bytes = 0
+        """Payloads in memory, safe or not."""
         self._waiters: list[asyncio.Future[None]] = []
         self._taken_back = 0
         """How often a full disk freed places again."""
 
     # -- appends ------------------------------------------------------------------------------------------------------
 
-    def append(self, entries: Sequence[Append]) -> asyncio.Future[None]:
+    def append(self, entries: Sequence[Append]) -> asyncio.Future[None]:  # noqa: PLR0915  # calls cost, so it is one
         """Give places to messages and queue them. See `MessageStore.append`."""
         waiting = self.stats.waiting
         if (
@@ -127,60 +127,88 @@ class Appender:
         ):
             self._refuse(entries)
         batch = self._batch or self._new_batch()
-        store_ms = self._now_ms()
-        store_ms = max(store_ms, self.last_store_ms)
-        self.last_store_ms = store_ms
-        touched = batch.touched
-        parts = batch.runs[-1].parts
+        self.last_store_ms = store_ms = max(self._now_ms(), self.last_store_ms)
+        synced_end = self.synced_end
+        data = batch.runs[-1].data
+        mark = (len(batch.runs), len(data), self._segment_end, len(batch.placed))
+        count = left = len(entries)
         log_end = first = self._assigned_end
-        payload_bytes = 0
-        more = len(entries)
-        mark = (len(batch.runs), len(parts), self._segment_end)
+        topic_id = queue_id = -1
+        queue: ConsumeQueue | None = None
+        begin = payload_bytes = 0  # of the present run of messages for one queue: what can be done once a run, is
         try:
             for entry in entries:
-                more -= 1
-                topic_id = entry.topic_id
-                queue_id = entry.queue_id
+                if entry.queue_id != queue_id or entry.topic_id != topic_id:
+                    if queue is not None:
+                        self._place(batch, queue, entries[begin : count - left], payload_bytes)
+                        begin = count - left
+                        payload_bytes = 0
+                    topic_id = entry.topic_id
+                    queue_id = entry.queue_id
+                    queue = self._queues.get((topic_id, queue_id)) or self._new_queue(topic_id, queue_id)
+                    stem, last_stem = queue.stems or self._stems(queue)
+                    queue_offset = queue.next_offset
+                    tail = queue.tail
+                left -= 1
+                if not left:
+                    stem = last_stem
                 head = entry.head
                 system = entry.system
-                size = HEADER_BYTES + len(head) + len(system)
+                tag_hash = entry.tag_hash
+                head_bytes = len(head)
+                system_bytes = len(system)
+                size = HEADER_BYTES + head_bytes + system_bytes
                 if log_end + size > self._segment_end:
                     log_end = self._roll(batch, log_end, size)
-                    parts = batch.runs[-1].parts
-                key = (topic_id, queue_id)
-                queue = self._queues.get(key)
-                if queue is None:
-                    queue = self._queues[key] = ConsumeQueue(topic_id, queue_id)
-                queue_offset = queue.next_offset
+                    data = batch.runs[-1].data
                 body = b"".join((
-                    _pack_rest(
-                        VERSION, MESSAGE, FLAG_MORE if more else 0, EPOCH, topic_id, queue_id, queue_offset, log_end,
-                        self.synced_end, store_ms, entry.born_ms, entry.tag_hash, len(head), len(system),
+                    stem,
+                    _pack_place(
+                        queue_offset, log_end, synced_end, store_ms, entry.born_ms, tag_hash, head_bytes, system_bytes
                     ),
                     head,
                     system,
                 ))  # fmt: skip
-                parts.append(_pack_prefix(size, MAGIC, crc32c(body)))
-                parts.append(body)
-                queue.tail += _pack_entry(log_end, size, entry.tag_hash)
-                queue.hot.append(entry)
-                self._oldest.append(queue)
-                touched[queue] = queue.next_offset = queue_offset + 1
+                data += _pack_prefix(size, MAGIC, crc32c(body))
+                data += body
+                tail += _pack_entry(log_end, size, tag_hash)
                 entry.queue_offset = queue_offset
                 entry.log_offset = log_end
                 entry.store_ms = store_ms
+                queue_offset += 1
                 log_end += size
-                payload_bytes += size
+                payload_bytes += head_bytes + system_bytes
+            assert queue is not None
+            self._place(batch, queue, entries[begin:] if begin else entries, payload_bytes)
         except (struct.error, TypeError, BadRequest) as error:
-            self._take_back_call(batch, entries[: len(entries) - more - 1], mark)
+            self._take_back_call(batch, entries, mark)
             if isinstance(error, BadRequest):
                 raise
             raise BadRequest(f"a message does not fit the frame's fields: {error}") from error
-        count = len(entries)
         batch.messages += count
-        self._unsafe += count
-        self._cache_bytes += payload_bytes - count * HEADER_BYTES
         return self._queued(batch, log_end, log_end - first, waiting + count)
+
+    def _place(self, batch: Batch, queue: ConsumeQueue, messages: Sequence[Append], payload_bytes: int) -> None:
+        """The messages, neighbours in one queue, are packed: make them the newest ones there."""
+        count = len(messages)
+        queue.hot += messages
+        batch.touched[queue] = queue.next_offset = queue.next_offset + count
+        batch.placed.append((queue, count, payload_bytes))
+        self._cache_bytes += payload_bytes
+
+    def _new_queue(self, topic_id: int, queue_id: int) -> ConsumeQueue:
+        queue = ConsumeQueue(topic_id, queue_id)
+        self._stems(queue)  # refuses what is no number of 32 bits
+        self._queues[topic_id, queue_id] = queue
+        return queue
+
+    @staticmethod
+    def _stems(queue: ConsumeQueue) -> tuple[bytes, bytes]:
+        more, last = (
+            STEM.pack(VERSION, MESSAGE, flags, EPOCH, queue.topic_id, queue.queue_id) for flags in (FLAG_MORE, 0)
+        )
+        queue.stems = (more, last)
+        return more, last
 
     def append_state(self, payload: bytes) -> asyncio.Future[None]:
         """Queue one opaque record. See `MessageStore.append_state`."""
@@ -211,15 +239,13 @@ class Appender:
             self._refuse(())
         batch = self._batch or self._new_batch()
         self.last_store_ms = store_ms = max(self.last_store_ms, self._now_ms())
-        mark = (len(batch.runs), len(batch.runs[-1].parts), self._segment_end)
+        mark = (len(batch.runs), len(batch.runs[-1].data), self._segment_end, len(batch.placed))
         first = log_end = self._assigned_end
         left = records
-        placed: list[Append] = []
         try:
             for entry in entries:
                 left -= 1
                 log_end = self._put_message(batch, log_end, entry, store_ms, more=left > 0)
-                placed.append(entry)
             for timer in timers:
                 left -= 1
                 log_end = self._put_timer(batch, log_end, timer, store_ms, more=left > 0)
@@ -231,14 +257,12 @@ class Appender:
             if state:
                 _, log_end = self._put(batch, log_end, STATE, state, store_ms=store_ms)
         except (struct.error, TypeError, BadRequest) as error:
-            self._take_back_call(batch, placed, mark)
+            self._take_back_call(batch, entries, mark)
             for timer in timers:
                 timer.log_offset = timer.store_ms = -1
             if isinstance(error, BadRequest):
                 raise
             raise BadRequest(f"a record does not fit the frame's fields: {error}") from error
-        self._cache_bytes += sum(len(entry.head) + len(entry.system) for entry in entries)
-        self._unsafe += len(entries)
         batch.messages += len(entries)
         batch.timers += len(timers) + bool(ended)
         batch.states += bool(state)
@@ -258,23 +282,19 @@ class Appender:
             queue_offset=queue_offset, log_offset=log_end, synced_offset=self.synced_end, store_ms=store_ms,
             born_ms=store_ms if born_ms is None else born_ms, tag_hash=tag_hash, head=head, system=system,
         )  # fmt: skip
-        batch.runs[-1].parts.append(frame)
+        batch.runs[-1].data += frame
         return log_end, log_end + size
 
     def _put_message(self, batch: Batch, log_end: int, entry: Append, store_ms: int, *, more: bool) -> int:
-        key = (entry.topic_id, entry.queue_id)
-        queue = self._queues.get(key) or ConsumeQueue(*key)
+        queue = self._queues.get((entry.topic_id, entry.queue_id)) or self._new_queue(entry.topic_id, entry.queue_id)
         place, log_end = self._put(
             batch, log_end, MESSAGE, entry.head, entry.system, more=more, topic_id=entry.topic_id,
             queue_id=entry.queue_id, queue_offset=queue.next_offset, store_ms=store_ms, born_ms=entry.born_ms,
             tag_hash=entry.tag_hash,
         )  # fmt: skip
-        self._queues[key] = queue
         queue.tail += _pack_entry(place, log_end - place, entry.tag_hash)
-        queue.hot.append(entry)
-        self._oldest.append(queue)
         entry.queue_offset, entry.log_offset, entry.store_ms = queue.next_offset, place, store_ms
-        batch.touched[queue] = queue.next_offset = queue.next_offset + 1
+        self._place(batch, queue, (entry,), len(entry.head) + len(entry.system))
         return log_end
 
     def _put_timer(self, batch: Batch, log_end: int, timer: TimerAppend, store_ms: int, *, more: bool) -> int:
@@ -336,7 +356,7 @@ class Appender:
             padding = pack_padding(
                 log_end, rest, epoch=EPOCH, synced_offset=self.synced_end, store_ms=self.last_store_ms
             )
-            run.parts.append(padding)
+            run.data += padding
         start = self._segment_end
         self._segment_end += self._segment_bytes
         batch.runs.append(Run(start, 0))
@@ -397,7 +417,7 @@ class Appender:
         stats.waiting -= batch.messages + batch.states + batch.timers
         stats.log_end = batch.end
         self._waiting_bytes -= batch.bytes
-        self._unsafe -= batch.messages
+        self._oldest += batch.placed
         self.unfiled += batch.messages
         if self._synchronous:
             self.synced_end = stats.log_synced = batch.end
@@ -406,8 +426,10 @@ class Appender:
     def _shrink_cache(self) -> None:
         limit = self._options.cache_bytes
         oldest = self._oldest
-        while self._cache_bytes > limit and len(oldest) > self._unsafe:
-            self._cache_bytes -= oldest.popleft().drop_oldest()
+        while self._cache_bytes > limit and oldest:
+            queue, count, payload_bytes = oldest.popleft()
+            queue.drop_oldest(count)
+            self._cache_bytes -= payload_bytes
         self.stats.cache_bytes = self._cache_bytes
 
     def set_full(self, reason: StoreFull | None) -> None:
@@ -441,46 +463,48 @@ class Appender:
         if size > self._segment_bytes:
             raise BodyTooLarge(f"a record of {size} bytes is over the log's file size of {self._segment_bytes} bytes")
 
-    def _take_back_call(self, batch: Batch, done: Sequence[Append], mark: tuple[int, int, int]) -> None:
-        """Undo the messages of one call whose later one could not be packed."""
-        for entry in reversed(done):
-            queue = self._queues[entry.topic_id, entry.queue_id]
-            queue.next_offset -= 1
-            del queue.tail[-ENTRY.size :]
-            queue.hot.pop()
-            self._oldest.pop()
-            batch.touched[queue] = queue.next_offset
+    def _take_back_call(self, batch: Batch, entries: Sequence[Append], mark: tuple[int, int, int, int]) -> None:
+        """Undo one call of which something could not be packed."""
+        runs, size, self._segment_end, placed = mark
+        self._unplace(batch, placed)
+        for entry in entries:
+            queue = self._queues.get((entry.topic_id, entry.queue_id))
+            if queue is not None:
+                queue.trim_tail()
+                batch.touched[queue] = queue.next_offset
             entry.queue_offset = entry.log_offset = entry.store_ms = -1
-        runs, parts, self._segment_end = mark
         del batch.runs[runs:]
         batch.runs[-1].seals = False
-        del batch.runs[-1].parts[parts:]
+        del batch.runs[-1].data[size:]
         if not batch.futures:
             self._batch = None
+
+    def _unplace(self, batch: Batch, first: int = 0) -> None:
+        """Let go of what was placed from place `first` of the group on."""
+        for queue, count, payload_bytes in reversed(batch.placed[first:]):
+            del queue.hot[-count:]
+            queue.next_offset -= count
+            self._cache_bytes -= payload_bytes
+        del batch.placed[first:]
 
     def _take_back(self, batch: Batch, error: StoreFull) -> None:
         """The disk was full: nothing of `batch` is in the log, so its places and those behind it are free again."""
         self.set_full(error)
         self._taken_back += 1
-        batches = [batch] if self._batch is None else [batch, self._batch]
+        batches = [batch] if self._batch is None else [self._batch, batch]
         self._batch = None
         for taken in batches:
-            for _ in range(taken.messages):
-                queue = self._oldest.pop()
-                message = queue.hot.pop()
-                assert message is not None
-                self._cache_bytes -= len(message.head) + len(message.system)
+            self._unplace(taken)
             for queue in taken.touched:
-                queue.take_back()
+                queue.trim_tail()
             records = taken.messages + taken.states + taken.timers
             self.stats.waiting -= records
             self.stats.refused += records
             self._waiting_bytes -= taken.bytes
-            self._unsafe -= taken.messages
         self._assigned_end = batch.start
         self._segment_end = batch.runs[0].start + self._segment_bytes
         self._wake_waiters()
-        for taken in batches:
+        for taken in reversed(batches):
             for future in taken.futures:
                 if not future.done():
                     future.set_exception(StoreFull(str(error)))

@@ -26,14 +26,14 @@ class SyncFailed(OSError):
 
 
 class Run:
-    """Bytes for one file, one behind the other."""
+    """Bytes for one file."""
 
-    __slots__ = ("parts", "position", "seals", "start")
+    __slots__ = ("data", "position", "seals", "start")
 
     def __init__(self, start: int, position: int) -> None:
         self.start = start
         self.position = position
-        self.parts: list[bytes] = []
+        self.data = bytearray()
         self.seals = False
         """The file is full behind these bytes."""
 
@@ -57,7 +57,7 @@ class CommitLog:
         try:
             for run in runs:
                 file = self._file if run.start == self._start and self._file is not None else self._open(run.start)
-                file.pwrite(run.parts, run.position)
+                file.pwrite((run.data,), run.position)
                 if run.seals:
                     passing("log.filled")
                     file.truncate(self.segment_bytes)

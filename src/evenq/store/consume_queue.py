@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from evenq.runtime.failpoints import passing
-from evenq.store.disk import Disk
+from evenq.store.disk import Disk, File
 from evenq.store.messages import StoredMessage
 from evenq.store.record import Field, struct_of
 
@@ -32,7 +32,7 @@ class ConsumeQueue:
     """One queue on the loop thread. Offsets: min <= filed <= max <= next; entries from `tail_base` on are in `tail`."""
 
     __slots__ = (
-        "filed", "hot", "hot_base", "hot_dead", "max_offset", "min_offset", "next_offset", "queue_id", "tail",
+        "filed", "hot", "hot_base", "hot_dead", "max_offset", "min_offset", "next_offset", "queue_id", "stems", "tail",
         "tail_base", "topic_id",
     )  # fmt: skip
 
@@ -52,29 +52,27 @@ class ConsumeQueue:
         self.hot_base = max_offset
         self.hot_dead = 0
         """Places at the start of `hot` whose message was dropped."""
+        self.stems: tuple[bytes, bytes] | None = None
+        """Kept for the appender: what the frames of its messages have in common, within a call and at its end."""
 
     @property
     def hot_start(self) -> int:
         """First offset whose message is in memory."""
         return self.hot_base + self.hot_dead
 
-    def drop_oldest(self) -> int:
-        """Let the oldest message in memory go; returns its payload bytes."""
+    def drop_oldest(self, count: int) -> None:
+        """Let the oldest `count` messages in memory go."""
         dead = self.hot_dead
-        message = self.hot[dead]
-        assert message is not None
-        self.hot[dead] = None
-        self.hot_dead = dead = dead + 1
+        self.hot[dead : dead + count] = [None] * count
+        self.hot_dead = dead = dead + count
         if dead > 32 and dead * 2 > len(self.hot):  # rarely, so that it costs O(1) a message
             del self.hot[:dead]
             self.hot_base += dead
             self.hot_dead = 0
-        return len(message.head) + len(message.system)
 
-    def take_back(self) -> None:
-        """Forget the entries that were never written."""
-        del self.tail[(self.max_offset - self.tail_base) * ENTRY_BYTES :]
-        self.next_offset = self.max_offset
+    def trim_tail(self) -> None:
+        """Forget the entries from `next_offset` on, whose places were taken back."""
+        del self.tail[(self.next_offset - self.tail_base) * ENTRY_BYTES :]
 
     def entries(self, start: int, end: int) -> bytes:
         """Copy of the entries start..end, which must be in memory."""
@@ -132,10 +130,7 @@ def write_files(disk: Disk, filing: Filing) -> None:
     folder = folder_of(filing.topic_id, filing.queue_id)
     for start, stop in spans(filing.start, filing.end):
         name, position = file_at(start)
-        fresh = position == 0
-        if fresh:
-            disk.make_folder(folder)
-        file = disk.open(f"{folder}/{name}", create=True)
+        file, fresh = _opened(disk, folder, name)
         passing("queue.created")
         try:
             first = (start - filing.start) * ENTRY_BYTES
@@ -149,6 +144,26 @@ def write_files(disk: Disk, filing: Filing) -> None:
             for parent in (folder, folder.rpartition("/")[0], FOLDER):
                 disk.sync_folder(parent)
             passing("queue.linked")
+
+
+def _opened(disk: Disk, folder: str, name: str) -> tuple[File, bool]:
+    """The file, and whether it is new. A queue whose beginning was deleted starts in the middle of one."""
+    path = f"{folder}/{name}"
+    try:
+        return disk.open(path), False
+    except FileNotFoundError:
+        disk.make_folder(folder)
+        return disk.open(path, create=True), True
+
+
+def drop_before(disk: Disk, topic_id: int, queue_id: int, min_offset: int) -> list[str]:
+    """Remove the files wholly before `min_offset`; returns their paths."""
+    folder = folder_of(topic_id, queue_id)
+    first, _ = file_at(min_offset)
+    old = [f"{folder}/{name}" for name in disk.list(folder) if name < first]
+    for path in old:
+        disk.remove(path)
+    return old
 
 
 def check_files(disk: Disk, topic_id: int, queue_id: int, min_offset: int, max_offset: int) -> bool:
@@ -170,7 +185,8 @@ def check_files(disk: Disk, topic_id: int, queue_id: int, min_offset: int, max_o
         finally:
             file.close()
     last_name = file_at(max_offset - 1)[0] if max_offset else ""
+    first_name = file_at(min_offset)[0]
     for name in names:
-        if name > last_name:
+        if name > last_name or name < first_name:
             disk.remove(f"{folder}/{name}")
     return True

@@ -31,11 +31,16 @@ class Usage:
     total: int
     free: int
 
+    @property
+    def used_ratio(self) -> float:
+        """Share in use, 0 to 1."""
+        return 1 - self.free / self.total if self.total else 0.0
+
 
 class File(Protocol):
     """An open file, read and written at absolute places."""
 
-    def pwrite(self, parts: Sequence[bytes], offset: int) -> None:
+    def pwrite(self, parts: Sequence[bytes | bytearray], offset: int) -> None:
         """Write all parts one behind the other. OSError means that an unknown part of them was written."""
         ...
 
@@ -105,7 +110,7 @@ class RealFile:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def pwrite(self, parts: Sequence[bytes], offset: int) -> None:
+    def pwrite(self, parts: Sequence[bytes | bytearray], offset: int) -> None:
         for first in range(0, len(parts), IOV_MAX):
             group = parts[first : first + IOV_MAX]
             want = sum(map(len, group))

@@ -50,7 +50,7 @@ class FaultFile(MemoryFile):
         assert isinstance(self.disk, FaultDisk)
         return self.disk
 
-    def pwrite(self, parts: Sequence[bytes], offset: int) -> None:
+    def pwrite(self, parts: Sequence[bytes | bytearray], offset: int) -> None:
         data = b"".join(parts)
         cut = self._faults.step("write")
         if cut is not None:

@@ -24,7 +24,7 @@ class MemoryFile:
         self.disk = disk
         self.data = bytearray()
 
-    def pwrite(self, parts: Sequence[bytes], offset: int) -> None:
+    def pwrite(self, parts: Sequence[bytes | bytearray], offset: int) -> None:
         data = b"".join(parts)
         self.disk.grow(offset + len(data) - len(self.data))
         if offset > len(self.data):

@@ -18,15 +18,19 @@ from evenq.runtime.failpoints import passing
 from evenq.store.commit_log import CommitLog, Run
 from evenq.store.consume_queue import ConsumeQueue
 
-__all__ = ["Batch", "Writer"]
+__all__ = ["Batch", "Placed", "Writer"]
 
 log = logging.getLogger(__name__)
+
+
+Placed = tuple[ConsumeQueue, int, int]
+"""Neighbours in one queue: the queue, how many messages, bytes of their payloads."""
 
 
 class Batch:
     """One group: bytes for the writer, and what the loop does when they are safe."""
 
-    __slots__ = ("bytes", "end", "futures", "messages", "runs", "start", "states", "timers", "touched")
+    __slots__ = ("bytes", "end", "futures", "messages", "placed", "runs", "start", "states", "timers", "touched")
 
     def __init__(self, start: int) -> None:
         self.start = start
@@ -36,6 +40,8 @@ class Batch:
         self.futures: list[asyncio.Future[None]] = []
         self.touched: dict[ConsumeQueue, int] = {}
         """Queues with their end once this group is safe."""
+        self.placed: list[Placed] = []
+        """Its messages, in order of their places."""
         self.messages = 0
         self.states = 0
         self.timers = 0

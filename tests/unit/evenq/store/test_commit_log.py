@@ -14,7 +14,7 @@ SIZE = 4_096
 
 def run(start, position, *parts, seals=False):
     made = Run(start, position)
-    made.parts, made.seals = list(parts), seals
+    made.data, made.seals = bytearray(b"".join(parts)), seals
     return made
 
 
