@@ -41,6 +41,12 @@ class StoreSettings(BaseModel, frozen=True, extra="forbid"):
     disk_used_max_ratio: float = Field(
         default=0.90, gt=0, le=1, description="Refuse messages when the disk is fuller than this."
     )
+    snapshot_log_bytes: int = Field(
+        default=256 << 20, ge=1 << 10, description="Growth of the log between two snapshots, bytes: bounds a restart."
+    )
+    snapshot_interval_ms: int = Field(
+        default=600_000, ge=1_000, description="Longest time between two snapshots of a log that grows, ms."
+    )
     memory_bytes_max: int = Field(
         default=1 << 30, ge=1 << 20, description="Without a path: refuse messages over it, bytes."
     )
@@ -119,9 +125,6 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     inflight_max: int = Field(default=20_000, ge=1, description="Most unfinished deliveries of one group on one queue.")
     client_silence_ms: int = Field(default=120_000, ge=1, description="Silence after which a v2 client is dropped, ms.")
     clients_max: int = Field(default=100_000, ge=1, description="Most v2 clients remembered.")
-    snapshot_bytes: int = Field(
-        default=64 << 20, ge=1 << 10, description="State records written between two snapshots, bytes."
-    )
 
     session_beat_interval_ms: int = Field(default=3_000, ge=10, description="Beat interval told to evenq members, ms.")
     session_timeout_ms: int = Field(

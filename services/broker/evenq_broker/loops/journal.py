@@ -1,4 +1,4 @@
-"""The journal: operations of one loop turn become one state record of the log, and snapshots keep replay short.
+"""The journal: operations of one loop turn become one state record of the log; a snapshot is the whole state.
 
 `record` changes nothing by itself: the caller has changed the state and now makes that change durable. All callers of
 one turn share one future; it does not take part in their cancellation, so one cancelled call cannot lose the others'
@@ -12,7 +12,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from evenq.runtime.failpoints import passing
-from evenq.runtime.tasks import spawn
 from evenq_broker.core.journal import VERSION, GroupPut, KeyPut, Locked, Op, TopicPut, encode, encode_op
 
 if TYPE_CHECKING:
@@ -37,8 +36,7 @@ class Journal:
         self._broker = broker
         self._ops: list[bytes] = []
         self._batch: _Batch | None = None
-        self._bytes = 0
-        self._saving: asyncio.Task[None] | None = None
+        self._unsaved = False
         self.records = 0
         """State records written since the start."""
 
@@ -66,14 +64,11 @@ class Journal:
             return
         passing("journal.handed_over")
         self.records += 1
-        self._bytes += len(payload)
+        self._unsaved = True
         stored.add_done_callback(lambda future: _copy(future, batch))
-        if self._bytes >= self._broker.settings.snapshot_bytes and self._saving is None:
-            self._bytes = 0
-            self._saving = spawn(self.save_snapshot(), name="snapshot")
 
     def state(self) -> bytes:
-        """The whole state, as a snapshot holds it."""
+        """The whole state, as a snapshot holds it. The store asks for it when the log has grown."""
         broker = self._broker
         key = KeyPut(broker.handle_key, broker.topics.next_id(), broker.groups.next_id())
         topics = [TopicPut(topic) for topic in broker.topics.all()]
@@ -84,30 +79,19 @@ class Journal:
         ]
         return encode([key, *topics, *groups, *locks, *broker.progress.dump()])
 
-    async def save_snapshot(self) -> None:
-        """Write the state beside the log, so that a start replays only what came after. A failure is logged: the log
-        has it all.
-        """
-        try:
-            passing("journal.snapshot_begun")
-            await self._broker.store.save_snapshot(self.state())
-            passing("journal.snapshot_saved")
-        except Exception:
-            log.exception("snapshot failed")
-        finally:
-            self._saving = None
-
     async def close(self) -> None:
-        """Write what waits, then a last snapshot."""
+        """Write what waits, then a last snapshot. A failure of it is logged: the log has it all."""
         if self._batch is not None:
             batch = self._batch
             self._flush()
             await asyncio.wait({batch})
-        if self._saving is not None:
-            await asyncio.wait({self._saving})
-        if self._bytes and self._broker.store.failure is None:
-            self._bytes = 0
-            await self.save_snapshot()
+        if not self._unsaved or self._broker.store.failure is not None:
+            return
+        self._unsaved = False
+        try:
+            await self._broker.store.save_snapshot(self.state())
+        except Exception:
+            log.exception("snapshot failed")
 
 
 def _copy(source: asyncio.Future[None], target: asyncio.Future[None]) -> None:

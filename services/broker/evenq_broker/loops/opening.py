@@ -48,6 +48,8 @@ async def open_store(broker: Broker) -> None:
         disk_free_min_bytes=settings.disk_free_min_bytes,
         disk_used_max_ratio=settings.disk_used_max_ratio,
         memory_bytes_max=settings.memory_bytes_max,
+        snapshot_log_bytes=settings.snapshot_log_bytes,
+        snapshot_interval_ms=settings.snapshot_interval_ms,
     )
     broker.store = await MessageStore.open(
         settings.path,
@@ -56,6 +58,7 @@ async def open_store(broker: Broker) -> None:
         broker_name=broker.settings.broker_name,
         on_state=lambda _, record: replay(record),
         on_snapshot=replay,
+        snapshot_of=broker.journal.state,
     )
     passing("opening.restored")
     if not broker.handle_key:

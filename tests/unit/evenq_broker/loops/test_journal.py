@@ -53,8 +53,8 @@ def test_a_store_that_stopped_fails_whoever_waits(run: Run) -> None:
 
 def test_a_snapshot_holds_everything_and_numbers_are_not_used_again(run: Run, tmp_path: Path) -> None:
     async def story(stage: Any) -> None:
-        store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
-        broker = await stage.broker(store=store, snapshot_bytes=1 << 10)
+        store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1, snapshot_log_bytes=1 << 10)
+        broker = await stage.broker(store=store)
         await stage.passing(broker.create_topic("kept", queues=3))
         await stage.passing(broker.create_topic("gone"))
         group = await stage.passing(broker.create_group("g", ordered=True, max_attempts=5))
@@ -62,7 +62,7 @@ def test_a_snapshot_holds_everything_and_numbers_are_not_used_again(run: Run, tm
         for offset in range(200):  # enough for a snapshot in between
             if broker.progress.commit(group.group_id, 1, 0, offset):
                 await stage.passing(broker.journal.record(Committed(group.group_id, 1, 0, offset)))
-        assert any((tmp_path / "snapshot").iterdir())
+        await stage.until(lambda: any((tmp_path / "snapshot").iterdir()))
         key = broker.handle_key
         await stage.passing(broker.close())
         again = await stage.broker(store=store)
