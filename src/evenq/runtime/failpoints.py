@@ -75,8 +75,6 @@ POINTS: Final[Mapping[str, str]] = {
     "journal.flushing": "The broker is about to hand the changes of one turn to the store.",
     "journal.handed_over": "The store has the changes of one turn; nobody is answered.",
     "journal.safe": "The changes of one turn are safe; those who wait are not told.",
-    "journal.snapshot_begun": "The broker is about to give its state for a snapshot.",
-    "journal.snapshot_saved": "The broker's snapshot is saved.",
     "opening.restored": "The broker has its state back; it serves nothing.",
     "opening.key_made": "A new broker has made its key of receipt handles; it is not stored.",
     "opening.key_safe": "A new broker's key of receipt handles is stored.",
@@ -140,8 +138,10 @@ class Armed:
         self._end = end
 
     def passing(self, name: str) -> None:
-        """See the module's `passing`."""
+        """See the module's `passing`. Raises BadRequest for a name that is not in `POINTS`."""
         plan = None
+        if name not in self._places:
+            raise BadRequest(f"{name!r} is passed and not in evenq.runtime.failpoints.POINTS: list it with a sentence")
         with self._lock:
             if name in self._left:
                 self._left[name] -= 1
