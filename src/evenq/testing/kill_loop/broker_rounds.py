@@ -94,7 +94,7 @@ class BrokerRound:
             except RequestTimeout as error:
                 self.problems.append(f"cycle {cycle}: {error}")
         node.kill()
-        self._killed = ready and node.exit_code == -signal.SIGKILL
+        self._killed = ready and node.exit_code == -signal.SIGKILL and cycle.needs is not Needs.CLEAN_STOP
         self.campaign.endings[cycle.ending if node.exit_code else Ending.CLEAN] += 1
         if node.exit_code not in {0, -signal.SIGKILL}:
             self.problems.append(f"cycle {cycle}: exit code {node.exit_code}; {node.log_text()[-2_000:]}")

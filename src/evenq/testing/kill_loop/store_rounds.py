@@ -82,7 +82,7 @@ class StoreRound:
             forget(self.data, self.campaign.rng)
         self._recorder.fault("kill -9", target="store")
         code = self._process(cycle, name=f"c{cycle.number}", needs=cycle.needs)
-        self._killed = self._ready and code == -signal.SIGKILL
+        self._killed = self._ready and code == -signal.SIGKILL and cycle.needs is not Needs.CLEAN_STOP
         ending = cycle.ending if code != -signal.SIGKILL or cycle.ending is not Ending.CLEAN else Ending.RANDOM
         self.campaign.endings[ending] += 1
         if code not in {0, -signal.SIGKILL}:
