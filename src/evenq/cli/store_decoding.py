@@ -14,7 +14,6 @@ from enum import Enum
 from typing import Any, Final
 
 from evenq_broker.core.journal import Acked, Op, TopicPut, decode
-from google.protobuf.message import DecodeError
 
 from evenq.errors import NotFound, StoreCorrupted
 from evenq.store.disk import Disk
@@ -22,6 +21,7 @@ from evenq.store.inspection import dump
 from evenq.store.inspection.dump import TIMER, TIMER_END, Wanted
 from evenq.store.inspection.folder import Folder, load_snapshot
 from evenq.store.record import MESSAGE, STATE, Frame
+from evenq.wire.status import DecodeError
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 
 __all__ = ["Decoder", "decoder_of"]
@@ -88,7 +88,7 @@ def decoder_of(disk: Disk, folder: Folder) -> Decoder:
     decoder = Decoder()
     saved = load_snapshot(disk, folder)
     if saved is not None:
-        decoder.state(saved)
+        decoder.state(saved.payload)
     begin = folder.snapshot.log_offset if folder.snapshot is not None else 0
     for frame in dump.frames(disk, folder, Wanted(kinds=frozenset({STATE}), begin=begin)):
         decoder.state(frame.head)

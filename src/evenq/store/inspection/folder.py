@@ -18,7 +18,7 @@ from evenq.store.inspection.findings import Finding, Findings, Harm
 from evenq.store.lock import Identity
 from evenq.store.snapshot import Snapshot
 
-__all__ = ["Folder", "SnapshotFile", "place_of", "read_folder"]
+__all__ = ["Folder", "SnapshotFile", "foreign", "left_over", "load_snapshot", "place_of", "read_folder"]
 
 IDENTITY: Final = "identity"
 CHECKPOINT: Final = "checkpoint"
@@ -50,6 +50,9 @@ class Folder:
     owner: str | None
     """Pid of the running owner, `?` if it cannot be told; None: nobody has the folder open."""
     starts: list[int]
+    """Of the log files that count, ascending."""
+    log_start: int
+    """The log before it was given up, or there was none."""
     log_end: int
     """End of the newest file."""
     checkpoint: Checkpoint | None
@@ -60,10 +63,6 @@ class Folder:
     @property
     def running(self) -> bool:
         return self.owner is not None
-
-    @property
-    def log_start(self) -> int:
-        return self.starts[0] if self.starts else 0
 
     @property
     def clean_stop(self) -> bool:
@@ -103,7 +102,11 @@ def read_folder(disk: Disk, *, owner: str | None) -> Folder:
     starts = _starts(disk, identity.segment_bytes, findings)
     snapshots = _snapshots(disk, findings)
     damaged = saved is None and CHECKPOINT in disk.list("")
-    folder = Folder(identity, owner, starts, _log_end(disk, starts), saved, damaged, snapshots, findings)
+    folder = Folder(
+        identity, owner, starts, _log_start(disk, saved, snapshots), _log_end(disk, starts), saved, damaged, snapshots,
+        findings,
+    )  # fmt: skip
+    _judge_start(folder)
     _judge_names(disk, folder)
     _judge_checkpoint(folder)
     _judge_snapshots(folder)
@@ -128,6 +131,33 @@ def _starts(disk: Disk, segment_bytes: int, findings: Findings) -> list[int]:
     return found
 
 
+def _log_start(disk: Disk, saved: Checkpoint | None, snapshots: list[SnapshotFile]) -> int:
+    """What checkpoint and newest snapshot say to be the beginning, as recovery has it."""
+    newest = next((file for file in reversed(snapshots) if file.good), None)
+    kept = _read_snapshot(disk, newest.path) if newest is not None else None
+    return max(saved.log_start if saved is not None else 0, kept.log_start if kept is not None else 0)
+
+
+def _judge_start(folder: Folder) -> None:
+    """Files before the start are left over from a deletion; a file that is missing there is damage."""
+    for start in folder.starts:
+        if start < folder.log_start:
+            folder.findings.add(left_over(segment.path_of(start)))
+    folder.starts = [start for start in folder.starts if start >= folder.log_start]
+    first = folder.starts[0] if folder.starts else folder.log_start
+    if first > folder.log_start and not folder.running:
+        folder.findings.add(
+            Finding(
+                kind="log-file-missing", harm=Harm.LOST, file=segment.path_of(folder.log_start),
+                log_offset=folder.log_start,
+                what=f"the log should begin at {folder.log_start}, but its first file begins at {first}: "
+                f"{first - folder.log_start} bytes of it are missing, with all messages in them.",
+                advice="restore the file from a copy",
+            )
+        )  # fmt: skip
+        folder.log_start = first
+
+
 def _log_end(disk: Disk, starts: list[int]) -> int:
     return starts[-1] + size_of(disk, segment.path_of(starts[-1])) if starts else 0
 
@@ -149,9 +179,9 @@ def _snapshots(disk: Disk, findings: Findings) -> list[SnapshotFile]:
     for name in disk.list(snapshot.FOLDER):
         path = f"{snapshot.FOLDER}/{name}"
         if name.endswith(BESIDE):
-            findings.add(_left_over(path))
+            findings.add(left_over(path))
         elif len(name) != segment.NAME_DIGITS or not name.isdecimal():
-            findings.add(_foreign(path))
+            findings.add(foreign(path))
         else:
             good = _read_snapshot(disk, path)
             found.append(
@@ -160,7 +190,8 @@ def _snapshots(disk: Disk, findings: Findings) -> list[SnapshotFile]:
     return found
 
 
-def _foreign(path: str) -> Finding:
+def foreign(path: str) -> Finding:
+    """A file that no part of a store made."""
     return Finding(
         kind="foreign-file", harm=Harm.FOREIGN, file=path,
         what="this is not a file of a store of this version; nothing reads it.",
@@ -168,7 +199,8 @@ def _foreign(path: str) -> Finding:
     )  # fmt: skip
 
 
-def _left_over(path: str) -> Finding:
+def left_over(path: str) -> Finding:
+    """A file that a crash left and nobody reads."""
     return Finding(
         kind="left-over", harm=Harm.NOTE, file=path,
         what="a file that was being replaced when the process ended; the one it would replace counts.",
@@ -181,9 +213,9 @@ def _judge_names(disk: Disk, folder: Folder) -> None:
         if name in FOLDERS or name in NOT_OURS or name in {IDENTITY, CHECKPOINT, LOCK} or name.startswith(REPAIRS):
             continue
         if name.removesuffix(BESIDE) in {IDENTITY, CHECKPOINT} and not folder.running:
-            folder.findings.add(_left_over(name))
+            folder.findings.add(left_over(name))
         elif name.removesuffix(BESIDE) not in {IDENTITY, CHECKPOINT}:
-            folder.findings.add(_foreign(name))
+            folder.findings.add(foreign(name))
 
 
 def _judge_checkpoint(folder: Folder) -> None:
@@ -244,11 +276,10 @@ def _read_snapshot(disk: Disk, path: str) -> Snapshot | None:
     return snapshot._read(disk, path)  # noqa: SLF001 - one file, where `load` takes the newest good one
 
 
-def load_snapshot(disk: Disk, folder: Folder) -> bytes | None:
-    """The owner's state of the newest good snapshot."""
+def load_snapshot(disk: Disk, folder: Folder) -> Snapshot | None:
+    """The newest one that the log goes on from, with all its sections."""
     file = folder.snapshot
-    saved = _read_snapshot(disk, file.path) if file is not None else None
-    return saved.payload if saved is not None else None
+    return _read_snapshot(disk, file.path) if file is not None else None
 
 
 def unreadable(error: OSError | StoreCorrupted, disk: Disk) -> StoreError:

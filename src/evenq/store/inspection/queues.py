@@ -16,6 +16,7 @@ from evenq.store.disk import Disk
 from evenq.store.inspection.findings import Finding, Findings, Harm
 from evenq.store.inspection.folder import place_of
 from evenq.store.inspection.log_walk import Header
+from evenq.store.snapshot import Ranges
 
 __all__ = ["LostRange", "QueueCheck"]
 
@@ -42,7 +43,7 @@ class LostRange:
 
 
 class _Queue:
-    __slots__ = ("base", "due", "entries", "filed", "first", "holes", "listed", "low")
+    __slots__ = ("base", "due", "entries", "filed", "first", "holes", "low")
 
     def __init__(self, first: int, listed: tuple[int, int] | None, holes: int) -> None:
         self.first = first
@@ -51,7 +52,6 @@ class _Queue:
         self.base = first
         """Queue offset of the first of `entries`."""
         self.low, self.filed = listed or (0, 0)
-        self.listed = listed is not None
         self.holes = holes
         """Holes of the log that were passed when the queue's last message came."""
 
@@ -66,6 +66,8 @@ class QueueCheck:
     log_start: int
     findings: Findings
     running: bool = False
+    saved: Ranges = field(default_factory=dict)
+    """Ranges of the snapshot that a start takes: a minimum there may be newer than the checkpoint's."""
     holes: int = 0
     """Holes of the log so far: what is missing behind one is explained by it."""
     lost: list[LostRange] = field(default_factory=list)
@@ -97,7 +99,8 @@ class QueueCheck:
     def finish(self) -> None:
         """The log is over."""
         self._compare_all()
-        for key, (low, high) in sorted(self.checkpoint.queues.items()):
+        for key in sorted(self.checkpoint.queues):
+            low, high = self._listed(key) or (0, 0)
             queue = self._queues.get(key)
             due = queue.due if queue is not None else low
             if due < high:
@@ -112,11 +115,19 @@ class QueueCheck:
         """How many queues have messages in the log."""
         return len(self._queues)
 
+    def _listed(self, key: Key) -> tuple[int, int] | None:
+        """What the checkpoint vouches for, less what was deleted since."""
+        span = self.checkpoint.queues.get(key)
+        if span is None:
+            return None
+        low, high = span
+        return min(max(low, self.saved.get(key, span)[0]), high), high
+
     def _first_of(self, key: Key, header: Header) -> _Queue:
-        listed = self.checkpoint.queues.get(key)
+        listed = self._listed(key)
         offset = header[9]
         queue = _Queue(offset, listed, self.holes)
-        low = listed[0] if listed is not None else 0
+        low = listed[0] if listed is not None else self.saved.get(key, (0, 0))[0]
         if offset > low and (listed is not None or self.log_start == 0):
             self._missing(LostRange(*key, low, offset), 0)
         if listed is None and self.checkpoint.log_offset > 0 and header[10] < self.checkpoint.log_offset:

@@ -26,9 +26,10 @@ from evenq.store.record import MESSAGE
 __all__ = ["Action", "Plan", "Step", "apply", "plan_of"]
 
 COPY_BYTES: Final = 4 << 20
-TAKEN_OUT: Final = frozenset(
-    {"entry-differs", "entries-missing", "snapshot-damaged", "checkpoint-damaged", "off-the-mark"}
-)
+TAKEN_OUT: Final = frozenset({
+    "entry-differs", "entries-missing", "snapshot-damaged", "checkpoint-damaged", "off-the-mark", "index-damaged",
+    "run-damaged",
+})  # fmt: skip
 """Findings whose file goes when it is a derived one."""
 
 BY_A_START: Final = frozenset({Harm.NOTE, Harm.REBUILT})

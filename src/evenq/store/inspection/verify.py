@@ -14,8 +14,9 @@ from typing import Final
 from evenq.errors import StoreError
 from evenq.store.checkpoint import Checkpoint
 from evenq.store.disk import Disk
+from evenq.store.inspection.derived import judge_index, judge_timers
 from evenq.store.inspection.findings import Finding, Findings, Harm
-from evenq.store.inspection.folder import Folder, place_of, read_folder
+from evenq.store.inspection.folder import Folder, load_snapshot, place_of, read_folder
 from evenq.store.inspection.log_walk import Hole, LogWalk, Piece
 from evenq.store.inspection.queues import LostRange, QueueCheck
 from evenq.store.record import FLAG_MORE, HEADER_BYTES, MESSAGE, PADDING
@@ -68,6 +69,8 @@ def verify(disk: Disk, *, owner: Owner, on_progress: OnProgress | None = None) -
     owned_by = owner()
     folder = read_folder(disk, owner=owned_by)
     try:
+        judge_index(disk, folder)
+        judge_timers(disk, folder)
         verdict = _Verification(disk, folder, on_progress).run()
     except OSError as error:
         raise StoreError(f"the data folder {disk.describe('')} cannot be read: {error}") from error
@@ -88,7 +91,11 @@ class _Verification:
         self._bytes = folder.identity.segment_bytes
         self._end = folder.judged_end
         saved = folder.checkpoint or Checkpoint()
-        self._checks = QueueCheck(disk, self._bytes, saved, folder.log_start, folder.findings, folder.running)
+        kept = load_snapshot(disk, folder)
+        self._checks = QueueCheck(
+            disk, self._bytes, saved, folder.log_start, folder.findings, folder.running,
+            saved=kept.queues if kept is not None else {},
+        )  # fmt: skip
         self._holes: list[Hole] = []
         self._broken_groups: dict[int, int] = {}
         """Start of a hole -> where the append call begins that it breaks."""
@@ -173,7 +180,7 @@ class _Verification:
             sure, says = self._synced, "a later record"
         torn: Hole | None = None
         for hole in self._holes:
-            if hole.start < sure or self._folder.clean_stop:
+            if hole.start < sure or self._ended_clean(hole.start):
                 if verdict.cut_at is None:
                     verdict.cut_at = self._broken_groups.get(hole.start, hole.start)
                 verdict.damage.append(hole)
@@ -189,8 +196,13 @@ class _Verification:
         gaps = [finding.log_offset for finding in self._findings.listed if finding.kind in BREAKS]
         verdict.cut_at = min((at for at in (*gaps, verdict.cut_at) if at is not None), default=None)
 
+    def _ended_clean(self, log_offset: int) -> bool:
+        """Whether the store was closed in order with the log ending there: then nothing can be torn."""
+        saved = self._folder.checkpoint
+        return self._folder.clean_stop and saved is not None and saved.log_offset == log_offset
+
     def _damaged(self, hole: Hole, why: str) -> None:
-        if self._folder.clean_stop:
+        if self._ended_clean(hole.start):
             why = "the store was closed in order"
         length = hole.end - hole.start
         rest = "no whole record comes behind it" if hole.last else f"the next whole record is at log offset {hole.end}"
@@ -213,7 +225,7 @@ class _Verification:
         )  # fmt: skip
 
     def _open_group(self, verdict: Verdict, start: int, sure: int) -> None:
-        if sure <= start and not self._folder.clean_stop:
+        if sure <= start and not self._ended_clean(start):
             self._torn(verdict, start, "the log ends within the records of one append call")
             return
         verdict.cut_at = min(start, verdict.cut_at if verdict.cut_at is not None else start)
