@@ -11,13 +11,14 @@ __all__ = ["keys_of"]
 KEYS_TAG = 2 << 3 | 2  # repeated string keys = 2
 MESSAGE_ID_TAG = 3 << 3 | 2  # string message_id = 3
 FIELD_MAX = (1 << 29) - 1
+TAG_MAX = FIELD_MAX << 3 | 7
 VARINT_BYTES_MAX = 10
 GROUPS_MAX = 100  # nested groups: protobuf's own limit
 
 _VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = range(6)
 
 
-def keys_of(head: bytes, system: bytes) -> list[bytes]:
+def keys_of(head: bytes, system: bytes) -> list[bytes]:  # noqa: ARG001  # what the message store calls
     """The message's keys and its message id, each once, in the order of their coming; empty ones are left out. `head`
     is not looked at. Empty for bytes that protobuf would refuse.
     """
@@ -39,19 +40,23 @@ def keys_of(head: bytes, system: bytes) -> list[bytes]:
                 if position > end:
                     return []
                 if tag == KEYS_TAG:
-                    found.append(system[start:position])
+                    if length:
+                        found.append(system[start:position])
                 elif tag == MESSAGE_ID_TAG:
                     message_id = system[start:position]
-                elif not 8 <= tag >> 3 << 3 <= FIELD_MAX << 3:
+                elif not 8 <= tag <= TAG_MAX:
                     return []
+            elif 8 <= tag <= 0x78 and not tag & 7 and system[position] < 0x80:
+                position += 1  # a small number in one of the first fields, like the message type
             else:
                 position = _skip(system, position, tag)
     except (IndexError, ValueError):
         return []
     if position != end:
         return []
-    found.append(message_id)
-    return [key for key in dict.fromkeys(found) if key]
+    if message_id:
+        found.append(message_id)
+    return list(dict.fromkeys(found)) if len(found) > 1 else found
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:

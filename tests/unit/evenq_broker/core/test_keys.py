@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from evenq_broker.core.frames import field, varint, varint_field
+from evenq_broker.core.keys import keys_of
 from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
-from evenq_broker.core.frames import field, varint, varint_field
-from evenq_broker.core.keys import keys_of
 
 _TEXT = st.text(max_size=20)
 _NUMBER = st.integers(0, (1 << 64) - 1)
