@@ -21,7 +21,7 @@ __all__ = ["CHECKPOINT_FIELDS", "QUEUE_FIELDS", "Checkpoint", "load", "save"]
 
 PATH: Final = "checkpoint"
 MAGIC: Final = 0x4576436B  # "EvCk"
-VERSION: Final = 1
+VERSION: Final = 2
 CHECKPOINT_FIELDS: Final = (
     Field("magic", "I"),
     Field("crc32c", "I"),
@@ -30,6 +30,7 @@ CHECKPOINT_FIELDS: Final = (
     Field("queue count", "I"),
     Field("log offset", "Q"),
     Field("last store ms", "q"),
+    Field("log start", "Q"),
 )
 QUEUE_FIELDS: Final = (
     Field("topic id", "I"),
@@ -38,6 +39,7 @@ QUEUE_FIELDS: Final = (
     Field("max offset", "Q"),
 )
 HEADER: Final = struct_of(CHECKPOINT_FIELDS)
+HEADER_1: Final = struct_of(CHECKPOINT_FIELDS[:-1])  # version 1 is from before anything was deleted
 QUEUE: Final = struct_of(QUEUE_FIELDS)
 CRC_END: Final = 8  # the CRC covers everything behind itself
 PREFIX: Final = struct.Struct(">II")
@@ -52,13 +54,16 @@ class Checkpoint:
     last_store_ms: int = 0
     queues: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     """(topic id, queue id) to (min, max) of the entries in files."""
+    log_start: int = 0
+    """The log before it was given up: files of it that are still there go at the next start."""
 
 
 def save(disk: Disk, checkpoint: Checkpoint) -> None:
     """Replace the file; a crash leaves the old one or the new one."""
     head = HEADER.pack(
-        MAGIC, 0, VERSION, checkpoint.clean, len(checkpoint.queues), checkpoint.log_offset, checkpoint.last_store_ms
-    )
+        MAGIC, 0, VERSION, checkpoint.clean, len(checkpoint.queues), checkpoint.log_offset, checkpoint.last_store_ms,
+        checkpoint.log_start,
+    )  # fmt: skip
     body = head[CRC_END:] + b"".join(QUEUE.pack(*key, *span) for key, span in sorted(checkpoint.queues.items()))
     write_whole(disk, PATH, PREFIX.pack(MAGIC, crc32c(body)) + body)
 
@@ -66,19 +71,20 @@ def save(disk: Disk, checkpoint: Checkpoint) -> None:
 def load(disk: Disk) -> Checkpoint | None:
     """The last checkpoint; None if there is none or it is damaged (recovery then reads the whole log)."""
     data = read_whole(disk, PATH)
-    if data is None or len(data) < HEADER.size:
+    if data is None or len(data) < HEADER_1.size:
         return None
-    magic, crc, version, clean, count, log_offset, last_store_ms = HEADER.unpack_from(data)
-    if magic != MAGIC or crc32c(data[CRC_END:]) != crc:
+    magic, crc, version, clean, count, log_offset, last_store_ms = HEADER_1.unpack_from(data)
+    if magic != MAGIC or crc32c(memoryview(data)[CRC_END:]) != crc:
         return None
-    if version != VERSION:
+    if version not in (1, VERSION):
         raise StoreError(
-            f"{disk.describe(PATH)} has format version {version}; this program reads version {VERSION}: "
+            f"{disk.describe(PATH)} has format version {version}; this program reads versions 1 to {VERSION}: "
             "start a newer program"
         )
-    queues = {
-        (topic_id, queue_id): (low, high) for topic_id, queue_id, low, high in QUEUE.iter_unpack(data[HEADER.size :])
-    }
-    if len(queues) != count:
+    header = HEADER_1 if version == 1 else HEADER
+    if len(data) != header.size + count * QUEUE.size:
         return None
-    return Checkpoint(log_offset, bool(clean), last_store_ms, queues)
+    log_start = 0 if version == 1 else HEADER.unpack_from(data)[-1]
+    rows = QUEUE.iter_unpack(memoryview(data)[header.size :])
+    queues = {(topic_id, queue_id): (low, high) for topic_id, queue_id, low, high in rows}
+    return Checkpoint(log_offset, bool(clean), last_store_ms, queues, log_start)

@@ -44,6 +44,8 @@ class _Work:
     queues: list[ConsumeQueue]
     filings: list[Filing]
     clean: bool
+    log_start: int
+    raised: dict[tuple[int, int], int]
 
 
 class Flusher:
@@ -75,6 +77,10 @@ class Flusher:
         """What else each round does, in order: snapshots, retention."""
         self.log_start = 0
         """First log offset that was not given up."""
+        self.raised: dict[tuple[int, int], int] = {}
+        """Minima that rose since the last checkpoint."""
+        self.used_ratio = 0.0
+        """Share of the disk in use when it was last looked at."""
         self._checkpoint_lock = asyncio.Lock()
         self._checkpoint_ms = clock.monotonic_ms()
         self._task: asyncio.Task[None] | None = None
@@ -118,7 +124,7 @@ class Flusher:
         appender = self._appender
         target = appender.stats.log_end
         if target > appender.synced_end:
-            await self._blocking(self._sync_log)
+            await self.blocking(self._sync_log)
             self._synced(target)
 
     async def checkpoint(self, *, clean: bool = False) -> None:
@@ -129,11 +135,15 @@ class Flusher:
             queues = list(appender.dirty)
             appender.dirty.clear()
             filings = [filing for filing in map(ConsumeQueue.filing, queues) if filing is not None]
-            work = _Work(appender.stats.log_end, appender.last_store_ms, queues, filings, clean)
-            written = await self._blocking(lambda: self._write(work))
+            raised, self.raised = self.raised, {}
+            work = _Work(
+                appender.stats.log_end, appender.last_store_ms, queues, filings, clean, self.log_start, raised
+            )  # fmt: skip
+            written = await self.blocking(lambda: self._write(work))
             self._synced(work.log_offset)
             if not written:
                 appender.dirty.update(dict.fromkeys(queues))
+                self.raised = raised | self.raised
                 return
             for filing in filings:
                 self._queues[filing.topic_id, filing.queue_id].filed_up_to(filing.end)
@@ -141,7 +151,7 @@ class Flusher:
 
     async def watch_space(self) -> None:
         """Refuse messages before the disk is full, and take them again when there is space (StoreFull)."""
-        usage = await self._blocking(self._disk.usage)
+        usage = await self.blocking(self._disk.usage)
         reason = self._short_of(usage)
         if reason and self._appender.full is None:
             log.warning("refusing messages", extra={"reason": reason, "folder": self._disk.describe("")})
@@ -151,7 +161,7 @@ class Flusher:
 
     def _short_of(self, usage: Usage) -> str:
         # Senders read this, so it names no folder.
-        used = 1 - usage.free / usage.total if usage.total else 0.0
+        used = self.used_ratio = usage.used_ratio
         if used >= self._options.disk_used_max_ratio:
             return (
                 f"the broker's disk is {used:.1%} full, messages are refused from "
@@ -180,7 +190,13 @@ class Flusher:
                 consume_queue.write_files(self._disk, filing)
                 self._filed[filing.topic_id, filing.queue_id] = (filing.min_offset, filing.end)
             passing("checkpoint.filed")
-            checkpoint_file.save(self._disk, Checkpoint(work.log_offset, work.clean, work.last_store_ms, self._filed))
+            for key, minimum in work.raised.items():
+                low, high = self._filed[key]
+                self._filed[key] = (max(low, minimum), high)
+            checkpoint_file.save(
+                self._disk,
+                Checkpoint(work.log_offset, work.clean, work.last_store_ms, self._filed, work.log_start),
+            )
         except OSError as error:
             if error.errno not in FULL:
                 raise
@@ -200,7 +216,7 @@ class Flusher:
         with contextlib.suppress(StorePoisoned):
             await duty()
 
-    async def _blocking(self, job: Callable[[], T]) -> T:
+    async def blocking(self, job: Callable[[], T]) -> T:
         """Run on the flush thread; any error there poisons the store."""
         if self._appender.failure is not None:
             raise self._appender.failure

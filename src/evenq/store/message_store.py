@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,13 +20,17 @@ from evenq.runtime.failpoints import passing
 from evenq.store import checkpoint as checkpoint_file
 from evenq.store import lock, reader, snapshot
 from evenq.store.appender import Appender
+from evenq.store.cleaner import Cleaner, RetentionOf
 from evenq.store.commit_log import CommitLog
+from evenq.store.consume_queue import ConsumeQueue
 from evenq.store.disk import Disk, RealDisk
 from evenq.store.files import ReadFiles
 from evenq.store.flusher import Flusher
+from evenq.store.index_follower import IndexFollower
 from evenq.store.jobs import Jobs
 from evenq.store.lock import Identity
 from evenq.store.memory_disk import MemoryDisk
+from evenq.store.message_index import KeysOf, Query
 from evenq.store.messages import Append, OnDispatched, OnSnapshot, OnState, ReadResult, StoredMessage, TimerAppend
 from evenq.store.options import FlushMode, StoreOptions, StoreStats
 from evenq.store.reader import Entries, Reader
@@ -37,6 +42,7 @@ from evenq.store.writer import Writer
 __all__ = ["MessageStore"]
 
 MEMORY_SEGMENT_BYTES = 16 << 20
+TIME_MAX_MS = (1 << 63) - 1
 GATHER_TURNS = 16  # tried: unary sends cost a fifth less CPU than with 0; one sender alone waits 50 microseconds more
 
 T = TypeVar("T")
@@ -47,13 +53,13 @@ class MessageStore:
 
     def __init__(
         self, disk: Disk, options: StoreOptions, identity: Identity, recovery: Recovery, clock: Clock, flush_jobs: Jobs,
-        snapshot_of: SnapshotOf | None = None,
+        snapshot_of: SnapshotOf | None = None, topic_retention_ms: RetentionOf | None = None,
     ) -> None:  # fmt: skip
         self.identity = identity
         self._disk = disk
         self._options = options
+        self._clock = clock
         self._queues = recovery.queues
-        self._log_start = recovery.log_start
         self._flush_jobs = flush_jobs
         self._read_jobs = Jobs(threads=options.read_threads, name="evenq-store-read", threaded=disk.blocks)
         self._files = ReadFiles(disk, options.open_files_max)
@@ -76,14 +82,19 @@ class MessageStore:
         )
         self._snapshotter = Snapshotter(
             self._appender, self._flusher, disk, options, clock=clock, jobs=flush_jobs, queues=self._queues,
-            owner=snapshot_of, newest=recovery.snapshot_offset,
+            owner=snapshot_of, newest=recovery.newest_snapshot, log_start=recovery.log_start,
         )  # fmt: skip
         self._flusher.log_start = recovery.log_start
-        self._flusher.duties.append(self._snapshotter.tick)
+        self._cleaner = Cleaner(
+            self._appender, self._flusher, self._snapshotter, disk, self._files, self._reader, options, clock=clock,
+            queues=self._queues, segment_bytes=identity.segment_bytes, topic_retention_ms=topic_retention_ms,
+        )  # fmt: skip
+        self._flusher.duties += [self._snapshotter.tick, self._cleaner.tick]
         self._appender.submit = self._writer.submit
         self._appender.on_growth = self._flusher.grown
         self._appender.stats.recovered_records = recovery.records
         self._appender.stats.recovered_cut_bytes = recovery.cut_bytes
+        self._index: IndexFollower | None = None
         self._closing: asyncio.Future[None] | None = None
 
     @classmethod
@@ -98,13 +109,19 @@ class MessageStore:
         on_state: OnState,
         on_snapshot: OnSnapshot,
         snapshot_of: SnapshotOf | None = None,
+        topic_retention_ms: RetentionOf | None = None,
+        keys_of: KeysOf | None = None,
     ) -> MessageStore:
         """Lock the folder, recover, be ready. `path` None is the memory engine; `disk` stands in for the folder in
         tests.
 
         `on_snapshot` gets the newest good snapshot, if any; then `on_state` gets (log offset, payload) of each state
         record behind it, in order; both on the loop. `snapshot_of` gives the owner's state whenever the store wants a
-        snapshot: then a start never reads more than `snapshot_log_bytes`, and old files can go.
+        snapshot: then a start never reads more than `snapshot_log_bytes`, and old files can go. `topic_retention_ms`
+        says for how long a topic's messages are kept (None: as the options say, 0: for ever).
+
+        `keys_of` turns head and system of a message into the keys that `find` finds it by; None: no index is kept. It
+        runs on a thread, long after the append, and must always give the same for the same bytes.
 
         Raises StoreLocked (another process), StoreCorrupted (damage, with file and place), StoreError (another
         broker's folder, unknown format, not writable).
@@ -121,8 +138,9 @@ class MessageStore:
             for folder in (FOLDER, snapshot.FOLDER):
                 disk.make_folder(folder)
             disk.sync_folder("")
-            recovery = Recovery(disk, identity.segment_bytes, checkpoint_file.load(disk))
-            saved = snapshot.load(disk, log_start=recovery.log_start)
+            checkpoint = checkpoint_file.load(disk)
+            saved = snapshot.load(disk, log_start=checkpoint.log_start if checkpoint is not None else 0)
+            recovery = Recovery(disk, identity.segment_bytes, checkpoint, saved)
             if saved is not None:
                 on_snapshot(saved.payload)
             steps = recovery.steps(saved.log_offset if saved is not None else 0)
@@ -130,7 +148,7 @@ class MessageStore:
                 for log_offset, payload in states:
                     on_state(log_offset, payload)
             passing("recovery.scanned")
-            store = cls(disk, options, identity, recovery, clock, jobs, snapshot_of)
+            store = cls(disk, options, identity, recovery, clock, jobs, snapshot_of, topic_retention_ms)
         except OSError as error:
             jobs.close()
             disk.unlock()
@@ -139,10 +157,10 @@ class MessageStore:
             jobs.close()
             disk.unlock()
             raise
-        await store._begin()
+        await store._begin(keys_of)
         return store
 
-    async def _begin(self) -> None:
+    async def _begin(self, keys_of: KeysOf | None) -> None:
         """What was recovered becomes certain before the first append: a kill may have left it in the page cache."""
         appender = self._appender
         appender.dirty.update(dict.fromkeys(self._queues.values()))
@@ -150,6 +168,12 @@ class MessageStore:
         try:
             await self._flusher.checkpoint()
             await self._flusher.watch_space()
+            if keys_of is not None:
+                self._index = await IndexFollower.open(
+                    self._disk, self._files, self._appender, clock=self._clock, options=self._options,
+                    segment_bytes=self.identity.segment_bytes, queues=self._queues, keys_of=keys_of,
+                    log_start=lambda: self._flusher.log_start, sync=self._flusher.sync,
+                )  # fmt: skip
             passing("recovery.ready")
         except BaseException:
             await self.close()
@@ -231,40 +255,78 @@ class MessageStore:
         tag_hashes: frozenset[int] | None = None,
     ) -> ReadResult:
         """The same as `read_hot`, from the disk if it must be. Raises StoreCorrupted if a frame there is damaged."""
-        found = self.read_hot(
-            topic_id, queue_id, start, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes
-        )
-        if found is not None:
-            return found
-        queue = self._queues[topic_id, queue_id]
-        first = max(start, queue.min_offset)
-        look = count_max if tag_hashes is None else reader.SCAN_MAX
-        entries = Entries.of(queue, first, min(queue.max_offset, first + look))
-        return await self._cold(
-            lambda: self._reader.read(entries, first, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes)
-        )
+        while True:
+            found = self.read_hot(
+                topic_id, queue_id, start, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes
+            )
+            if found is not None:
+                return found
+            queue = self._queues[topic_id, queue_id]
+            first = max(start, queue.min_offset)
+            look = count_max if tag_hashes is None else reader.SCAN_MAX
+            entries = Entries.of(queue, first, min(queue.max_offset, first + look))
+            read = partial(self._reader.read, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes)
+            found = await self._cold(queue, partial(read, entries, first))
+            if found is not None:
+                return found
 
     async def read_at(self, topic_id: int, queue_id: int, offsets: Sequence[int]) -> list[StoredMessage]:
         """Exactly these offsets, in their order; those out of the queue's range are left out. Raises StoreCorrupted."""
         queue = self._queues.get((topic_id, queue_id))
         if queue is None:
             return []
-        wanted = [offset for offset in offsets if queue.min_offset <= offset < queue.max_offset]
-        found = {offset: queue.hot[offset - queue.hot_base] for offset in wanted if offset >= queue.hot_start}
-        cold = [offset for offset in wanted if offset not in found]
-        if cold:
-            entries = Entries.of(queue, min(cold), max(cold) + 1)
-            for message in await self._cold(lambda: self._reader.read_at(entries, cold)):
-                found[message.queue_offset] = message
-        return [message for message in map(found.get, wanted) if message is not None]
+        while True:
+            wanted = [offset for offset in offsets if queue.min_offset <= offset < queue.max_offset]
+            found = {offset: queue.hot[offset - queue.hot_base] for offset in wanted if offset >= queue.hot_start}
+            cold = [offset for offset in wanted if offset not in found]
+            messages: list[StoredMessage] | None = []
+            if cold:
+                entries = Entries.of(queue, min(cold), max(cold) + 1)
+                messages = await self._cold(queue, partial(self._reader.read_at, entries, cold))
+            if messages is not None:
+                found.update((message.queue_offset, message) for message in messages)
+                return [message for message in map(found.get, wanted) if message is not None]
 
     async def offset_at(self, topic_id: int, queue_id: int, timestamp_ms: int) -> int:
         """First offset stored at `timestamp_ms` (ms since the epoch) or later; the maximum if there is none."""
         queue = self._queues.get((topic_id, queue_id))
-        if queue is None or queue.min_offset == queue.max_offset:
-            return queue.max_offset if queue is not None else 0
-        entries = Entries.of(queue, queue.min_offset, queue.max_offset)
-        return await self._cold(lambda: self._reader.offset_at(entries, timestamp_ms))
+        while queue is not None and queue.min_offset < queue.max_offset:
+            entries = Entries.of(queue, queue.min_offset, queue.max_offset)
+            found = await self._cold(queue, partial(self._reader.offset_at, entries, timestamp_ms))
+            if found is not None:
+                return found
+        return queue.max_offset if queue is not None else 0
+
+    async def find(
+        self,
+        topic_id: int,
+        key: bytes,
+        *,
+        begin_ms: int = 0,
+        end_ms: int = TIME_MAX_MS,
+        count_max: int = 64,
+        bytes_max: int = 8 << 20,
+    ) -> list[StoredMessage]:
+        """Messages of a topic with this key, the newest first, up to `count_max` of them and `bytes_max` of payload (a
+        first one may be over it). CL-14.
+
+        Complete up to this call: what the index has not read yet is read first, so it waits longest after heavy load or
+        while an index is rebuilt (cancel it at will). Only messages stored from `begin_ms` to `end_ms`, both included
+        (ms since the epoch); go on with the last one's store time as `end_ms`. Without a key, by time alone:
+        `offset_at` for both ends, then `read` between them. Messages under their queue's minimum are not found.
+
+        Raises StoreCorrupted if a message found is damaged, StoreError if the store keeps no index, or the index
+        cannot be written or read now (the store goes on).
+        """
+        if self._index is None:
+            raise StoreError("this store keeps no message index: open it with keys_of")
+        if not key or count_max < 1:
+            return []
+        return await self._index.find(
+            Query(
+                topic_id=topic_id, key=key, begin_ms=begin_ms, end_ms=end_ms, count_max=count_max, bytes_max=bytes_max
+            )
+        )
 
     # -- state --------------------------------------------------------------------------------------------------------
 
@@ -312,13 +374,17 @@ class MessageStore:
         """Counters; read them, do not keep them."""
         stats = self._appender.stats
         stats.fsyncs = self._log.fsyncs
-        stats.log_bytes = stats.log_end - self._log_start
+        stats.log_bytes = stats.log_end - self._flusher.log_start
         return stats
 
     async def flush(self) -> None:
         """Return when every append so far is on disk, whatever the mode. Raises StoreFull, StorePoisoned."""
         await self._appender.settled()
         await self._flusher.sync()
+
+    async def clean(self) -> None:
+        """Let go now what retention lets go, without waiting for the next round. Raises StoreFull, StorePoisoned."""
+        await self._cleaner.clean()
 
     async def checkpoint(self) -> None:
         """Move the checkpoint to here now, so that the next start reads only what comes later. Raises StorePoisoned."""
@@ -340,6 +406,8 @@ class MessageStore:
                 await self._flusher.checkpoint(clean=True)
                 passing("close.marked")
         finally:
+            if self._index is not None:
+                await self._index.stop()
             await self._flusher.stop()
             self._writer.close()
             self._flush_jobs.close()
@@ -353,11 +421,15 @@ class MessageStore:
         with contextlib.suppress(StoreFull):
             await self._appender.settled()
 
-    async def _cold(self, job: Callable[[], T]) -> T:
+    async def _cold(self, queue: ConsumeQueue, job: Callable[[], T]) -> T | None:
+        """Read on the pool; None if retention took what was asked for meanwhile: ask from the new minimum."""
         self._appender.stats.cold_reads += 1
+        minimum = queue.min_offset
         try:
             return await self._read_jobs.run(job)
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and queue.min_offset > minimum:
+                return None
             raise StoreCorrupted(f"reading from {self._disk.describe('')} failed: {error}") from error
 
 

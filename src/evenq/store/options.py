@@ -41,6 +41,14 @@ class StoreOptions:
     """Growth of the log after which the store takes a snapshot by itself: what a start reads at most."""
     snapshot_interval_ms: int = 600_000
     """Time after which it takes one if anything is new."""
+    retention_ms: int = 72 * 3_600_000
+    """How long messages are kept; 0 for ever, then a full disk refuses messages and nothing is deleted."""
+    retention_hour: int = 4
+    """Hour of the day (UTC) in which expired files are deleted; -1 for any."""
+    disk_clean_ratio: float = 0.75
+    """Share of the disk in use from which expired files are deleted at any hour."""
+    disk_force_ratio: float = 0.85
+    """Share of the disk in use from which the oldest files are deleted whatever their age."""
     append_queue_max: int = 32_768
     """Appended records that may wait for the writer; over it TooManyRequests."""
     append_bytes_max: int = 128 << 20
@@ -76,8 +84,13 @@ class StoreOptions:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} is under 1")
-        if not 0 < self.disk_used_max_ratio <= 1:
-            raise ValueError(f"disk_used_max_ratio {self.disk_used_max_ratio} is outside 0..1; 0.9 is usual")
+        for name, usual in (("disk_clean_ratio", 0.75), ("disk_force_ratio", 0.85), ("disk_used_max_ratio", 0.9)):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} {getattr(self, name)} is outside 0..1; {usual} is usual")
+        if not -1 <= self.retention_hour <= 23:
+            raise ValueError(f"retention_hour {self.retention_hour} is outside -1..23; 4 is usual, -1 is any hour")
+        if self.retention_ms < 0:
+            raise ValueError(f"retention_ms {self.retention_ms} is under 0; 259200000 (72 h) is usual, 0 is for ever")
 
 
 @dataclass(slots=True)
@@ -110,6 +123,16 @@ class StoreStats:
     """Appends refused: full, overloaded or poisoned."""
     snapshots: int = 0
     """Snapshots written."""
+    deleted_files: int = 0
+    """Log files that retention deleted."""
+    deleted_bytes: int = 0
+    """Their bytes."""
+    index_end: int = 0
+    """The messages before this log offset are found by key."""
+    index_files: int = 0
+    """Files of the message index."""
+    index_failures: int = 0
+    """Files of the message index that were damaged or could not be written, and other trouble with it."""
     cold_reads: int = 0
     """Reads that needed the disk."""
     recovered_records: int = 0

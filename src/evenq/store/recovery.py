@@ -15,11 +15,12 @@ from typing import Final
 
 from evenq.errors import StoreCorrupted
 from evenq.runtime.failpoints import passing
-from evenq.store import consume_queue, segment
+from evenq.store import consume_queue, segment, snapshot
 from evenq.store.checkpoint import Checkpoint
 from evenq.store.consume_queue import ENTRY, ConsumeQueue
 from evenq.store.disk import Disk, File
 from evenq.store.record import FLAG_MORE, HEADER_BYTES, MAGIC_BYTES, MESSAGE, PADDING, STATE, Frame, frame_at, size_at
+from evenq.store.snapshot import Snapshot
 
 __all__ = ["Recovery"]
 
@@ -36,23 +37,28 @@ State = tuple[int, bytes]
 class Recovery:
     """One pass over the log. Results are attributes, valid when `steps` is over."""
 
-    def __init__(self, disk: Disk, segment_bytes: int, checkpoint: Checkpoint | None) -> None:
+    def __init__(
+        self, disk: Disk, segment_bytes: int, checkpoint: Checkpoint | None, saved: Snapshot | None = None
+    ) -> None:
         self._disk = disk
         self._segment_bytes = segment_bytes
-        self._starts = segment.starts(disk, segment_bytes)
-        self.log_start = self._starts[0] if self._starts else 0
         self.checkpoint = checkpoint or Checkpoint()
+        self._saved = saved or Snapshot(0, b"")
+        self.log_start = max(self.checkpoint.log_start, self._saved.log_start)
+        segment.drop_before(disk, self.log_start)  # a crash may have stopped the deletion in its middle
+        self._starts = segment.starts(disk, segment_bytes)
+        self._check_start(saved)
         self.queues: dict[tuple[int, int], ConsumeQueue] = {}
         self.log_end = self.log_start
-        self.last_store_ms = self.checkpoint.last_store_ms
+        self.last_store_ms = max(self.checkpoint.last_store_ms, self._saved.last_store_ms)
         self.records = 0
         self.cut_bytes = 0
         self.rebuilt = False
         """True if the consume queues came from the whole log."""
         self._entries_from = self.log_start
         self._states_from = 0
-        self.snapshot_offset = 0
-        """Of the snapshot that the owner began from."""
+        self.newest_snapshot = saved.log_offset if saved is not None and saved.version > 1 else 0
+        """Log offset of the snapshot that the owner began from, if it has all sections."""
         self._group: list[Frame] = []
         self._unfiled = 0
 
@@ -60,7 +66,7 @@ class Recovery:
         """Recover; yields state records at `states_from` or behind it, in log order. Blocks on the disk between
         yields.
         """
-        self._states_from = self.snapshot_offset = states_from
+        self._states_from = states_from
         self._open_queues()
         position = min(self._entries_from, max(states_from, self.log_start))
         if position > self._end_of_files():
@@ -81,6 +87,7 @@ class Recovery:
             self.log_end = self._group[0].log_offset
             self._group.clear()
         self._check_end()
+        self._take_ranges()
 
     def file_entries(self) -> None:
         """Write all rebuilt entries to their files."""
@@ -95,8 +102,8 @@ class Recovery:
 
     def _open_queues(self) -> None:
         """Take what the checkpoint vouches for; if a file lacks anything, rebuild all of them from the log."""
-        known = self.checkpoint.queues
-        whole = self.checkpoint.log_offset > 0 and all(
+        known = {key: self._risen(key, span) for key, span in self.checkpoint.queues.items()}
+        whole = self.checkpoint.log_offset >= max(1, self.log_start) and all(
             consume_queue.check_files(self._disk, *key, *span) for key, span in known.items()
         )
         if whole:
@@ -110,6 +117,28 @@ class Recovery:
             self._disk.remove(consume_queue.FOLDER)
             passing("recovery.rebuilding")
             self._disk.make_folder(consume_queue.FOLDER)
+
+    def _risen(self, key: tuple[int, int], span: tuple[int, int]) -> tuple[int, int]:
+        """The range that a checkpoint gives, without what was deleted since."""
+        low, high = span
+        return min(max(low, self._saved.queues.get(key, span)[0]), high), high
+
+    def _first_of(self, frame: Frame) -> int:
+        """Offset that a queue's first frame must have: what was before it is gone, or there was nothing."""
+        span = self._saved.queues.get((frame.topic_id, frame.queue_id))
+        if span is None:
+            return 0
+        if frame.log_offset >= self._saved.log_offset:
+            return span[1]
+        return frame.queue_offset if self.log_start else 0
+
+    def _take_ranges(self) -> None:
+        """Queues whose messages are all gone keep their numbers, and minima never fall."""
+        for key, (low, high) in self._saved.queues.items():
+            queue = self.queues.get(key)
+            if queue is None:
+                queue = self.queues[key] = ConsumeQueue(*key, high, high)
+            queue.min_offset = min(max(queue.min_offset, low), queue.max_offset)
 
     def _remove_unknown_queues(self) -> None:
         for topic in self._disk.list(consume_queue.FOLDER):
@@ -179,7 +208,7 @@ class Recovery:
         key = (frame.topic_id, frame.queue_id)
         queue = self.queues.get(key)
         if queue is None:
-            first = 0 if self.log_start == 0 else frame.queue_offset
+            first = self._first_of(frame)
             queue = self.queues[key] = ConsumeQueue(*key, first, first)
         if frame.queue_offset != queue.next_offset:
             raise StoreCorrupted(
@@ -192,6 +221,20 @@ class Recovery:
 
     # -- the end of the log -------------------------------------------------------------------------------------------
 
+    def _check_start(self, saved: Snapshot | None) -> None:
+        """Is all there that was not given up?"""
+        first = self._starts[0] if self._starts else self.log_start
+        if first > self.log_start:
+            raise StoreCorrupted(
+                f"{self._disk.describe(segment.path_of(self.log_start))} is missing at the beginning of the log: "
+                "restore it from a copy"
+            )
+        if self.log_start and saved is None:
+            raise StoreCorrupted(
+                f"{self._disk.describe(snapshot.FOLDER)} holds no snapshot and the log before offset "
+                f"{self.log_start} is gone: restore the folder from a copy"
+            )
+
     def _check_end(self) -> None:
         """Everything is taken up to `log_end`: is what lies behind it a torn tail, or damage?"""
         end = self.log_end
@@ -203,7 +246,7 @@ class Recovery:
 
     def _cut_tail(self, end: int) -> None:
         behind = self._end_of_files() - end
-        if self.checkpoint.clean:
+        if self.checkpoint.clean and self.checkpoint.log_offset == end:
             self._damaged(end, "the store was closed in order, so nothing could be torn there")
         for frame in self._frames_behind(end):
             if frame.synced_offset > end:

@@ -12,7 +12,7 @@ from typing import Final
 from evenq.errors import StoreCorrupted
 from evenq.store.disk import Disk
 
-__all__ = ["FOLDER", "path_of", "segment_of", "starts"]
+__all__ = ["FOLDER", "drop_before", "path_of", "segment_of", "starts"]
 
 FOLDER: Final = "commitlog"
 NAME_DIGITS: Final = 20
@@ -27,6 +27,16 @@ def segment_of(log_offset: int, segment_bytes: int) -> tuple[int, int]:
     """Start of the file that holds `log_offset`, and the position in it (CL-4)."""
     position = log_offset % segment_bytes
     return log_offset - position, position
+
+
+def drop_before(disk: Disk, log_start: int) -> list[str]:
+    """Remove the files before `log_start`, oldest first; returns their paths."""
+    old = [path_of(int(name)) for name in disk.list(FOLDER) if name.isdecimal() and int(name) < log_start]
+    for path in old:
+        disk.remove(path)
+    if old:
+        disk.sync_folder(FOLDER)
+    return old
 
 
 def starts(disk: Disk, segment_bytes: int) -> list[int]:

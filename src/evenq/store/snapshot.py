@@ -67,6 +67,7 @@ class Snapshot:
     log_start: int = 0
     """The log before it was given up: files of it that are still there go at the next start."""
     last_store_ms: int = 0
+    version: int = field(default=VERSION, compare=False)
 
 
 def save(disk: Disk, snapshot: Snapshot) -> None:
@@ -149,4 +150,6 @@ def _read_1(data: bytes) -> Snapshot | None:
     if len(data) < HEADER_1.size:
         return None
     _, _, _, log_offset, length = HEADER_1.unpack_from(data)
-    return Snapshot(log_offset, data[HEADER_1.size :]) if length == len(data) - HEADER_1.size else None
+    if length != len(data) - HEADER_1.size:
+        return None
+    return Snapshot(log_offset, data[HEADER_1.size :], version=1)

@@ -7,8 +7,10 @@ all of it. So a start reads at most `snapshot_log_bytes` of the log, and what wa
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Protocol
 
 from evenq.errors import StoreFull
@@ -69,7 +71,7 @@ class Snapshotter:
 
     def __init__(
         self, appender: Appender, flusher: Flusher, disk: Disk, options: StoreOptions, *, clock: Clock, jobs: Jobs,
-        queues: dict[tuple[int, int], ConsumeQueue], owner: SnapshotOf | None, newest: int,
+        queues: dict[tuple[int, int], ConsumeQueue], owner: SnapshotOf | None, newest: int, log_start: int,
     ) -> None:  # fmt: skip
         self._appender = appender
         self._flusher = flusher
@@ -79,6 +81,8 @@ class Snapshotter:
         self._jobs = jobs
         self._queues = queues
         self._owner = owner
+        self._log_start = log_start
+        """Where the log begins, or will as soon as a snapshot says so."""
         self._lock = asyncio.Lock()
         self._tried_ms = clock.monotonic_ms()
         self.newest = newest
@@ -115,31 +119,55 @@ class Snapshotter:
         except StoreFull as error:
             log.warning("no space for a snapshot; trying again later", extra={"error": str(error)})
 
+    async def begin_at(self, log_start: int) -> None:
+        """Have a snapshot on disk that needs nothing before `log_start` and says that the log begins there, with the
+        queues' minima of now. The newest one is amended if it reaches that far. Raises StoreFull, StorePoisoned.
+        """
+        self._log_start = log_start
+        if self.newest < log_start or not self.newest:
+            if self.automatic:
+                await self.take()
+            return
+        minima = {key: queue.min_offset for key, queue in self._queues.items()}
+        async with self._lock:
+            await self._written(lambda: self._amend(log_start, minima))
+
+    def _amend(self, log_start: int, minima: dict[tuple[int, int], int]) -> None:
+        saved = snapshot.load(self._disk, log_start=0)
+        if saved is None or saved.log_offset < log_start:
+            where = self._disk.describe(snapshot.FOLDER)
+            raise OSError(errno.EIO, f"the newest snapshot in {where} went bad while the store was open")
+        queues = {key: (min(max(low, minima[key]), high), high) for key, (low, high) in saved.queues.items()}
+        snapshot.save(self._disk, replace(saved, queues=queues, log_start=log_start))
+
+    async def _written(self, write: Callable[[], None]) -> None:
+        try:
+            await self._jobs.run(write)
+        except OSError as error:
+            if error.errno in FULL:
+                raise StoreFull("no space for a snapshot: free space") from error
+            self._appender.poison(f"writing a snapshot failed: {error}")
+            assert self._appender.failure is not None
+            raise self._appender.failure from error
+
     def _taken(self, payload: bytes) -> Callable[[], Coroutine[None, None, None]]:
         """Everything of the moment, and how to write it."""
         appender = self._appender
         log_offset = appender.stats.log_end
         queues = {key: (queue.min_offset, queue.max_offset) for key, queue in self._queues.items()}
         freeze = self.timers.freeze()
-        log_start, last_store_ms = self._flusher.log_start, appender.last_store_ms
+        log_start, last_store_ms = self._log_start, appender.last_store_ms
 
         async def write() -> None:
             passing("snapshot.begun")
             await appender.settled()
             await self._flusher.sync()
             passing("snapshot.log_synced")
-            try:
-                await self._jobs.run(
-                    lambda: snapshot.save(
-                        self._disk, Snapshot(log_offset, payload, queues, freeze(), log_start, last_store_ms)
-                    )
+            await self._written(
+                lambda: snapshot.save(
+                    self._disk, Snapshot(log_offset, payload, queues, freeze(), log_start, last_store_ms)
                 )
-            except OSError as error:
-                if error.errno in FULL:
-                    raise StoreFull(f"no space for a snapshot of {len(payload)} bytes: free space") from error
-                appender.poison(f"writing a snapshot failed: {error}")
-                assert appender.failure is not None
-                raise appender.failure from error
+            )
             self.newest = max(self.newest, log_offset)
             appender.stats.snapshots += 1
 

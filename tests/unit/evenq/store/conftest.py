@@ -42,7 +42,8 @@ OpenStore = Callable[..., Awaitable[Opened]]
 
 async def _open(
     where: Path | Disk | None, *, name: str = "broker-a", clock: FakeClock | None = None,
-    snapshot_of: Callable[[], bytes] | None = None, **options: object,
+    snapshot_of: Callable[[], bytes] | None = None,
+    topic_retention_ms: Callable[[int], int | None] | None = None, **options: object,
 ) -> Opened:  # fmt: skip
     values: dict[str, object] = {"segment_bytes": 4096, "flush": FlushMode.SYNC, **options}
     clock = clock or FakeClock()
@@ -53,7 +54,7 @@ async def _open(
     store = await MessageStore.open(
         path, StoreOptions(**values), clock=clock, disk=disk, broker_name=name,  # type: ignore[arg-type]  # options by name
         on_state=lambda _, payload: states.append(payload), on_snapshot=snapshots.append,
-        snapshot_of=snapshot_of,
+        snapshot_of=snapshot_of, topic_retention_ms=topic_retention_ms,
     )  # fmt: skip
     opened = Opened(store, clock, states, snapshots)
     store.on_dispatched = opened.dispatched.append

@@ -1,8 +1,10 @@
 """The checkpoint comes back as it was written, or not at all."""
 
 import struct
+from dataclasses import replace
 
 import pytest
+from crc32c import crc32c
 
 from evenq.errors import StoreError
 from evenq.store import checkpoint
@@ -10,7 +12,9 @@ from evenq.store.checkpoint import Checkpoint
 from evenq.store.disk import read_whole, write_whole
 from evenq.store.memory_disk import MemoryDisk
 
-GOOD = Checkpoint(log_offset=4_096, clean=True, last_store_ms=7, queues={(1, 0): (0, 5), (2, 3): (10, 20)})
+GOOD = Checkpoint(
+    log_offset=4_096, clean=True, last_store_ms=7, queues={(1, 0): (0, 5), (2, 3): (10, 20)}, log_start=64
+)
 
 
 def saved():
@@ -37,9 +41,16 @@ def test_any_flipped_or_missing_byte_is_seen():
 
 
 def test_a_format_of_the_future_is_refused_not_guessed(monkeypatch):
-    monkeypatch.setattr(checkpoint, "VERSION", 2)
+    monkeypatch.setattr(checkpoint, "VERSION", 3)
     disk, data = saved()
-    monkeypatch.setattr(checkpoint, "VERSION", 1)
-    assert struct.unpack_from(">H", data, 8) == (2,)
-    with pytest.raises(StoreError, match="has format version 2; this program reads version 1: start a newer program"):
+    monkeypatch.setattr(checkpoint, "VERSION", 2)
+    assert struct.unpack_from(">H", data, 8) == (3,)
+    with pytest.raises(StoreError, match="has format version 3; this program reads versions 1 to 2: start a newer"):
         checkpoint.load(disk)
+
+
+def test_version_1_is_still_read():
+    disk, data = saved()
+    body = struct.pack(">H", 1) + data[10:32] + data[40:]
+    write_whole(disk, checkpoint.PATH, data[:4] + crc32c(body).to_bytes(4, "big") + body)
+    assert checkpoint.load(disk) == replace(GOOD, log_start=0)

@@ -1,0 +1,228 @@
+"""Carries out retention: finds the facts, lets `retention` decide, and lets the log's oldest files go.
+
+The order is the promise. On the loop the queues' minima rise, so no new read looks there; then a snapshot and a
+checkpoint that need nothing of it and name the new beginning are on disk; only then files go, oldest first. A crash at
+any place is finished by the next start. A reader that meets a missing file reads from the new minimum.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from evenq.errors import StoreFull
+from evenq.runtime.clock import Clock
+from evenq.store import consume_queue, retention, segment, snapshot
+from evenq.store.appender import Appender
+from evenq.store.consume_queue import ConsumeQueue
+from evenq.store.disk import Disk
+from evenq.store.files import ReadFiles
+from evenq.store.flusher import Flusher
+from evenq.store.options import StoreOptions
+from evenq.store.reader import Entries, Reader
+from evenq.store.record import HEADER, HEADER_BYTES
+from evenq.store.retention import FOR_EVER, Facts, Hold, Plan, SegmentFact
+from evenq.store.snapshotter import Snapshotter
+
+__all__ = ["Cleaner", "RetentionOf"]
+
+log = logging.getLogger(__name__)
+
+ROUND_MS: Final = 60_000
+PRESSED_ROUND_MS: Final = 1_000  # while the disk is over its lower mark
+STORE_MS: Final = 12  # place of the store time among the header's fields
+
+RetentionOf = Callable[[int], int | None]
+"""Topic id to how long its messages are kept, ms; 0 for ever, None as the store's option says."""
+Key = tuple[int, int]
+
+
+class Cleaner:
+    """Retention of one open store; `tick` is one of the flusher's duties."""
+
+    def __init__(
+        self, appender: Appender, flusher: Flusher, snapshotter: Snapshotter, disk: Disk, files: ReadFiles,
+        reader: Reader, options: StoreOptions, *, clock: Clock, queues: dict[Key, ConsumeQueue], segment_bytes: int,
+        topic_retention_ms: RetentionOf | None,
+    ) -> None:  # fmt: skip
+        self._appender = appender
+        self._flusher = flusher
+        self._snapshotter = snapshotter
+        self._disk = disk
+        self._files = files
+        self._reader = reader
+        self._options = options
+        self._clock = clock
+        self._queues = queues
+        self._segment_bytes = segment_bytes
+        self._retention_of = topic_retention_ms
+        self._round_ms = self._raised_ms = clock.monotonic_ms()
+        self._last_ms: dict[int, int] = {}
+        """Start of a full file to the store time behind its end."""
+        self._firsts: dict[Key, tuple[int, int]] = {}
+        """Minimum of a queue, and the log offset there: what was looked up once."""
+        self.on_drop: list[Callable[[int], None]] = []
+        """Called on the loop with the log's new beginning, when all before it is about to go."""
+
+    async def tick(self) -> None:
+        """Let go what is over its time, or over the disk's marks, if it is time to look. Raises StorePoisoned."""
+        now_ms = self._clock.monotonic_ms()
+        pressed = self._flusher.used_ratio >= self._options.disk_clean_ratio
+        if now_ms - self._round_ms < (PRESSED_ROUND_MS if pressed else ROUND_MS):
+            return
+        self._round_ms = now_ms
+        try:
+            await self.clean()
+        except StoreFull as error:
+            log.warning("no space to let old files go; trying again later", extra={"error": str(error)})
+
+    async def clean(self) -> None:
+        """One round, now. Raises StoreFull, StorePoisoned."""
+        holds = [queue for queue in self._queues.values() if self._is_held(queue)]
+        facts = await self._flusher.blocking(lambda: self._facts(holds))
+        plan = retention.plan(facts)
+        if plan is not None:
+            await self._let_go(plan)
+        if self._clock.monotonic_ms() - self._raised_ms >= self._options.snapshot_interval_ms:
+            self._raised_ms = self._clock.monotonic_ms()
+            await self._raise_by_topic()
+
+    # -- facts --------------------------------------------------------------------------------------------------------
+
+    def _retention_ms(self, topic_id: int) -> int:
+        kept = self._retention_of(topic_id) if self._retention_of is not None else None
+        return self._options.retention_ms if kept is None else kept
+
+    def _is_held(self, queue: ConsumeQueue) -> bool:
+        kept, usual = self._retention_ms(queue.topic_id), self._options.retention_ms
+        return queue.min_offset < queue.filed and usual != FOR_EVER and (kept == FOR_EVER or kept > usual)
+
+    def _facts(self, held: list[ConsumeQueue]) -> Facts:
+        options, usage = self._options, self._disk.usage()
+        newest = self._appender.stats.log_end - 1
+        starts = [start for start in segment.starts(self._disk, self._segment_bytes) if start <= newest]
+        times = [self._behind_ms(start) for start in starts[:-1]]
+        firsts = [(self._first_of(queue), self._retention_ms(queue.topic_id)) for queue in held]
+        return Facts(
+            now_ms=self._clock.now_ms(), retention_ms=options.retention_ms, retention_hour=options.retention_hour,
+            clean_ratio=options.disk_clean_ratio, force_ratio=options.disk_force_ratio,
+            used_ratio=usage.used_ratio, disk_bytes=usage.total,
+            segment_bytes=self._segment_bytes,
+            segments=[SegmentFact(*fact) for fact in zip(starts, [*times, 0], strict=False)],
+            holds=[Hold(*first) for first in firsts],
+            keep_from=None if self._snapshotter.automatic else self._snapshotter.newest,
+        )  # fmt: skip
+
+    def _behind_ms(self, start: int) -> int:
+        """Store time of the first record behind a full file: nothing in the file is younger."""
+        found = self._last_ms.get(start)
+        if found is None:
+            with self._files.using(segment.path_of(start + self._segment_bytes)) as file:
+                data = file.pread(HEADER_BYTES, 0)
+            if len(data) < HEADER_BYTES:
+                return self._clock.now_ms()
+            found = self._last_ms[start] = HEADER.unpack(data)[STORE_MS]
+        return found
+
+    def _first_of(self, queue: ConsumeQueue) -> int:
+        """Log offset of the queue's oldest message, which is in a file."""
+        offset = queue.min_offset
+        found = self._firsts.get((queue.topic_id, queue.queue_id))
+        if found is None or found[0] != offset:
+            found = (offset, self._log_offset_at(queue, offset))
+            self._firsts[queue.topic_id, queue.queue_id] = found
+        return found[1]
+
+    def _log_offset_at(self, queue: ConsumeQueue, offset: int) -> int:
+        name, position = consume_queue.file_at(offset)
+        with self._files.using(f"{consume_queue.folder_of(queue.topic_id, queue.queue_id)}/{name}") as file:
+            entry: tuple[int, int, int] = consume_queue.ENTRY.unpack(file.pread(consume_queue.ENTRY_BYTES, position))
+        return entry[0]
+
+    # -- deletion -----------------------------------------------------------------------------------------------------
+
+    async def _let_go(self, plan: Plan) -> None:
+        log_start, flusher = plan.log_start, self._flusher
+        timers = self._snapshotter.timers
+        pinned = timers.pinned_before()
+        if pinned is not None and pinned < log_start:
+            await timers.roll_forward(log_start)
+        if not self._snapshotter.automatic and self._snapshotter.newest < log_start:
+            return
+        await flusher.checkpoint()  # from here on all entries of the files that go are in files themselves
+        queues = list(self._queues.values())
+        minima = await flusher.blocking(lambda: self._minima(queues, log_start))
+        self._raise(minima)
+        await self._snapshotter.begin_at(log_start)
+        flusher.log_start = log_start
+        await flusher.checkpoint()
+        for dropped in self.on_drop:
+            dropped(log_start)
+        files = await flusher.blocking(lambda: self._delete(log_start, minima))
+        stats = self._appender.stats
+        stats.deleted_files += files
+        stats.deleted_bytes += files * self._segment_bytes
+        for number, reason in enumerate(plan.reasons, -len(plan.reasons)):
+            path = segment.path_of(log_start + number * self._segment_bytes)
+            log.info("deleted a log file", extra={"file": self._disk.describe(path), "reason": reason})
+
+    def _minima(self, queues: list[ConsumeQueue], log_start: int) -> dict[Key, int]:
+        """The new minimum of each queue that has messages before `log_start`. On the flush thread."""
+        found: dict[Key, int] = {}
+        for queue in queues:
+            low, high = queue.min_offset, queue.filed
+            if low < high and self._first_of(queue) < log_start:
+                at = partial(self._log_offset_at, queue)
+                found[queue.topic_id, queue.queue_id] = low + bisect.bisect_left(range(low, high), log_start, key=at)
+        return found
+
+    def _raise(self, minima: dict[Key, int]) -> None:
+        for key, minimum in minima.items():
+            queue = self._queues[key]
+            queue.min_offset = max(queue.min_offset, minimum)
+        self._flusher.raised.update(minima)
+
+    def _delete(self, log_start: int, minima: dict[Key, int]) -> int:
+        snapshot.drop_before(self._disk, log_start)
+        files = segment.drop_before(self._disk, log_start)
+        for path in files:
+            self._files.forget(path)
+        self._last_ms = {start: last_ms for start, last_ms in self._last_ms.items() if start >= log_start}
+        self._delete_entries(minima)
+        return len(files)
+
+    def _delete_entries(self, minima: dict[Key, int]) -> None:
+        for key, minimum in minima.items():
+            for path in consume_queue.drop_before(self._disk, *key, minimum):
+                self._files.forget(path)
+
+    # -- topics that keep less ----------------------------------------------------------------------------------------
+
+    async def _raise_by_topic(self) -> None:
+        """Raise the minima of topics whose retention is shorter; their bytes go with the files."""
+        usual, now_ms = self._options.retention_ms, self._clock.now_ms()
+        looks: list[tuple[Entries, int]] = []
+        for queue in list(self._queues.values()) if self._retention_of is not None else ():
+            kept = self._retention_ms(queue.topic_id)
+            if kept != FOR_EVER and (usual == FOR_EVER or kept < usual) and queue.min_offset < queue.filed:
+                looks.append((Entries.of(queue, queue.filed, queue.filed), now_ms - kept))
+        if not looks:
+            return
+        minima = await self._flusher.blocking(lambda: self._minima_by_time(looks))
+        if minima:
+            self._raise(minima)
+            await self._snapshotter.begin_at(self._flusher.log_start)
+            await self._flusher.checkpoint()
+            await self._flusher.blocking(lambda: self._delete_entries(minima))
+            log.info("raised the minimum offsets of topics that keep less", extra={"queues": len(minima)})
+
+    def _minima_by_time(self, looks: list[tuple[Entries, int]]) -> dict[Key, int]:
+        found: dict[Key, int] = {}
+        for entries, cutoff_ms in looks:
+            minimum = entries.min_offset
+            if self._reader.read_at(entries, [minimum])[0].store_ms < cutoff_ms:
+                found[entries.topic_id, entries.queue_id] = self._reader.offset_at(entries, cutoff_ms)
+        return found

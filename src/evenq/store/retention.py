@@ -1,0 +1,113 @@
+"""What of the log may go: facts in, a plan out. Nothing here touches a disk or a clock.
+
+Files go oldest first and whole, never the newest. By time: all in it is older than `retention_ms` and than the
+retention of each topic that keeps longer, at the hour, or at any hour once the disk is fuller than
+`disk_clean_ratio`. By space: over `disk_force_ratio` whatever their age, but for what is kept for ever (retention 0).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["Facts", "Hold", "Plan", "SegmentFact", "plan"]
+
+HOUR_MS: Final = 3_600_000
+ANY_HOUR: Final = -1
+FOR_EVER: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFact:
+    """One file of the log."""
+
+    start: int
+    last_ms: int
+    """Nothing in it was stored later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A queue whose topic keeps its messages longer than the store does."""
+
+    log_offset: int
+    """Of its oldest message."""
+    retention_ms: int
+    """0 for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that a decision needs."""
+
+    now_ms: int
+    retention_ms: int
+    """0 for ever: then nothing goes, the store refuses messages when the disk is full."""
+    retention_hour: int
+    """UTC, -1 for any."""
+    clean_ratio: float
+    force_ratio: float
+    used_ratio: float
+    disk_bytes: int
+    segment_bytes: int
+    segments: Sequence[SegmentFact]
+    """Oldest first, the newest too."""
+    holds: Sequence[Hold] = ()
+    keep_from: int | None = None
+    """Log offset from which on everything is needed (a snapshot that cannot be taken anew); None if nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The log shall begin at `log_start`; one reason for each file that goes."""
+
+    log_start: int
+    reasons: tuple[str, ...]
+
+
+def plan(facts: Facts) -> Plan | None:
+    """Which files go; None if none does."""
+    reasons: list[str] = []
+    forced = _forced(facts)
+    for segment in facts.segments[:-1]:
+        end = segment.start + facts.segment_bytes
+        if facts.keep_from is not None and end > facts.keep_from:
+            break
+        if _expired(facts, segment, end):
+            reasons.append(_why(facts, segment))
+        elif len(reasons) < forced and not any(
+            hold.retention_ms == FOR_EVER and hold.log_offset < end for hold in facts.holds
+        ):
+            reasons.append(
+                f"the disk is {facts.used_ratio:.1%} full, from {facts.force_ratio:.1%} on files go whatever their age"
+            )
+        else:
+            break
+    if not reasons:
+        return None
+    return Plan(facts.segments[len(reasons)].start, tuple(reasons))
+
+
+def _forced(facts: Facts) -> int:
+    """How many files must go to bring the disk under its upper mark."""
+    over = (facts.used_ratio - facts.force_ratio) * facts.disk_bytes
+    if facts.retention_ms == FOR_EVER or facts.used_ratio < facts.force_ratio:
+        return 0
+    return max(1, math.ceil(over / facts.segment_bytes))
+
+
+def _expired(facts: Facts, segment: SegmentFact, end: int) -> bool:
+    hour = facts.now_ms // HOUR_MS % 24
+    due = facts.retention_hour in (ANY_HOUR, hour) or facts.used_ratio >= facts.clean_ratio
+    age_ms = facts.now_ms - segment.last_ms
+    if not due or facts.retention_ms == FOR_EVER or age_ms <= facts.retention_ms:
+        return False
+    return not any(
+        hold.log_offset < end and (hold.retention_ms == FOR_EVER or age_ms <= hold.retention_ms) for hold in facts.holds
+    )
+
+
+def _why(facts: Facts, segment: SegmentFact) -> str:
+    return f"its newest record is {facts.now_ms - segment.last_ms} ms old, {facts.retention_ms} ms are kept"

@@ -1,0 +1,287 @@
+"""Old files go, minimum offsets rise and never fall again, and no reader notices more than that."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from evenq.errors import StoreCorrupted
+from evenq.store import snapshot
+from evenq.store.fault_disk import FaultDisk, Keep
+
+HOUR = 3_600_000
+ANY = {"retention_hour": -1, "retention_ms": 10 * HOUR}
+
+
+def head(number):
+    return b"%d" % number + b"." * 200
+
+
+async def old_and_new(open_store, message, disk, old=60, new=6, **options):
+    """Three queues with messages twelve hours old and young ones; queue 9 has old ones only."""
+    values = {"snapshot_of": lambda: b"state", **ANY, **options}
+    opened = await open_store(disk, **values)
+    await opened.store.append([message(b"gone", queue_id=9)] * 2)
+    for number in range(old):
+        await opened.store.append([message(head(number), queue_id=number % 3)])
+    opened.clock.jump_wall(12 * HOUR)
+    for number in range(old, old + new):
+        await opened.store.append([message(head(number), queue_id=number % 3)])
+    return opened
+
+
+def image_of(disk):
+    image = disk.crash(Keep.ALL, random.Random(0))
+    disk.dead = False
+    return image
+
+
+def log_start(disk):
+    return int(disk.list("commitlog")[0])
+
+
+async def check(opened, total=66):
+    """Whatever is above the minima is all there."""
+    minima = {}
+    for queue_id in range(3):
+        low, high = opened.store.queue_range(1, queue_id)
+        assert high == total // 3
+        assert await opened.contents(1, queue_id) == [head(number * 3 + queue_id) for number in range(low, high)]
+        minima[queue_id] = low
+    assert opened.store.queue_range(1, 9) == (2, 2)
+    return minima
+
+
+async def cleaned(open_store, message, disk, **options):
+    opened = await old_and_new(open_store, message, disk, **options)
+    await opened.clock.advance(61_000)
+    return opened
+
+
+def test_expired_files_go_and_minima_rise(open_store, message):
+    async def scenario():
+        disk = FaultDisk()
+        opened = await cleaned(open_store, message, disk)
+        minima = await check(opened)
+        assert log_start(disk) > 8_000
+        assert all(low > 8 for low in minima.values())
+        stats = opened.store.stats
+        assert stats.deleted_bytes == log_start(disk) == stats.deleted_files * 4096
+        assert stats.log_bytes == stats.log_end - log_start(disk)
+        assert all(int(name) >= log_start(disk) for name in disk.list("snapshot"))
+        await opened.store.append([message(b"more", queue_id=9)])
+        assert opened.store.queue_range(1, 9) == (2, 3)
+        await opened.store.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("loss", ["none", "consume queues", "checkpoint", "both", "newest snapshot", "old checkpoint"])
+def test_minima_survive_restarts_and_rebuilds(open_store, message, loss):
+    async def scenario():
+        disk = FaultDisk()
+        opened = await old_and_new(open_store, message, disk)
+        before = bytes(disk.files["checkpoint"].data)
+        await opened.clock.advance(61_000)
+        minima = await check(opened)
+        if loss == "newest snapshot":
+            await opened.store.append([message(b"x", queue_id=7)])
+            await opened.store.save_snapshot(b"state")
+        for clean in (False, True):
+            if clean:
+                await opened.store.close()
+            image = image_of(disk)
+            if loss in ("consume queues", "both"):
+                image.remove("consumequeue")
+            if loss in ("checkpoint", "both"):
+                image.remove("checkpoint")
+            if loss == "newest snapshot":
+                image.files[f"snapshot/{image.list('snapshot')[-1]}"].data[-1] ^= 1
+            if loss == "old checkpoint":
+                image.files["checkpoint"].data[:] = before
+            again = await open_store(image, retention_ms=0)
+            assert again.snapshots == [b"state"]
+            assert await check(again) == minima
+            await again.store.append([message(b"more", queue_id=9)])
+            assert await again.contents(1, 9) == [b"more"]
+            await again.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_crash_at_any_step_of_the_deletion_is_finished_by_the_next_start(open_store, message):
+    async def scenario():
+        failures = 0
+        for step in range(0, 200, 2):
+            disk = FaultDisk()
+            opened = await old_and_new(open_store, message, disk)
+            disk.cut = (disk.operations + step, 0)
+            await opened.clock.advance(61_000)
+            if opened.store.failure is None:
+                await opened.store.close()
+                break
+            failures += 1
+            for keep in (Keep.ALL, Keep.NONE, Keep.SOME):
+                image = disk.crash(keep, random.Random(step))
+                disk.dead = False
+                again = await open_store(image, retention_ms=0)
+                for queue_id in range(3):
+                    low, high = again.store.queue_range(1, queue_id)
+                    assert high == 22
+                    assert await again.contents(1, queue_id) == [head(n * 3 + queue_id) for n in range(low, high)]
+                await again.store.close()
+            await opened.store.close()
+        assert failures > 10
+
+    asyncio.run(scenario())
+
+
+def test_a_beginning_that_nobody_gave_up_is_refused(open_store, message):
+    async def scenario():
+        disk = FaultDisk()
+        opened = await cleaned(open_store, message, disk)
+        await opened.store.close()
+        first = disk.list("commitlog")[0]
+        image = image_of(disk)
+        image.remove(f"commitlog/{first}")
+        with pytest.raises(StoreCorrupted, match=f"commitlog/{first} is missing at the beginning of the log"):
+            await open_store(image)
+        image = image_of(disk)
+        image.remove("snapshot")
+        with pytest.raises(StoreCorrupted, match="holds no snapshot and the log before offset"):
+            await open_store(image)
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_that_meets_a_deleted_file_answers_from_the_new_minimum(open_store, message):
+    async def scenario():
+        disk = FaultDisk()
+        opened = await old_and_new(open_store, message, disk, cache_bytes=0)
+        store = opened.store
+        assert store.queue_range(1, 0)[0] == 0
+        run = store._read_jobs.run
+
+        async def late(job):
+            """The file goes between the look at the queue and the read."""
+            await store.clean()
+            return await run(job)
+
+        store._read_jobs.run = late
+        found = await store.read(1, 0, 3, count_max=5, bytes_max=1 << 20)
+        store._read_jobs.run = run
+        low = store.queue_range(1, 0)[0]
+        assert low > 5
+        assert found.messages[0].queue_offset == low == found.min_offset
+        assert [one.queue_offset for one in await store.read_at(1, 0, [0, 1, low])] == [low]
+        assert await store.offset_at(1, 0, 0) == low
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_topics_keep_longer_shorter_or_for_ever(open_store, message):
+    async def scenario():
+        kept = {1: None, 2: 2 * HOUR, 3: 0}
+        disk = FaultDisk()
+        opened = await open_store(
+            disk, snapshot_of=bytes, topic_retention_ms=kept.get, snapshot_interval_ms=60_000, **ANY
+        )
+        for _ in range(20):
+            await opened.store.append([message(head(1), topic_id=1), message(head(2), topic_id=2)])
+        await opened.store.append([message(head(3), topic_id=3)])
+        for _ in range(20):
+            await opened.store.append([message(head(1), topic_id=1), message(head(2), topic_id=2)])
+        opened.clock.jump_wall(5 * HOUR)
+        await opened.clock.advance(130_000)
+        assert opened.store.queue_range(2, 0) == (40, 40)
+        assert opened.store.queue_range(1, 0) == (0, 40)
+        image = image_of(disk)
+        for path in ("checkpoint", "consumequeue"):
+            image.remove(path)
+        again = await open_store(image)
+        assert again.store.queue_range(2, 0) == (40, 40)
+        await again.store.close()
+        opened.clock.jump_wall(20 * HOUR)
+        await opened.clock.advance(130_000)
+        assert opened.store.queue_range(3, 0) == (0, 1)
+        assert opened.store.queue_range(1, 0)[0] > 5  # up to the file that topic 3 holds
+        start = log_start(disk)
+        assert 0 < start < 40 * 300
+        opened.clock.jump_wall(200 * HOUR)
+        await opened.clock.advance(130_000)
+        assert log_start(disk) == start
+        await opened.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_disks_upper_mark_takes_the_oldest_whatever_their_age(open_store, message):
+    async def scenario():
+        disk = FaultDisk(bytes_max=100_000)
+        opened = await open_store(disk, snapshot_of=bytes)
+        for number in range(600):
+            await opened.store.append([message(head(number))])
+            await opened.clock.advance(1_000)
+        low, high = opened.store.queue_range(1, 0)
+        assert high == 600
+        assert low > 200
+        assert await opened.contents() == [head(number) for number in range(low, high)]
+        assert disk.bytes_used < 90_000
+        await opened.store.close()
+
+    asyncio.run(scenario())
+
+
+class Timers:
+    """One pending timer, which moves when it is asked to."""
+
+    def __init__(self, at):
+        self.at = at
+        self.moved = []
+
+    def freeze(self):
+        return lambda: b"pending"
+
+    def pinned_before(self):
+        return self.at
+
+    async def roll_forward(self, log_offset):
+        self.moved.append(log_offset)
+        self.at = 1 << 40
+
+
+def test_pending_timers_move_forward_before_their_file_goes(open_store, message):
+    async def scenario():
+        disk = FaultDisk()
+        opened = await old_and_new(open_store, message, disk)
+        opened.store.timers = timers = Timers(200)
+        await opened.clock.advance(61_000)
+        assert timers.moved == [log_start(disk)]
+        assert snapshot.load(disk, log_start=0).timers == b"pending"
+        await opened.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_without_a_way_to_take_snapshots_only_what_the_last_one_does_not_need_goes(open_store, message):
+    async def scenario():
+        disk = FaultDisk()
+        opened = await cleaned(open_store, message, disk, snapshot_of=None)
+        assert log_start(disk) == 0
+        await opened.store.save_snapshot(b"mine")
+        await opened.clock.advance(61_000)
+        assert log_start(disk) > 8_000
+        minima = await check(opened)
+        image = image_of(disk)
+        for path in ("checkpoint", "consumequeue"):
+            image.remove(path)
+        again = await open_store(image)
+        assert again.snapshots == [b"mine"]
+        assert await check(again) == minima
+        await again.store.close()
+        await opened.store.close()
+
+    asyncio.run(scenario())
