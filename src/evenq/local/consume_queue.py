@@ -1,0 +1,181 @@
+"""One queue of the local engine: where its messages lie in the store (LQ-47, LQ-48, LQ-58 to LQ-70).
+
+Entry n lies at byte 12 n: store offset 8, size 4. The newest entries wait in memory and go to the file in pieces; a
+lock of its own keeps "what is in the file" and "what waits" together. The store's writer adds, anybody reads.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import threading
+from typing import Final
+
+from evenq.errors import StoreCorrupted
+from evenq.local import reading
+from evenq.local.messages import Message
+from evenq.local.options import LocalOptions
+from evenq.local.partitions import Partitions
+from evenq.local.reading import GetResult
+from evenq.local.records import ENTRY, read_local
+from evenq.local.statuses import GetStatus
+from evenq.local.tail import QueueTail, Topic
+from evenq.store.disk import Disk
+from evenq.store.files import ReadFiles
+
+__all__ = ["ENTRY_BYTES", "FOLDER", "ConsumeQueue", "read"]
+
+FOLDER: Final = "consumeQueue"  # LQ-9
+ENTRY_BYTES: Final = ENTRY.size
+WAITING_BYTES: Final = 12_288
+"""Entries in memory that are worth a write: 1,024."""
+SPAN_BYTES: Final = 64 << 10
+"""Neighbours this near are read at once."""
+
+log = logging.getLogger(__name__)
+
+
+class ConsumeQueue(QueueTail):
+    """Positions of one queue's messages."""
+
+    __slots__ = ("flushed", "lock", "positions", "waiting")
+
+    def __init__(self, topic: Topic, queue_id: int, disk: Disk, entries_per_file: int, files: ReadFiles) -> None:
+        super().__init__(topic, queue_id)
+        folder = f"{FOLDER}/{topic.name}/{queue_id}"
+        self.positions = Partitions(disk, folder, entries_per_file * ENTRY_BYTES, files)
+        self.lock = threading.Lock()
+        self.flushed = 0
+        """Entries in the file."""
+        self.waiting = bytearray()
+
+    def start_at(self, min_offset: int, end: int) -> None:
+        super().start_at(min_offset, end)
+        self.flushed = end
+        self.waiting.clear()
+
+    def add(self, messages: list[Message], sizes: list[int]) -> None:
+        """Messages that are in the store now, in order."""
+        pack = ENTRY.pack
+        entries = b"".join([pack(message.store_offset, size) for message, size in zip(messages, sizes, strict=True)])
+        with self.lock:
+            self.waiting += entries
+        if len(self.waiting) >= WAITING_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        with self.lock:
+            data = bytes(self.waiting)
+            per_file = self.positions.file_bytes
+            done = 0
+            while done < len(data):
+                place = self.flushed * ENTRY_BYTES
+                part = data[done : done + per_file - place % per_file]
+                self.positions.write(place, [part], len(part))
+                done += len(part)
+                self.flushed += len(part) // ENTRY_BYTES
+                del self.waiting[: len(part)]
+
+    def sync(self) -> None:
+        """Make what was written sure."""
+        with self.lock:
+            unsynced = self.positions.take_unsynced()
+        self.positions.sync(unsynced)
+
+    def entries(self, offset: int, size: int) -> bytes | None:
+        """Entries from `offset` on, up to `size` bytes; None if their file is gone."""
+        with self.lock:
+            flushed = self.flushed
+            if offset >= flushed:
+                start = (offset - flushed) * ENTRY_BYTES
+                return bytes(self.waiting[start : start + size - size % ENTRY_BYTES])
+        size = min(size, (flushed - offset) * ENTRY_BYTES)
+        data = self.positions.read(offset * ENTRY_BYTES, size - size % ENTRY_BYTES)
+        return data or None
+
+    def first_at(self, place: int) -> int:
+        """The first offset whose message lies at or behind `place` in the store."""
+
+        def store_offset(offset: int) -> int:
+            data = self.entries(offset, ENTRY_BYTES)
+            return int(ENTRY.unpack(data)[0]) if data else -1
+
+        return bisect.bisect_left(range(self.end), place, lo=self.min, key=store_offset)
+
+
+def read(
+    queue: ConsumeQueue, store: Partitions, options: LocalOptions, offset: int, count: int, ends: tuple[int, int],
+    store_end: int,
+) -> GetResult:  # fmt: skip
+    """Read from files what memory does not have any more (LQ-63 to LQ-70). Raises StoreCorrupted for damage."""
+    minimum, end = ends
+    index = queue.entries(offset, min(reading.index_bytes(count), (end - offset) * ENTRY_BYTES))
+    if index is None:
+        per_file = options.entries_per_file
+        following = (offset // per_file + 1) * per_file
+        log.warning("consume queue file is missing", extra={"queue": queue.key, "offset": offset, "next": following})
+        return GetResult(GetStatus.OFFSET_FOUND_NULL, following, minimum, end, [])
+    entries = list(ENTRY.iter_unpack(index[: len(index) - len(index) % ENTRY_BYTES]))
+    status, found, walked = _collect(queue, store, entries, offset, min(count, options.batch_messages_disk), options)
+    far = reading.is_far_behind(store_end, entries[walked - 1][0], options.machine_bytes, options.memory_ratio)
+    return GetResult(status, offset + walked, minimum, end, found, far)
+
+
+def _collect(
+    queue: ConsumeQueue, store: Partitions, entries: list[tuple[int, int]], offset: int, count: int,
+    options: LocalOptions,
+) -> tuple[GetStatus, list[Message], int]:  # fmt: skip
+    """Walk entries until the batch is full: status, messages, entries walked (LQ-65 to LQ-68)."""
+    status, found = GetStatus.NO_MATCHED_MESSAGE, list[Message]()
+    skip_before, room = 0, options.batch_bytes_disk
+    span, span_place = b"", 0
+    for walked, (place, size) in enumerate(entries):
+        if place < skip_before:
+            continue
+        if found and (len(found) >= count or size > room):
+            return status, found, walked
+        if not span_place <= place <= place + size <= span_place + len(span):
+            data = store.read(place, _span(entries, walked, store.file_bytes))
+            if data is None:
+                if not found:
+                    status = GetStatus.MESSAGE_WAS_REMOVING
+                skip_before = store.start_of(place) + store.file_bytes
+                continue
+            span, span_place = data, place
+        message = _decode(queue, store, span, place - span_place, (place, size), offset + walked)
+        status, skip_before = GetStatus.FOUND, 0
+        found.append(message)
+        room -= size
+    return status, found, len(entries)
+
+
+def _span(entries: list[tuple[int, int]], first: int, file_bytes: int) -> int:
+    """Bytes from one entry's message to the end of the last one that is near."""
+    start, size = entries[first]
+    limit = min(start + SPAN_BYTES, start - start % file_bytes + file_bytes)
+    end = start + size
+    for place, size in entries[first + 1 :]:
+        if not end <= place <= place + size <= limit:
+            break
+        end = place + size
+    return end - start
+
+
+def _decode(
+    queue: ConsumeQueue, store: Partitions, data: bytes, position: int, entry: tuple[int, int], offset: int
+) -> Message:
+    place, size = entry
+    left = store.start_of(place) + store.file_bytes - place
+    status, found_size, message = read_local(data, position, left, place)
+    if message is None:
+        raise StoreCorrupted(
+            f"{store.describe(place)} (store offset {place}): {status} for message {offset} of queue {queue.key}: "
+            "restore the file from a copy"
+        )
+    if (message.name, message.queue_id) != queue.key or message.offset != offset or found_size != size:
+        raise StoreCorrupted(
+            f"{queue.positions.describe(offset * ENTRY_BYTES)} points to a message that is not number {offset} of "
+            f"queue {queue.key}: close the queues, remove the folder {FOLDER}, open them again; it is rebuilt"
+        )
+    return message

@@ -1,0 +1,279 @@
+"""The embedded engine (LQ-15 to LQ-38): each queue has a logical file of its own, so producers never wait for others.
+
+`buckets/<name>/<queue id>/<20-digit offset>` holds the records and nothing else; `bucketIndex/...` holds one entry of
+16 bytes for each message (place, size, CRC-32), which gives what the record has no room for: reading by message number
+(LQ-38 Better) and a checksum (LQ-19, LQ-35). A message counts when its entry is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import zlib
+from typing import Any, Final
+
+from evenq.errors import StoreCorrupted
+from evenq.local.engine import CLOSED, Engine
+from evenq.local.messages import Message
+from evenq.local.options import Flush, LocalOptions
+from evenq.local.partitions import Partitions
+from evenq.local.reading import GetResult
+from evenq.local.records import INDEX_ENTRY, check_size, filler, pack_embedded, read_embedded
+from evenq.local.statuses import AppendStatus, GetStatus, ReadStatus
+from evenq.local.tail import QueueTail, Topic
+from evenq.model.names import topic_problem
+from evenq.runtime.clock import Clock
+from evenq.store.disk import Disk
+from evenq.store.files import ReadFiles
+
+__all__ = ["EmbeddedEngine", "append_batch"]
+
+FOLDER: Final = "buckets"
+INDEX_FOLDER: Final = "bucketIndex"
+ENTRY_BYTES: Final = INDEX_ENTRY.size
+CHECK_ENTRIES: Final = 4_096
+
+log = logging.getLogger(__name__)
+
+
+def append_batch(sizes: list[int], left: int) -> tuple[AppendStatus, int, int]:
+    """How much of a batch one file takes that has `left` bytes: status, number appended, their bytes (LQ-21, LQ-24)."""
+    taken = 0
+    for count, size in enumerate(sizes):
+        if taken + size > left:
+            return AppendStatus.END_OF_FILE, count, taken
+        taken += size
+    return AppendStatus.PUT_OK, len(sizes), taken
+
+
+class _BucketQueue(QueueTail):
+    """One bucket queue and its files."""
+
+    __slots__ = ("index", "lock", "records", "synced")
+
+    def __init__(self, topic: Topic, queue_id: int, records: Partitions, index: Partitions) -> None:
+        super().__init__(topic, queue_id)
+        self.records = records
+        self.index = index
+        self.lock = threading.Lock()
+        self.synced = 0
+        """Messages that are surely on disk."""
+
+
+class EmbeddedEngine(Engine):
+    """Records in files by queue."""
+
+    def __init__(self, disk: Disk, options: LocalOptions, clock: Clock, known: dict[str, Any]) -> None:
+        super().__init__(options, clock)
+        self._disk = disk
+        self._files = ReadFiles(disk, options.files_open_max)
+        self._recover(known)
+
+    def _make_queue(self, topic: Topic, queue_id: int) -> QueueTail:
+        folder = f"{topic.name}/{queue_id}"
+        return _BucketQueue(
+            topic,
+            queue_id,
+            Partitions(self._disk, f"{FOLDER}/{folder}", self.options.file_bytes, self._files),
+            Partitions(
+                self._disk, f"{INDEX_FOLDER}/{folder}", self.options.entries_per_file * ENTRY_BYTES, self._files
+            ),
+        )
+
+    # Putting
+
+    def put(self, queue: QueueTail, messages: list[Message], wait_ms: int = 0) -> None:  # noqa: ARG002  # never waits
+        """Append to the bucket's newest file, and to as many new ones as the batch needs (LQ-22 Better)."""
+        assert isinstance(queue, _BucketQueue)
+        packed = [pack_embedded(message) for message in messages]
+        for record in packed:
+            check_size(len(record), min(self.options.message_bytes_max, self.options.file_bytes))
+        sums = [zlib.crc32(record) for record in packed]
+        with queue.lock:
+            self.check()
+            now = self.clock.now_ms()
+            try:
+                entries = self._write_records(queue, messages, packed, sums, now)
+                self._write_index(queue, queue.next, entries)
+                if self.options.flush is Flush.SYNC:
+                    self._sync(queue)
+            except OSError as error:
+                raise self.fail(error, self._disk.describe("")) from error
+            queue.next += len(messages)
+            self.cache.publish(queue, messages)
+
+    def _write_records(
+        self, queue: _BucketQueue, messages: list[Message], packed: list[bytes], sums: list[int], now: int
+    ) -> list[bytes]:
+        sizes = [len(record) for record in packed]
+        file_bytes = self.options.file_bytes
+        entries = []
+        done = 0
+        place = queue.records.end
+        while done < len(sizes):
+            left = file_bytes - place % file_bytes
+            status, count, size = append_batch(sizes[done:] if done else sizes, left)
+            if count:
+                queue.records.write(place, packed[done : done + count], size)
+            for index in range(done, done + count):
+                message = messages[index]
+                message.offset, message.store_offset, message.stored_ms = queue.next + index, place, now
+                entries.append(INDEX_ENTRY.pack(place, sizes[index], sums[index]))
+                place += sizes[index]
+            done += count
+            if status is AppendStatus.END_OF_FILE and place % file_bytes:
+                left = file_bytes - place % file_bytes
+                queue.records.fill(place, [filler(left)])
+                place += left
+        return entries
+
+    def _write_index(self, queue: _BucketQueue, offset: int, entries: list[bytes]) -> None:
+        per_file = self.options.entries_per_file
+        while entries:
+            room = per_file - offset % per_file
+            part, entries = entries[:room], entries[room:]
+            queue.index.write(offset * ENTRY_BYTES, part, len(part) * ENTRY_BYTES)
+            offset += len(part)
+
+    def _sync(self, queue: _BucketQueue) -> None:
+        queue.records.sync(queue.records.take_unsynced())
+        queue.index.sync(queue.index.take_unsynced())
+
+    # Getting
+
+    def _read_files(self, queue: QueueTail, offset: int, count: int, minimum: int, end: int) -> GetResult:
+        assert isinstance(queue, _BucketQueue)
+        options = self.options
+        count = min(count, options.batch_messages_disk, end - offset)
+        found: list[Message] = []
+        room = options.batch_bytes_disk
+        for at, (place, size, crc) in enumerate(self._entries(queue, offset, count), offset):
+            if found and size > room:
+                break
+            room -= size
+            found.append(self._message(queue, at, place, size, crc))
+        return GetResult(GetStatus.FOUND, offset + len(found), minimum, end, found)
+
+    def _entries(self, queue: _BucketQueue, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """Entries from `offset` on, in one index file."""
+        data = queue.index.read(offset * ENTRY_BYTES, count * ENTRY_BYTES) or b""
+        if len(data) < ENTRY_BYTES:
+            raise StoreCorrupted(f"{queue.index.describe(offset * ENTRY_BYTES)} is missing: restore it from a copy")
+        return list(INDEX_ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY_BYTES]))
+
+    def _message(self, queue: _BucketQueue, offset: int, place: int, size: int, crc: int) -> Message:
+        status, message = self._read_record(queue, place, size, crc)
+        if message is None:
+            raise StoreCorrupted(
+                f"{queue.records.describe(place)}: {status} for message {offset} of queue {queue.key}: restore the "
+                "file from a copy; reading can go on behind it"
+            )
+        message.offset, message.store_offset = offset, place
+        return message
+
+    def _read_record(self, queue: _BucketQueue, place: int, size: int, crc: int) -> tuple[ReadStatus, Message | None]:
+        """A record against its entry: end, bad magic and bad checksum are told apart (LQ-19)."""
+        if place < 0:
+            return ReadStatus.BAD_CHECKSUM, None
+        data = queue.records.read(place, size)
+        if data is None or len(data) < size:
+            return ReadStatus.CUT, None
+        left = self.options.file_bytes - place % self.options.file_bytes
+        status, found_size, message = read_embedded(data, 0, left, *queue.key)
+        if status is ReadStatus.RECORD and (found_size != size or zlib.crc32(data) != crc):
+            return ReadStatus.BAD_CHECKSUM, None
+        return status, message
+
+    # Keeping
+
+    def flush(self, *, everything: bool = False) -> None:  # noqa: ARG002  # it is always everything
+        """Sync every bucket that changed, one behind the other (LQ-36 Better, LQ-72)."""
+        self.check()
+        for queue in self.queues():
+            assert isinstance(queue, _BucketQueue)
+            if queue.synced == queue.end:
+                continue
+            with queue.lock:
+                end = queue.end
+                records, index = queue.records.take_unsynced(), queue.index.take_unsynced()
+            try:
+                queue.records.sync(records)
+                queue.index.sync(index)
+            except OSError as error:
+                raise self.fail(error, self._disk.describe("")) from error
+            queue.synced = end
+
+    def state(self) -> dict[str, Any]:
+        queues: dict[str, dict[str, int]] = {}
+        for queue in self.queues():
+            assert isinstance(queue, _BucketQueue)
+            queues.setdefault(queue.key[0], {})[str(queue.key[1])] = queue.synced - 1
+        return {"inner": queues}
+
+    def close(self) -> None:
+        for queue in self.queues():
+            assert isinstance(queue, _BucketQueue)
+            with queue.lock:
+                self.failure = self.failure or CLOSED
+        self.failure = self.failure or CLOSED
+        self._files.close()
+
+    # Recovery
+
+    def _recover(self, known: dict[str, Any]) -> None:
+        inner = known.get("inner", {})
+        for name in sorted({*self._disk.list(FOLDER), *self._disk.list(INDEX_FOLDER), *inner}):
+            problem = topic_problem(name)
+            if problem:
+                raise StoreCorrupted(f"{self._disk.describe(f'{FOLDER}/{name}')} does not belong there: {problem}")
+            ids = {*self._disk.list(f"{FOLDER}/{name}"), *self._disk.list(f"{INDEX_FOLDER}/{name}")}
+            for queue_id in sorted({*ids, *inner.get(name, {})}):
+                if not (queue_id.isascii() and queue_id.isdecimal() and str(int(queue_id)) == queue_id):
+                    raise StoreCorrupted(
+                        f"{self._disk.describe(f'{FOLDER}/{name}/{queue_id}')} does not belong there: move it elsewhere"
+                    )
+                queue = self._found_queue(name, int(queue_id))
+                assert isinstance(queue, _BucketQueue)
+                self._recover_queue(queue, int(inner.get(name, {}).get(queue_id, -1)) + 1)
+
+    def _recover_queue(self, queue: _BucketQueue, synced: int) -> None:
+        """Find the true end (LQ-28 Better): the last entry of an unbroken row whose record fits it. What was surely on
+        disk must be there.
+        """
+        queue.index.load()
+        queue.records.load()
+        count = queue.index.end // ENTRY_BYTES
+        if count < synced:
+            raise StoreCorrupted(
+                f"{queue.index.describe(count * ENTRY_BYTES)} ends there, but {synced} messages of queue {queue.key} "
+                "were on disk: restore it from a copy"
+            )
+        end_place = self._end_of(queue, synced)
+        offset = synced
+        while offset < count:
+            for place, size, crc in self._entries(queue, offset, min(CHECK_ENTRIES, count - offset)):
+                expected = end_place
+                if place != expected:  # or the next file's start
+                    expected = queue.records.start_of(end_place) + self.options.file_bytes
+                if place != expected or self._read_record(queue, place, size, crc)[1] is None:
+                    count = offset
+                    break
+                end_place = place + size
+                offset += 1
+        cut = queue.records.end - end_place
+        if cut > 0:
+            log.warning("cut an unfinished write", extra={"queue": queue.key, "place": end_place, "bytes": cut})
+        queue.index.truncate(count * ENTRY_BYTES)
+        queue.records.truncate(end_place)
+        queue.index.mark_unsynced(synced * ENTRY_BYTES)
+        queue.records.mark_unsynced(self._end_of(queue, synced))
+        queue.start_at(0, count)
+        queue.synced = synced
+
+    def _end_of(self, queue: _BucketQueue, count: int) -> int:
+        """Where the first `count` records end."""
+        if count == 0:
+            return 0
+        ((place, size, crc),) = self._entries(queue, count - 1, 1)
+        self._message(queue, count - 1, place, size, crc)
+        return place + size

@@ -1,0 +1,138 @@
+"""What a start of the local engine does: trust the consume queues up to the saved place, walk over the rest of the
+store, cut what was never finished, refuse what is damaged.
+
+If any consume queue is missing, short or foreign, all of them are made anew from the store, which has each message's
+name, queue and number. A queue whose messages are all gone keeps its numbers by the saved state (LQ-51).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from evenq.errors import StoreCorrupted
+from evenq.local.consume_queue import ENTRY_BYTES, FOLDER, ConsumeQueue
+from evenq.local.messages import Message
+from evenq.local.recovery import Walked, check_end, walk
+from evenq.model.names import topic_problem
+from evenq.store.disk import write_whole
+
+if TYPE_CHECKING:
+    from evenq.local.local_store import LocalEngine
+
+__all__ = ["recover"]
+
+CUT_FOLDER: Final = "cut"
+CUT_FILES_MAX: Final = 4
+CUT_BYTES_MAX: Final = 16 << 20
+
+log = logging.getLogger(__name__)
+
+
+def recover(engine: LocalEngine, known: dict[str, Any]) -> Walked:
+    """Bring the engine to the true end of its store. Raises StoreCorrupted naming file and offset."""
+    store = engine.store
+    store.load()
+    first = store.starts[0] if store.starts else 0
+    newest = {
+        (name, int(queue_id)): int(offset)
+        for name, queues in known.get("inner", {}).items()
+        for queue_id, offset in queues.items()
+    }
+    start = engine.indexed
+    anew = start < first or not _adopt(engine, newest)
+    if anew:
+        start = first
+        _start_over(engine)
+        log.warning("consume queues are made anew from the store", extra={"from": first})
+    begun: set[ConsumeQueue] = set()
+
+    def put_position(message: Message, size: int) -> None:
+        queue = engine._found_queue(message.name, message.queue_id)  # noqa: SLF001  # recovery is its first step
+        assert isinstance(queue, ConsumeQueue)
+        if anew and queue not in begun:
+            begun.add(queue)
+            queue.start_at(message.offset, message.offset)
+        if message.offset != queue.next:
+            raise StoreCorrupted(
+                f"{store.describe(message.store_offset)}: message {message.offset} of queue {queue.key} follows number "
+                f"{queue.next - 1}: restore the files from a copy"
+            )
+        queue.next = queue.end = message.offset + 1
+        queue.add([message], [size])
+
+    walked = walk(store, start, put_position)
+    check_end(store, walked, engine.synced)
+    _keep_cut(engine, walked)
+    store.truncate(walked.end)
+    store.mark_unsynced(engine.synced)
+    for key, offset in newest.items():
+        queue = engine._found_queue(*key)  # noqa: SLF001
+        if queue.end <= offset:
+            queue.start_at(offset + 1, offset + 1)
+    for queue in engine._consume_queues():  # noqa: SLF001
+        minimum = queue.first_at(first) if first else queue.min
+        waiting, flushed = bytes(queue.waiting), queue.flushed
+        queue.start_at(minimum, queue.end)
+        queue.flushed, queue.waiting = flushed, bytearray(waiting)
+    engine.indexed = min(engine.indexed, walked.end)
+    return walked
+
+
+def _folders(engine: LocalEngine) -> Iterator[tuple[str, int]]:
+    """Queues that have a folder."""
+    for name in engine.disk.list(FOLDER):
+        problem = topic_problem(name)
+        for queue_id in engine.disk.list(f"{FOLDER}/{name}"):
+            if problem or not (queue_id.isascii() and queue_id.isdecimal() and str(int(queue_id)) == queue_id):
+                where = engine.disk.describe(f"{FOLDER}/{name}/{queue_id}")
+                raise StoreCorrupted(f"{where} is not a consume queue: move it elsewhere")
+            yield name, int(queue_id)
+
+
+def _adopt(engine: LocalEngine, newest: dict[tuple[str, int], int]) -> bool:
+    """Take the consume queues as they were at the saved place; False if they cannot be that."""
+    for key in _folders(engine):
+        newest.setdefault(key, -1)
+    for key, offset in newest.items():
+        queue = engine._found_queue(*key)  # noqa: SLF001
+        assert isinstance(queue, ConsumeQueue)
+        try:
+            queue.positions.load()
+        except StoreCorrupted as error:
+            log.warning("consume queue is damaged", extra={"queue": key, "reason": str(error)})
+            return False
+        if queue.positions.end < (offset + 1) * ENTRY_BYTES:
+            return False
+        queue.positions.truncate((offset + 1) * ENTRY_BYTES)
+        minimum = queue.positions.starts[0] // ENTRY_BYTES if queue.positions.starts else offset + 1
+        queue.start_at(minimum, offset + 1)
+    return True
+
+
+def _start_over(engine: LocalEngine) -> None:
+    """Forget all consume queues."""
+    for queue in engine._consume_queues():  # noqa: SLF001
+        for start in queue.positions.starts:
+            queue.positions.forget(start)
+        queue.positions.starts, queue.positions.end = [], 0
+        queue.start_at(0, 0)
+    engine.disk.remove(FOLDER)
+
+
+def _keep_cut(engine: LocalEngine, walked: Walked) -> None:
+    """Put aside what is about to be cut, so that nothing is destroyed in silence (LQ-28 Better)."""
+    store = engine.store
+    size = store.end - walked.end
+    data = (store.read(walked.end, min(size, CUT_BYTES_MAX)) or b"") if size > 0 else b""
+    if not data.strip(b"\0"):
+        return
+    path = f"{CUT_FOLDER}/{walked.end:020d}"
+    log.warning(
+        "cut an unfinished write", extra={"at": walked.end, "bytes": size, "status": walked.status, "kept": path}
+    )
+    engine.disk.make_folder(CUT_FOLDER)
+    write_whole(engine.disk, path, data)
+    for name in engine.disk.list(CUT_FOLDER)[:-CUT_FILES_MAX]:
+        engine.disk.remove(f"{CUT_FOLDER}/{name}")

@@ -1,0 +1,189 @@
+"""The local engine (LQ-39 to LQ-70): one message store for all queues, and consume queues that point into it.
+
+A producer packs its messages, takes the short lock that gives them their places, and then the write lock: who gets it
+writes what all others have waiting too (and syncs it, in SYNC mode), so many senders share one write and one fsync
+(LQ-72, LQ-73). Messages become readable in the order of the store, after they are written. Consume queues are derived:
+their entries go to files in pieces, and a start walks over the rest of the store again (LQ-46).
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from evenq.local import consume_queue, local_recovery
+from evenq.local.consume_queue import ConsumeQueue
+from evenq.local.engine import CLOSED, Engine
+from evenq.local.messages import Message
+from evenq.local.options import Flush, LocalOptions
+from evenq.local.partitions import Partitions
+from evenq.local.reading import GetResult
+from evenq.local.records import HEADER_BYTES, check_size, filler, pack_local, pack_payload
+from evenq.local.tail import QueueTail, Topic
+from evenq.runtime.clock import Clock
+from evenq.store.disk import Disk
+from evenq.store.files import ReadFiles
+
+__all__ = ["LocalEngine"]
+
+STORE_FOLDER: Final = "messageStore"  # LQ-9
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """Bytes that wait to be written to one file."""
+
+    place: int
+    file_end: int
+    parts: list[bytes] = field(default_factory=list)
+    data_end: int = -1
+    """Where the file's data ends, once the next file has begun."""
+
+
+class LocalEngine(Engine):
+    """Messages in one store."""
+
+    def __init__(self, disk: Disk, options: LocalOptions, clock: Clock, known: dict[str, Any]) -> None:
+        super().__init__(options, clock)
+        self.disk = disk
+        self.files = ReadFiles(disk, options.files_open_max)
+        self.store = Partitions(disk, STORE_FOLDER, options.file_bytes, self.files)
+        self.synced = int(known.get("synced", 0))
+        """The store before this place is surely on disk."""
+        self.indexed = int(known.get("indexed", 0))
+        """The consume queues have everything before this place on disk."""
+        self._removable = self.indexed
+        self._lock = threading.Lock()
+        self._write_lock = threading.Lock()
+        self.recovered = local_recovery.recover(self, known)
+        """What the start found."""
+        self._place = self._written = self.recovered.end
+        self._chunks = [_Chunk(self._place, self.store.start_of(self._place) + options.file_bytes)]
+        self._units: list[tuple[ConsumeQueue, list[Message], list[int]]] = []
+        self._next_index_ms = clock.monotonic_ms() + options.index_interval_ms
+        self._newest_indexed: dict[ConsumeQueue, int] = {}
+
+    def _make_queue(self, topic: Topic, queue_id: int) -> ConsumeQueue:
+        return ConsumeQueue(topic, queue_id, self.disk, self.options.entries_per_file, self.files)
+
+    # Putting
+
+    def put(self, queue: QueueTail, messages: list[Message], wait_ms: int = 0) -> None:  # noqa: ARG002  # never waits
+        """Store messages one behind the other; other producers' messages may come in between batches, not inside."""
+        assert isinstance(queue, ConsumeQueue)
+        payloads = [pack_payload(message) for message in messages]
+        sizes = [HEADER_BYTES + len(payload) for payload in payloads]
+        check_size(max(sizes), min(self.options.message_bytes_max, self.options.file_bytes))
+        sums = [zlib.crc32(payload) for payload in payloads]
+        with self._lock:
+            self.check()
+            end = self._place_all(queue, messages, payloads, sizes, sums)
+            self._units.append((queue, messages, sizes))
+        with self._write_lock:
+            if self._written < end:
+                self._write()
+
+    def _place_all(
+        self, queue: ConsumeQueue, messages: list[Message], payloads: list[bytes], sizes: list[int], sums: list[int]
+    ) -> int:
+        """Give messages their places and numbers, and queue their bytes. Under the short lock."""
+        place, offset, now = self._place, queue.next, self.clock.now_ms()
+        chunk = self._chunks[-1]
+        for message, payload, size, crc in zip(messages, payloads, sizes, sums, strict=True):
+            if place + size > chunk.file_end:
+                chunk.data_end = place
+                place = chunk.file_end
+                chunk = _Chunk(place, place + self.options.file_bytes)
+                self._chunks.append(chunk)
+            parts = chunk.parts
+            message.offset, message.store_offset, message.stored_ms = offset, place, now
+            parts.append(pack_local(message, payload, crc))
+            parts.append(payload)
+            offset += 1
+            place += size
+        queue.next = offset
+        self._place = place
+        return place
+
+    def _write(self) -> None:
+        """Write what waits, of all producers, and make it readable. Under the write lock."""
+        self.check()
+        with self._lock:
+            chunks, units, target = self._chunks, self._units, self._place
+            self._chunks, self._units = [_Chunk(target, chunks[-1].file_end)], []
+        try:
+            for chunk in chunks:
+                if chunk.parts:
+                    self.store.write(chunk.place, chunk.parts, sum(map(len, chunk.parts)))
+                if 0 <= chunk.data_end < chunk.file_end:
+                    self.store.fill(chunk.data_end, [filler(chunk.file_end - chunk.data_end)])
+            if self.options.flush is Flush.SYNC:
+                self.store.sync(self.store.take_unsynced())
+                self.synced = target
+            self._written = target
+            for queue, messages, sizes in units:
+                queue.add(messages, sizes)
+                self.cache.publish(queue, messages)
+        except OSError as error:
+            raise self.fail(error, self.disk.describe("")) from error
+
+    # Getting
+
+    def _read_files(self, queue: QueueTail, offset: int, count: int, minimum: int, end: int) -> GetResult:
+        assert isinstance(queue, ConsumeQueue)
+        return consume_queue.read(queue, self.store, self.options, offset, count, (minimum, end), self._written)
+
+    # Keeping
+
+    def flush(self, *, everything: bool = False) -> None:
+        """Sync the store; sync the consume queues when their interval is over; let old files go."""
+        self.check()
+        now = self.clock.monotonic_ms()
+        with self._write_lock:
+            target = self._written
+            unsynced = self.store.take_unsynced()
+            index = target > self.indexed and (everything or now >= self._next_index_ms)
+            newest = {queue: queue.end for queue in self._consume_queues()} if index else {}
+        try:
+            self.store.sync(unsynced)
+            self.synced = max(self.synced, target)
+            if index:
+                for queue in newest:
+                    queue.flush()
+                for queue in newest:
+                    queue.sync()
+                self.indexed = target
+                self._newest_indexed = newest
+                self._next_index_ms = now + self.options.index_interval_ms
+            if self.options.store_bytes_max:
+                self._let_go(target - self.options.store_bytes_max)
+        except OSError as error:
+            raise self.fail(error, self.disk.describe("")) from error
+
+    def _consume_queues(self) -> list[ConsumeQueue]:
+        return [queue for queue in self.queues() if isinstance(queue, ConsumeQueue)]
+
+    def _let_go(self, before: int) -> None:
+        """Remove the oldest files, as far as the saved state does not need them any more."""
+        before = min(self.store.start_of(max(0, before)), self.store.start_of(self._removable))
+        if not self.store.starts or before <= self.store.starts[0]:
+            return
+        for queue in self._consume_queues():
+            queue.min = queue.first_at(before)
+        self.store.remove_before(before)
+        for queue in self._consume_queues():
+            queue.positions.remove_before(queue.min * consume_queue.ENTRY_BYTES)
+
+    def state(self) -> dict[str, Any]:
+        inner: dict[str, dict[str, int]] = {}
+        for queue, end in self._newest_indexed.items():
+            inner.setdefault(queue.key[0], {})[str(queue.key[1])] = end - 1
+        self._removable = self.indexed
+        return {"inner": inner, "synced": self.synced, "indexed": self.indexed}
+
+    def close(self) -> None:
+        with self._write_lock, self._lock:
+            self.failure = self.failure or CLOSED
+        self.files.close()

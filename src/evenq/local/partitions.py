@@ -1,0 +1,186 @@
+"""Several files of one size under one logical file (LQ-20, LQ-26): the documents' mapped partitions, read and written
+by place instead of mapped (decision 0010).
+
+A file is named by the global offset of its first byte in 20 digits (LQ-8). One thread at a time writes (its owner's
+lock); any thread reads. `end` is the true end, which recovery finds: a file's length says nothing about it (LQ-28).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from evenq.errors import StoreCorrupted
+from evenq.store.disk import Disk
+from evenq.store.files import ReadFiles
+
+__all__ = ["CreateFailed", "Partitions"]
+
+NAME_DIGITS: Final = 20
+SLOW_SYNC_MS: Final = 500  # LQ-33
+
+log = logging.getLogger(__name__)
+
+
+class CreateFailed(OSError):
+    """A new file could not be made (LQ-21, LQ-30)."""
+
+
+class Partitions:
+    """One logical file. `files` is the shared table of open files."""
+
+    __slots__ = ("_disk", "_files", "_unsynced", "_unsynced_names", "end", "file_bytes", "folder", "starts")
+
+    def __init__(self, disk: Disk, folder: str, file_bytes: int, files: ReadFiles) -> None:
+        self._disk = disk
+        self._files = files
+        self.folder = folder
+        self.file_bytes = file_bytes
+        self.starts: list[int] = []
+        self.end = 0
+        self._unsynced: dict[int, None] = {}
+        self._unsynced_names = False
+
+    def path_of(self, start: int) -> str:
+        return f"{self.folder}/{start:0{NAME_DIGITS}d}"
+
+    def start_of(self, place: int) -> int:
+        """Start of the file that holds `place`."""
+        return place - place % self.file_bytes
+
+    def describe(self, place: int) -> str:
+        """A place for people: file and position."""
+        start = self.start_of(place)
+        return f"{self._disk.describe(self.path_of(start))} at byte {place - start}"
+
+    def load(self) -> None:
+        """List the files, sorted by name (LQ-27); `end` becomes the end of the last one's bytes. Raises StoreCorrupted
+        for a foreign name, and for a file that is missing or too long (LQ-28 Better: nothing is hidden).
+        """
+        self.starts = []
+        for name in self._disk.list(self.folder):
+            if len(name) != NAME_DIGITS or not (name.isascii() and name.isdecimal()) or int(name) % self.file_bytes:
+                raise StoreCorrupted(
+                    f"{self._disk.describe(f'{self.folder}/{name}')} does not belong there: its name is not a multiple "
+                    f"of {self.file_bytes} in {NAME_DIGITS} digits; move it elsewhere"
+                )
+            self.starts.append(int(name))
+        for before, after in itertools.pairwise(self.starts):
+            if after != before + self.file_bytes:
+                missing = self._disk.describe(self.path_of(before + self.file_bytes))
+                raise StoreCorrupted(f"{missing} is missing between its neighbours: restore it from a copy")
+        self.end = self.starts[-1] + min(self.size_of(self.starts[-1]), self.file_bytes) if self.starts else 0
+
+    def size_of(self, start: int) -> int:
+        """Bytes in a file."""
+        with self._files.using(self.path_of(start)) as file:
+            return file.size()
+
+    def write(self, place: int, parts: Sequence[bytes], size: int) -> None:
+        """Write inside one file, which is made if it is new (LQ-29)."""
+        start = place - place % self.file_bytes
+        if start not in self._unsynced and (not self.starts or start > self.starts[-1]):
+            self._create(start)
+        with self._files.using(self.path_of(start)) as file:
+            file.pwrite(parts, place - start)
+        self._unsynced[start] = None
+        self.end = max(self.end, place + size)
+
+    def _create(self, start: int) -> None:
+        try:
+            if not self.starts:
+                self._disk.make_folder(self.folder)
+            self._disk.open(self.path_of(start), create=True).close()
+        except OSError as error:
+            raise CreateFailed(*error.args) from error
+        self.starts.append(start)
+        self._unsynced_names = True
+
+    def fill(self, place: int, parts: Sequence[bytes]) -> None:
+        """End the file that holds `place` with filler, at its full size."""
+        start = self.start_of(place)
+        self.write(place, parts, 0)
+        with self._files.using(self.path_of(start)) as file:
+            file.truncate(self.file_bytes)
+        self.end = start + self.file_bytes
+
+    def read(self, place: int, size: int) -> bytes | None:
+        """Up to `size` bytes, not beyond the end of their file; None if that file is gone (LQ-67)."""
+        start = place - place % self.file_bytes
+        try:
+            with self._files.using(self.path_of(start)) as file:
+                return file.pread(min(size, start + self.file_bytes - place), place - start)
+        except FileNotFoundError:
+            return None
+
+    def mark_unsynced(self, place: int) -> None:
+        """What lies from `place` on may only be written, not synced: a killed process left it."""
+        self._unsynced.update(dict.fromkeys(start for start in self.starts if start + self.file_bytes > place))
+        self._unsynced_names = bool(self.starts)
+
+    def take_unsynced(self) -> tuple[list[int], bool]:
+        """What `sync` must do for all that was written so far. Under the writers' lock."""
+        taken = (list(self._unsynced), self._unsynced_names)
+        self._unsynced = {}
+        self._unsynced_names = False
+        return taken
+
+    def sync(self, unsynced: tuple[list[int], bool]) -> None:
+        """Fdatasync of the files, and the folders up to the root if a file is new."""
+        starts, names = unsynced
+        for start in starts:
+            try:
+                with self._files.using(self.path_of(start)) as file:
+                    file.sync()
+            except FileNotFoundError:  # retention took it in between
+                continue
+        if names:
+            folder = self.folder
+            while True:
+                self._disk.sync_folder(folder)
+                if not folder:
+                    break
+                folder = folder.rpartition("/")[0]
+
+    def truncate(self, end: int) -> None:
+        """Cut everything from `end` on, newest file first, and make it so on disk."""
+        removed = False
+        while self.starts and self.starts[-1] >= end:
+            self.forget(self.starts[-1])
+            self._disk.remove(self.path_of(self.starts.pop()))
+            removed = True
+        if removed:
+            self._disk.sync_folder(self.folder)
+        if (
+            self.starts
+            and self.size_of(self.starts[-1]) > end - self.starts[-1]
+            and end < self.starts[-1] + self.file_bytes
+        ):
+            with self._files.using(self.path_of(self.starts[-1])) as file:
+                file.truncate(end - self.starts[-1])
+                file.sync()
+        self.end = end
+
+    def remove_before(self, place: int) -> None:
+        """Remove whole files that end at or before `place`, oldest first; never the newest one."""
+        removed = False
+        while len(self.starts) > 1 and self.starts[0] + self.file_bytes <= place:
+            start = self.starts.pop(0)
+            self.forget(start)
+            self._disk.remove(self.path_of(start))
+            removed = True
+        if removed:
+            self._disk.sync_folder(self.folder)
+
+    def remove(self) -> None:
+        """Remove all of it."""
+        for start in self.starts:
+            self.forget(start)
+        self._disk.remove(self.folder)
+        self.starts, self.end = [], 0
+
+    def forget(self, start: int) -> None:
+        """Close the file before its name goes."""
+        self._files.forget(self.path_of(start))
