@@ -15,6 +15,7 @@ from typing import Final
 
 from evenq.errors import StoreFull
 from evenq.runtime.clock import Clock
+from evenq.runtime.failpoints import passing
 from evenq.store import consume_queue, retention, segment, snapshot
 from evenq.store.appender import Appender
 from evenq.store.consume_queue import ConsumeQueue
@@ -152,13 +153,17 @@ class Cleaner:
             await timers.roll_forward(log_start)
         if not self._snapshotter.automatic and self._snapshotter.newest < log_start:
             return
+        passing("retention.planned")
         await flusher.checkpoint()  # from here on all entries of the files that go are in files themselves
         queues = list(self._queues.values())
         minima = await flusher.blocking(lambda: self._minima(queues, log_start))
         self._raise(minima)
+        passing("retention.raised")
         await self._snapshotter.begin_at(log_start)
+        passing("retention.snapshot_saved")
         flusher.log_start = log_start
         await flusher.checkpoint()
+        passing("retention.checkpointed")
         for dropped in self.on_drop:
             dropped(log_start)
         files = await flusher.blocking(lambda: self._delete(log_start, minima))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from evenq.errors import StoreCorrupted, StoreError
+from evenq.runtime.failpoints import passing
 from evenq.store import index_file, segment
 from evenq.store.disk import Disk
 from evenq.store.files import ReadFiles
@@ -322,6 +323,7 @@ class MessageIndex:
     def _remove(self, header: IndexFile) -> None:
         self._filed.pop(header.block_start, None)
         self._files.forget(header.path)
+        passing("index.removing")
         self._disk.remove(header.path)
 
     def _failed(self, what: str) -> None:

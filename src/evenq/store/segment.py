@@ -10,6 +10,7 @@ import itertools
 from typing import Final
 
 from evenq.errors import StoreCorrupted
+from evenq.runtime.failpoints import passing
 from evenq.store.disk import Disk
 
 __all__ = ["FOLDER", "drop_before", "path_of", "segment_of", "starts"]
@@ -33,9 +34,12 @@ def drop_before(disk: Disk, log_start: int) -> list[str]:
     """Remove the files before `log_start`, oldest first; returns their paths."""
     old = [path_of(int(name)) for name in disk.list(FOLDER) if name.isdecimal() and int(name) < log_start]
     for path in old:
+        passing("retention.deleting")
         disk.remove(path)
     if old:
+        passing("retention.deleted")
         disk.sync_folder(FOLDER)
+        passing("retention.linked")
     return old
 
 
