@@ -1,0 +1,307 @@
+"""Each kind of damage is found, with the right file and byte, and what is harmless is called so."""
+
+import json
+
+import pytest
+from crc32c import crc32c
+
+from evenq.errors import StoreCorrupted, StoreError
+from evenq.store.consume_queue import ENTRY, ENTRY_BYTES
+from evenq.store.inspection.findings import Harm
+from evenq.store.inspection.verify import verify
+from evenq.store.record import FLAG_MORE, HEADER, HEADER_BYTES, MESSAGE, PREFIX_BYTES, VERSION
+
+QUEUE = "consumequeue/1/1/00000000000000000000"
+
+
+def only(verdict):
+    (finding,) = verdict.findings.listed
+    return finding
+
+
+def kinds(verdict):
+    return {finding.kind for finding in verdict.findings.listed}
+
+
+def flip(disk, path, byte):
+    disk.files[path].data[byte] ^= 0xFF
+
+
+def rewrite(disk, path, at, **values):
+    """Change fields of one frame and make its CRC fit again."""
+    places = {"version": 3, "flags": 5, "queue_offset": 9, "synced": 11, "store_ms": 12}
+    data = disk.files[path].data
+    header = list(HEADER.unpack_from(data, at))
+    for name, value in values.items():
+        header[places[name]] = value
+    data[at : at + HEADER_BYTES] = HEADER.pack(*header)
+    crc = crc32c(bytes(data[at + PREFIX_BYTES : at + header[0]]))
+    data[at + 8 : at + 12] = crc.to_bytes(4, "big")
+
+
+def messages(places, disk):
+    return [place for place in places(disk) if place[3] == MESSAGE]
+
+
+def test_a_folder_closed_in_order_is_clean(filled, look):
+    verdict = look(filled())
+    assert verdict.findings.listed == []
+    assert verdict.clean
+    assert verdict.frames[1] == verdict.frames[2] == 60
+    assert (verdict.queues, verdict.entries_checked) == (3, 60)
+    assert verdict.torn_bytes == 0
+
+
+def test_a_folder_as_a_kill_leaves_it_is_clean(filled, look):
+    verdict = look(filled(clean=False))
+    assert verdict.findings.listed == []
+    assert verdict.entries_checked == 46  # up to the checkpoint
+
+
+def test_a_torn_tail_is_harmless_and_has_its_place(filled, look, places):
+    disk = filled(clean=False)
+    log_offset, path, byte, _ = places(disk)[-1]
+    disk.files[path].data[-3:] = b""
+    verdict = look(disk)
+    finding = only(verdict)
+    assert (finding.kind, finding.harm) == ("torn-tail", Harm.NOTE)
+    assert (finding.file, finding.byte, finding.log_offset) == (path, byte, log_offset)
+    assert verdict.clean
+    assert verdict.log_end == log_offset
+    assert verdict.torn_bytes == len(disk.files[path].data) - byte
+
+
+@pytest.mark.parametrize("junk", [bytes(500), b"junk" * 30, b"x"])
+def test_bytes_behind_the_last_record_are_a_torn_tail(filled, look, junk):
+    disk = filled(clean=False)
+    path = f"commitlog/{disk.list('commitlog')[-1]}"
+    end = len(disk.files[path].data)
+    disk.files[path].data += junk
+    finding = only(look(disk))
+    assert (finding.kind, finding.file, finding.byte) == ("torn-tail", path, end)
+
+
+def test_behind_a_clean_stop_nothing_can_be_torn(filled, look):
+    disk = filled()
+    path = f"commitlog/{disk.list('commitlog')[-1]}"
+    disk.files[path].data += b"junk" * 30
+    finding = only(look(disk))
+    assert (finding.kind, finding.harm) == ("log-damaged", Harm.LOST)
+    assert "closed in order" in finding.what
+
+
+@pytest.mark.parametrize("inside", [0, 5, 9, 44, 100])
+def test_a_flipped_bit_is_found_at_its_record_and_the_rest_is_read_on(filled, look, places, inside):
+    disk = filled()
+    log_offset, path, byte, _ = messages(places, disk)[10]
+    flip(disk, path, byte + inside)
+    verdict = look(disk)
+    finding = only(verdict)
+    assert (finding.kind, finding.harm) == ("log-damaged", Harm.LOST)
+    assert (finding.file, finding.byte, finding.log_offset) == (path, byte, log_offset)
+    assert [str(gone) for gone in verdict.lost] == ["message 3 of queue 1 of topic 1"]
+    assert str(verdict.lost[0]) in finding.what
+    assert verdict.frames[1] == 59
+    assert verdict.cut_at == log_offset
+
+
+def test_two_damages_are_two_findings(filled, look, places):
+    disk = filled()
+    for number in (10, 30):
+        _, path, byte, _ = messages(places, disk)[number]
+        flip(disk, path, byte + 100)
+    assert [finding.kind for finding in look(disk).findings.listed] == ["log-damaged"] * 2
+
+
+def test_a_missing_log_file_is_damage_with_the_messages_it_held(filled, look):
+    disk = filled()
+    names = disk.list("commitlog")
+    disk.remove(f"commitlog/{names[1]}")
+    verdict = look(disk)
+    finding = only(verdict)
+    assert (finding.kind, finding.file, finding.byte) == ("log-damaged", f"commitlog/{names[1]}", 0)
+    assert "the file is missing" in finding.what
+    assert len(verdict.lost) == 3
+
+
+def test_a_missing_first_log_file_is_found(filled, look):
+    disk = filled()
+    first = disk.list("commitlog")[0]
+    disk.remove(f"commitlog/{first}")
+    assert "log-file-missing" in kinds(look(disk))
+
+
+def test_a_shortened_log_file_in_the_middle_is_damage(filled, look, places):
+    disk = filled()
+    log_offset, path, byte, _ = messages(places, disk)[3]
+    disk.files[path].data[byte:] = b""
+    finding = only(look(disk))
+    assert (finding.kind, finding.file, finding.byte, finding.log_offset) == ("log-damaged", path, byte, log_offset)
+
+
+def test_a_log_that_ends_before_the_checkpoint_lost_something(filled, look, places):
+    disk = filled()
+    log_offset, path, byte, _ = places(disk)[-4]
+    disk.files[path].data[byte:] = b""
+    verdict = look(disk)
+    finding = next(finding for finding in verdict.findings.listed if finding.kind == "log-short")
+    assert (finding.harm, finding.file, finding.byte, finding.log_offset) == (Harm.LOST, path, byte, log_offset)
+    assert verdict.lost
+    assert verdict.cut_at == log_offset
+
+
+def test_an_unfinished_append_call_at_the_end_is_a_torn_tail_from_its_first_record(filled, look, places):
+    disk = filled(clean=False)
+    log_offset, path, byte, _ = places(disk)[-2]
+    rewrite(disk, path, byte, flags=FLAG_MORE)
+    rewrite(disk, path, places(disk)[-1][2], flags=FLAG_MORE, synced=log_offset)
+    finding = only(look(disk))
+    assert (finding.kind, finding.file, finding.byte, finding.log_offset) == ("torn-tail", path, byte, log_offset)
+
+
+def test_an_unfinished_append_call_that_was_confirmed_is_damage(filled, look, places):
+    disk = filled()
+    log_offset, path, byte, _ = places(disk)[-1]
+    rewrite(disk, path, byte, flags=FLAG_MORE)
+    finding = only(look(disk))
+    assert (finding.kind, finding.harm, finding.byte, finding.log_offset) == (
+        "call-unfinished", Harm.LOST, byte, log_offset,
+    )  # fmt: skip
+
+
+def test_queue_offsets_with_a_gap_or_twice_are_found(filled, look, places):
+    disk = filled(clean=False)
+    disk.remove("checkpoint")
+    log_offset, path, byte, _ = messages(places, disk)[-1]
+    rewrite(disk, path, byte, queue_offset=25)
+    verdict = look(disk)
+    finding = next(finding for finding in verdict.findings.listed if finding.kind == "offset-gap")
+    assert (finding.file, finding.byte, finding.log_offset) == (path, byte, log_offset)
+    assert "messages 19 to 24 of queue 2 of topic 1" in finding.what
+    rewrite(disk, path, byte, queue_offset=3)
+    finding = next(finding for finding in look(disk).findings.listed if finding.kind == "offset-repeated")
+    assert (finding.file, finding.byte) == (path, byte)
+
+
+def test_a_store_time_that_falls_is_found(filled, look, places):
+    disk = filled()
+    log_offset, path, byte, _ = messages(places, disk)[7]
+    rewrite(disk, path, byte, store_ms=5)
+    finding = only(look(disk))
+    assert (finding.kind, finding.harm, finding.log_offset) == ("time-fell", Harm.WRONG, log_offset)
+
+
+def test_a_record_of_a_newer_program_is_not_judged(filled, look, places):
+    disk = filled()
+    _, path, byte, _ = messages(places, disk)[7]
+    rewrite(disk, path, byte, version=VERSION + 1)
+    with pytest.raises(StoreError, match=f"version {VERSION + 1}"):
+        look(disk)
+
+
+@pytest.mark.parametrize("inside", [7, 10, 19])
+def test_a_wrong_consume_queue_entry_has_its_file_and_byte(filled, look, inside):
+    disk = filled()
+    flip(disk, QUEUE, 4 * ENTRY_BYTES + inside)
+    finding = only(look(disk))
+    assert (finding.kind, finding.harm, finding.file, finding.byte) == (
+        "entry-differs", Harm.REBUILT, QUEUE, 4 * ENTRY_BYTES,
+    )  # fmt: skip
+    due = ENTRY.unpack_from(look(filled()).folder and filled().files[QUEUE].data, 4 * ENTRY_BYTES)
+    assert f"due is log offset {due[0]}" in finding.what
+
+
+def test_missing_consume_queue_entries_and_files_are_found(filled, look):
+    disk = filled()
+    disk.files[QUEUE].data[3 * ENTRY_BYTES :] = b""
+    finding = only(look(disk))
+    assert (finding.kind, finding.file, finding.byte) == ("entries-missing", QUEUE, 3 * ENTRY_BYTES)
+    disk.remove(QUEUE)
+    finding = only(look(disk))
+    assert (finding.kind, finding.file, finding.byte) == ("entries-missing", QUEUE, None)
+
+
+def test_a_damaged_or_missing_checkpoint_is_rebuilt(filled, look):
+    disk = filled()
+    flip(disk, "checkpoint", 20)
+    finding = only(look(disk))
+    assert (finding.kind, finding.harm, finding.file) == ("checkpoint-damaged", Harm.REBUILT, "checkpoint")
+    disk.remove("checkpoint")
+    finding = only(look(disk))
+    assert (finding.kind, finding.harm) == ("checkpoint-missing", Harm.REBUILT)
+
+
+def test_a_damaged_snapshot_is_found_and_an_older_one_covers_it(filled, look):
+    disk = filled()
+    path = f"snapshot/{disk.list('snapshot')[-1]}"
+    flip(disk, path, 30)
+    finding = only(look(disk))
+    assert (finding.kind, finding.harm, finding.file) == ("snapshot-damaged", Harm.REBUILT, path)
+
+
+def test_a_snapshot_of_another_log_is_off_the_mark(filled, look):
+    disk = filled()
+    name = disk.list("snapshot")[0]
+    other = f"snapshot/{int(name) + 8:020d}"
+    disk.rename(f"snapshot/{name}", other)
+    assert kinds(look(disk)) == {"snapshot-damaged"}  # its name and its header differ
+
+
+@pytest.mark.parametrize(
+    "path", ["notes.txt", "commitlog/backup", "snapshot/old", "index/old", "timers/old", "photos/cat.jpg"]
+)
+def test_a_file_that_is_not_ours_is_named(filled, look, path):
+    disk = filled()
+    disk.open(path, create=True).pwrite([b"hello"], 0)
+    finding = only(look(disk))
+    assert (finding.kind, finding.harm) == ("foreign-file", Harm.FOREIGN)
+    assert path.startswith(finding.file)
+
+
+def test_left_over_files_and_what_the_tool_itself_made_are_harmless(filled, look):
+    disk = filled()
+    for path in ("checkpoint.new", "repair-1/checkpoint", "lost+found/x"):
+        disk.open(path, create=True)
+    verdict = look(disk)
+    assert only(verdict).kind == "left-over"
+    assert verdict.clean
+
+
+def test_of_a_running_store_only_what_lies_before_the_checkpoint_is_judged(filled, places):
+    disk = filled(clean=False)
+    path = f"commitlog/{disk.list('commitlog')[-1]}"
+    disk.files[path].data += b"half a rec"
+    verdict = verify(disk, owner=lambda: "17")
+    assert verdict.clean
+    assert verdict.findings.listed == []
+    assert verdict.folder.running
+    assert verdict.log_end == verdict.folder.checkpoint.log_offset < verdict.folder.log_end
+    _, path, byte, _ = messages(places, disk)[5]
+    flip(disk, path, byte + 100)
+    assert only(verify(disk, owner=lambda: "17")).kind == "log-damaged"
+
+
+def test_a_store_that_was_started_meanwhile_is_told(filled):
+    answers = iter([None, "17"])
+    with pytest.raises(StoreError, match="process 17"):
+        verify(filled(), owner=lambda: next(answers))
+
+
+def test_no_data_folder_and_a_damaged_identity_are_told(filled, look):
+    disk = filled()
+    disk.files["identity"].data[:] = b"{"
+    with pytest.raises(StoreCorrupted, match="identity"):
+        look(disk)
+    disk.files["identity"].data[:] = json.dumps({"format": 99}).encode()
+    with pytest.raises(StoreError, match="newer"):
+        look(disk)
+    disk.remove("identity")
+    with pytest.raises(StoreError, match="no evenq data folder"):
+        look(disk)
+
+
+def test_progress_ends_with_all_bytes(filled):
+    told = []
+    verify(filled(), owner=lambda: None, on_progress=lambda done, total: told.append((done, total)))
+    done, total = told[-1]
+    assert 0 < done <= total
