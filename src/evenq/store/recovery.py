@@ -71,6 +71,7 @@ class Recovery:
         position = min(self._entries_from, max(states_from, self.log_start))
         if position > self._end_of_files():
             self._lost(self._end_of_files())
+        self.log_end = position  # stays so if the last file is full to its last byte
         while True:
             start, _ = segment.segment_of(position, self._segment_bytes)
             if start not in self._starts:
@@ -91,11 +92,10 @@ class Recovery:
 
     def file_entries(self) -> None:
         """Write all rebuilt entries to their files."""
-        for queue in self.queues.values():
-            filing = queue.filing()
-            if filing is not None:
-                consume_queue.write_files(self._disk, filing)
-                queue.filed_up_to(filing.end)
+        filings = [filing for filing in map(ConsumeQueue.filing, self.queues.values()) if filing is not None]
+        consume_queue.write_all(self._disk, filings)
+        for filing in filings:
+            self.queues[filing.topic_id, filing.queue_id].filed_up_to(filing.end)
         self._unfiled = 0
 
     # -- the consume queues' files ------------------------------------------------------------------------------------

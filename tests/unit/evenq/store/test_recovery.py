@@ -18,6 +18,7 @@ from crc32c import crc32c
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.store import FlushMode
 from evenq.store.fault_disk import FaultDisk, Keep
+from evenq.store.record import HEADER_BYTES
 
 SEGMENT = "commitlog/00000000000000000000"
 
@@ -265,3 +266,22 @@ def _read_some(pipe, size):
             assert selector.select(deadline - time.monotonic()), "the child is silent"
             received += os.read(pipe.fileno(), 65_536)
     return received
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_that_ends_with_its_last_file_is_whole(open_store, message, clean):
+    async def story():
+        disk = FaultDisk()
+        opened = await open_store(disk)
+        await opened.store.append([message(bytes(4096 - HEADER_BYTES), system=b"")])
+        assert opened.store.stats.log_end == 4096
+        await opened.store.checkpoint()
+        if not clean:
+            disk = disk.crash(Keep.ALL, random.Random(1))
+        await opened.store.close()
+        again = await open_store(disk)
+        await again.store.append([message(b"next")])
+        assert await again.contents() == [bytes(4096 - HEADER_BYTES), b"next"]
+        await again.store.close()
+
+    asyncio.run(story())
