@@ -1,25 +1,24 @@
-"""What one append costs, against a floor that only checksums the same bytes and writes them.
+"""What one append costs, against a floor that only packs, checksums and writes the same bytes.
 
-python benchmarks/micro/append.py [--seconds 2] [--folder DIR] [--uvloop]
+python benchmarks/micro/append.py [--seconds 1] [--rounds 5] [--folder DIR] [--json FILE] [--uvloop]
 
-Prints messages/s and MB/s for each shape, its ratio to the floor, and the CPU time of the loop thread for each
-message. The floor packs a header, takes the CRC32C and calls `os.pwritev` in groups of the same size, on one thread,
-without places, futures or queues.
+Messages of 1 KiB; `in flight` senders each wait for one append of so many messages. The floor packs a header, takes
+the CRC32C and calls `os.pwritev` in groups of the same size, on one thread, without places, futures or queues. The
+goal is for calls of 32 and more with asynchronous flush. `loop us` is the CPU time of the loop's thread a message, the
+sender's own included.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
-import shutil
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from crc32c import crc32c
+from rounds import Line, arguments, folder_in, measure, report, settle_collector
 
 from evenq.runtime.clock import SystemClock
 from evenq.store import Append, FlushMode, MessageStore, StoreOptions
@@ -30,6 +29,17 @@ HEAD = b"h" * 900
 SYSTEM = b"s" * 124
 FRAME_BYTES = 88 + len(HEAD) + len(SYSTEM)
 CHUNK = 2_000
+GROUP_MAX = 256
+GOAL = 0.5
+SHAPES = [
+    (FlushMode.ASYNC, 64, 1),
+    (FlushMode.ASYNC, 512, 1),
+    (FlushMode.ASYNC, 16, 32),
+    (FlushMode.ASYNC, 64, 32),
+    (FlushMode.ASYNC, 16, 128),
+    (FlushMode.SYNC, 64, 1),
+    (FlushMode.SYNC, 64, 32),
+]
 
 
 def floor(folder: Path, group: int, seconds: float) -> float:
@@ -50,6 +60,14 @@ def floor(folder: Path, group: int, seconds: float) -> float:
     os.close(descriptor)
     os.unlink(folder / "floor")
     return count / took
+
+
+async def opened(folder: Path, flush: FlushMode) -> MessageStore:
+    """A new store."""
+    return await MessageStore.open(
+        folder, StoreOptions(flush=flush), clock=SystemClock(), broker_name="bench", on_state=lambda *_: None,
+        on_snapshot=lambda _: None,
+    )  # fmt: skip
 
 
 async def in_flight(store: MessageStore, senders: int, batch: int, seconds: float) -> tuple[int, float]:
@@ -73,10 +91,8 @@ async def in_flight(store: MessageStore, senders: int, batch: int, seconds: floa
 
 
 async def run_shape(folder: Path, flush: FlushMode, senders: int, batch: int, seconds: float) -> tuple[float, float]:
-    store = await MessageStore.open(
-        folder, StoreOptions(flush=flush), clock=SystemClock(), broker_name="bench", on_state=lambda *_: None,
-        on_snapshot=lambda _: None,
-    )  # fmt: skip
+    """Messages/s and the loop's microseconds a message."""
+    store = await opened(folder, flush)
     start = time.perf_counter()
     count, cpu = await in_flight(store, senders, batch, seconds)
     took = time.perf_counter() - start
@@ -86,14 +102,7 @@ async def run_shape(folder: Path, flush: FlushMode, senders: int, batch: int, se
 
 async def hot_reads(folder: Path) -> float:
     """Microseconds for 32 consecutive messages of one queue out of eight, from memory."""
-    store = await MessageStore.open(
-        folder,
-        StoreOptions(),
-        clock=SystemClock(),
-        broker_name="bench",
-        on_state=lambda *_: None,
-        on_snapshot=lambda _: None,
-    )
+    store = await opened(folder, FlushMode.ASYNC)
     for _ in range(10):
         await store.append([Append(1, n % 8, 7, 0, HEAD, SYSTEM) for n in range(CHUNK)])
     times = []
@@ -107,45 +116,33 @@ async def hot_reads(folder: Path) -> float:
     return sorted(times)[len(times) // 2] * 1e6
 
 
-def in_folder(root: Path | None, work: Callable[[Path], T]) -> T:
-    folder = Path(tempfile.mkdtemp(dir=root))
-    try:
-        return work(folder)
-    finally:
-        shutil.rmtree(folder)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--folder", type=Path, default=None, help="parent of the data folders")
-    parser.add_argument("--uvloop", action="store_true")
-    options = parser.parse_args()
-    runner = asyncio.run
+    options = arguments(__doc__, seconds=1.0).parse_args()
+    settle_collector()
+    runner: Callable[[Coroutine[Any, Any, Any]], Any] = asyncio.run
     if options.uvloop:
         import uvloop
 
         runner = uvloop.run
-    print(f"{'shape':<34}{'messages/s':>12}{'MB/s':>8}{'ratio':>8}{'loop us/message':>17}")
-    for flush, senders, batch in [
-        (FlushMode.ASYNC, 64, 1),
-        (FlushMode.ASYNC, 512, 1),
-        (FlushMode.ASYNC, 64, 32),
-        (FlushMode.SYNC, 64, 1),
-        (FlushMode.SYNC, 64, 32),
-    ]:
-        base = in_folder(options.folder, lambda folder: floor(folder, min(256, senders * batch), options.seconds / 2))  # noqa: B023
-        rate, cpu = in_folder(
-            options.folder,
-            lambda folder: runner(run_shape(folder, flush, senders, batch, options.seconds)),  # noqa: B023
-        )
-        name = f"{flush}, {senders} in flight, {batch} a call"
-        print(
-            f"{name:<34}{rate:>12,.0f}{rate * FRAME_BYTES / 1e6:>8.0f}{rate / base:>8.2f}{cpu:>17.2f}"
-            f"   floor {base:,.0f}"
-        )
-    hot_us = in_folder(options.folder, lambda folder: runner(hot_reads(folder)))
-    print(f"32 hot messages: {hot_us:.1f} us")
+    lines = []
+    for flush, senders, batch in SHAPES:
+        goal = GOAL if flush is FlushMode.ASYNC and batch > 1 else None
+        line = Line(f"{flush}, {senders} in flight, {batch} a call", "messages/s", goal)
+
+        def work(line: Line = line, flush: FlushMode = flush, senders: int = senders, batch: int = batch) -> float:
+            with folder_in(options.folder) as folder:
+                rate, cpu = runner(run_shape(folder, flush, senders, batch, options.seconds))
+            line.notes.append(f"{rate * FRAME_BYTES / 1e6:.0f} MB/s, loop {cpu:.2f} us")
+            return float(rate)
+
+        def base(group: int = min(GROUP_MAX, senders * batch)) -> float:
+            with folder_in(options.folder) as folder:
+                return floor(folder, group, options.seconds / 2)
+
+        lines.append(measure(line, options.rounds, work, base))
+    report("append, messages of 1 KiB", lines, options.json)
+    with folder_in(options.folder) as folder:
+        print(f"32 hot messages: {runner(hot_reads(folder)):.1f} us")
 
 
 if __name__ == "__main__":

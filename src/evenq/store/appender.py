@@ -48,6 +48,7 @@ __all__ = ["Appender"]
 
 EPOCH = 1  # one copy of the log: the first and only leader
 GATHER_BYTES = 128 << 10  # a group of this size does not wait for more
+ANSWER_BYTES = 256 << 10  # senders of so many bytes are told in one turn
 
 _pack_prefix = PREFIX.pack
 _pack_place = PLACE.pack
@@ -80,6 +81,8 @@ class Appender:
         self.on_growth: Callable[[], None] = lambda: None
         """Called after each safe batch, for the flusher."""
         self.on_dispatched: OnDispatched | None = None
+        self.on_timers: Callable[[Sequence[TimerAppend], Sequence[int]], None] = lambda _, __: None
+        """Called for each call that is safe now and had timers or ends, in the step that moves the log's safe end."""
         self.stats = StoreStats(log_end=log_end, log_synced=log_end)
         self.failure: Error | None = None
         self.full: StoreFull | None = None
@@ -265,6 +268,7 @@ class Appender:
             raise BadRequest(f"a record does not fit the frame's fields: {error}") from error
         batch.messages += len(entries)
         batch.timers += len(timers) + bool(ended)
+        batch.timer_changes.append((timers, tuple(ended)))
         batch.states += bool(state)
         return self._queued(batch, log_end, log_end - first, self.stats.waiting + records)
 
@@ -393,19 +397,29 @@ class Appender:
             queue.max_offset = end
         self.dirty.update(dict.fromkeys(touched))
         self._count(batch)
+        for timers, ended in batch.timer_changes:
+            self.on_timers(timers, ended)
         if self._batch is not None:
             self._turns = 0
             self._kick_due = True
             self._kick()  # the writer goes on while the senders are answered
         if self._waiters:
             self._wake_waiters()
-        for future in batch.futures:
-            if not future.done():
-                future.set_result(None)
+        self._answer(batch.futures, max(1, len(batch.futures) * ANSWER_BYTES // batch.bytes))
         if touched and self.on_dispatched is not None:
             self.on_dispatched([(queue.topic_id, queue.queue_id, end) for queue, end in touched.items()])
         passing("answer.after")
         self.on_growth()
+
+    def _answer(self, futures: list[asyncio.Future[None]], count: int) -> None:
+        """Tell senders, `count` of them in one turn: those told first bring the next group before the last are told,
+        so that the writer writes while the loop packs.
+        """
+        for future in futures[:count]:
+            if not future.done():
+                future.set_result(None)
+        if len(futures) > count:
+            self._loop.call_soon(self._answer, futures[count:], count)
 
     def _count(self, batch: Batch) -> None:
         stats = self.stats

@@ -11,12 +11,13 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from evenq.errors import StoreFull
 from evenq.runtime.failpoints import passing
 from evenq.store.commit_log import CommitLog, Run
 from evenq.store.consume_queue import ConsumeQueue
+from evenq.store.messages import TimerAppend
 
 __all__ = ["Batch", "Placed", "Writer"]
 
@@ -26,11 +27,17 @@ log = logging.getLogger(__name__)
 Placed = tuple[ConsumeQueue, int, int]
 """Neighbours in one queue: the queue, how many messages, bytes of their payloads."""
 
+TimerChange = tuple[Sequence[TimerAppend], Sequence[int]]
+"""Of one call: timers, and the ids of those that end."""
+
 
 class Batch:
     """One group: bytes for the writer, and what the loop does when they are safe."""
 
-    __slots__ = ("bytes", "end", "futures", "messages", "placed", "runs", "start", "states", "timers", "touched")
+    __slots__ = (
+        "bytes", "end", "futures", "messages", "placed", "runs", "start", "states", "timer_changes", "timers",
+        "touched",
+    )  # fmt: skip
 
     def __init__(self, start: int) -> None:
         self.start = start
@@ -46,6 +53,8 @@ class Batch:
         self.states = 0
         self.timers = 0
         """Records of kind timer and timer end."""
+        self.timer_changes: list[TimerChange] = []
+        """Its timers and the ids of those that end, call by call."""
         self.bytes = 0
 
 
