@@ -41,7 +41,7 @@ POINTS: Final[Mapping[str, str]] = {
     "group.written": "A group is written; not synced, nobody told.",
     "group.safe": "A group is as safe as the flush mode asks; the loop does not know it.",
     "answer.before": "The loop learned that a group is safe; nobody is answered.",
-    "answer.after": "The senders of a group are answered, its messages consumable.",
+    "answer.after": "A group's messages are consumable, the first of its senders answered.",
     "log.before_sync": "About to sync the newest log file.",
     "log.after_sync": "The newest log file is synced.",
     "log.filled": "A log file is written to its end, not synced.",

@@ -31,6 +31,9 @@ SEGMENT_BYTES: Final = 16 << 10
 BODY_BYTES_MAX: Final = 3_000
 TAIL: Final = 100
 """Messages of each queue that a start reads again, from the disk."""
+RETENTION_MS: Final = 150
+CAUGHT_UP_MS: Final = 60
+"""Old files go only when each group had read everything so long ago at most: then all in them is acknowledged."""
 PAGE: Final = 16
 SENDERS: Final = 3
 PROGRESS: Final = struct.Struct(">BBQ")  # 'P', queue, offset; or 'G', 0, number of the last atomic pair
@@ -81,6 +84,7 @@ class Child:
         self.pairs = 0
         self.pairs_begun = 0
         self.count = 0
+        self.caught_up_ms = [0] * len(QUEUES)
         self.store: MessageStore
 
     # -- the owner's state --------------------------------------------------------------------------------------------
@@ -103,11 +107,13 @@ class Child:
         options = StoreOptions(
             segment_bytes=SEGMENT_BYTES, flush=FlushMode(arguments.flush), flush_interval_ms=10, flush_bytes=8 << 10,
             checkpoint_interval_ms=25, checkpoint_entries=200, cache_bytes=32 << 10, disk_free_min_bytes=0,
-            disk_used_max_ratio=1, open_files_max=8, snapshot_log_bytes=96 << 10,
+            disk_used_max_ratio=1, open_files_max=8, snapshot_log_bytes=96 << 10, retention_ms=RETENTION_MS,
+            retention_hour=-1,
         )  # fmt: skip
         self.store = await MessageStore.open(
             Path(arguments.folder), options, clock=self.clock, broker_name="store",
             on_state=lambda _, payload: self.apply(payload), on_snapshot=self.apply, snapshot_of=self.state,
+            keys_of=lambda _, system: (system,),
         )  # fmt: skip
         stats = self.store.stats
         await self._restored()
@@ -212,6 +218,7 @@ class Child:
     async def _receive_once(self, queue: int) -> bool:
         start = self.progress[queue]
         if start >= self.store.queue_range(*QUEUES[queue])[1]:
+            self.caught_up_ms[queue] = self.clock.monotonic_ms()
             return False
         self.tell("r", queue)
         messages = await self._page(queue, start, PAGE)
@@ -230,6 +237,7 @@ class Child:
         at = first = low if count is None else max(low, high - count)
         self.tell("a", queue)
         bodies: list[str] = []
+        messages: list[StoredMessage] = []
         while at < high:
             messages = await self._page(queue, at, PAGE)
             if [message.queue_offset for message in messages] != list(range(at, at + len(messages))) or not messages:
@@ -237,7 +245,16 @@ class Child:
                 raise SystemExit(3)
             bodies += map(body_of, messages)
             at += len(messages)
+        await self._find(queue, messages[-3:])
         self.tell("A", queue, low, first, at, *bodies)
+
+    async def _find(self, queue: int, messages: list[StoredMessage]) -> None:
+        """The index must know them, too."""
+        for message in messages:
+            found = await self.store.find(message.topic_id, message.system)
+            if [one.log_offset for one in found] != [message.log_offset]:
+                self.tell("error", f"{name_of(queue)} holds {message!r}, the index finds {found} by its key")
+                raise SystemExit(3)
 
     async def _drain(self) -> None:
         for queue in range(len(QUEUES)):
@@ -252,11 +269,14 @@ class Child:
     async def _keep(self) -> None:
         while True:
             await self.clock.sleep_ms(self.rng.uniform(5, 30))
-            match self.rng.randrange(4):
+            match self.rng.randrange(6):
                 case 0:
                     await self.store.checkpoint()
                 case 1 | 2:
                     await self.store.save_snapshot(self.state())
+                case 3 | 4:
+                    if min(self.caught_up_ms) >= self.clock.monotonic_ms() - CAUGHT_UP_MS:
+                        await self.store.clean()
                 case _:
                     await self.store.flush()
 
