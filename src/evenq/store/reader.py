@@ -15,8 +15,8 @@ from evenq.errors import StoreCorrupted
 from evenq.store.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue, file_at, folder_of, spans
 from evenq.store.disk import Disk
 from evenq.store.files import ReadFiles
-from evenq.store.messages import ReadResult, StoredMessage
-from evenq.store.record import HEADER_BYTES, frame_at, message_of
+from evenq.store.messages import ReadResult, StoredMessage, StoredTimer
+from evenq.store.record import HEADER_BYTES, TIMER, frame_at, message_of, size_at, timer_of
 from evenq.store.segment import path_of, segment_of
 
 __all__ = ["Entries", "Reader", "hot"]
@@ -24,6 +24,8 @@ __all__ = ["Entries", "Reader", "hot"]
 SCAN_MAX: Final = 4_096  # entries that one read looks at under a tag filter; next_offset says where to go on
 SPAN_WASTE: Final = 2  # one pread for neighbouring frames while at most this many times their bytes are read
 SPAN_MAX: Final = 8 << 20
+SPAN_NEAR: Final = 64 << 10  # one pread for timers that lie so near each other
+SPAN_ALONE: Final = 4_096
 
 TagHashes = frozenset[int] | None
 
@@ -127,6 +129,40 @@ class Reader:
             else:
                 high = middle
         return low
+
+    def read_timers(self, timer_ids: Sequence[int], bytes_max: int) -> list[StoredTimer | None]:
+        """Timers by their log offsets, in the order given, until `bytes_max` of payload (but at least one): as many
+        results as were read. None where no whole timer is.
+        """
+        found: list[StoredTimer | None] = []
+        space = bytes_max
+        window, base = b"", 0
+        for place, log_offset in enumerate(timer_ids):
+            frame = frame_at(window, log_offset - base, log_offset) if log_offset >= base else None
+            if frame is None:
+                near = place + 1 < len(timer_ids) and 0 < timer_ids[place + 1] - log_offset < SPAN_NEAR
+                base, window = log_offset, self._frame_bytes(log_offset, SPAN_NEAR if near else SPAN_ALONE)
+                frame = frame_at(window, 0, log_offset)
+            timer = timer_of(frame) if frame is not None and frame.kind == TIMER else None
+            if timer is not None:
+                space -= len(timer.head) + len(timer.system)
+                if space < 0 and found:
+                    break
+            found.append(timer)
+        return found
+
+    def _frame_bytes(self, log_offset: int, size: int) -> bytes:
+        """`size` bytes from `log_offset` on, more if its frame is larger; none if there is no such file."""
+        start, position = segment_of(log_offset, self._segment_bytes)
+        try:
+            with self._files.using(path_of(start)) as file:
+                data = file.pread(size, position)
+                claimed = size_at(data, 0)
+                if len(data) < claimed <= self._segment_bytes - position:
+                    data = file.pread(claimed, position)
+                return data
+        except FileNotFoundError:
+            return b""
 
     def _entries(self, entries: Entries, start: int, end: int) -> list[tuple[int, int, int]]:
         found: list[tuple[int, int, int]] = []
