@@ -176,3 +176,87 @@ def test_cl_15_consume_queues_are_a_pure_function_of_the_log():
         await again.close()
 
     asyncio.run(scenario())
+
+
+# -- the message index ------------------------------------------------------------------------------------------------
+
+
+async def indexed(disk, clock=None):
+    return await MessageStore.open(
+        None, StoreOptions(segment_bytes=4096, flush=FlushMode.SYNC), clock=clock or FakeClock(), disk=disk,
+        broker_name="broker-a", on_state=lambda *_: None, on_snapshot=lambda _: None,
+        keys_of=lambda _, system: system.split(b",") if system else (),
+    )  # fmt: skip
+
+
+def test_cl_14_the_index_finds_messages_by_topic_and_key_and_by_time_newest_first():
+    async def scenario():
+        clock = FakeClock()
+        store = await indexed(FaultDisk(), clock)
+        entries = [Append(1 + n % 2, n % 3, 0, 0, b"%d" % n, b"order-%d,id-%d" % (n % 9, n)) for n in range(90)]
+        for entry in entries:
+            await store.append([entry])
+            clock.jump_wall(1_000)
+        found = await store.find(1, b"order-4")
+        assert [int(message.head) for message in found] == [76, 58, 40, 22, 4]
+        (by_id,) = await store.find(2, b"id-31")
+        assert by_id.head == b"31"
+        assert await store.find(1, b"id-31") == []
+        found = await store.find(1, b"order-4", begin_ms=entries[22].store_ms, end_ms=entries[58].store_ms)
+        assert [int(message.head) for message in found] == [58, 40, 22]
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_cl_14_a_span_of_time_without_a_key_is_two_offsets_and_a_read():
+    async def scenario():
+        clock = FakeClock()
+        store = await indexed(FaultDisk(), clock)
+        entries = [one(head=b"%d" % n) for n in range(60)]
+        for entry in entries:
+            await store.append([entry])
+            clock.jump_wall(1_000)
+        start = await store.offset_at(1, 0, entries[20].store_ms)
+        end = await store.offset_at(1, 0, entries[30].store_ms + 1)
+        found = await store.read(1, 0, start, count_max=end - start, bytes_max=1 << 20)
+        assert [int(message.head) for message in found.messages] == list(range(20, 31))
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_cl_6_the_index_is_built_in_the_background_by_following_the_log():
+    async def scenario():
+        disk, clock = FaultDisk(), FakeClock()
+        store = await indexed(disk, clock)
+        for number in range(60):
+            await store.append([Append(1, 0, 0, 0, b"x" * 200, b"k%d" % number)])
+        assert disk.list("index") == []
+        await clock.advance(2_000)
+        assert disk.list("index") == disk.list("commitlog")[:-1]
+        assert store.stats.index_end == store.stats.log_end
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_cl_15_the_index_is_a_pure_function_of_the_log():
+    async def scenario():
+        disk = FaultDisk()
+        store = await indexed(disk)
+        for number in range(120):
+            await store.append([Append(1 + number % 2, 0, 0, 0, b"x" * number, b"k%d,all" % number)])
+        everything = [message.log_offset for message in await store.find(1, b"all", count_max=1_000)]
+        await store.close()
+        before = {path: bytes(file.data) for path, file in disk.files.items() if path.startswith("index")}
+        assert len(before) >= 3
+        image = disk.crash(Keep.ALL, random.Random(1))
+        image.remove("index")
+        again = await indexed(image)
+        assert [message.log_offset for message in await again.find(1, b"all", count_max=1_000)] == everything
+        after = {path: bytes(file.data) for path, file in image.files.items() if path.startswith("index")}
+        assert after == before
+        await again.close()
+
+    asyncio.run(scenario())

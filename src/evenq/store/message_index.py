@@ -81,10 +81,10 @@ class Query:
 class Block:
     """The entries of one block of the log, in memory: hash, log offset, hash, log offset, ... in buckets by hash."""
 
-    __slots__ = ("buckets", "end", "first_store_ms", "last_store_ms", "log_end", "log_start", "start")
+    __slots__ = ("block_start", "buckets", "end", "first_store_ms", "last_store_ms", "log_end", "log_start")
 
-    def __init__(self, start: int, end: int, log_start: int) -> None:
-        self.start = start
+    def __init__(self, block_start: int, end: int, log_start: int) -> None:
+        self.block_start = block_start
         self.end = end
         self.log_start = self.log_end = log_start
         self.first_store_ms = self.last_store_ms = -1
@@ -93,7 +93,7 @@ class Block:
     def header(self) -> IndexFile:
         count = sum(map(len, self.buckets)) // 2
         times = (self.first_store_ms, self.last_store_ms)
-        return IndexFile(count, self.start, self.log_start, self.log_end, *times)
+        return IndexFile(count, self.block_start, self.log_start, self.log_end, *times)
 
     def lookup(self, wanted: int) -> Iterator[int]:
         """Like `index_file.lookup`."""
@@ -113,12 +113,12 @@ class Block:
                 rest.append(offsets[place])
             whole = len(rest) - len(rest) % page_numbers
             cuts = range(0, whole, page_numbers)
-            pages += [pack_page(self.start, rest[first : first + page_numbers]) for first in cuts]
+            pages += [pack_page(self.block_start, rest[first : first + page_numbers]) for first in cuts]
             del rest[:whole]
             if number % BUCKETS_A_STEP == BUCKETS_A_STEP - 1:
                 yield
         if rest:
-            pages.append(pack_page(self.start, rest))
+            pages.append(pack_page(self.block_start, rest))
 
 
 class MessageIndex:
@@ -145,6 +145,7 @@ class MessageIndex:
         self._packing: Iterator[None] | None = None
         self._held = False
         self._keys_failed = False
+        self._rebuilt: set[int] = set()
         self._log_start = 0
         self.position = 0
         """The messages before this log offset are found."""
@@ -199,9 +200,9 @@ class MessageIndex:
             self._remove(self._filed[start])
         if gone:
             self._disk.sync_folder(index_file.FOLDER)
-        self._sealed = [block for block in self._sealed if block.start >= log_offset]
+        self._sealed = [block for block in self._sealed if block.block_start >= log_offset]
         self._packing = None
-        if self._block.start < log_offset:
+        if self._block.block_start < log_offset:
             self._begin(log_offset, log_offset)
 
     def _begin(self, start: int, position: int) -> None:
@@ -312,7 +313,7 @@ class MessageIndex:
             self._held = True
             self._failed(f"{self._disk.describe(header.path)} cannot be written, trying again later: {error}")
             return
-        self._filed[block.start] = header
+        self._filed[block.block_start] = header
         self._sealed.remove(block)
 
     def _forget(self, header: IndexFile, why: str) -> None:
@@ -362,8 +363,10 @@ class MessageIndex:
                     found.append(message)
                     if len(found) >= query.count_max:
                         return found
-            except (Damaged, OSError) as error:
-                if not isinstance(part, IndexFile):
+            except (Damaged, OSError, StoreCorrupted) as error:
+                # A file that points at no message may be at fault, or the log: once built anew, it is the log.
+                again = isinstance(error, StoreCorrupted) and part.block_start in self._rebuilt
+                if again or not isinstance(part, IndexFile):
                     raise
                 self._rebuild(part, str(error))
                 return None
@@ -389,6 +392,7 @@ class MessageIndex:
     def _rebuild(self, header: IndexFile, why: str) -> None:
         """Go back to that block. Blocks in memory are read again too: this is rare."""
         self._forget(header, why)
+        self._rebuilt.add(header.block_start)
         self._sealed.clear()
         self._packing = None
         self._begin(header.block_start, header.log_start)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenq.errors import StoreCorrupted, StoreError
-from evenq.store import checkpoint, consume_queue, record, snapshot
+from evenq.store import checkpoint, consume_queue, index_file, record, snapshot
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "internals" / "data_files.md"
 
@@ -42,8 +42,11 @@ def test_the_byte_tables_of_the_document_are_those_of_the_code():
         _of(checkpoint.QUEUE_FIELDS),
         _of(snapshot.SNAPSHOT_FIELDS),
         _of(snapshot.QUEUE_FIELDS),
+        _of(index_file.INDEX_FIELDS),
+        _of(index_file.PAGE_FIELDS),
+        _of(index_file.ENTRY_FIELDS),
     ]
-    for module in (record, checkpoint, snapshot):
+    for module in (record, checkpoint, snapshot, index_file):
         assert f"0x{module.MAGIC:08X}" in DOCUMENT.read_text()
 
 
