@@ -8,7 +8,7 @@ pure function of the log: deleted, they are rebuilt byte for byte.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +25,7 @@ ENTRY: Final[struct.Struct] = struct_of(ENTRY_FIELDS)
 ENTRY_BYTES: Final = ENTRY.size
 FILE_ENTRIES: Final = 300_000  # CL-9
 FILE_BYTES: Final = FILE_ENTRIES * ENTRY_BYTES
+SYNC_EACH_MAX: Final = 64  # over so many files one sync of the file system is cheaper
 TAIL_KEPT: Final = 128  # entries kept in memory behind what is in files, so that a near read needs no file
 
 
@@ -125,8 +126,18 @@ def spans(start: int, end: int) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def write_files(disk: Disk, filing: Filing) -> None:
-    """Write and sync entries; on the flush thread."""
+def write_all(disk: Disk, filings: Sequence[Filing]) -> None:
+    """Write and sync the entries of many queues; on the flush thread."""
+    each = len(filings) <= SYNC_EACH_MAX
+    for filing in filings:
+        write_files(disk, filing, sync=each)
+    if not each:
+        disk.sync_all()
+        passing("queue.synced")
+
+
+def write_files(disk: Disk, filing: Filing, *, sync: bool = True) -> None:
+    """Write the entries of one queue, and sync them unless the caller does."""
     folder = folder_of(filing.topic_id, filing.queue_id)
     for start, stop in spans(filing.start, filing.end):
         name, position = file_at(start)
@@ -136,11 +147,14 @@ def write_files(disk: Disk, filing: Filing) -> None:
             first = (start - filing.start) * ENTRY_BYTES
             file.pwrite([filing.entries[first : first + (stop - start) * ENTRY_BYTES]], position)
             passing("queue.written")
-            file.sync()
+            if sync:
+                file.sync()
         finally:
             file.close()
+        if not sync:
+            continue
         passing("queue.synced")
-        if fresh:
+        if fresh or position == 0:
             for parent in (folder, folder.rpartition("/")[0], FOLDER):
                 disk.sync_folder(parent)
             passing("queue.linked")

@@ -9,6 +9,7 @@ callers' rule).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -22,6 +23,7 @@ from evenq.runtime.failpoints import passing
 __all__ = ["Disk", "File", "ReadOnlyDisk", "RealDisk", "Usage", "read_whole", "write_whole"]
 
 IOV_MAX: Final = 1024  # Linux: buffers in one writev
+_SYNCFS: Final = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)  # one file system; Linux only
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,10 @@ class Disk(Protocol):
 
     def sync_folder(self, path: str) -> None:
         """Make creations, renames and removals in this folder durable."""
+        ...
+
+    def sync_all(self) -> None:
+        """Make everything written and named so far durable, in one call: cheaper than a sync for each of many files."""
         ...
 
     def usage(self) -> Usage: ...
@@ -183,6 +189,18 @@ class RealDisk:
         descriptor = os.open(self.root / path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def sync_all(self) -> None:
+        if _SYNCFS is None:
+            os.sync()
+            return
+        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            if _SYNCFS(descriptor) != 0:
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number))
         finally:
             os.close(descriptor)
 

@@ -169,6 +169,15 @@ class FaultDisk(MemoryDisk):
                 kept.append((name, file))
         self._pending = kept
 
+    def sync_all(self) -> None:
+        self.step("sync_all")
+        for file in self.files.values():
+            assert isinstance(file, FaultFile)
+            file.synced = bytearray(file.data)
+            file.pending.clear()
+        self._names = dict(self.files)
+        self._pending = []
+
     def lock(self) -> None:
         self.step("lock")
         super().lock()

@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from evenq.errors import StoreFull, StorePoisoned
 from evenq.runtime.clock import Clock
@@ -31,6 +31,8 @@ from evenq.store.options import FlushMode, StoreOptions
 __all__ = ["Flusher"]
 
 log = logging.getLogger(__name__)
+
+FILING_WORTH: Final = 50  # entries a queue that make it worth to open its file before the interval is over
 
 T = TypeVar("T")
 
@@ -102,7 +104,7 @@ class Flusher:
         appender = self._appender
         if self._early is not None and not self._early.done():
             return
-        if appender.unfiled >= self._options.checkpoint_entries:
+        if appender.unfiled >= max(self._options.checkpoint_entries, FILING_WORTH * len(appender.dirty)):
             self._early = spawn(self._quietly(self.checkpoint), name="store-checkpoint")
         elif self._asynchronous and appender.stats.log_end - appender.synced_end >= self._options.flush_bytes:
             self._early = spawn(self._quietly(self.sync), name="store-sync")
@@ -186,8 +188,8 @@ class Flusher:
         self._sync_log()
         passing("checkpoint.log_synced")
         try:
+            consume_queue.write_all(self._disk, work.filings)
             for filing in work.filings:
-                consume_queue.write_files(self._disk, filing)
                 self._filed[filing.topic_id, filing.queue_id] = (filing.min_offset, filing.end)
             passing("checkpoint.filed")
             for key, minimum in work.raised.items():

@@ -97,6 +97,9 @@ class MemoryDisk:
     def sync_folder(self, path: str) -> None:
         """Nothing to sync."""
 
+    def sync_all(self) -> None:
+        """Nothing to sync."""
+
     def usage(self) -> Usage:
         return Usage(self.bytes_max, self.bytes_max - self.bytes_used)
 

@@ -21,6 +21,7 @@ from evenq.store.consume_queue import ENTRY, ConsumeQueue
 from evenq.store.disk import Disk, File
 from evenq.store.record import FLAG_MORE, HEADER_BYTES, MAGIC_BYTES, MESSAGE, PADDING, STATE, Frame, frame_at, size_at
 from evenq.store.snapshot import Snapshot
+from evenq.store.timers.loading import TimerLoader
 
 __all__ = ["Recovery"]
 
@@ -59,6 +60,8 @@ class Recovery:
         self._states_from = 0
         self.newest_snapshot = saved.log_offset if saved is not None and saved.version > 1 else 0
         """Log offset of the snapshot that the owner began from, if it has all sections."""
+        self.timers: TimerLoader | None = None
+        """Takes the timers and their ends out of the log."""
         self._group: list[Frame] = []
         self._unfiled = 0
 
@@ -69,6 +72,8 @@ class Recovery:
         self._states_from = states_from
         self._open_queues()
         position = min(self._entries_from, max(states_from, self.log_start))
+        if self.timers is not None:
+            position = min(position, self.timers.start)
         if position > self._end_of_files():
             self._lost(self._end_of_files())
         self.log_end = position  # stays so if the last file is full to its last byte
@@ -203,6 +208,8 @@ class Recovery:
             if log_offset >= self._states_from:
                 states.append((log_offset, frame.head))
             return
+        if self.timers is not None and frame.kind != MESSAGE:
+            self.timers.apply(frame)
         if frame.kind != MESSAGE or log_offset < self._entries_from:
             return
         key = (frame.topic_id, frame.queue_id)

@@ -33,10 +33,10 @@ class Fault:
 
     def fails(self, kind: str, count: int) -> bool:
         """Whether operation `count` fails. A disk that is full for ever still renames, removes, cuts and syncs."""
-        if count == self.at:
-            return True
-        full = self.number == errno.ENOSPC and kind not in {"write", "create", "make_folder"}
-        return self.for_ever and count > self.at and not full
+        if not self.for_ever:
+            return count == self.at
+        spared = self.number == errno.ENOSPC and kind not in {"write", "create", "make_folder"}
+        return count >= self.at and not spared
 
 
 class TraceFile:
@@ -48,7 +48,7 @@ class TraceFile:
         self.disk = disk
         self.inode = inode
 
-    def pwrite(self, parts: Sequence[bytes], offset: int) -> None:
+    def pwrite(self, parts: Sequence[bytes | bytearray], offset: int) -> None:
         data = b"".join(parts)
         disk = self.disk
         room = disk.bytes_max - disk.bytes_used() - max(0, offset + len(data) - len(self.inode.data))
@@ -183,6 +183,15 @@ class TraceDisk:
     def sync_folder(self, path: str) -> None:
         self.step_or_fail("sync_folder")
         self.record(("nothing" if "sync_folder" in self.lies else "sync_folder", path, 0, b""))
+
+    def sync_all(self) -> None:
+        self.step_or_fail("sync")
+        for path, inode in list(self.machine.names.items()):
+            if inode is not FOLDER:
+                self.record(("nothing" if "sync" in self.lies else "sync", inode.number, 0, b""))
+            else:
+                self.record(("nothing" if "sync_folder" in self.lies else "sync_folder", path, 0, b""))
+        self.record(("nothing" if "sync_folder" in self.lies else "sync_folder", "", 0, b""))
 
     def usage(self) -> Usage:
         return Usage(self.bytes_max, self.bytes_max - self.bytes_used())
