@@ -1,6 +1,7 @@
 """The send rate with 10,000 queues against 8, in turns in the same run.
 
-python benchmarks/micro/many_queues.py [--messages 10000000] [--queues 10000] [--groups 1000] [--rounds 3] [--folder DIR]
+python benchmarks/micro/many_queues.py [--messages 10000000] [--queues 10000] [--groups 1000] [--rounds 3]
+    [--folder DIR]
 
 Each round fills a new data folder: `--messages` are split over the rounds and both sides. Messages go round over the
 queues in calls of 32, 64 calls under way; every 10,000 messages each of `--groups` groups commits an offset (one state
@@ -123,8 +124,8 @@ def main() -> None:
         ratios.append(many.rate / few.rate)
         print(
             f"8 queues {few.rate:,.0f}/s (checkpoint {few.checkpoint_ms:.0f} ms); {options.queues} queues "
-            f"{many.rate:,.0f}/s, ratio {ratios[-1]:.2f}, checkpoint at most {many.checkpoint_ms:.0f} ms, pause at most "
-            f"{many.pause_ms:.0f} ms, {many.open_files} open files, RSS {rss_mb():.0f} MB ({before:.0f} before)"
+            f"{many.rate:,.0f}/s, ratio {ratios[-1]:.2f}, checkpoint at most {many.checkpoint_ms:.0f} ms, "
+            f"pause at most {many.pause_ms:.0f} ms, {many.open_files} open files, RSS {rss_mb():.0f} MB ({before:.0f} before)"
         )
     print(f"ratio: median {statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}; goal 0.80")
 

@@ -33,6 +33,7 @@ __all__ = ["Flusher"]
 log = logging.getLogger(__name__)
 
 FILING_WORTH: Final = 50  # entries a queue that make it worth to open its file before the interval is over
+FEW_QUEUES: Final = 100  # so many files cost nothing
 
 T = TypeVar("T")
 
@@ -104,7 +105,8 @@ class Flusher:
         appender = self._appender
         if self._early is not None and not self._early.done():
             return
-        if appender.unfiled >= max(self._options.checkpoint_entries, FILING_WORTH * len(appender.dirty)):
+        worth = FILING_WORTH * max(0, len(appender.dirty) - FEW_QUEUES)
+        if appender.unfiled >= max(self._options.checkpoint_entries, worth):
             self._early = spawn(self._quietly(self.checkpoint), name="store-checkpoint")
         elif self._asynchronous and appender.stats.log_end - appender.synced_end >= self._options.flush_bytes:
             self._early = spawn(self._quietly(self.sync), name="store-sync")
