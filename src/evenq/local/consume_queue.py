@@ -92,7 +92,7 @@ class ConsumeQueue(QueueTail):
                 return bytes(self.waiting[start : start + size - size % ENTRY_BYTES])
         size = min(size, (flushed - offset) * ENTRY_BYTES)
         data = self.positions.read(offset * ENTRY_BYTES, size - size % ENTRY_BYTES)
-        return data or None
+        return data if data and len(data) >= ENTRY_BYTES else None
 
     def first_at(self, place: int) -> int:
         """The first offset whose message lies at or behind `place` in the store."""
@@ -138,6 +138,8 @@ def _collect(
         if not span_place <= place <= place + size <= span_place + len(span):
             data = store.read(place, _span(entries, walked, store.file_bytes))
             if data is None:
+                if not 0 <= place < store.end or (place < store.starts[0] and offset + walked >= queue.min):
+                    raise _misled(queue, offset + walked)
                 if not found:
                     status = GetStatus.MESSAGE_WAS_REMOVING
                 skip_before = store.start_of(place) + store.file_bytes
@@ -170,12 +172,17 @@ def _decode(
     status, found_size, message = read_local(data, position, left, place)
     if message is None:
         raise StoreCorrupted(
-            f"{store.describe(place)} (store offset {place}): {status} for message {offset} of queue {queue.key}: "
-            "restore the file from a copy"
+            f"{store.describe(place)} (store offset {place}): {status} for message {offset} of queue {queue.key}, to "
+            f"which {queue.positions.describe(offset * ENTRY_BYTES)} points: remove the folder {FOLDER} and open the "
+            "queues again; if that does not help, restore the file from a copy"
         )
     if (message.name, message.queue_id) != queue.key or message.offset != offset or found_size != size:
-        raise StoreCorrupted(
-            f"{queue.positions.describe(offset * ENTRY_BYTES)} points to a message that is not number {offset} of "
-            f"queue {queue.key}: close the queues, remove the folder {FOLDER}, open them again; it is rebuilt"
-        )
+        raise _misled(queue, offset)
     return message
+
+
+def _misled(queue: ConsumeQueue, offset: int) -> StoreCorrupted:
+    return StoreCorrupted(
+        f"{queue.positions.describe(offset * ENTRY_BYTES)} does not point to message {offset} of queue {queue.key}: "
+        f"close the queues, remove the folder {FOLDER}, open them again; it is made anew"
+    )

@@ -156,17 +156,22 @@ class EmbeddedEngine(Engine):
 
     def _entries(self, queue: _BucketQueue, offset: int, count: int) -> list[tuple[int, int, int]]:
         """Entries from `offset` on, in one index file."""
-        data = queue.index.read(offset * ENTRY_BYTES, count * ENTRY_BYTES) or b""
-        if len(data) < ENTRY_BYTES:
+        entries = self._entries_there(queue, offset, count)
+        if not entries:
             raise StoreCorrupted(f"{queue.index.describe(offset * ENTRY_BYTES)} is missing: restore it from a copy")
+        return entries
+
+    @staticmethod
+    def _entries_there(queue: _BucketQueue, offset: int, count: int) -> list[tuple[int, int, int]]:
+        data = queue.index.read(offset * ENTRY_BYTES, count * ENTRY_BYTES) or b""
         return list(INDEX_ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY_BYTES]))
 
     def _message(self, queue: _BucketQueue, offset: int, place: int, size: int, crc: int) -> Message:
         status, message = self._read_record(queue, place, size, crc)
         if message is None:
             raise StoreCorrupted(
-                f"{queue.records.describe(place)}: {status} for message {offset} of queue {queue.key}: restore the "
-                "file from a copy; reading can go on behind it"
+                f"{queue.records.describe(place)}: {status} for message {offset} of queue {queue.key}, to which "
+                f"{queue.index.describe(offset * ENTRY_BYTES)} points: restore both files from a copy"
             )
         message.offset, message.store_offset = offset, place
         return message
@@ -251,7 +256,10 @@ class EmbeddedEngine(Engine):
         end_place = self._end_of(queue, synced)
         offset = synced
         while offset < count:
-            for place, size, crc in self._entries(queue, offset, min(CHECK_ENTRIES, count - offset)):
+            entries = self._entries_there(queue, offset, min(CHECK_ENTRIES, count - offset))
+            if not entries:
+                count = offset
+            for place, size, crc in entries:
                 expected = end_place
                 if place != expected:  # or the next file's start
                     expected = queue.records.start_of(end_place) + self.options.file_bytes

@@ -15,6 +15,7 @@ from evenq.errors import StoreCorrupted
 from evenq.local.consume_queue import ENTRY_BYTES, FOLDER, ConsumeQueue
 from evenq.local.messages import Message
 from evenq.local.recovery import Walked, check_end, walk
+from evenq.local.tail import QueueTail
 from evenq.model.names import topic_problem
 from evenq.store.disk import write_whole
 
@@ -30,8 +31,10 @@ CUT_BYTES_MAX: Final = 16 << 20
 log = logging.getLogger(__name__)
 
 
-def recover(engine: LocalEngine, known: dict[str, Any]) -> Walked:
-    """Bring the engine to the true end of its store. Raises StoreCorrupted naming file and offset."""
+def recover(engine: LocalEngine, known: dict[str, Any]) -> tuple[Walked, dict[QueueTail, int]]:
+    """Bring the engine to the true end of its store: how the walk ended, and the ends of the consume queues that are
+    on disk. Raises StoreCorrupted naming file and offset.
+    """
     store = engine.store
     store.load()
     first = store.starts[0] if store.starts else 0
@@ -40,6 +43,7 @@ def recover(engine: LocalEngine, known: dict[str, Any]) -> Walked:
         for name, queues in known.get("inner", {}).items()
         for queue_id, offset in queues.items()
     }
+    known_newest = dict(newest)
     start = engine.indexed
     anew = start < first or not _adopt(engine, newest)
     if anew:
@@ -76,8 +80,8 @@ def recover(engine: LocalEngine, known: dict[str, Any]) -> Walked:
         waiting, flushed = bytes(queue.waiting), queue.flushed
         queue.start_at(minimum, queue.end)
         queue.flushed, queue.waiting = flushed, bytearray(waiting)
-    engine.indexed = min(engine.indexed, walked.end)
-    return walked
+    engine.indexed = start
+    return walked, {} if anew else {engine._found_queue(*key): offset + 1 for key, offset in known_newest.items()}  # noqa: SLF001
 
 
 def _folders(engine: LocalEngine) -> Iterator[tuple[str, int]]:
@@ -103,7 +107,9 @@ def _adopt(engine: LocalEngine, newest: dict[tuple[str, int], int]) -> bool:
         except StoreCorrupted as error:
             log.warning("consume queue is damaged", extra={"queue": key, "reason": str(error)})
             return False
-        if queue.positions.end < (offset + 1) * ENTRY_BYTES:
+        positions = queue.positions
+        whole = all(positions.size_of(start) == positions.file_bytes for start in positions.starts[:-1])
+        if not whole or positions.end < (offset + 1) * ENTRY_BYTES:
             return False
         queue.positions.truncate((offset + 1) * ENTRY_BYTES)
         minimum = queue.positions.starts[0] // ENTRY_BYTES if queue.positions.starts else offset + 1

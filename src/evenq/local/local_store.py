@@ -57,13 +57,12 @@ class LocalEngine(Engine):
         self._removable = self.indexed
         self._lock = threading.Lock()
         self._write_lock = threading.Lock()
-        self.recovered = local_recovery.recover(self, known)
+        self.recovered, self._newest_indexed = local_recovery.recover(self, known)
         """What the start found."""
         self._place = self._written = self.recovered.end
         self._chunks = [_Chunk(self._place, self.store.start_of(self._place) + options.file_bytes)]
         self._units: list[tuple[ConsumeQueue, list[Message], list[int]]] = []
-        self._next_index_ms = clock.monotonic_ms() + options.index_interval_ms
-        self._newest_indexed: dict[ConsumeQueue, int] = {}
+        self._next_index_ms = clock.monotonic_ms()  # the first flush brings all of it to disk
 
     def _make_queue(self, topic: Topic, queue_id: int) -> ConsumeQueue:
         return ConsumeQueue(topic, queue_id, self.disk, self.options.entries_per_file, self.files)
@@ -145,14 +144,15 @@ class LocalEngine(Engine):
             target = self._written
             unsynced = self.store.take_unsynced()
             index = target > self.indexed and (everything or now >= self._next_index_ms)
-            newest = {queue: queue.end for queue in self._consume_queues()} if index else {}
+            queues = self._consume_queues() if index else []
+            newest: dict[QueueTail, int] = {queue: queue.end for queue in queues}
         try:
             self.store.sync(unsynced)
             self.synced = max(self.synced, target)
             if index:
-                for queue in newest:
+                for queue in queues:
                     queue.flush()
-                for queue in newest:
+                for queue in queues:
                     queue.sync()
                 self.indexed = target
                 self._newest_indexed = newest
