@@ -8,7 +8,7 @@ import errno
 from evenq.store.consume_queue import ENTRY_BYTES
 from evenq.testing.storage.history import History
 from evenq.testing.storage.machine import Machine
-from evenq.testing.storage.session import OPTIONS, Session
+from evenq.testing.storage.session import Session
 from evenq.testing.storage.trace_disk import Fault, TraceDisk
 from evenq.testing.storage.workload import QUEUES, message
 

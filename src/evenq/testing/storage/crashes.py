@@ -27,7 +27,7 @@ def crash_everywhere(trace: Trace, *, operations: range, seeds: int) -> Iterator
     for number in range(len(trace.ops) + 1):
         op = trace.ops[number] if number < len(trace.ops) else None
         if number in operations:
-            for name, left in crashes(machine, op, seeds=seeds, rng=random.Random(number)):
+            for name, left in crashes(machine, op, seeds=seeds, rng=random.Random(number)):  # noqa: S311 - a seed
                 yield _case(trace, number, f"cut at {number} {op[0] if op else 'end'} {name}", left)
         if op is not None:
             machine.apply(op)
@@ -69,7 +69,7 @@ async def alice(trace: Trace, *, operations: range, grain: int, cap: int) -> Tal
     machine = Machine()
     for number, op in enumerate(trace.ops):
         if number in operations and op[0] in {"sync", "sync_folder", "sync_all"}:
-            for count, (name, image) in enumerate(subsets(machine, grain, cap, random.Random(number))):
+            for count, (name, image) in enumerate(subsets(machine, grain, cap, random.Random(number))):  # noqa: S311 - a seed
                 case = _case(trace, number, f"window at {number} grain {grain} {name}", Machine(image))
                 tally.images += 1
                 try:

@@ -1,5 +1,5 @@
-"""Damaged files: cut short, with a flipped bit, overwritten, gone. Each is found (a refusal that names the file) or does
-no harm (every message is served with its bytes, every state record is there).
+"""Damaged files: cut short, with a flipped bit, overwritten, gone. Each is found (a refusal that names the file) or
+does no harm (every message is served with its bytes, every state record is there).
 
 A store that was closed in order knows where its log ends, so nothing may be missing. One that was killed cannot tell
 rot in its last unconfirmed records from a torn write: there the log may end at the damage, if nothing left on the disk
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from evenq.errors import Error
 from evenq.store import StoreOptions, checkpoint
 from evenq.store.record import HEADER_BYTES, MAGIC_BYTES, frame_at, size_at
-from evenq.testing.storage.history import History
+from evenq.testing.storage.history import NEVER, History
 from evenq.testing.storage.judge import Case, Tally, judge
 from evenq.testing.storage.machine import Image, Machine
 from evenq.testing.storage.session import Violation
@@ -47,7 +47,7 @@ async def damage_all(
     everything = len(history.groups)
     for count, damage in enumerate(damages):
         least = everything
-        if not clean and damage.log_offset is not None and sure_end(damage.image, options) <= damage.log_offset:
+        if not clean and damage.log_offset is not None and sure_end(damage.image) <= damage.log_offset:
             least = before(history, damage.log_offset)
         case = Case(damage.name, Machine(damage.image), least, everything, at)
         tally.images += 1
@@ -63,17 +63,22 @@ async def damage_all(
 
 def before(history: History, log_offset: int) -> int:
     """Append calls that lie wholly before a log offset, as far as messages tell."""
-    count = 0
-    for group in history.groups:
-        for message in group.messages:
-            if message.log_offset + HEADER_BYTES + len(message.head) + len(message.system) > log_offset:
-                return count
+    found = 0
+    following = NEVER
+    for number in range(len(history.groups) - 1, -1, -1):
+        group = history.groups[number]
+        end = following  # a state record's place is not known, but it lies before the next message
+        if group.messages and group.state is None:
+            last = group.messages[-1]
+            end = last.log_offset + HEADER_BYTES + len(last.head) + len(last.system)
         if group.messages:
-            count = history.groups.index(group) + 1
-    return count
+            following = group.messages[0].log_offset
+        if end <= log_offset:
+            found = max(found, number + 1)
+    return found
 
 
-def sure_end(image: Image, options: StoreOptions) -> int:
+def sure_end(image: Image) -> int:
     """How far the log was on disk according to all that an image says: checkpoint, snapshots, frames."""
     end = 0
     try:
@@ -116,9 +121,7 @@ def truncations(image: Image) -> Iterator[Damage]:
                 yield Damage(f"{path} cut to {size}", {**image, path: data[:size]}, None)
     names = sorted(path for path in image if path.startswith(LOG))
     frames = [(path, place) for path in names for place in _frames(image[path])][-LAST:]
-    first_place = {}
-    for path, place in reversed(frames):
-        first_place[path] = place
+    first_place = dict(reversed(frames))
     for path, place in sorted(first_place.items()):
         start = int(path.rpartition("/")[2])
         later = [name for name in names if name > path]

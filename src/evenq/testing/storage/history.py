@@ -45,15 +45,14 @@ class History:
     """(operations, log offset): from then on the store said that the log was on disk so far."""
     states: int = 0
     """State records tried."""
-    minimum: dict[Queue, list[tuple[int, int]]] = field(default_factory=dict)
-    """For each queue (operations, offset): from then on the messages before that offset may be gone."""
+    expired: list[tuple[int, int]] = field(default_factory=list)
+    """(operations, ms): from then on messages stored before that time may be gone."""
 
     def cut(self, groups: int) -> History:
         """The first so many groups, all of them acknowledged: what a start has found."""
         kept = [Group(group.messages, group.state, 0, None, 0, 0) for group in self.groups[:groups]]
         states = sum(group.state is not None for group in kept)
-        minimum = {queue: [(0, offset) for _, offset in allowed] for queue, allowed in self.minimum.items()}
-        return History(kept, [], states, minimum)
+        return History(kept, [], states, list(self.expired))
 
     def tried(self, at: int) -> int:
         """Groups that may be there after a crash at operation `at`."""
@@ -69,6 +68,6 @@ class History:
         found = (n + 1 for n, group in enumerate(self.groups) if group.acked_at <= at and group.log_end <= synced)
         return max(found, default=0)
 
-    def minimum_of(self, queue: Queue, at: int) -> int:
-        """Highest offset that retention was allowed to make a queue's first one."""
-        return max((offset for operations, offset in self.minimum.get(queue, ()) if operations <= at), default=0)
+    def expired_before(self, at: int) -> int:
+        """Messages stored before this time may be gone after a crash at operation `at`."""
+        return max((store_ms for operations, store_ms in self.expired if operations <= at), default=0)

@@ -6,7 +6,6 @@ exactly how many it was given back, and that each had its bytes and its place.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,9 @@ from evenq.testing.storage.trace_disk import TraceDisk
 
 __all__ = ["OPTIONS", "Session", "Violation"]
 
-OPTIONS = StoreOptions(segment_bytes=8192, flush=FlushMode.SYNC, cache_bytes=6_000)
+OPTIONS = StoreOptions(
+    segment_bytes=8192, flush=FlushMode.SYNC, cache_bytes=6_000, retention_ms=20_000, retention_hour=-1
+)
 READ_MAX = 1 << 30
 
 
@@ -114,6 +115,10 @@ class Session:
         await self.store.checkpoint()
         self._note_synced()
 
+    async def clean(self) -> None:
+        await self.store.clean()
+        self._note_synced()
+
     async def save_snapshot(self) -> None:
         await self.store.save_snapshot(b"%d" % self.history.states)
         self._note_synced()
@@ -174,8 +179,9 @@ class Session:
         for group in self.history.groups[:prefix]:
             for message in group.messages:
                 wanted[message.topic_id, message.queue_id].append(message)
+        expired_ms = self.history.expired_before(at)
         for queue, messages in wanted.items():
-            await self._compare_queue(queue, messages, self.history.minimum_of(queue, at))
+            await self._compare_queue(queue, messages, expired_ms)
         return prefix
 
     def _prefix(self, ends: dict[Queue, int], states: int, *, least: int, most: int) -> int:
@@ -197,10 +203,10 @@ class Session:
             f"left over {left} and {states} states; {least} to {most} calls are due"
         )
 
-    async def _compare_queue(self, queue: Queue, wanted: list[Append], minimum_max: int) -> None:
+    async def _compare_queue(self, queue: Queue, wanted: list[Append], expired_ms: int) -> None:
         low, high = self.store.queue_range(*queue)
-        if low > min(minimum_max, high):
-            raise Violation(f"queue {queue} begins at {low}, retention was allowed to go to {minimum_max}")
+        if low > high or any(message.store_ms >= expired_ms for message in wanted[:low]):
+            raise Violation(f"queue {queue} is {low}..{high}: messages are gone that are younger than {expired_ms}")
         start = low
         while start < high:
             result = await self.store.read(*queue, start, count_max=200, bytes_max=READ_MAX)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 
 from evenq.errors import Error, StoreFull
@@ -25,7 +26,7 @@ QUEUES: tuple[Queue, ...] = ((1, 0), (1, 1), (2, 0), (7, 3))
 SIZES = (0, 1, 30, 30, 200, 200, 420, 600, 1500)
 STEPS = {
     "one": 30, "many": 14, "burst": 14, "state": 10, "mixed": 10, "checkpoint": 4, "snapshot": 5, "flush": 3,
-    "time": 6, "reopen": 3, "kill": 2,
+    "time": 6, "clean": 3, "reopen": 3, "kill": 2,
 }  # fmt: skip
 
 
@@ -47,10 +48,13 @@ class Trace:
 class Workload:
     """Runs operations on one disk, over stops and starts."""
 
-    def __init__(self, disk: TraceDisk, options: StoreOptions = OPTIONS, *, seed: int = 1) -> None:
+    def __init__(
+        self, disk: TraceDisk, options: StoreOptions = OPTIONS, *, seed: int = 1, sizes: Sequence[int] = SIZES
+    ) -> None:
+        self.sizes = sizes
         self.disk = disk
         self.options = options
-        self.rng = random.Random(seed)
+        self.rng = random.Random(seed)  # noqa: S311 - a seed
         self.history = History()
         self.clock = FakeClock()
         self.number = 0
@@ -59,7 +63,7 @@ class Workload:
         self.kills = True
         """Whether some steps kill the store."""
 
-    async def run(self, operations: int) -> None:
+    async def run(self, operations: int, *, kill: bool = False) -> None:
         """Do so many operations, or as many as the disk lets through; the store is closed at the end."""
         kinds, weights = list(STEPS), list(STEPS.values())
         try:
@@ -70,6 +74,8 @@ class Workload:
             self.failure = error
         finally:
             if self.session is not None:
+                if kill:
+                    self.disk.fault = Fault(self.disk.changes, errno.EIO, for_ever=True)
                 await self.session.close()
 
     async def open(self) -> None:
@@ -85,12 +91,17 @@ class Workload:
             case "checkpoint":
                 await session.checkpoint()
             case "snapshot":
-                await self._unless_full(session)
+                await self._unless_full(session.save_snapshot())
             case "flush":
                 await session.flush()
             case "time":
-                await self.clock.advance(self.rng.choice([1, 500, 600, 5_500]))
+                duration_ms = self.rng.choice([1, 500, 600, 5_500])
+                self._expire(duration_ms)
+                await self.clock.advance(duration_ms)
                 session._note_synced()  # noqa: SLF001 - one room
+            case "clean":
+                self._expire(0)
+                await self._unless_full(session.clean())
             case "reopen":
                 await session.close()
                 await self.open()
@@ -130,15 +141,23 @@ class Workload:
             if not isinstance(error, StoreFull):
                 raise error
 
-    async def _unless_full(self, session: Session) -> None:
+    def _expire(self, duration_ms: int) -> None:
+        """Retention may work from here on."""
+        assert self.session is not None
+        if self.options.retention_ms:
+            self.history.expired.append(
+                (self.session.at, self.clock.now_ms() + duration_ms - self.options.retention_ms)
+            )
+
+    async def _unless_full(self, work: Awaitable[None]) -> None:
         try:
-            await session.save_snapshot()
+            await work
         except StoreFull as error:
             self.failure = error
 
     def _message(self) -> Append:
         self.number += 1
-        return message(self.rng.choice(QUEUES), self.number, self.rng.choice(SIZES))
+        return message(self.rng.choice(QUEUES), self.number, self.rng.choice(self.sizes))
 
 
 def _is_full(group: Group) -> bool:
@@ -146,13 +165,14 @@ def _is_full(group: Group) -> bool:
 
 
 async def record(
-    options: StoreOptions = OPTIONS, *, seed: int = 1, operations: int = 200, lies: frozenset[str] = frozenset()
-) -> Trace:
-    """Run the workload on a disk that works, or one that `lies`."""
+    options: StoreOptions = OPTIONS, *, seed: int = 1, operations: int = 200, lies: frozenset[str] = frozenset(),
+    sizes: Sequence[int] = SIZES, kill: bool = False,
+) -> Trace:  # fmt: skip
+    """Run the workload on a disk that works, or one that `lies`. `kill`: at the end the store is killed, not closed."""
     disk = TraceDisk()
     disk.lies = lies
-    workload = Workload(disk, options, seed=seed)
-    await workload.run(operations)
+    workload = Workload(disk, options, seed=seed, sizes=sizes)
+    await workload.run(operations, kill=kill)
     if workload.failure is not None:
         raise workload.failure
     return Trace(disk.ops, workload.history, options)

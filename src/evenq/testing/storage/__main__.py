@@ -1,0 +1,65 @@
+"""All proofs of the store at their release size: `python -m evenq.testing.storage [--fast] [--only KIND] [--ledger F]`.
+
+Prints a line with rate and time left every few seconds, then one line a kind. Ends with 1 if any promise was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from evenq.runtime.clock import SystemClock
+from evenq.testing.storage.campaign import KINDS, jobs
+from evenq.testing.storage.judge import Tally
+from evenq.testing.storage.processes import run_all
+
+__all__ = ["main"]
+
+SHOWN = 20
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m evenq.testing.storage", description=__doc__)
+    parser.add_argument("--fast", action="store_true", help="the size of every day")
+    parser.add_argument("--only", action="append", choices=KINDS, help="this kind; may be given several times")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--ledger", type=Path, help="append one line about this run to this file")
+    arguments = parser.parse_args()
+    todo = [job for job in jobs(full=not arguments.fast) if not arguments.only or job.kind in arguments.only]
+    started = SystemClock().monotonic_ms()
+    tallies = run_all(todo, processes=arguments.processes, show=_say)
+    seconds = (SystemClock().monotonic_ms() - started) / 1000
+    total = Tally()
+    for kind, tally in tallies.items():
+        _say(f"{kind:<10} {tally.images:>9} images {tally.refused:>9} refused {len(tally.violations):>5} violations")
+        total.add(tally)
+    for violation in total.violations[:SHOWN]:
+        _say(violation[:1_000])
+    _say(f"{total.images} images in {seconds:.0f} s, {len(total.violations)} violations")
+    if arguments.ledger is not None:
+        _note(arguments.ledger, total, seconds, sys.argv[1:])
+    return 1 if total.violations else 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _note(ledger: Path, total: Tally, seconds: float, arguments: list[str]) -> None:
+    """One line: date, commit, command, images, seconds, result."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout  # noqa: S607
+    day = dt.datetime.now(dt.UTC).date().isoformat()
+    command = " ".join(["python -m evenq.testing.storage", *arguments])
+    result = f"{len(total.violations)} violations, {total.refused} refused by name"
+    with ledger.open("a", encoding="utf-8") as file:
+        file.write(f"| {day} | {commit.strip()} | `{command}` | {total.images} | {seconds:.0f} | {result} |\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""The judge notices: a disk whose sync does nothing, a replaced file that is renamed before it is synced, a folder that
+is never synced, and a store that answers too early.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+from evenq.testing.storage import campaign, crashes
+from evenq.testing.storage.session import OPTIONS
+from evenq.testing.storage.workload import record
+
+
+@pytest.mark.parametrize("lie", ["sync", "sync new", "sync_folder"])
+def test_a_disk_that_lies_is_caught(lie):
+    async def scenario():
+        trace = await record(OPTIONS, operations=60, lies=frozenset({lie}))
+        tally = await crashes.crash_all(trace, operations=range(5, 1 << 30, 9), seeds=2)
+        assert tally.images > 100
+        assert tally.violations
+
+    with campaign.small_parts():
+        asyncio.run(scenario())
+
+
+def test_a_store_that_answers_before_the_sync_is_caught(monkeypatch):
+    async def scenario():
+        trace = await record(OPTIONS, operations=40)
+        tally = await crashes.crash_all(trace, operations=range(3, 1 << 30, 5), seeds=1)
+        assert any("at least" in violation for violation in tally.violations)
+
+    def execute(self, batch):
+        self._log.write(batch.runs)
+
+    monkeypatch.setattr("evenq.store.writer.Writer._execute", execute)
+    with campaign.small_parts():
+        asyncio.run(scenario())
+
+
+def test_a_recovery_that_serves_what_it_did_not_sync_is_caught(monkeypatch):
+    async def scenario():
+        trace = await record(OPTIONS, operations=40)
+        tally = await crashes.crash_again(trace, operations=range(20, 1 << 30, 7), seeds=1)
+        assert tally.violations
+
+    async def begin(self, *_):
+        pass
+
+    monkeypatch.setattr("evenq.store.message_store.MessageStore._begin", begin)
+    with campaign.small_parts():
+        asyncio.run(scenario())
+
+
+def test_half_an_append_call_is_caught(monkeypatch):
+    async def scenario():
+        trace = await record(OPTIONS, operations=60)
+        tally = await crashes.crash_all(trace, operations=range(3, 1 << 30, 5), seeds=2)
+        assert any("whole append calls" in violation for violation in tally.violations)
+
+    monkeypatch.setattr("evenq.store.recovery.FLAG_MORE", 0)
+    with campaign.small_parts():
+        asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_frame_whose_checksum_nobody_looks_at_is_caught(monkeypatch, seed):
+    for name, module in list(sys.modules.items()):
+        if name.startswith("evenq.store.") and hasattr(module, "crc32c"):
+            monkeypatch.setattr(module, "crc32c", lambda *_: 0)
+    job = campaign.Job("fuzz", "sync", seed, 60, 0, 1, 300)
+    assert campaign.run_job(job).violations

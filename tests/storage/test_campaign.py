@@ -1,0 +1,28 @@
+"""Crash enumeration, ALICE windows, truncations, flips, fuzz and failing operations: `evenq.testing.storage.campaign`.
+
+Every day a few thousand images; EVENQ_TEST_SCALE=full runs the release size (use `python -m evenq.testing.storage`, which
+shows where it is and keeps the ledger).
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from evenq.testing.storage.campaign import Job, jobs, run_job
+
+FULL = os.environ.get("EVENQ_TEST_SCALE") == "full"
+LEAST = {"crash": 100, "again": 100, "alice": 50, "truncation": 100, "flip": 100, "fuzz": 200, "fault": 1}
+
+
+@pytest.mark.timeout(3_600 if FULL else 60)
+@pytest.mark.parametrize("job", jobs(full=FULL), ids=str)
+def test_nothing_acknowledged_is_lost_and_nothing_else_is_served(job: Job):
+    tally = run_job(job)
+    assert not tally.violations, "\n".join(tally.violations[:5])
+    assert FULL or tally.images >= LEAST[job.kind]
+
+
+def test_the_everyday_crash_jobs_have_at_least_500_points():
+    assert sum(run_job(job).images for job in jobs(full=False) if job.kind == "crash" and job.flush == "sync") >= 500
