@@ -46,6 +46,20 @@ DOORS_OF = {  # one door each, with the reason
     "src/evenq/client/loops/gates.py": {"threading"},  # lets many threads of the user wait for room
     "src/evenq/client/wiring.py": {"socket"},  # the host's name for client ids
     "src/evenq/store/writer.py": {"threading"},  # the one writer thread of the disk
+    **{
+        f"src/evenq/local/{name}.py": {"threading"}  # queues for the threads of a user's process
+        for name in (
+            "consume_queue",
+            "consumer",
+            "embedded",
+            "engine",
+            "local_store",
+            "memory",
+            "progress",
+            "queues",
+            "tail",
+        )
+    },
     "src/evenq/store/files.py": {"threading"},  # open files are shared by the writer and the readers' pool
 }
 FORBIDDEN_MODULES = frozenset({"socket", "threading", "subprocess", "pickle", "multiprocessing", "shelve", "marshal"})

@@ -49,7 +49,7 @@ class LocalEngine(Engine):
         super().__init__(options, clock)
         self.disk = disk
         self.files = ReadFiles(disk, options.files_open_max)
-        self.store = Partitions(disk, STORE_FOLDER, options.file_bytes, self.files)
+        self.store = Partitions(disk, STORE_FOLDER, options.file_bytes, self.files, hold=True)
         self.synced = int(known.get("synced", 0))
         """The store before this place is surely on disk."""
         self.indexed = int(known.get("indexed", 0))
@@ -186,4 +186,5 @@ class LocalEngine(Engine):
     def close(self) -> None:
         with self._write_lock, self._lock:
             self.failure = self.failure or CLOSED
+            self.store.let_go()
         self.files.close()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from evenq.errors import StoreCorrupted
-from evenq.store.disk import Disk
+from evenq.store.disk import Disk, File
 from evenq.store.files import ReadFiles
 
 __all__ = ["CreateFailed", "Partitions"]
@@ -31,9 +31,20 @@ class CreateFailed(OSError):
 class Partitions:
     """One logical file. `files` is the shared table of open files."""
 
-    __slots__ = ("_disk", "_files", "_unsynced", "_unsynced_names", "end", "file_bytes", "folder", "starts")
+    __slots__ = (
+        "_disk",
+        "_files",
+        "_held",
+        "_hold",
+        "_unsynced",
+        "_unsynced_names",
+        "end",
+        "file_bytes",
+        "folder",
+        "starts",
+    )
 
-    def __init__(self, disk: Disk, folder: str, file_bytes: int, files: ReadFiles) -> None:
+    def __init__(self, disk: Disk, folder: str, file_bytes: int, files: ReadFiles, *, hold: bool = False) -> None:
         self._disk = disk
         self._files = files
         self.folder = folder
@@ -42,6 +53,9 @@ class Partitions:
         self.end = 0
         self._unsynced: dict[int, None] = {}
         self._unsynced_names = False
+        self._hold = hold
+        self._held: tuple[int, File] | None = None
+        """The newest file, held open for writing if there is only one such logical file."""
 
     def path_of(self, start: int) -> str:
         return f"{self.folder}/{start:0{NAME_DIGITS}d}"
@@ -83,10 +97,22 @@ class Partitions:
         start = place - place % self.file_bytes
         if start not in self._unsynced and (not self.starts or start > self.starts[-1]):
             self._create(start)
-        with self._files.using(self.path_of(start)) as file:
-            file.pwrite(parts, place - start)
+        if self._hold:
+            if self._held is None or self._held[0] != start:
+                self.let_go()
+                self._held = (start, self._disk.open(self.path_of(start)))
+            self._held[1].pwrite(parts, place - start)
+        else:
+            with self._files.using(self.path_of(start)) as file:
+                file.pwrite(parts, place - start)
         self._unsynced[start] = None
         self.end = max(self.end, place + size)
+
+    def let_go(self) -> None:
+        """Close the file that is held open. Under the writers' lock."""
+        if self._held is not None:
+            self._held[1].close()
+            self._held = None
 
     def _create(self, start: int) -> None:
         try:
