@@ -75,7 +75,7 @@ WHAT_TO_DO = {
     "StoreError": "Read the text; it names the folder or file.",
     "StoreFull": "Free disk space, or raise the limit. [Runbook](../operating/runbooks/SendsRefused.md).",
     "StorePoisoned": "Look at the disk, restart the broker; it recovers what was acknowledged.",
-    "StoreCorrupted": "Look at the file that the text names; restore it, or remove it knowing what is lost.",
+    "StoreCorrupted": "`evenq store verify DIR` names each damage. [Runbook](../operating/store_corrupted.md).",
     "StoreLocked": "Stop the other process, or choose another folder.",
     "SettingsError": "Correct the setting; the text names the nearest known one or the bounds.",
     "PortInUse": "Stop the other program, or choose another port.",
@@ -100,7 +100,7 @@ Counters begin at 0 with the process. A series goes away with its topic or group
 CLI_HEAD = """
 # Command line
 
-`evenq COMMAND --help` says the same in a terminal. Every command but `up` talks to a running cluster, at
+`evenq COMMAND --help` says the same in a terminal. Every command but `up` and `store` talks to a running cluster, at
 `--endpoint`, else at the environment variable `EVENQ_ENDPOINT`, else at `127.0.0.1:8081`.
 
 Exit codes: 0 done; 1 the server said no, or nobody answers; 2 the command line or a port must be changed; 130 after

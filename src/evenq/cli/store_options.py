@@ -43,9 +43,9 @@ One JSON object a line. `body` is text, or else `body_base64`. Times are ms sinc
 """
 _REPAIR = """\
 examples:
-  evenq store repair ./queue/broker-a               shows what it would do, and does nothing
-  evenq store repair ./queue/broker-a --apply       does it
-  evenq store repair ./queue/broker-a --accept-loss what cutting the log at its damage would lose
+  evenq store repair ./queue/broker-a                  shows what it would do, and does nothing
+  evenq store repair ./queue/broker-a --apply          does it
+  evenq store repair ./queue/broker-a --accept-loss    shows what cutting the log at its damage would lose
 
 Only what can be proven is done: a torn tail is cut, derived files that do not agree are taken out (a start makes them
 again), a damaged snapshot too when an older one covers it. All that goes is moved to DIR/repair-TIME.
