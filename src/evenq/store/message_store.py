@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -31,12 +31,23 @@ from evenq.store.jobs import Jobs
 from evenq.store.lock import Identity
 from evenq.store.memory_disk import MemoryDisk
 from evenq.store.message_index import KeysOf, Query
-from evenq.store.messages import Append, OnDispatched, OnSnapshot, OnState, ReadResult, StoredMessage, TimerAppend
+from evenq.store.messages import (
+    Append,
+    OnDispatched,
+    OnSnapshot,
+    OnState,
+    ReadResult,
+    StoredMessage,
+    StoredTimer,
+    TimerAppend,
+)
 from evenq.store.options import FlushMode, StoreOptions, StoreStats
 from evenq.store.reader import Entries, Reader
 from evenq.store.recovery import Recovery, State
 from evenq.store.segment import FOLDER
-from evenq.store.snapshotter import SnapshotOf, Snapshotter, TimerPart
+from evenq.store.snapshotter import SnapshotOf, Snapshotter
+from evenq.store.timers import OnDue, PendingTimers, TimerKeeper, TimerService, deliver
+from evenq.store.timers.loading import TimerLoader
 from evenq.store.writer import Writer
 
 __all__ = ["MessageStore"]
@@ -84,6 +95,15 @@ class MessageStore:
             self._appender, self._flusher, disk, options, clock=clock, jobs=flush_jobs, queues=self._queues,
             owner=snapshot_of, newest=recovery.newest_snapshot, log_start=recovery.log_start,
         )  # fmt: skip
+        self._timers = TimerKeeper(
+            recovery.timers.pending if recovery.timers is not None else PendingTimers(), disk, clock=clock,
+            read_timers=self._read_timers, append=self.append, on_failure=self._appender.poison,
+        )  # fmt: skip
+        if recovery.timers is not None:
+            self._timers.keep_until_unnamed(recovery.timers.unneeded)
+        self._firing: TimerService | None = None
+        self._snapshotter.timers = self._timers
+        self._appender.on_timers = self._timers.apply
         self._flusher.log_start = recovery.log_start
         self._cleaner = Cleaner(
             self._appender, self._flusher, self._snapshotter, disk, self._files, self._reader, options, clock=clock,
@@ -143,6 +163,12 @@ class MessageStore:
             recovery = Recovery(disk, identity.segment_bytes, checkpoint, saved)
             if saved is not None:
                 on_snapshot(saved.payload)
+            recovery.timers = await jobs.run(
+                lambda: TimerLoader(
+                    disk, section=saved.timers if saved is not None else None,
+                    log_offset=saved.log_offset if saved is not None else 0, log_start=recovery.log_start,
+                )
+            )  # fmt: skip
             steps = recovery.steps(saved.log_offset if saved is not None else 0)
             while (states := await jobs.run(lambda: _next(steps))) is not None:
                 for log_offset, payload in states:
@@ -178,6 +204,7 @@ class MessageStore:
         except BaseException:
             await self.close()
             raise
+        self._timers.kick()
         self._flusher.start()
 
     # -- writing ------------------------------------------------------------------------------------------------------
@@ -215,6 +242,31 @@ class MessageStore:
         StoreFull, StorePoisoned.
         """
         await self._snapshotter.save(payload)
+
+    # -- timers -------------------------------------------------------------------------------------------------------
+
+    def fire_timers(self, on_due: OnDue = deliver) -> None:
+        """Fire due timers from now on: `on_due` (on the loop) says what each becomes; its messages and the timers' end
+        are one group (RD-18). By default a timer becomes the same message in its topic and queue (RD-17). Until this
+        is called, timers are kept and none fires.
+        """
+        assert self._firing is None, "timers fire already"
+        self._firing = TimerService(self._timers, self._clock, self._read_timers, self.append, on_due)
+        self._firing.start()
+
+    async def cancel_timers(self, timer_ids: Iterable[int]) -> list[int]:
+        """End timers (by the log offsets that `append` filled in). Returns those that were pending: they never fire.
+        The others have fired, are firing just now, or never were. Raises StoreFull, StorePoisoned, StoreCorrupted.
+        """
+        return await self._timers.cancel(timer_ids)
+
+    async def _read_timers(self, timer_ids: Sequence[int], bytes_max: int) -> list[StoredTimer | None]:
+        end = self._appender.stats.log_end
+        known = [timer_id if 0 <= timer_id < end else end for timer_id in timer_ids]
+        try:
+            return await self._read_jobs.run(lambda: self._reader.read_timers(known, bytes_max))
+        except OSError as error:
+            raise StoreCorrupted(f"reading timers from {self._disk.describe('')} failed: {error}") from error
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -361,13 +413,9 @@ class MessageStore:
         return self._appender.full
 
     @property
-    def timers(self) -> TimerPart:
-        """The timer store, whose state goes into snapshots and whose pending timers outlive old log files."""
-        return self._snapshotter.timers
-
-    @timers.setter
-    def timers(self, timers: TimerPart) -> None:
-        self._snapshotter.timers = timers
+    def timers(self) -> TimerKeeper:
+        """The pending timers; `timers.stats` counts them."""
+        return self._timers
 
     @property
     def stats(self) -> StoreStats:
@@ -396,6 +444,8 @@ class MessageStore:
             await asyncio.shield(self._closing)
             return
         self._closing = asyncio.get_running_loop().create_future()
+        if self._firing is not None:
+            await self._firing.stop()
         self._appender.close()
         passing("close.begun")
         try:
@@ -410,6 +460,7 @@ class MessageStore:
                 await self._index.stop()
             await self._flusher.stop()
             self._writer.close()
+            await self._timers.close()
             self._flush_jobs.close()
             self._read_jobs.close()
             self._files.close()

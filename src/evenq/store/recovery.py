@@ -13,13 +13,24 @@ import logging
 from collections.abc import Generator, Iterator
 from typing import Final
 
-from evenq.errors import StoreCorrupted
+from evenq.errors import StoreCorrupted, StoreError
 from evenq.runtime.failpoints import passing
 from evenq.store import consume_queue, segment, snapshot
 from evenq.store.checkpoint import Checkpoint
 from evenq.store.consume_queue import ENTRY, ConsumeQueue
 from evenq.store.disk import Disk, File
-from evenq.store.record import FLAG_MORE, HEADER_BYTES, MAGIC_BYTES, MESSAGE, PADDING, STATE, Frame, frame_at, size_at
+from evenq.store.record import (
+    FLAG_MORE,
+    HEADER_BYTES,
+    KINDS,
+    MAGIC_BYTES,
+    MESSAGE,
+    PADDING,
+    STATE,
+    Frame,
+    frame_at,
+    size_at,
+)
 from evenq.store.snapshot import Snapshot
 from evenq.store.timers.loading import TimerLoader
 
@@ -185,7 +196,10 @@ class Recovery:
         position = 0
         states: list[State] = []
         while True:
-            frame = frame_at(data, position, base + position)
+            try:
+                frame = frame_at(data, position, base + position)
+            except StoreError as error:
+                raise StoreError(f"{self._place(base + position)}: {error}") from error
             if frame is None:
                 return position, states, False
             if frame.kind == PADDING:
@@ -201,6 +215,11 @@ class Recovery:
                 self._apply(frame, states)
 
     def _apply(self, frame: Frame, states: list[State]) -> None:
+        if frame.kind not in KINDS:
+            raise StoreError(
+                f"{self._place(frame.log_offset)} holds a record of kind {frame.kind}, which this program does not "
+                "know: start a newer program on this folder"
+            )
         self.records += 1
         self.last_store_ms = max(self.last_store_ms, frame.store_ms)
         log_offset = frame.log_offset

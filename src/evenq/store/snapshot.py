@@ -19,7 +19,17 @@ from evenq.runtime.failpoints import passing
 from evenq.store.disk import Disk, read_whole, write_whole
 from evenq.store.record import Field, struct_of
 
-__all__ = ["QUEUE_FIELDS", "SNAPSHOT_FIELDS", "SNAPSHOT_FIELDS_1", "Ranges", "Snapshot", "drop_before", "load", "save"]
+__all__ = [
+    "QUEUE_FIELDS",
+    "SNAPSHOT_FIELDS",
+    "SNAPSHOT_FIELDS_1",
+    "Ranges",
+    "Snapshot",
+    "drop_before",
+    "load",
+    "save",
+    "timer_sections",
+]
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +93,7 @@ def save(disk: Disk, snapshot: Snapshot) -> None:
         crc = crc32c(section, crc)
     head = head[: CRC_END - 4] + crc.to_bytes(4, "big") + head[CRC_END:]
     write_whole(disk, f"{FOLDER}/{snapshot.log_offset:020d}", b"".join((head, *sections)))
-    for name in _names(disk)[:-KEPT]:
+    for name in [name for name in disk.list(FOLDER) if name.endswith(".new")] + _names(disk)[:-KEPT]:
         passing("snapshot.removing")
         disk.remove(f"{FOLDER}/{name}")
         passing("snapshot.removed")
@@ -114,6 +124,12 @@ def load(disk: Disk, *, log_start: int) -> Snapshot | None:
             "restore the folder from a copy"
         )
     return None
+
+
+def timer_sections(disk: Disk) -> list[bytes]:
+    """The timer store's part of each good snapshot on disk."""
+    found = [_read(disk, f"{FOLDER}/{name}") for name in _names(disk)]
+    return [saved.timers for saved in found if saved is not None]
 
 
 def _names(disk: Disk) -> list[str]:

@@ -257,7 +257,7 @@ def test_pending_timers_move_forward_before_their_file_goes(open_store, message)
     async def scenario():
         disk = FaultDisk()
         opened = await old_and_new(open_store, message, disk)
-        opened.store.timers = timers = Timers(200)
+        opened.store._snapshotter.timers = timers = Timers(200)
         await opened.clock.advance(61_000)
         assert timers.moved == [log_start(disk)]
         assert snapshot.load(disk, log_start=0).timers == b"pending"

@@ -86,7 +86,7 @@ def test_all_sections_are_of_one_moment_even_while_appends_go_on(open_store, mes
     async def scenario():
         disk = FaultDisk()
         opened = await open_store(disk)
-        opened.store.timers = Timers(lambda: opened.store.stats.log_end)
+        opened.store._snapshotter.timers = Timers(lambda: opened.store.stats.log_end)
         await opened.store.append([message(queue_id=3), message(queue_id=5)])
         end = opened.store.stats.log_end
         saving = asyncio.ensure_future(opened.store.save_snapshot(b"owner"))

@@ -1,0 +1,389 @@
+"""Keeps the pending timers of an open store: takes in what became safe, carries out disk jobs, finds timers by id,
+freezes for snapshots, rolls old timers forward for retention.
+
+Lives on the loop; disk jobs run on the timers' own thread, so that reading ahead never waits behind a sync of the log.
+A file that cannot be written for want of space is tried again later; any other error stops the store (a restart
+rebuilds from the log).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from evenq.errors import Error, StoreCorrupted
+from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import spawn
+from evenq.store import snapshot
+from evenq.store.commit_log import FULL
+from evenq.store.disk import Disk
+from evenq.store.jobs import Jobs
+from evenq.store.messages import Append, StoredTimer, TimerAppend
+from evenq.store.timers import manifest as manifest_file
+from evenq.store.timers import runs
+from evenq.store.timers.keys import due_of, id_of, key_of
+from evenq.store.timers.merging import Job, ReadJob, ScanJob, WriteJob
+from evenq.store.timers.pending import PendingTimers
+
+__all__ = ["AppendGroup", "ReadTimers", "TimerKeeper", "TimerStats"]
+
+log = logging.getLogger(__name__)
+
+NEVER: Final = 1 << 63
+FULL_PAUSE_MS: Final = 1_000
+SCAN_MAX: Final = 4_096  # timers found by one look through the runs
+ROLL_BATCH: Final = 256
+ROLL_BYTES: Final = 4 << 20
+FROZEN_MAX: Final = 16
+
+ReadTimers = Callable[[Sequence[int], int], Awaitable[list[StoredTimer | None]]]
+"""Reads timers by id, up to so many bytes and at least one: as many results as were read, None for what is none."""
+
+
+class AppendGroup(Protocol):
+    """Appends messages, timers and the ends of timers as one group."""
+
+    def __call__(
+        self, entries: Sequence[Append], *, timers: Sequence[TimerAppend], ended: Sequence[int]
+    ) -> asyncio.Future[None]: ...
+
+
+@dataclass(slots=True)
+class TimerStats:
+    """Counters since the store was opened, and sizes. Written by the loop thread only."""
+
+    pending: int = 0
+    """Timers that have neither fired nor been cancelled."""
+    in_memory: int = 0
+    """Entries in memory now: pending ones, and ended ones that a file still has."""
+    runs: int = 0
+    """Run files in use."""
+    fired: int = 0
+    """Timers fired; their messages are consumable."""
+    late_ms: int = 0
+    """How long the earliest pending timer is overdue now; 0 if none is."""
+    late_max_ms: int = 0
+    """Longest time between a timer's due time and its message being safe."""
+    retries: int = 0
+    """Batches that could not be fired at once."""
+
+
+@dataclass(slots=True, eq=False)
+class _Frozen:
+    """A manifest that a snapshot may be about to name."""
+
+    runs: frozenset[int]
+    packed: list[int] = field(default_factory=list)
+
+
+class TimerKeeper:
+    """Owner of `PendingTimers` and the folder `timers`."""
+
+    def __init__(
+        self,
+        pending: PendingTimers,
+        disk: Disk,
+        *,
+        clock: Clock,
+        read_timers: ReadTimers,
+        append: AppendGroup,
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self.pending = pending
+        self.alarm_ms = NEVER
+        """Whoever waits for the next timer sleeps until then; an earlier one calls `on_ready`."""
+        self.on_ready: Callable[[], None] = lambda: None
+        self._disk = disk
+        self._clock = clock
+        self._read_timers = read_timers
+        self._append = append
+        self._on_failure = on_failure
+        self._jobs = Jobs(threads=1, name="evenq-store-timers", threaded=disk.blocks)
+        self._stats = TimerStats()
+        self._writing: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._removing: asyncio.Task[None] | None = None
+        self._scans = 0
+        self._resume_ms = 0
+        self._frozen: list[_Frozen] = []
+        self._packs = 0
+        self._unneeded: set[int] = set()
+        self._closed = False
+
+    # -- from the log -------------------------------------------------------------------------------------------------
+
+    def apply(self, timers: Iterable[TimerAppend], ended: Iterable[int]) -> None:
+        """A group is safe: take in its timers and ends. Called in the same step that moves the log's safe end."""
+        put, first = self.pending.put, NEVER
+        for timer in timers:
+            put(timer.due_ms, timer.log_offset, timer.kind)
+            first = min(first, timer.due_ms)
+        for timer_id in ended:
+            self.pending.end(timer_id)
+        self.kick()
+        if first < self.alarm_ms:
+            self.alarm_ms = first
+            self.on_ready()
+
+    def kick(self) -> None:
+        """Start disk jobs if there are any to do. Cheap; called for each group and each batch that fires."""
+        if self._closed:
+            return
+        if self._writing is None and self._clock.monotonic_ms() >= self._resume_ms:
+            write = self.pending.write_job()
+            if write is not None:
+                self._writing = spawn(self._write(write), name="store-timers-write")
+        if self._reading is None:
+            read = self.pending.read_job()
+            if read is not None:
+                self._reading = spawn(self._read(read), name="store-timers-read")
+
+    def fired(self, keys: Sequence[bytes]) -> None:
+        """Count timers whose messages are safe."""
+        late_ms = self._clock.now_ms() - due_of(min(keys))
+        self._stats.fired += len(keys)
+        self._stats.late_max_ms = max(self._stats.late_max_ms, late_ms)
+
+    def retried(self) -> None:
+        """Count a batch that has to be tried again."""
+        self._stats.retries += 1
+
+    def failed(self, reason: str) -> None:
+        """Stop the store: what the timers need is damaged."""
+        self._on_failure(reason)
+
+    @property
+    def stats(self) -> TimerStats:
+        """Read them, do not keep them."""
+        stats, pending = self._stats, self.pending
+        stats.pending = len(pending)
+        stats.in_memory = pending.memory_count
+        stats.runs = len(pending.used_runs())
+        next_ms = pending.next_due_ms()
+        stats.late_ms = max(0, self._clock.now_ms() - next_ms) if next_ms is not None else 0
+        return stats
+
+    async def close(self) -> None:
+        """End the jobs; what they were writing is not needed."""
+        self._closed = True
+        for task in (self._writing, self._reading, self._removing):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        self._jobs.close()
+
+    # -- by id --------------------------------------------------------------------------------------------------------
+
+    async def hold(self, timer_ids: Iterable[int]) -> list[bytes]:
+        """Those that are pending, as keys: they do not fire until they end or are released."""
+        pending = self.pending
+        watch = pending.watch()
+        try:
+            near = {timer_id: pending.in_memory(timer_id) for timer_id in timer_ids}
+            held = pending.hold([key for key in near.values() if key is not None], watch)
+            far = [timer_id for timer_id, key in near.items() if key is None]
+            if not far or not pending.used_runs():
+                return held
+            keys = []
+            while far:
+                timers = await self._read_timers(far, ROLL_BYTES)
+                keys += [key_of(timer.due_ms, timer.log_offset, timer.kind) for timer in timers if timer is not None]
+                far = far[len(timers) :]
+            job = await self._scan(lambda: ScanJob(pending.used_runs(), keys=keys))
+            return held + pending.hold(job.found, watch)
+        finally:
+            pending.unwatch(watch)
+
+    async def cancel(self, timer_ids: Iterable[int]) -> list[int]:
+        """End those that are pending and not being fired; returns them when that is safe. They never fire then.
+
+        Raises StorePoisoned, or StoreFull if not even the disk's reserve has room: nothing is cancelled then.
+        """
+        held = await self.hold(timer_ids)
+        if held:
+            await self._end_held(held, ())
+        return [id_of(key) for key in held]
+
+    def pinned_before(self) -> int | None:
+        """Log offset of the oldest frame that a pending timer needs; None if none is pending."""
+        return self.pending.lowest_id()
+
+    async def roll_forward(self, log_offset: int) -> None:
+        """Append all pending timers below `log_offset` again, at the end of the log, and end the old ones. A timer that
+        fires at this moment stays: ask `pinned_before` afterwards. Raises StoreFull, TooManyRequests, StorePoisoned.
+        """
+        pending = self.pending
+        while True:
+            held, whole = await self._hold_below(log_offset)
+            if not held:
+                if whole and not pending.busy_below(log_offset):
+                    pending.raise_floor(log_offset)
+                return
+            try:
+                while held:
+                    batch = held[:ROLL_BATCH]
+                    timers = await self._read_timers([id_of(key) for key in batch], ROLL_BYTES)
+                    batch = batch[: len(timers)]
+                    del held[: len(timers)]
+                    await self._end_held(batch, [_again(timer) for timer in timers if timer is not None])
+            finally:
+                pending.release(held)
+
+    async def _hold_below(self, log_offset: int) -> tuple[list[bytes], bool]:
+        pending = self.pending
+        watch = pending.watch()
+        try:
+            held = pending.hold(pending.below(log_offset)[:SCAN_MAX], watch)
+            if held:
+                return held, False
+            skip = pending.ended_ids()
+            job = await self._scan(
+                lambda: ScanJob(pending.used_runs(), below=log_offset, count_max=SCAN_MAX, skip=skip)
+            )
+            return pending.hold(job.found, watch), job.whole
+        finally:
+            pending.unwatch(watch)
+
+    async def _end_held(self, held: list[bytes], timers: Sequence[TimerAppend]) -> None:
+        try:
+            future = self._append((), timers=timers, ended=[id_of(key) for key in held])
+        except Error:
+            self.pending.release(held)
+            raise
+
+        def outcome(done: asyncio.Future[None]) -> None:
+            if done.cancelled() or done.exception() is not None:
+                self.pending.release(held)
+
+        future.add_done_callback(outcome)
+        await asyncio.shield(future)  # a caller that gives up does not undo what is on its way to the disk
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    def freeze(self) -> Callable[[], bytes]:
+        """Fix the state as of now; the result packs it, on any thread."""
+        manifest = self.pending.freeze()
+        frozen = _Frozen(frozenset(run.number for run in manifest.runs))
+        over = sorted(entry.packed[0] for entry in self._frozen if entry.packed)[:-1]
+        self._frozen = [entry for entry in self._frozen if not entry.packed or entry.packed[0] not in over]
+        self._frozen = [*self._frozen, frozen][-FROZEN_MAX:]
+        self._remove_unneeded()
+
+        def pack() -> bytes:
+            self._packs += 1
+            frozen.packed.append(self._packs)
+            return manifest_file.pack(manifest)
+
+        return pack
+
+    def keep_until_unnamed(self, numbers: Iterable[int]) -> None:
+        """Files that only older snapshots may name: they go when no snapshot does."""
+        self._unneeded.update(numbers)
+
+    def _remove_unneeded(self) -> None:
+        self._unneeded.update(self.pending.gone_files())
+        if self._removing is None and self._unneeded and not self._scans and not self._closed:
+            self._removing = spawn(self._remove(), name="store-timers-remove")
+
+    async def _remove(self) -> None:
+        named = set().union(*(entry.runs for entry in self._frozen))
+        candidates = self._unneeded - named
+
+        def work() -> set[int]:
+            gone = candidates - named_by_snapshots(self._disk)
+            runs.remove(self._disk, sorted(gone))
+            return gone
+
+        try:
+            self._unneeded -= await self._jobs.run(work)
+        except OSError as error:
+            self._on_failure(f"removing old files of timers failed: {error}")
+        finally:
+            self._removing = None
+
+    # -- disk jobs ----------------------------------------------------------------------------------------------------
+
+    async def _write(self, job: WriteJob) -> None:
+        try:
+            await self._carry_out(job)
+        except OSError as error:
+            self.pending.write_failed()
+            if error.errno in FULL:
+                self._resume_ms = self._clock.monotonic_ms() + FULL_PAUSE_MS
+                log.warning("no space for a file of timers; they stay in memory", extra={"error": str(error)})
+            else:
+                self._on_failure(f"writing a file of timers failed: {error}")
+        except StoreCorrupted as error:
+            self.pending.write_failed()
+            self._on_failure(str(error))
+        else:
+            self.pending.write_done(job)
+        finally:
+            self._writing = None
+        self._again()
+
+    async def _read(self, job: ReadJob) -> None:
+        try:
+            await self._carry_out(job)
+        except (OSError, StoreCorrupted) as error:
+            self.pending.read_failed(job)
+            self._on_failure(f"reading timers ahead failed: {error}")
+        else:
+            self.pending.read_done(job)
+        finally:
+            self._reading = None
+        self._again()
+
+    def _again(self) -> None:
+        self.kick()
+        self.on_ready()
+
+    async def _scan(self, make: Callable[[], ScanJob]) -> ScanJob:
+        self._scans += 1  # no file goes while one looks through them
+        try:
+            while self._removing is not None:
+                await asyncio.shield(self._removing)
+            job = make()
+            await self._carry_out(job)
+        except OSError as error:
+            self._on_failure(f"looking for timers failed: {error}")
+            raise StoreCorrupted(f"looking for timers failed: {error}") from error
+        finally:
+            self._scans -= 1
+        return job
+
+    async def _carry_out(self, job: Job) -> None:
+        steps = job.steps(self._disk)
+        while await self._jobs.run(lambda: next(steps, _OVER)) is not _OVER:
+            if not self._disk.blocks:
+                await _turn()
+
+
+_OVER: Final = object()
+
+
+async def _turn() -> None:
+    """Let the loop's other work go first."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    loop.call_soon(future.set_result, None)
+    await future
+
+
+def named_by_snapshots(disk: Disk) -> set[int]:
+    """Runs that a snapshot on disk needs."""
+    named: set[int] = set()
+    for section in snapshot.timer_sections(disk):
+        if section:
+            named.update(run.number for run in manifest_file.unpack(section).runs)
+    return named
+
+
+def _again(timer: StoredTimer) -> TimerAppend:
+    return TimerAppend(
+        timer.topic_id, timer.queue_id, timer.tag_hash, due_ms=timer.due_ms, kind=timer.kind, born_ms=timer.born_ms,
+        head=timer.head, system=timer.system,
+    )  # fmt: skip
