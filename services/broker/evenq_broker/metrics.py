@@ -53,6 +53,10 @@ def broker_metrics(broker: Broker) -> list[Metric]:
         metric("evenq_broker_polls_parked", gauge, "calls", (), "Long polls that wait now.", "polls"),
         metric("rocketmq_storage_size", gauge, "bytes", (), "Size of the commit log.", "log_bytes"),
         metric("evenq_store_fsyncs_total", counter, "calls", (), "Syncs of the commit log.", "fsyncs"),
+        metric("evenq_store_snapshots_total", counter, "snapshots", (), "Snapshots written.", "snapshots"),
+        metric("evenq_store_deleted_bytes_total", counter, "bytes", (), "Log deleted by retention.", "deleted"),
+        metric("evenq_store_index_behind_bytes", gauge, "bytes", (), "Log not indexed by key yet.", "index_behind"),
+        metric("evenq_store_cold_reads_total", counter, "reads", (), "Reads that needed the disk.", "cold_reads"),
         metric("evenq_store_batches_total", counter, "batches", (), "Groups the writer wrote.", "batches"),
     ]
 
@@ -140,3 +144,16 @@ class _Source:
 
     def batches(self) -> Iterable[Sample]:
         return [((), self._broker.store.stats.batches)]
+
+    def snapshots(self) -> Iterable[Sample]:
+        return [((), self._broker.store.stats.snapshots)]
+
+    def deleted(self) -> Iterable[Sample]:
+        return [((), self._broker.store.stats.deleted_bytes)]
+
+    def index_behind(self) -> Iterable[Sample]:
+        stats = self._broker.store.stats
+        return [((), max(0, stats.log_end - stats.index_end))] if self._broker.settings.store.message_index else []
+
+    def cold_reads(self) -> Iterable[Sample]:
+        return [((), self._broker.store.stats.cold_reads)]

@@ -47,6 +47,22 @@ class StoreSettings(BaseModel, frozen=True, extra="forbid"):
     snapshot_interval_ms: int = Field(
         default=600_000, ge=1_000, description="Longest time between two snapshots of a log that grows, ms."
     )
+    message_index: bool = Field(default=True, description="Keep an index by key and message id.")
+    retention_ms: int = Field(
+        default=72 * 3_600_000, ge=0, description="How long messages are kept, ms (72 h); 0 = for ever."
+    )
+    retention_hour: int = Field(
+        default=4, ge=-1, le=23, description="Hour of the day, UTC, in which expired files are deleted; -1 = any."
+    )
+    disk_clean_ratio: float = Field(
+        default=0.75, gt=0, le=1, description="Delete expired files at any hour when the disk is fuller than this."
+    )
+    disk_force_ratio: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Delete the oldest files, read or not, when the disk is fuller than this; 1 = never.",
+    )
     memory_bytes_max: int = Field(
         default=1 << 30, ge=1 << 20, description="Without a path: refuse messages over it, bytes."
     )

@@ -23,12 +23,15 @@ from evenq_broker.core.journal import (
     TopicRemoved,
     decode,
 )
+from evenq_broker.core.keys import keys_of
 from evenq_broker.core.locks import Generation
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
 
 __all__ = ["apply", "open_store"]
+
+_DELETED_MS = 1  # a deleted topic's messages need not wait for anything
 
 
 async def open_store(broker: Broker) -> None:
@@ -47,6 +50,10 @@ async def open_store(broker: Broker) -> None:
         cache_bytes=settings.cache_bytes,
         disk_free_min_bytes=settings.disk_free_min_bytes,
         disk_used_max_ratio=settings.disk_used_max_ratio,
+        retention_ms=settings.retention_ms,
+        retention_hour=settings.retention_hour,
+        disk_clean_ratio=settings.disk_clean_ratio,
+        disk_force_ratio=settings.disk_force_ratio,
         memory_bytes_max=settings.memory_bytes_max,
         snapshot_log_bytes=settings.snapshot_log_bytes,
         snapshot_interval_ms=settings.snapshot_interval_ms,
@@ -59,6 +66,8 @@ async def open_store(broker: Broker) -> None:
         on_state=lambda _, record: replay(record),
         on_snapshot=replay,
         snapshot_of=broker.journal.state,
+        topic_retention_ms=lambda topic_id: _retention_ms(broker, topic_id),
+        keys_of=keys_of if settings.message_index else None,
     )
     passing("opening.restored")
     if not broker.handle_key:
@@ -69,6 +78,12 @@ async def open_store(broker: Broker) -> None:
     broker.handles = Handles(broker.settings.broker_name, broker.handle_key)
     for client_id in sorted(broker.progress.clients()):
         broker.clients.seen(client_id, broker.now_ms())  # they have the usual silence to show that they live
+
+
+def _retention_ms(broker: Broker, topic_id: int) -> int | None:
+    """How long the store keeps a topic's messages, ms; None: as long as any, 0: for ever."""
+    topic = broker.topics.by_id(topic_id)
+    return topic.retention_ms if topic is not None else _DELETED_MS
 
 
 def apply(broker: Broker, op: Op) -> None:
