@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import bisect
 import logging
+import struct
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
-from evenq.errors import StoreFull
+from evenq.errors import StoreCorrupted, StoreFull
 from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
 from evenq.store import consume_queue, retention, segment, snapshot
@@ -39,6 +40,7 @@ STORE_MS: Final = 12  # place of the store time among the header's fields
 RetentionOf = Callable[[int], int | None]
 """Topic id to how long its messages are kept, ms; 0 for ever, None as the store's option says."""
 Key = tuple[int, int]
+T = TypeVar("T")
 
 
 class Cleaner:
@@ -83,13 +85,31 @@ class Cleaner:
     async def clean(self) -> None:
         """One round, now. Raises StoreFull, StorePoisoned."""
         holds = [queue for queue in self._queues.values() if self._is_held(queue)]
-        facts = await self._flusher.blocking(lambda: self._facts(holds))
-        plan = retention.plan(facts)
-        if plan is not None:
-            await self._let_go(plan)
-        if self._clock.monotonic_ms() - self._raised_ms >= self._options.snapshot_interval_ms:
-            self._raised_ms = self._clock.monotonic_ms()
-            await self._raise_by_topic()
+        try:
+            plan = retention.plan(await self._look(lambda: self._facts(holds)))
+            if plan is not None:
+                await self._let_go(plan)
+            if self._clock.monotonic_ms() - self._raised_ms >= self._options.snapshot_interval_ms:
+                self._raised_ms = self._clock.monotonic_ms()
+                await self._raise_by_topic()
+        except StoreCorrupted as error:
+            log.error("nothing is deleted, since what a file holds is not certain", extra={"error": str(error)})  # noqa: TRY400  # its text says all
+
+    async def _look(self, job: Callable[[], T]) -> T:
+        """Read on the flush thread. Damage there is no reason to stop the store, but one to delete nothing."""
+
+        def looked() -> T | StoreCorrupted:
+            try:
+                return job()
+            except StoreCorrupted as error:
+                return error
+            except (FileNotFoundError, struct.error) as error:
+                return StoreCorrupted(f"a file in {self._disk.describe('')} is missing or too short: {error}")
+
+        found = await self._flusher.blocking(looked)
+        if isinstance(found, StoreCorrupted):
+            raise found
+        return found
 
     # -- facts --------------------------------------------------------------------------------------------------------
 
@@ -156,7 +176,7 @@ class Cleaner:
         passing("retention.planned")
         await flusher.checkpoint()  # from here on all entries of the files that go are in files themselves
         queues = list(self._queues.values())
-        minima = await flusher.blocking(lambda: self._minima(queues, log_start))
+        minima = await self._look(lambda: self._minima(queues, log_start))
         self._raise(minima)
         passing("retention.raised")
         await self._snapshotter.begin_at(log_start)
@@ -181,8 +201,19 @@ class Cleaner:
             low, high = queue.min_offset, queue.filed
             if low < high and self._first_of(queue) < log_start:
                 at = partial(self._log_offset_at, queue)
-                found[queue.topic_id, queue.queue_id] = low + bisect.bisect_left(range(low, high), log_start, key=at)
+                minimum = low + bisect.bisect_left(range(low, high), log_start, key=at)
+                self._check(queue, minimum, log_start)
+                found[queue.topic_id, queue.queue_id] = minimum
         return found
+
+    def _check(self, queue: ConsumeQueue, minimum: int, log_start: int) -> None:
+        """Entries carry no checksum, the messages do: the last one that goes must lie in the files that go."""
+        entries = Entries(queue.topic_id, queue.queue_id, queue.min_offset, queue.filed, queue.filed, b"")
+        near = [offset for offset in (minimum - 1, minimum) if queue.min_offset <= offset < queue.filed]
+        for message in self._reader.read_at(entries, near):
+            if (message.log_offset < log_start) != (message.queue_offset < minimum):
+                folder = self._disk.describe(consume_queue.folder_of(queue.topic_id, queue.queue_id))
+                raise StoreCorrupted(f"{folder} is out of order near entry {minimum}")
 
     def _raise(self, minima: dict[Key, int]) -> None:
         for key, minimum in minima.items():
@@ -216,7 +247,7 @@ class Cleaner:
                 looks.append((Entries.of(queue, queue.filed, queue.filed), now_ms - kept))
         if not looks:
             return
-        minima = await self._flusher.blocking(lambda: self._minima_by_time(looks))
+        minima = await self._look(lambda: self._minima_by_time(looks))
         if minima:
             self._raise(minima)
             await self._snapshotter.begin_at(self._flusher.log_start)

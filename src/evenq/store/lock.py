@@ -11,6 +11,8 @@ import secrets
 from dataclasses import dataclass
 from typing import Final
 
+from crc32c import crc32c
+
 from evenq.errors import StoreCorrupted, StoreError, StoreLocked
 from evenq.store import segment
 from evenq.store.disk import Disk, read_whole, write_whole
@@ -57,6 +59,7 @@ def identify(disk: Disk, *, broker_name: str, segment_bytes: int) -> Identity:
         identity = Identity(broker_name, secrets.token_hex(16), segment_bytes)
         text = {
             "format": FORMAT, "broker_name": broker_name, "store_id": identity.store_id, "segment_bytes": segment_bytes,
+            "crc32c": _crc(identity),
         }  # fmt: skip
         write_whole(disk, PATH, json.dumps(text, indent=1).encode())
         return identity
@@ -75,12 +78,19 @@ def load(disk: Disk) -> Identity | None:
     return _parse(disk, data) if data is not None else None
 
 
+def _crc(identity: Identity) -> int:
+    return crc32c(f"{identity.broker_name}\n{identity.store_id}\n{identity.segment_bytes}".encode())
+
+
 def _parse(disk: Disk, data: bytes) -> Identity:
     try:
         text = json.loads(data)
         version = text["format"]
         if version == FORMAT:
-            return Identity(str(text["broker_name"]), str(text["store_id"]), int(text["segment_bytes"]))
+            identity = Identity(str(text["broker_name"]), str(text["store_id"]), int(text["segment_bytes"]))
+            if text.get("crc32c", _crc(identity)) != _crc(identity):  # the first folders had none
+                raise ValueError("its checksum does not fit")
+            return identity
     except (ValueError, KeyError, TypeError) as error:
         raise StoreCorrupted(f"{disk.describe(PATH)} does not parse ({error}): restore it from a copy") from error
     raise StoreError(

@@ -481,7 +481,11 @@ class MessageStore:
         except OSError as error:
             if isinstance(error, FileNotFoundError) and queue.min_offset > minimum:
                 return None
-            raise StoreCorrupted(f"reading from {self._disk.describe('')} failed: {error}") from error
+            where = self._disk.describe(str(error.filename or ""))
+            raise StoreCorrupted(
+                f"{where} cannot be read ({error.strerror}): stop the broker and delete its consumequeue folder to "
+                "rebuild it from the log; if it fails again, restore the log from a copy"
+            ) from error
 
 
 def _next(steps: Generator[list[State], None, None]) -> list[State] | None:

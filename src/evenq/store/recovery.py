@@ -196,10 +196,7 @@ class Recovery:
         position = 0
         states: list[State] = []
         while True:
-            try:
-                frame = frame_at(data, position, base + position)
-            except StoreError as error:
-                raise StoreError(f"{self._place(base + position)}: {error}") from error
+            frame = self._frame(data, position, base + position)
             if frame is None:
                 return position, states, False
             if frame.kind == PADDING:
@@ -213,6 +210,12 @@ class Recovery:
                     self._group.clear()
             else:
                 self._apply(frame, states)
+
+    def _frame(self, data: bytes | memoryview, position: int, log_offset: int) -> Frame | None:
+        try:
+            return frame_at(data, position, log_offset)
+        except StoreError as error:
+            raise StoreError(f"{self._place(log_offset)}: {error}") from error
 
     def _apply(self, frame: Frame, states: list[State]) -> None:
         if frame.kind not in KINDS:
@@ -321,7 +324,7 @@ class Recovery:
             claimed = size_at(data, place - MAGIC_PLACE) or self._claimed(file, position - start)
             frame = None
             if claimed <= self._segment_bytes:
-                frame = frame_at(file.pread(claimed, position - start), 0, position)
+                frame = self._frame(file.pread(claimed, position - start), 0, position)
             if frame is not None:
                 yield frame
             position += frame.size if frame is not None else 1
