@@ -23,6 +23,7 @@ __all__ = ["Folder", "SnapshotFile", "foreign", "left_over", "load_snapshot", "p
 IDENTITY: Final = "identity"
 CHECKPOINT: Final = "checkpoint"
 LOCK: Final = "lock"
+SPARE: Final = "spare"  # see commit_log
 REPAIRS: Final = "repair-"
 """How the folders begin into which a repair moves what it takes out."""
 INDEX: Final = "index"
@@ -210,7 +211,12 @@ def left_over(path: str) -> Finding:
 
 def _judge_names(disk: Disk, folder: Folder) -> None:
     for name in disk.list(""):
-        if name in FOLDERS or name in NOT_OURS or name in {IDENTITY, CHECKPOINT, LOCK} or name.startswith(REPAIRS):
+        if (
+            name in FOLDERS
+            or name in NOT_OURS
+            or name in {IDENTITY, CHECKPOINT, LOCK, SPARE}
+            or name.startswith(REPAIRS)
+        ):
             continue
         if name.removesuffix(BESIDE) in {IDENTITY, CHECKPOINT} and not folder.running:
             folder.findings.add(left_over(name))

@@ -70,6 +70,8 @@ class QueueCheck:
     """Ranges of the snapshot that a start takes: a minimum there may be newer than the checkpoint's."""
     holes: int = 0
     """Holes of the log so far: what is missing behind one is explained by it."""
+    files_went: bool = False
+    """Retention took log files of a running store while they were read: what is missing then says nothing."""
     lost: list[LostRange] = field(default_factory=list)
     entries_checked: int = 0
     _queues: dict[Key, _Queue] = field(default_factory=dict)
@@ -150,6 +152,8 @@ class QueueCheck:
                 "due: two messages share an offset.",
                 "report it with this output; it is a mistake of ours or of whoever changed the file",
             )  # fmt: skip
+        elif self.files_went:
+            return
         elif queue.holes == self.holes:
             gone = LostRange(*key, queue.due, header[9])
             self.lost.append(gone)
@@ -162,6 +166,8 @@ class QueueCheck:
             self.lost.append(LostRange(*key, queue.due, header[9]))
 
     def _missing(self, gone: LostRange, holes_then: int) -> None:
+        if self.files_went:
+            return
         self.lost.append(gone)
         if holes_then < self.holes:
             return  # the hole is a finding already

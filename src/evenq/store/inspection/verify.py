@@ -107,7 +107,7 @@ class _Verification:
         self._marks = {mark: name for mark, name in self._vouched() if folder.log_start <= mark < self._end}
 
     def run(self) -> Verdict:
-        walk = LogWalk(self._disk, self._bytes, self._folder.starts, end=self._end, gone=lambda _: self._folder.running)
+        walk = LogWalk(self._disk, self._bytes, self._folder.starts, end=self._end, gone=self._gone)
         for step in walk.steps():
             if isinstance(step, Piece):
                 self._piece(step)
@@ -122,6 +122,11 @@ class _Verification:
         )  # fmt: skip
         self._judge(verdict)
         return verdict
+
+    def _gone(self, _start: int) -> bool:
+        """Whether a file may be missing that was there just now."""
+        self._checks.files_went = self._folder.running
+        return self._folder.running
 
     # -- while walking ------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """Each kind of damage is found, with the right file and byte, and what is harmless is called so."""
 
+import asyncio
 import json
 
 import pytest
@@ -7,11 +8,21 @@ from crc32c import crc32c
 
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.store.consume_queue import ENTRY, ENTRY_BYTES
+from evenq.store.fault_disk import FaultDisk
 from evenq.store.inspection.findings import Harm
 from evenq.store.inspection.verify import verify
+from evenq.store.memory_disk import MemoryDisk
 from evenq.store.record import FLAG_MORE, HEADER, HEADER_BYTES, MESSAGE, PREFIX_BYTES, VERSION
 
+HOUR = 3_600_000
 QUEUE = "consumequeue/1/1/00000000000000000000"
+
+
+def image_of(disk):
+    image = MemoryDisk()
+    for path, file in disk.files.items():
+        image.open(path, create=True).pwrite([bytes(file.data)], 0)
+    return image
 
 
 def only(verdict):
@@ -305,3 +316,57 @@ def test_progress_ends_with_all_bytes(filled):
     verify(filled(), owner=lambda: None, on_progress=lambda done, total: told.append((done, total)))
     done, total = told[-1]
     assert 0 < done <= total
+
+
+# -- what a living store does to its folder ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def images(open_store, message):
+    """The folder of a store with retention and short files, every so often, while messages come and go."""
+
+    def run():
+        async def live():
+            disk, found = FaultDisk(), []
+            opened = await open_store(
+                disk, snapshot_of=lambda: b"state", retention_ms=10 * HOUR, retention_hour=-1, segment_bytes=4096
+            )
+            await opened.store.append([message(b"gone", queue_id=9)] * 2)
+            for number in range(90):
+                await opened.store.append([message(b"%d" % number + b"." * 200, queue_id=number % 3)])
+                if number % 9 == 0:
+                    opened.clock.jump_wall(2 * HOUR)
+                    await opened.clock.advance(61_000)
+                found.append(image_of(disk))
+            await opened.store.close()
+            return [*found, image_of(disk)]
+
+        return asyncio.run(live())
+
+    return run
+
+
+def test_a_store_with_retention_is_clean_at_every_moment(images):
+    seen = images()
+    assert int(seen[-1].list("commitlog")[0]) > 0  # files went
+    for image in seen:
+        for owner in (None, "17"):
+            verdict = verify(image, owner=lambda owner=owner: owner)
+            assert verdict.findings.listed == []
+
+
+def test_files_that_go_while_a_running_store_is_read_are_no_findings(images):
+    """The early folder when small files are read and folders are listed, the late one's log and queues after that."""
+    seen = images()
+    early, late = seen[40], seen[-1]
+
+    class Moving(MemoryDisk):
+        def open(self, path, *, create=False):
+            return (late if path.startswith(("commitlog", "consumequeue")) else early).open(path, create=create)
+
+        def list(self, path):
+            return early.list(path)
+
+    assert int(early.list("commitlog")[0]) < int(late.list("commitlog")[0])
+    verdict = verify(Moving(), owner=lambda: "17")
+    assert verdict.findings.listed == []
