@@ -30,7 +30,7 @@ __all__ = ["IndexFollower"]
 log = logging.getLogger(__name__)
 
 BUSY_BYTES_PER_MS: Final = 1024  # the log grows by 1 MiB/s: senders go first
-BUSY_PAUSE_MS: Final = 32
+BUSY_PAUSE_MS: Final = 48
 PAUSE_MS: Final = 1
 BEHIND_MAX: Final = 4 << 30  # log bytes; further behind it does not give way, so that `find` never waits for hours
 TRIES_MAX: Final = 16  # files found damaged and built anew by one `find`
