@@ -1,14 +1,16 @@
 """The commit log's files as the writer sees them: strictly sequential writes, sealing of full files, syncs (CL-1 to
 CL-5).
 
-`write` runs on the writer thread only, `sync` on the writer or the flush thread, `close_sealed` on the flush thread
-only. A full disk (ENOSPC before or while a group is written) is undone, so the store stays usable; any other error,
-and any error of a sync, is final.
+`write` runs on the writer thread only, `sync` on the writer or the flush thread, `prepare` and `close_sealed` on the
+flush thread only. A full disk (ENOSPC before or while a group is written) is undone, so the store stays usable; any
+other error, and any error of a sync, is final.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import logging
 from typing import Final
 
 from evenq.errors import StoreFull
@@ -18,6 +20,10 @@ from evenq.store.segment import FOLDER, path_of, segment_of
 
 __all__ = ["CommitLog", "Run"]
 
+log = logging.getLogger(__name__)
+
+SPARE: Final = "spare"
+"""The next file, with its space set aside. Not in the log's folder, where a file's size says where the log ends."""
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -47,6 +53,8 @@ class CommitLog:
         self._start = -1
         self._file: File | None = None
         self._sealed: list[File] = []
+        self._spare = False
+        self._prepared_for = -1
         self.fsyncs = 0
         start, position = segment_of(end, segment_bytes)
         if position:
@@ -56,7 +64,7 @@ class CommitLog:
         """Write one group. StoreFull: nothing of it is in the log. OSError: unknown, the store must stop."""
         try:
             for run in runs:
-                file = self._file if run.start == self._start and self._file is not None else self._open(run.start)
+                file = self._file if run.start == self._start and self._file is not None else self._open(run)
                 file.pwrite((run.data,), run.position)
                 if run.seals:
                     passing("log.filled")
@@ -89,19 +97,48 @@ class CommitLog:
             raise SyncFailed(error.errno, f"fsync failed: {error.strerror}") from error
         passing("log.after_sync")
 
+    def wants_spare(self, log_end: int) -> bool:
+        """Whether the newest file is half full and the next one is not prepared. Any thread."""
+        start, position = segment_of(log_end, self.segment_bytes)
+        return not self._spare and start != self._prepared_for and position >= self.segment_bytes // 2
+
+    def prepare(self, log_end: int) -> None:
+        """Set the next file's space aside, so that going on in it costs a rename, and a disk that is too small for it
+        is known half a file early. No space is no error: then the next file grows as it is written.
+        """
+        self._prepared_for = segment_of(log_end, self.segment_bytes)[0]
+        self._disk.remove(SPARE)  # of an earlier process, which may have been killed while it took it into the log
+        try:
+            self._disk.preallocate(SPARE, self.segment_bytes)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            log.warning("the disk has no space for the next log file", extra={"bytes": self.segment_bytes})
+            self._disk.remove(SPARE)
+        else:
+            self._spare = True
+
     def close_sealed(self) -> None:
         """Close the files that were written full."""
         while self._sealed:
             self._sealed.pop().close()
 
     def close(self) -> None:
+        """Give everything back. On a disk that failed the spare file stays; the next process removes it."""
         self.close_sealed()
         if self._file is not None:
             self._file.close()
             self._file = None
+        if self._spare:
+            self._spare = False
+            with contextlib.suppress(OSError):
+                self._disk.remove(SPARE)
 
-    def _open(self, start: int) -> File:
-        before = self._file
+    def _open(self, run: Run) -> File:
+        before, start = self._file, run.start
+        if self._spare and run.position == 0:
+            self._spare = False
+            self._disk.rename(SPARE, path_of(start))
         self._file = file = self._disk.open(path_of(start), create=True)
         self._start = start
         if before is not None:  # the flush thread may be syncing it, so it closes it, once nobody can take it
@@ -122,7 +159,7 @@ class CommitLog:
             self._disk.remove(path_of(first.start))
         else:
             if self._start != first.start or self._file is None:
-                self._open(first.start)
+                self._open(first)
             assert self._file is not None
             self._file.truncate(first.position)
             self.sync()

@@ -23,6 +23,8 @@ from evenq.runtime.failpoints import passing
 __all__ = ["Disk", "File", "ReadOnlyDisk", "RealDisk", "Usage", "read_whole", "write_whole"]
 
 IOV_MAX: Final = 1024  # Linux: buffers in one writev
+FALLOC_KEEP_SIZE: Final = 1
+_FALLOCATE: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)  # Linux only
 _SYNCFS: Final = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)  # one file system; Linux only
 
 
@@ -73,6 +75,12 @@ class Disk(Protocol):
 
     def list(self, path: str) -> list[str]:
         """Sorted names in a folder; empty if there is none."""
+        ...
+
+    def preallocate(self, path: str, size: int) -> None:
+        """Make the file and set space aside for `size` bytes of it, where the system can; its size stays what was
+        written. OSError (ENOSPC) if there is no such space; the file may be there then.
+        """
         ...
 
     def rename(self, old: str, new: str) -> None:
@@ -170,6 +178,13 @@ class RealDisk:
         except FileNotFoundError:
             return []
 
+    def preallocate(self, path: str, size: int) -> None:
+        descriptor = os.open(self.root / path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            _set_aside(descriptor, size)
+        finally:
+            os.close(descriptor)
+
     def rename(self, old: str, new: str) -> None:
         os.replace(self.root / old, self.root / new)
 
@@ -258,6 +273,9 @@ class ReadOnlyDisk(RealDisk):
             os.close(descriptor)
         return None
 
+    def preallocate(self, path: str, size: int) -> None:  # noqa: ARG002  # the Protocol's
+        self._refuse(path)
+
     def rename(self, old: str, new: str) -> None:
         self._refuse(old or new)
 
@@ -272,6 +290,18 @@ class ReadOnlyDisk(RealDisk):
 
     def _refuse(self, path: str) -> NoReturn:
         raise PermissionError(errno.EPERM, "opened for reading only", str(self.root / path))
+
+
+def _set_aside(descriptor: int, size: int) -> None:
+    """`fallocate` with KEEP_SIZE, which the standard library lacks: `os.posix_fallocate` changes the size, and where
+    the file system cannot do it, it writes zeros.
+    """
+    if _FALLOCATE is None:
+        return
+    if _FALLOCATE(descriptor, FALLOC_KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(size)) != 0:
+        number = ctypes.get_errno()
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            raise OSError(number, os.strerror(number))
 
 
 def read_whole(disk: Disk, path: str) -> bytes | None:

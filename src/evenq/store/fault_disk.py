@@ -148,6 +148,11 @@ class FaultDisk(MemoryDisk):
             self._pending.append((path, self.files[path]))
         return super().open(path)
 
+    def preallocate(self, path: str, size: int) -> None:
+        self.open(path, create=True)
+        self.step("preallocate")
+        super().preallocate(path, size)
+
     def rename(self, old: str, new: str) -> None:
         self.step("rename")
         super().rename(old, new)

@@ -120,6 +120,9 @@ class Flusher:
         elif self._asynchronous:
             await self.sync()
         await self.watch_space()
+        log_end = self._appender.stats.log_end
+        if self._log.wants_spare(log_end):
+            await self.blocking(lambda: self._log.prepare(log_end))
         for duty in self.duties:
             await duty()
 
@@ -143,11 +146,15 @@ class Flusher:
             work = _Work(
                 appender.stats.log_end, appender.last_store_ms, queues, filings, clean, self.log_start, raised
             )  # fmt: skip
-            written = await self.blocking(lambda: self._write(work))
-            self._synced(work.log_offset)
+            written = False
+            try:
+                written = await self.blocking(lambda: self._write(work))
+                self._synced(work.log_offset)
+            finally:
+                if not written:  # no space, or cancelled: the next checkpoint, perhaps that of `close`, must file them
+                    appender.dirty.update(dict.fromkeys(queues))
+                    self.raised = raised | self.raised
             if not written:
-                appender.dirty.update(dict.fromkeys(queues))
-                self.raised = raised | self.raised
                 return
             for filing in filings:
                 self._queues[filing.topic_id, filing.queue_id].filed_up_to(filing.end)

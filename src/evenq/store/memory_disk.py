@@ -81,6 +81,11 @@ class MemoryDisk:
         prefix = f"{path}/" if path else ""
         return sorted({name[len(prefix) :].partition("/")[0] for name in self.files if name.startswith(prefix)})
 
+    def preallocate(self, path: str, size: int) -> None:
+        self.open(path, create=True)
+        if size > self.bytes_max - self.bytes_used:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     def rename(self, old: str, new: str) -> None:
         replaced = self.files.get(new)
         if replaced is not None:

@@ -5,7 +5,8 @@ import errno
 import pytest
 
 from evenq.errors import StoreFull
-from evenq.store.commit_log import CommitLog, Run
+from evenq.store.commit_log import SPARE, CommitLog, Run
+from evenq.store.fault_disk import FaultDisk
 from evenq.store.memory_disk import MemoryDisk, MemoryFile
 from evenq.store.segment import path_of
 
@@ -90,3 +91,45 @@ def test_the_flush_thread_never_closes_a_file_that_it_may_still_sync(monkeypatch
     commit_log.write([run(0, 1, b"b", seals=True), run(SIZE, 0, b"c")])
     commit_log.close_sealed()
     assert len(closed) == 1
+
+
+def test_half_a_file_wants_the_next_one_prepared_once_and_going_on_takes_it():
+    disk = MemoryDisk()
+    commit_log = CommitLog(disk, SIZE, 0)
+    commit_log.write([run(0, 0, bytes(SIZE // 2))])
+    assert not commit_log.wants_spare(SIZE // 2 - 1)
+    assert commit_log.wants_spare(SIZE // 2)
+    disk.open(SPARE, create=True).pwrite([b"of another process"], 0)
+    commit_log.prepare(SIZE // 2)
+    assert not commit_log.wants_spare(SIZE // 2)
+    assert disk.files[SPARE].size() == 0
+    commit_log.write([run(0, SIZE // 2, b"x", seals=True), run(SIZE, 0, b"next")])
+    assert SPARE not in disk.files
+    assert (disk.list("commitlog"), content(disk, SIZE)) == ([f"{0:020d}", f"{SIZE:020d}"], b"next")
+    commit_log.prepare(SIZE + SIZE // 2)
+    commit_log.close()
+    assert SPARE not in disk.files, "a stopped store keeps no space aside"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_no_space_for_the_next_file_is_no_error_and_is_not_asked_again(number):
+    disk = FaultDisk()
+    commit_log = CommitLog(disk, SIZE, 0)
+    disk.faults_of["preallocate"] = number
+    commit_log.prepare(SIZE // 2)
+    assert SPARE not in disk.files
+    assert not commit_log.wants_spare(SIZE // 2)
+    commit_log.write([run(0, 0, b"x", seals=True), run(SIZE, 0, b"next")])
+    assert content(disk, SIZE) == b"next"
+    assert commit_log.wants_spare(SIZE + SIZE // 2)
+
+
+def test_a_group_that_is_undone_does_not_lose_its_file_to_the_spare():
+    disk = MemoryDisk(3 * SIZE)
+    commit_log = CommitLog(disk, SIZE, 0)
+    commit_log.write([run(0, 0, b"kept")])
+    commit_log.prepare(SIZE // 2)
+    disk.bytes_max = SIZE + 100
+    with pytest.raises(StoreFull):
+        commit_log.write([run(0, 4, b"x", seals=True), run(SIZE, 0, bytes(200))])
+    assert (content(disk, 0), disk.list("commitlog")) == (b"kept", [f"{0:020d}"])

@@ -81,3 +81,20 @@ def test_memory_has_a_size_and_gives_back_what_is_removed():
     assert disk.usage().free == 90
     disk.remove("f")
     assert disk.usage().free == 100
+
+
+def test_space_is_set_aside_without_changing_the_size(tmp_path):
+    disk = RealDisk(tmp_path)
+    disk.preallocate("next", 1 << 20)
+    assert disk.open("next").size() == 0
+    assert (tmp_path / "next").stat().st_blocks * 512 in (0, 1 << 20)  # 0: a file system that cannot
+
+
+def test_more_space_than_the_disk_has_is_refused(tmp_path):
+    disk = RealDisk(tmp_path)
+    disk.preallocate("small", 4096)
+    if not (tmp_path / "small").stat().st_blocks:
+        pytest.skip("this file system sets no space aside")
+    with pytest.raises(OSError, match="No space left") as caught:
+        disk.preallocate("next", disk.usage().total * 2)
+    assert caught.value.errno in (errno.ENOSPC, errno.EFBIG)
