@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from evenq.errors import BadRequest, PreconditionFailed, StoreError, TooManyRequests
-from evenq.local.engine import Engine
+from evenq.local.engine import CLOSED, Engine
 from evenq.local.messages import Message, Queue
 from evenq.local.progress import Claim, Group
 from evenq.local.statuses import GetStatus
@@ -243,6 +243,8 @@ class Consumer:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreError(f"consumer {self.name!r} is closed: open another one")
+        if self._engine.failure is CLOSED:
+            raise StoreError(CLOSED)
 
     def __enter__(self) -> Self:
         return self

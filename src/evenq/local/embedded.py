@@ -97,10 +97,13 @@ class EmbeddedEngine(Engine):
                 self._write_index(queue, queue.next, entries)
                 if self.options.flush is Flush.SYNC:
                     self._sync(queue)
+                queue.next += len(messages)
+                self.cache.publish(queue, messages)
             except OSError as error:
                 raise self.fail(error, self._disk.describe("")) from error
-            queue.next += len(messages)
-            self.cache.publish(queue, messages)
+            except BaseException as error:
+                self.interrupted(error)
+                raise
 
     def _write_records(
         self, queue: _BucketQueue, messages: list[Message], packed: list[bytes], sums: list[int], now: int

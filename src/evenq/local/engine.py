@@ -111,6 +111,14 @@ class Engine(ABC):
             )
         return kind(self.failure)
 
+    def interrupted(self, error: BaseException) -> None:
+        """What must happen whole ended in its middle (Ctrl-C in the user's thread, say): take nothing more."""
+        if self.failure is None and not isinstance(error, Error):
+            self.failure = (
+                f"a send was interrupted in its middle ({error!r}): close the queues and open them again; the next "
+                "start finds what was stored"
+            )
+
     @abstractmethod
     def put(self, queue: QueueTail, messages: list[Message], wait_ms: int = 0) -> None:
         """Store messages in order, all of them, and return when they are as safe as the options say. The messages

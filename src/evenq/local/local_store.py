@@ -78,8 +78,12 @@ class LocalEngine(Engine):
         sums = [zlib.crc32(payload) for payload in payloads]
         with self._lock:
             self.check()
-            end = self._place_all(queue, messages, payloads, sizes, sums)
-            self._units.append((queue, messages, sizes))
+            try:
+                end = self._place_all(queue, messages, payloads, sizes, sums)
+                self._units.append((queue, messages, sizes))
+            except BaseException as error:
+                self.interrupted(error)
+                raise
         with self._write_lock:
             if self._written < end:
                 self._write()
@@ -109,10 +113,10 @@ class LocalEngine(Engine):
     def _write(self) -> None:
         """Write what waits, of all producers, and make it readable. Under the write lock."""
         self.check()
-        with self._lock:
-            chunks, units, target = self._chunks, self._units, self._place
-            self._chunks, self._units = [_Chunk(target, chunks[-1].file_end)], []
         try:
+            with self._lock:
+                chunks, units, target = self._chunks, self._units, self._place
+                self._chunks, self._units = [_Chunk(target, chunks[-1].file_end)], []
             for chunk in chunks:
                 if chunk.parts:
                     self.store.write(chunk.place, chunk.parts, sum(map(len, chunk.parts)))
@@ -127,6 +131,9 @@ class LocalEngine(Engine):
                 self.cache.publish(queue, messages)
         except OSError as error:
             raise self.fail(error, self.disk.describe("")) from error
+        except BaseException as error:
+            self.interrupted(error)
+            raise
 
     # Getting
 

@@ -58,10 +58,13 @@ class MemoryEngine(Engine):
                 if queue.bytes + size > self.options.bucket_bytes_max:
                     self._make_room(queue, size, wait_ms)
                 message.offset, message.stored_ms = queue.next, now
-                queue.next += 1
-                queue.bytes += size
-                queue.tail[1].append(message)
-                queue.end = queue.next
+                try:
+                    queue.tail[1].append(message)
+                    queue.next = queue.end = message.offset + 1
+                    queue.bytes += size
+                except BaseException as error:
+                    self.interrupted(error)
+                    raise
         if queue.topic.bells:
             queue.topic.ring(queue.key)
 

@@ -443,10 +443,42 @@ def test_wrong_calls_are_refused_with_a_sentence(tmp_path):
 @pytest.mark.parametrize("engine", ["memory", "embedded", "local"])
 def test_after_close_everything_is_refused(engine):
     queues = evenq.local.open(engine="memory") if engine == "memory" else opened(engine, MemoryDisk())
-    producer = queues.producer("a")
+    producer, consumer = queues.producer("a"), queues.consumer("a", group="g")
     queues.close()
     queues.close()
+    for call in (consumer.poll, consumer.commit, consumer.ack):
+        with pytest.raises(StoreError, match="closed"):
+            call()
+    consumer.close()
     with pytest.raises(StoreError, match="closed"):
         producer.send(b"x")
     with pytest.raises(StoreError, match="closed"):
         queues.producer("a")
+
+
+@pytest.mark.parametrize("engine", ["embedded", "local"])
+def test_a_send_that_is_interrupted_in_its_middle_ends_the_taking_and_loses_nothing(engine):
+    class Interrupting(FaultDisk):
+        armed = False
+
+        def step(self, kind):
+            if self.armed and kind == "write":
+                self.armed = False
+                raise KeyboardInterrupt
+            return super().step(kind)
+
+    disk = Interrupting()
+    queues = opened(engine, disk)
+    producer = queues.producer("a")
+    producer.send(b"1")
+    disk.armed = True
+    with pytest.raises(KeyboardInterrupt):
+        producer.send(b"2")
+    with pytest.raises(StoreError, match="interrupted"):
+        producer.send(b"3")
+    with pytest.raises(StoreError, match="interrupted"):
+        queues.close()
+    disk.faults_of.clear()
+    with opened(engine, disk) as queues:
+        assert queues.engine.get_message("a", 0, 0).messages[0].body == b"1"
+        assert queues.producer("a").send(b"4").offset == 1
