@@ -105,6 +105,11 @@ class PendingTimers:
         heads = [head for source in self._sources() if (head := source.due_head()) is not None]
         return due_of(min(heads)) if heads else None
 
+    def next_ready_ms(self) -> int | None:
+        """The same, of what memory has: `due` gives it from then on. Reading ahead may bring an earlier one."""
+        heads = [head for source in self._sources() if (head := source.head(self._ended)) is not None]
+        return due_of(min(heads)) if heads else None
+
     def __len__(self) -> int:
         memory = sum(len(table.live) for table in self._tables())
         return memory + len(self._taken) + sum(run.left for run in self._runs) - len(self._ended)

@@ -181,11 +181,13 @@ class TimerService:
         """Until the next timer is due, an earlier one was put, or more was read; at most so long that a jump of the
         wall clock is seen.
         """
-        next_ms = self._pending.next_due_ms()
+        next_ms = self._pending.next_ready_ms()
         self._keeper.alarm_ms = NEVER if next_ms is None else next_ms
         wait_ms = SLEEP_MAX_MS
-        if next_ms is not None and next_ms > self._clock.now_ms():
+        if next_ms is not None:
             wait_ms = min(wait_ms, next_ms - self._clock.now_ms())
+        if wait_ms <= 0:
+            return
         self._wake = asyncio.get_running_loop().create_future()
         sleeper = spawn(self._sleep(wait_ms), name="store-timers-sleep")
         try:
