@@ -221,7 +221,8 @@ class RealDisk:
 
     def usage(self) -> Usage:
         found = os.statvfs(self.root)
-        return Usage(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+        used = found.f_blocks - found.f_bfree  # what is reserved for others is neither used nor free, as in `df`
+        return Usage((used + found.f_bavail) * found.f_frsize, found.f_bavail * found.f_frsize)
 
     def lock(self) -> None:
         descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -298,9 +299,13 @@ def _set_aside(descriptor: int, size: int) -> None:
     """
     if _FALLOCATE is None:
         return
+    room = os.fstatvfs(descriptor)
+    if size > room.f_bavail * room.f_frsize:  # else it takes all there is, and fails then
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if _FALLOCATE(descriptor, FALLOC_KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(size)) != 0:
         number = ctypes.get_errno()
         if number in (errno.ENOSPC, errno.EDQUOT):
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size)  # what it got of it goes back: all that was free
             raise OSError(number, os.strerror(number))
 
 

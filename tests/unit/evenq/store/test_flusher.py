@@ -1,6 +1,7 @@
 """What time brings: syncs, checkpoints, and a look at the space."""
 
 import asyncio
+import threading
 
 from evenq.store import FlushMode
 from evenq.store.disk import Usage
@@ -81,3 +82,31 @@ def test_the_text_that_senders_read_names_no_folder(open_store):
         assert "disk_used_max_ratio" in str(opened.store.full)
 
     played(open_store, story, disk=disk)
+
+
+def test_a_checkpoint_that_is_cancelled_by_the_close_leaves_its_entries_to_the_last_one(open_store, message, tmp_path):
+    async def body():
+        opened = await open_store(tmp_path)
+        busy, free = threading.Event(), threading.Event()
+
+        def hold():
+            busy.set()
+            assert free.wait(10)
+
+        await opened.store.append([message(b"a"), message(b"b")])
+        holding = asyncio.ensure_future(opened.store._flush_jobs.run(hold))
+        await asyncio.to_thread(busy.wait, 10)
+        checkpoint = asyncio.ensure_future(opened.store.checkpoint())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not opened.store._appender.dirty
+        checkpoint.cancel()  # as `close` does with the flusher's task
+        await asyncio.gather(checkpoint, return_exceptions=True)
+        free.set()
+        await holding
+        await opened.store.close()
+        again = await open_store(tmp_path)
+        assert await again.contents() == [b"a", b"b"]
+        await again.store.close()
+
+    asyncio.run(body())
