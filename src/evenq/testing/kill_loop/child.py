@@ -82,7 +82,6 @@ class Child:
         self.tell = Teller().say
         self.progress = [0] * len(QUEUES)
         self.pairs = 0
-        self.pairs_begun = 0
         self.count = 0
         self.caught_up_ms = [0] * len(QUEUES)
         self.store: MessageStore
@@ -126,7 +125,6 @@ class Child:
         self.tell("closed")
 
     async def _restored(self) -> None:
-        self.pairs_begun = self.pairs
         for queue, committed in enumerate(self.progress):
             self.tell("o", queue, committed)
         for queue in range(len(QUEUES)):
@@ -185,11 +183,9 @@ class Child:
     async def _send_pairs(self) -> None:
         """A message and a state record in one call: both or none."""
         while True:
-            self.pairs_begun += 1
-            number = self.pairs_begun
+            self.pairs = number = self.pairs + 1
             message = self._message("pair", 0, born_ms=number)
             await self._store([0], [message], state=PROGRESS.pack(ord("G"), 0, number))
-            self.pairs = number
             self.tell("p", number)
             await self._pause()
 
@@ -227,8 +223,8 @@ class Child:
             return False
         following = messages[-1].queue_offset + 1
         self.tell("c", queue, following)
+        self.progress[queue] = following  # before its record: a snapshot between the two must not miss it
         await self.store.append_state(PROGRESS.pack(ord("P"), queue, following))
-        self.progress[queue] = following
         self.tell("C", queue, following)
         return True
 
