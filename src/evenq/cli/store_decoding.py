@@ -18,9 +18,9 @@ from evenq_broker.core.journal import Acked, Op, TopicPut, decode
 from evenq.errors import NotFound, StoreCorrupted
 from evenq.store.disk import Disk
 from evenq.store.inspection import dump
-from evenq.store.inspection.dump import TIMER, TIMER_END, Wanted
+from evenq.store.inspection.dump import Wanted
 from evenq.store.inspection.folder import Folder, load_snapshot
-from evenq.store.record import MESSAGE, STATE, Frame
+from evenq.store.record import MESSAGE, STATE, TIMER, TIMER_END, TIMER_KIND_SHIFT, Frame, timer_ids_of
 from evenq.wire.status import DecodeError
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 
@@ -65,7 +65,7 @@ class Decoder:
             self.state(frame.head)
             return {"kind": "state", "log_offset": frame.log_offset, "store_ms": frame.store_ms, **_ops(frame.head)}
         if frame.kind == TIMER_END:
-            ids = [int.from_bytes(frame.head[at : at + 8], "big") for at in range(0, len(frame.head), 8)]
+            ids = list(timer_ids_of(frame))
             return {"kind": "timer_end", "log_offset": frame.log_offset, "store_ms": frame.store_ms, "timers": ids}
         row: dict[str, Any] = {
             "kind": "message" if frame.kind == MESSAGE else "timer",
@@ -79,7 +79,7 @@ class Decoder:
         }
         if frame.kind == TIMER:
             del row["queue_offset"]  # the field holds the tag hash there
-            row |= {"due_ms": frame.tag_hash, "timer_kind": frame.flags >> 8}
+            row |= {"due_ms": frame.tag_hash, "timer_kind": frame.flags >> TIMER_KIND_SHIFT}
         return row | _content(frame)
 
 

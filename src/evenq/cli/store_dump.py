@@ -16,10 +16,10 @@ from evenq.cli.store import Progress, folder_of
 from evenq.cli.store_decoding import Decoder, decoder_of
 from evenq.errors import BadRequest
 from evenq.store.disk import Disk
-from evenq.store.inspection.dump import TIMER, TIMER_END, Wanted, frames
+from evenq.store.inspection.dump import Wanted, frames
 from evenq.store.inspection.folder import Folder, read_folder
 from evenq.store.inspection.log_walk import Hole
-from evenq.store.record import MESSAGE, STATE
+from evenq.store.record import MESSAGE, STATE, TIMER, TIMER_END
 
 __all__ = ["dump", "moment"]
 

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from evenq.store.disk import Disk
 from evenq.store.inspection.folder import Folder
 from evenq.store.inspection.log_walk import Header, Hole, LogWalk, Piece
 from evenq.store.inspection.verify import OnProgress
-from evenq.store.record import HEADER, HEADER_BYTES, MAGIC, MESSAGE, STATE, Frame
+from evenq.store.record import HEADER, HEADER_BYTES, MAGIC, MESSAGE, STATE, TIMER_END, Frame
 from evenq.store.segment import path_of
 
-__all__ = ["TIMER", "TIMER_END", "Wanted", "frames"]
-
-TIMER: Final = 4
-TIMER_END: Final = 5
+__all__ = ["Wanted", "frames"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

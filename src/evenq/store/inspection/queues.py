@@ -7,6 +7,7 @@ Only entries that the checkpoint vouches for are judged: those behind it a start
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -79,24 +80,29 @@ class QueueCheck:
     _short: set[str] = field(default_factory=set)
     """Files of which it was said that entries are missing: once is enough."""
 
-    def take(self, header: Header) -> None:
-        """The next message."""
-        key = (header[7], header[8])
-        offset = header[9]
-        queue = self._queues.get(key)
-        if queue is None:
-            queue = self._queues[key] = self._first_of(key, header)
-        if offset != queue.due:
-            self._skip(key, queue, header)
-        queue.due = offset + 1
-        queue.holes = self.holes
-        if offset < queue.filed:
-            queue.entries += ENTRY.pack(header[10], header[0], header[14])
-            if len(queue.entries) >= BLOCK_BYTES:
-                self._compare(key, queue)
-            self._gathered += ENTRY_BYTES
-            if self._gathered >= GATHERED_MAX:
-                self._compare_all()
+    def take(self, headers: Iterable[Header]) -> None:
+        """The next messages."""
+        queues, holes, pack = self._queues, self.holes, ENTRY.pack
+        gathered = 0
+        for header in headers:
+            key = (header[7], header[8])
+            offset = header[9]
+            queue = queues.get(key)
+            if queue is None:
+                queue = queues[key] = self._first_of(key, header)
+            if offset != queue.due:
+                self._skip(key, queue, header)
+            queue.due = offset + 1
+            queue.holes = holes
+            if offset < queue.filed:
+                entries = queue.entries
+                entries += pack(header[10], header[0], header[14])
+                gathered += ENTRY_BYTES
+                if len(entries) >= BLOCK_BYTES:
+                    self._compare(key, queue)
+        self._gathered += gathered
+        if self._gathered >= GATHERED_MAX:
+            self._compare_all()
 
     def finish(self) -> None:
         """The log is over."""

@@ -16,11 +16,11 @@ from evenq.store.disk import Disk
 from evenq.store.inspection.folder import INDEX, TIMERS, Folder, read_folder, size_of
 from evenq.store.inspection.log_walk import LogWalk, Piece
 from evenq.store.inspection.verify import OnProgress, Owner
-from evenq.store.record import HEADER, HEADER_BYTES, MAGIC, MESSAGE, PADDING, STATE
+from evenq.store.record import HEADER, HEADER_BYTES, MAGIC, MESSAGE, PADDING, STATE, TIMER, TIMER_END
 
 __all__ = ["KIND_NAMES", "FileRow", "QueueRow", "SegmentRow", "Survey", "survey"]
 
-KIND_NAMES: Final = {MESSAGE: "messages", STATE: "states", PADDING: "padding", 4: "timers", 5: "timer ends"}
+KIND_NAMES: Final = {MESSAGE: "messages", STATE: "states", PADDING: "padding", TIMER: "timers", TIMER_END: "timer ends"}
 
 
 @dataclass(slots=True)

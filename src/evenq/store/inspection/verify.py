@@ -7,6 +7,7 @@ that the log was on disk beyond it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,9 +18,9 @@ from evenq.store.disk import Disk
 from evenq.store.inspection.derived import judge_index, judge_timers
 from evenq.store.inspection.findings import Finding, Findings, Harm
 from evenq.store.inspection.folder import Folder, load_snapshot, place_of, read_folder
-from evenq.store.inspection.log_walk import Hole, LogWalk, Piece
+from evenq.store.inspection.log_walk import Header, Hole, LogWalk, Piece
 from evenq.store.inspection.queues import LostRange, QueueCheck
-from evenq.store.record import FLAG_MORE, HEADER_BYTES, MESSAGE, PADDING
+from evenq.store.record import FLAG_MORE, HEADER_BYTES, KINDS, MESSAGE, PADDING
 
 __all__ = ["OnProgress", "Owner", "Verdict", "verify"]
 
@@ -27,7 +28,6 @@ OnProgress = Callable[[int, int], None]
 """Told (bytes read, bytes in all) after each piece."""
 Owner = Callable[[], str | None]
 """Pid of the process that has the folder open, None if nobody has."""
-KINDS_MAX: Final = 5  # a higher kind is one of a newer program
 BREAKS: Final = frozenset({"offset-gap", "offset-repeated"})  # a start that reads the whole log stops at them
 RESTORE: Final = (
     "restore the folder from a copy. Without one: `evenq store dump DIR` saves what can be read, "
@@ -99,7 +99,7 @@ class _Verification:
         self._holes: list[Hole] = []
         self._broken_groups: dict[int, int] = {}
         """Start of a hole -> where the append call begins that it breaks."""
-        self._frames: dict[int, int] = {}
+        self._frames: Counter[int] = Counter()
         self._synced = 0
         self._last_ms = 0
         self._group: int | None = None
@@ -138,26 +138,25 @@ class _Verification:
         return found
 
     def _piece(self, piece: Piece) -> None:
-        frames, take, marks = self._frames, self._checks.take, self._marks
-        synced, last_ms, group = self._synced, self._last_ms, self._group
-        for header in piece.headers:
-            kind = header[4]
-            frames[kind] = frames.get(kind, 0) + 1
+        headers = piece.headers
+        kinds = Counter([header[4] for header in headers])
+        self._frames.update(kinds)
+        self._synced = max(self._synced, *[header[11] for header in headers])
+        if any(kind not in KINDS for kind in kinds):
+            self._unknown_kinds(headers)
+        last_ms, group = self._last_ms, self._group
+        for header in headers:
             if header[12] < last_ms:
                 self._time_fell(header[10], header[12], last_ms)
             last_ms = header[12]
-            synced = max(synced, header[11])
-            if kind == MESSAGE:
-                take(header)
-            elif not 0 < kind <= KINDS_MAX:
-                self._unknown_kind(header[10], kind)
             if header[5] & FLAG_MORE:
                 if group is None:
                     group = header[10]
-            elif group is not None and kind != PADDING:
+            elif group is not None and header[4] != PADDING:
                 group = None
-        self._synced, self._last_ms, self._group = synced, last_ms, group
-        if marks:
+        self._last_ms, self._group = last_ms, group
+        self._checks.take(headers if len(kinds) == 1 and MESSAGE in kinds else [h for h in headers if h[4] == MESSAGE])
+        if self._marks:
             self._check_marks(piece)
 
     def _check_marks(self, piece: Piece) -> None:
@@ -257,12 +256,14 @@ class _Verification:
             "log, so looking up by time may miss messages here.", "report it with this output",
         )  # fmt: skip
 
-    def _unknown_kind(self, log_offset: int, kind: int) -> None:
-        self._add(
-            log_offset, "kind-unknown", Harm.WRONG,
-            f"the record is of kind {kind}, which this program does not know; it was passed over.",
-            "use the tool of a newer evenq",
-        )  # fmt: skip
+    def _unknown_kinds(self, headers: list[Header]) -> None:
+        for header in headers:
+            if header[4] not in KINDS:
+                self._add(
+                    header[10], "kind-unknown", Harm.WRONG,
+                    f"the record is of kind {header[4]}, which this program does not know; it was passed over.",
+                    "use the tool of a newer evenq",
+                )  # fmt: skip
 
     def _off_the_mark(self, mark: int) -> None:
         file = self._marks[mark]

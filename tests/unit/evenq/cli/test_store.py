@@ -11,6 +11,7 @@ from evenq.cli import __main__ as cli
 from evenq.model import TopicConfig
 from evenq.runtime.clock import FakeClock
 from evenq.store import Append, FlushMode, MessageStore, StoreOptions
+from evenq.store.messages import TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 
 COUNT = 40
@@ -151,6 +152,27 @@ def test_dump_chooses_by_topic_queue_time_and_count(evenq, folder):
 def test_dump_shows_states_and_never_the_key_of_handles(evenq, folder):
     states = [row for row in lines(evenq("dump", folder, "--states")[1]) if row["kind"] == "state"]
     assert [row["operations"][0]["topic"]["name"] for row in states] == ["orders", "jobs"]
+
+
+def test_dump_shows_timers_and_their_ends(evenq, tmp_path):
+    async def run():
+        store = await fill(tmp_path / "broker-a", close=False)
+        made = entry(50)
+        timer = TimerAppend(1, 0, 7, due_ms=5_000, kind=1, born_ms=1, head=made.head, system=made.system)
+        await store.append([], timers=[timer])
+        await store.append([entry(50)], ended=[timer.log_offset])
+        await store.close()
+        return timer.log_offset
+
+    log_offset = asyncio.run(run())
+    rows = lines(evenq("dump", tmp_path / "broker-a", "--timers")[1])
+    (timer,) = [row for row in rows if row["kind"] == "timer"]
+    assert (timer["log_offset"], timer["due_ms"], timer["timer_kind"]) == (log_offset, 5_000, 1)
+    assert (timer["topic"], timer["body"]) == ("orders", "body 50")
+    (end,) = [row for row in rows if row["kind"] == "timer_end"]
+    assert end["timers"] == [log_offset]
+    code, out, _ = evenq("verify", tmp_path / "broker-a")
+    assert code == 0, out
 
 
 def test_parquet_holds_what_json_holds(evenq, folder, tmp_path):
