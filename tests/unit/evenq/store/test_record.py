@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.store import checkpoint, consume_queue, index_file, record, snapshot
+from evenq.store.timers import keys, manifest, runs
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "internals" / "data_files.md"
 
@@ -45,8 +46,13 @@ def test_the_byte_tables_of_the_document_are_those_of_the_code():
         _of(index_file.INDEX_FIELDS),
         _of(index_file.PAGE_FIELDS),
         _of(index_file.ENTRY_FIELDS),
+        _of(runs.RUN_FIELDS),
+        _of(runs.BLOCK_FIELDS),
+        _of(keys.ENTRY_FIELDS),
+        _of(manifest.MANIFEST_FIELDS),
+        _of(manifest.RUN_USE_FIELDS),
     ]
-    for module in (record, checkpoint, snapshot, index_file):
+    for module in (record, checkpoint, snapshot, index_file, runs, manifest):
         assert f"0x{module.MAGIC:08X}" in DOCUMENT.read_text()
 
 
