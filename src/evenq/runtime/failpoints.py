@@ -46,6 +46,8 @@ POINTS: Final[Mapping[str, str]] = {
     "log.after_sync": "The newest log file is synced.",
     "log.filled": "A log file is written to its end, not synced.",
     "log.sealed": "A full log file is synced; the next one is not there.",
+    "log.spare_made": "Space for the next log file is set aside in a spare file.",
+    "log.spare_taken": "The spare file has the next log file's name; nothing is in it.",
     "log.created": "The next log file is there; its folder is not synced.",
     "log.linked": "The next log file is in its folder for certain, and empty.",
     "queue.created": "A consume queue file is open; the new entries are not in it.",

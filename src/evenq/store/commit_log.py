@@ -116,6 +116,7 @@ class CommitLog:
             log.warning("the disk has no space for the next log file", extra={"bytes": self.segment_bytes})
             self._disk.remove(SPARE)
         else:
+            passing("log.spare_made")
             self._spare = True
 
     def close_sealed(self) -> None:
@@ -139,6 +140,7 @@ class CommitLog:
         if self._spare and run.position == 0:
             self._spare = False
             self._disk.rename(SPARE, path_of(start))
+            passing("log.spare_taken")
         self._file = file = self._disk.open(path_of(start), create=True)
         self._start = start
         if before is not None:  # the flush thread may be syncing it, so it closes it, once nobody can take it

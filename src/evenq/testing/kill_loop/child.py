@@ -21,7 +21,7 @@ from evenq.errors import Error
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.tasks import spawn
 from evenq.store import FlushMode, MessageStore, StoreOptions
-from evenq.store.messages import Append, StoredMessage
+from evenq.store.messages import Append, StoredMessage, TimerAppend
 
 __all__ = ["QUEUES", "SEGMENT_BYTES", "body_of", "name_of"]
 
@@ -33,6 +33,9 @@ TAIL: Final = 100
 """Messages of each queue that a start reads again, from the disk."""
 RETENTION_MS: Final = 150
 CAUGHT_UP_MS: Final = 60
+TIMER_MS_MAX: Final = 300
+TIMER_LATE_MS: Final = 200
+"""Timers are fired by now for certain, once their time is up."""
 """Old files go only when each group had read everything so long ago at most: then all in them is acknowledged."""
 PAGE: Final = 16
 SENDERS: Final = 3
@@ -62,7 +65,8 @@ def body_of(message: StoredMessage) -> str:
 class Teller:
     """Lines to the parent, each written at once.
 
-    `s QUEUE BODY ..` a send begins; `k QUEUE OFFSET BODY ..` it is safe; `i BODY..` nobody knows. `r QUEUE` a receive
+    `s QUEUE BODY ..` a send begins; `k QUEUE OFFSET BODY ..` it is safe; `t BODY` it is safe and comes
+    later; `i BODY..` nobody knows. `r QUEUE` a receive
     begins; `d QUEUE OFFSET BODY ..` its end. `c QUEUE OFFSET` a commit begins; `C QUEUE OFFSET` it is safe; `o QUEUE
     OFFSET` what was restored. `p NUMBER` a pair is safe; `P STATE MESSAGE` what was restored of both halves. `a QUEUE`
     a scan begins; `A QUEUE MIN FIRST NEXT BODY..` its end. `ready RECORDS CUT`, `drained`, `closed`, `error TEXT`.
@@ -118,8 +122,11 @@ class Child:
         await self._restored()
         self.tell("ready", stats.recovered_records, stats.recovered_cut_bytes)
         if arguments.drain:
+            self.store.fire_timers()
+            await self.clock.sleep_ms(TIMER_MS_MAX + TIMER_LATE_MS)
             await self._drain()
         else:
+            self.store.fire_timers()
             await self._work()
         await self.store.close()
         self.tell("closed")
@@ -148,6 +155,7 @@ class Child:
         self.stop = asyncio.Event()
         tasks = [spawn(self._send(number), name=f"sender {number}") for number in range(SENDERS)]
         tasks += [spawn(self._send_pairs(), name="pairs"), spawn(self._keep(), name="keeper")]
+        tasks.append(spawn(self._send_timers(), name="timers"))
         tasks += [spawn(self._receive(queue), name=f"receiver {queue}") for queue in range(len(QUEUES))]
         tasks.append(spawn(self.stop.wait(), name="stop"))
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -188,6 +196,20 @@ class Child:
             await self._store([0], [message], state=PROGRESS.pack(ord("G"), 0, number))
             self.tell("p", number)
             await self._pause()
+
+    async def _send_timers(self) -> None:
+        """Messages for later: each comes once, whatever happens meanwhile."""
+        while True:
+            queue = self.rng.randrange(len(QUEUES))
+            body, made = self._message("timer", queue)
+            due_ms = self.clock.now_ms() + self.rng.randint(0, TIMER_MS_MAX)
+            timer = TimerAppend(
+                made.topic_id, made.queue_id, 0, due_ms=due_ms, kind=1, born_ms=0, head=made.head, system=made.system
+            )
+            self.tell("s", queue, body)
+            await self.store.append((), timers=[timer])
+            self.tell("t", body)
+            await self.clock.sleep_ms(self.rng.randint(0, 5))
 
     async def _store(self, queues: list[int], made: list[tuple[str, Append]], state: bytes = b"") -> None:
         self.tell("s", *_flat((queue, body) for queue, (body, _) in zip(queues, made, strict=True)))

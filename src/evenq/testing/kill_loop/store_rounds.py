@@ -48,6 +48,7 @@ class StoreRound:
         for topic in ("t1", "t2"):
             self._done(Op.ADMIN, action=Action.SUBSCRIBE, group=GROUP, topic=topic, order="queue")
         self._open: dict[str, int] = {}  # body or a letter and a queue -> operation
+        self._places: dict[str, Delivery] = {}  # each body is at one place, a fired timer's too
         self._pair = 0
         self._killed = False
         self._ready = False
@@ -162,6 +163,8 @@ class StoreRound:
             case "k":
                 for queue, offset, body in zip(rest[0::3], rest[1::3], rest[2::3], strict=True):
                     self._recorder.ok(self._open.pop(body), queue=name_of(int(queue)), offset=int(offset))
+            case "t":
+                self._recorder.ok(self._open.pop(rest[0]))
             case "i":
                 for body in rest:
                     self._recorder.info(self._open.pop(body))
@@ -193,6 +196,10 @@ class StoreRound:
             return
         first = int(rest[2])
         found = [Delivery(queue, first + number, body) for number, body in enumerate(rest[4:])]
+        for one in found:
+            before = self._places.setdefault(one.body, one)
+            if before != one:
+                self.problems.append(f"{one.body} is at {before.queue}:{before.offset} and {one.queue}:{one.offset}")
         self._recorder.ok(self._open.pop("a" + rest[0]), offset=first, messages=found)
 
     def _take_rest(self, word: str, rest: list[str]) -> None:
