@@ -35,6 +35,7 @@ from typing import Any, Protocol
 import persistqueue
 
 import evenq.local
+from evenq.errors import TooManyRequests
 from evenq.local import Flush, LocalOptions
 
 PRODUCERS = CONSUMERS = 10
@@ -59,11 +60,17 @@ class Ours:
 
     def __init__(self, folder: Path, engine: str, flush: Flush) -> None:
         path = None if engine == "memory" else folder
-        self.queues = evenq.local.open(path, engine=engine, options=LocalOptions(flush=flush))
+        options = LocalOptions(flush=flush, bucket_bytes_max=8 << 20)  # memory: as deep as the `queue.Queue` beside it
+        self.queues = evenq.local.open(path, engine=engine, options=options)
 
     def sender(self, _number: int) -> Callable[[bytes], Any]:
         producer = self.queues.producer("orders")
-        return lambda body: producer.send(body, timeout=1.0)
+
+        def send(body: bytes) -> None:
+            with contextlib.suppress(TooManyRequests):  # full, and the consumers have ended
+                producer.send(body, timeout=0.5)
+
+        return send
 
     def receiver(self, _number: int) -> Callable[[], int]:
         consumer = self.queues.consumer("orders", group="billing")

@@ -119,7 +119,8 @@ class LocalEngine(Engine):
                 self._chunks, self._units = [_Chunk(target, chunks[-1].file_end)], []
             for chunk in chunks:
                 if chunk.parts:
-                    self.store.write(chunk.place, chunk.parts, sum(map(len, chunk.parts)))
+                    end = chunk.data_end if chunk.data_end >= 0 else target
+                    self.store.write(chunk.place, chunk.parts, end - chunk.place)
                 if 0 <= chunk.data_end < chunk.file_end:
                     self.store.fill(chunk.data_end, [filler(chunk.file_end - chunk.data_end)])
             if self.options.flush is Flush.SYNC:

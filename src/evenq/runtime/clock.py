@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["Clock", "FakeClock", "SystemClock"]
 
@@ -36,6 +38,8 @@ class SystemClock:
         return time.monotonic_ns() // 1_000_000
 
     async def sleep_ms(self, duration_ms: float) -> None:
+        import asyncio  # not above: programs without a loop import this module too, and it costs them 50 ms
+
         await asyncio.sleep(max(0.0, duration_ms / 1000))
 
 
@@ -55,6 +59,8 @@ class FakeClock:
         return self._monotonic
 
     async def sleep_ms(self, duration_ms: float) -> None:
+        import asyncio
+
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._count += 1
         heapq.heappush(self._sleepers, (self._monotonic + max(0, int(duration_ms)), self._count, future))
@@ -81,5 +87,7 @@ class FakeClock:
         self._wall += delta_ms
 
     async def _settle(self) -> None:
+        import asyncio
+
         for _ in range(10):
             await asyncio.sleep(0)

@@ -45,7 +45,7 @@ def opened(engine, disk, clock=None, **options):
 
 
 def test_importing_it_needs_neither_grpc_nor_protobuf_nor_pydantic():
-    code = "import evenq.local, sys; print([m for m in ('grpc', 'google', 'pydantic', 'crc32c', 'evenq.client') if m in sys.modules])"
+    code = "import evenq.local, sys; print([m for m in ('grpc', 'google', 'pydantic', 'crc32c', 'asyncio', 'evenq.client') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 
