@@ -23,6 +23,7 @@ from evenq.runtime.clock import SystemClock
 from evenq.testing import LocalCluster
 from evenq.testing.checker import AnomalyKind, check
 from evenq.testing.history import Action, Op, Recorder, merge_histories, read_history
+from evenq.testing.kill_loop.verifying import verified
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
 
@@ -98,6 +99,8 @@ def test_every_acknowledged_flight_survives_kills_in_order_and_the_group_goes_on
             member.leave()
         recorder.ok(recorder.invoke(Op.ADMIN, process="test", group=GROUP, topic=TOPIC, action=Action.DRAIN))
         asyncio.run(scan_all(cluster, recorder))
+    for broker in cluster.brokers:
+        assert verified(tmp_path / "cluster" / broker.name) == [], "the files are clean, too"
     report = check(merge_histories([read_history(path) for path in sorted(tmp_path.glob("*.history.jsonl"))]))
     assert report.ok, [anomaly.text for anomaly in report.anomalies[:10]]
     assert report.counts.get(AnomalyKind.LOST, 0) == 0
