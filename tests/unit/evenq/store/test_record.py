@@ -64,7 +64,12 @@ def _pack(head=b"head", system=b"system", **values):
     return record.pack(**{**fields, **values}, head=head, system=system)
 
 
-@given(head=st.binary(max_size=300), system=st.binary(max_size=50), before=st.binary(max_size=20), data=st.data())
+@given(
+    head=st.binary(max_size=300) | st.just(bytes(5_000)),
+    system=st.binary(max_size=50),
+    before=st.binary(max_size=20),
+    data=st.data(),
+)
 def test_a_frame_comes_back_and_any_flipped_or_missing_byte_is_seen(head, system, before, data):
     packed = _pack(head, system)
     frame = record.frame_at(before + packed + b"behind", len(before), 5)
@@ -77,6 +82,12 @@ def test_a_frame_comes_back_and_any_flipped_or_missing_byte_is_seen(head, system
     assert record.frame_at(bytes(flipped), 0, 5) is None
     assert record.frame_at(packed[:place], 0, 5) is None
     assert record.frame_at(packed, 0, 6) is None  # not its own place
+    read = record.message_at(before + packed + b"behind", len(before), 5)
+    assert read is not None
+    assert [getattr(read, name) for name in read.__slots__] == [getattr(message, name) for name in read.__slots__]
+    assert record.message_at(bytes(flipped), 0, 5) is None
+    assert record.message_at(packed[:place], 0, 5) is None
+    assert record.message_at(packed, 0, 6) is None
 
 
 def test_an_unknown_version_is_refused_by_name():

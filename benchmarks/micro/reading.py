@@ -1,0 +1,125 @@
+"""What reading one queue out of a hundred costs, from the page cache.
+
+python benchmarks/micro/reading.py [--rounds 5] [--folder DIR] [--json FILE] [--megabytes 256]
+
+A log in which a hundred queues take turns is read by one queue after the other, 32 or 256 messages a call, past the
+memory of the store: consume queue entries, preads, checksums, objects. The floor is `cat` of as many bytes of the same
+log. The goal is 500 MB/s of payload or half of `cat`, whichever is lower. Then single messages by offset, at random.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import time
+from pathlib import Path
+
+from rounds import Line, arguments, folder_in, measure, report, settle_collector
+
+from evenq.runtime.clock import SystemClock
+from evenq.store import Append, MessageStore, StoreOptions
+
+QUEUES = 100
+TOGETHER = (32, 256)
+RANDOM_READS = 2_000
+GOAL_SPEED = 500  # MB/s
+GOAL = 0.5
+
+
+async def opened(folder: Path) -> MessageStore:
+    """A store that keeps nothing in memory."""
+    return await MessageStore.open(
+        folder, StoreOptions(cache_bytes=0), clock=SystemClock(), broker_name="bench", on_state=lambda *_: None,
+        on_snapshot=lambda _: None,
+    )  # fmt: skip
+
+
+async def fill(folder: Path, size: int, total: int) -> int:
+    """Messages of each queue: one after the other, so that a queue's neighbours are a hundred frames apart."""
+    store = await opened(folder)
+    turns = total // (size * QUEUES)
+    for number in range(turns):
+        await store.append([Append(1, queue, 7, number, bytes(size), b"") for queue in range(QUEUES)])
+    await store.checkpoint()
+    await store.close()
+    return turns
+
+
+async def sequential(folder: Path, together: int, seconds: float) -> float:
+    """Payload bytes/s of reading queue after queue."""
+    store = await opened(folder)
+    done = queue = 0
+    start = time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        low, high = store.queue_range(1, queue % QUEUES)
+        while low < high:
+            found = await store.read(1, queue % QUEUES, low, count_max=together, bytes_max=4 << 20)
+            done += sum([len(message.head) for message in found.messages])
+            low = found.next_offset
+        queue += 1
+    took = time.perf_counter() - start
+    await store.close()
+    return done / took
+
+
+async def at_random(folder: Path) -> list[float]:
+    """Microseconds of single reads, sorted."""
+    store = await opened(folder)
+    rng = random.Random(1)
+    times = []
+    for _ in range(RANDOM_READS):
+        queue = rng.randrange(QUEUES)
+        offset = rng.randrange(store.queue_range(1, queue)[1])
+        before = time.perf_counter()
+        (message,) = await store.read_at(1, queue, [offset])
+        times.append((time.perf_counter() - before) * 1e6)
+        assert message.queue_offset == offset
+    await store.close()
+    return sorted(times)
+
+
+def cat(folder: Path) -> float:
+    """Bytes/s of `cat` of the whole log."""
+    files = sorted((folder / "commitlog").iterdir())
+    size = sum(file.stat().st_size for file in files)
+    start = time.perf_counter()
+    with subprocess.Popen(["cat", *map(str, files)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        while process.stdout.read(1 << 20):
+            pass
+    return size / (time.perf_counter() - start)
+
+
+def main() -> None:
+    parser = arguments(__doc__, seconds=1.0)
+    parser.add_argument("--megabytes", type=int, default=256, help="of each log")
+    options = parser.parse_args()
+    settle_collector()
+    lines, singles = [], []
+    for kib in (1, 16):
+        with folder_in(options.folder) as folder:
+            asyncio.run(fill(folder, kib << 10, options.megabytes << 20))
+            for together in TOGETHER:
+                line = Line(f"1 of {QUEUES} queues, {kib} KiB, {together} a call", "MB/s", GOAL)
+
+                def work(folder: Path = folder, together: int = together) -> float:
+                    return asyncio.run(sequential(folder, together, options.seconds)) / 1e6
+
+                def floor(folder: Path = folder) -> float:
+                    return cat(folder) / 1e6
+
+                measure(line, options.rounds, work, floor)
+                speed = sorted(line.speeds)[len(line.speeds) // 2]
+                line.notes = [f"{GOAL_SPEED:.0f} MB/s would do: {'yes' if speed >= GOAL_SPEED else 'no'}"]
+                lines.append(line)
+            times = asyncio.run(at_random(folder))
+            singles.append(
+                f"{kib} KiB at random: p50 {times[len(times) // 2]:.0f} us, p99 {times[-len(times) // 100]:.0f} us"
+            )
+    report("reading past the memory", lines, options.json)
+    print("\n".join(singles))
+
+
+if __name__ == "__main__":
+    main()
