@@ -38,7 +38,7 @@ class TimerLoader:
         """`section` is the timers' part of the newest good snapshot, taken at `log_offset`; None without a snapshot."""
         self._disk = disk
         self._writes = True
-        self.pending = pending or PendingTimers()
+        self.pending = PendingTimers() if pending is None else pending
         self.start = log_start
         """Frames from this log offset on are to be applied."""
         self.unneeded: set[int] = set()

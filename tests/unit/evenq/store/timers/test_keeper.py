@@ -1,0 +1,144 @@
+"""The keeper carries out disk jobs, holds timers by id, and removes only files that nothing names."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+import pytest
+
+from evenq.runtime.clock import FakeClock
+from evenq.store import TimerAppend
+from evenq.store.fault_disk import FaultDisk
+from evenq.store.snapshot import Snapshot, save
+from evenq.store.timers import runs
+from evenq.store.timers.keeper import TimerKeeper, named_by_snapshots
+from evenq.store.timers.keys import id_of
+from evenq.store.timers.pending import PendingTimers
+
+
+class Ground:
+    """A keeper with a log that is a list."""
+
+    def __init__(self, **sizes):
+        self.clock, self.disk, self.log, self.failures = FakeClock(1_000), FaultDisk(), {}, []
+        self.end, self.fail = 0, None
+        self.keeper = TimerKeeper(
+            PendingTimers(**{"table_max": 10, "runs_max": 2, "ahead": 512, **sizes}), self.disk, clock=self.clock,
+            read_timers=self.read, append=self.append, on_failure=self.failures.append,
+        )  # fmt: skip
+
+    async def read(self, timer_ids, bytes_max):
+        return [self.log.get(timer_id) for timer_id in timer_ids]
+
+    def append(self, entries, *, timers, ended):
+        future = asyncio.get_running_loop().create_future()
+        if self.fail is not None:
+            future.set_exception(self.fail)
+            return future
+        for timer in timers:
+            timer.log_offset, self.end = self.end, self.end + 100
+            self.log[timer.log_offset] = timer
+        self.keeper.apply(timers, ended)
+        future.set_result(None)
+        return future
+
+    async def put(self, *dues):
+        timers = [TimerAppend(1, 0, 0, due_ms=due, kind=1, born_ms=0, head=b"", system=b"") for due in dues]
+        await self.append([], timers=timers, ended=[])
+        return [timer.log_offset for timer in timers]
+
+
+def test_a_full_disk_keeps_timers_in_memory_until_there_is_space():
+    async def scenario():
+        ground = Ground()
+        ground.disk.faults_of["write"] = errno.ENOSPC
+        await ground.put(*range(5_000, 5_100))
+        await ground.clock.advance(10)
+        assert ground.keeper.stats.runs == 0
+        assert ground.keeper.stats.pending == 100
+        ground.disk.faults_of.clear()
+        await ground.clock.advance(1_000)
+        await ground.put(6_000)
+        for _ in range(20):
+            await ground.clock.advance(1)
+        assert ground.keeper.stats.runs > 0
+        assert ground.failures == []
+        await ground.keeper.close()
+
+    asyncio.run(scenario())
+
+
+def test_any_other_error_stops_the_store():
+    async def scenario():
+        ground = Ground()
+        ground.disk.faults_of["write"] = errno.EIO
+        await ground.put(*range(5_000, 5_020))
+        await ground.clock.advance(10)
+        assert "writing a file of timers failed" in ground.failures[0]
+        await ground.keeper.close()
+
+    asyncio.run(scenario())
+
+
+def test_cancelling_twice_or_what_never_was_changes_nothing():
+    async def scenario():
+        ground = Ground()
+        ids = await ground.put(*range(5_000, 5_050))
+        for _ in range(20):
+            await ground.clock.advance(1)
+        assert ground.keeper.stats.runs > 0
+        assert set(await ground.keeper.cancel([ids[0], ids[49], ids[0], 7])) == {ids[0], ids[49]}
+        assert await ground.keeper.cancel([ids[0], ids[49]]) == []
+        assert ground.keeper.stats.pending == 48
+        await ground.keeper.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_cancel_that_fails_leaves_the_timer_pending():
+    async def scenario():
+        ground = Ground()
+        (timer_id,) = await ground.put(5_000)
+        ground.fail = OSError("no")
+        with pytest.raises(OSError, match="no"):
+            await ground.keeper.cancel([timer_id])
+        await ground.clock.advance(0)
+        assert [id_of(key) for key in ground.keeper.pending.due(5_000, 9)] == [timer_id]
+        await ground.keeper.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_timer_that_is_being_fired_cannot_be_cancelled():
+    async def scenario():
+        ground = Ground()
+        (timer_id,) = await ground.put(5_000)
+        ground.keeper.pending.due(5_000, 1)
+        assert await ground.keeper.cancel([timer_id]) == []
+        await ground.keeper.close()
+
+    asyncio.run(scenario())
+
+
+def test_only_files_that_no_snapshot_and_no_frozen_state_names_are_removed():
+    async def scenario():
+        ground = Ground()
+        for first in range(5_000, 5_200, 10):
+            await ground.put(*range(first, first + 10))
+            for _ in range(5):
+                await ground.clock.advance(1)
+            if first % 40 == 0:
+                save(ground.disk, Snapshot(first, b"", timers=ground.keeper.freeze()()))
+                for _ in range(5):
+                    await ground.clock.advance(1)
+            assert named_by_snapshots(ground.disk) <= set(runs.numbers(ground.disk))
+        for number in range(3):
+            save(ground.disk, Snapshot(9_000 + number, b"", timers=ground.keeper.freeze()()))
+            for _ in range(5):
+                await ground.clock.advance(1)
+        used = {file.number for file, _ in ground.keeper.pending.used_runs()}
+        assert set(runs.numbers(ground.disk)) == used
+        await ground.keeper.close()
+
+    asyncio.run(scenario())

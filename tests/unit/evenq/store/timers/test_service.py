@@ -1,0 +1,112 @@
+"""Firing: batches, retries, and what the owner cannot take does not hold the others up."""
+
+from __future__ import annotations
+
+import asyncio
+
+from evenq.errors import BadRequest, TooManyRequests
+from evenq.runtime.clock import FakeClock
+from evenq.store import StoredTimer, TimerAppend
+from evenq.store.fault_disk import FaultDisk
+from evenq.store.timers.keeper import TimerKeeper
+from evenq.store.timers.pending import PendingTimers
+from evenq.store.timers.service import TimerService, deliver
+
+
+def test_a_delayed_message_becomes_the_same_message_of_its_topic_and_queue():
+    (message,) = deliver([StoredTimer(1, 2, 300, 4, 5, -6, 7, 1, b"head", b"system")])
+    assert (message.topic_id, message.queue_id, message.tag_hash, message.born_ms) == (1, 2, -6, 4)
+    assert (message.head, message.system, message.log_offset) == (b"head", b"system", -1)
+
+
+class Ground:
+    """A keeper with a log that is a list."""
+
+    def __init__(self, **sizes):
+        self.clock, self.disk, self.log, self.failures = FakeClock(1_000), FaultDisk(), {}, []
+        self.end, self.fail = 0, None
+        self.keeper = TimerKeeper(
+            PendingTimers(**{"table_max": 10, "runs_max": 2, "ahead": 512, **sizes}), self.disk, clock=self.clock,
+            read_timers=self.read, append=self.append, on_failure=self.failures.append,
+        )  # fmt: skip
+
+    async def read(self, timer_ids, bytes_max):
+        return [self.log.get(timer_id) for timer_id in timer_ids]
+
+    def append(self, entries, *, timers, ended):
+        future = asyncio.get_running_loop().create_future()
+        if self.fail is not None:
+            future.set_exception(self.fail)
+            return future
+        for timer in timers:
+            timer.log_offset, self.end = self.end, self.end + 100
+            self.log[timer.log_offset] = timer
+        self.keeper.apply(timers, ended)
+        future.set_result(None)
+        return future
+
+    async def put(self, *dues):
+        timers = [TimerAppend(1, 0, 0, due_ms=due, kind=1, born_ms=0, head=b"", system=b"") for due in dues]
+        await self.append([], timers=timers, ended=[])
+        return [timer.log_offset for timer in timers]
+
+
+def _fire(dues, refuse, *, batch_max=4, milliseconds=1_000):
+    """Fire timers through a log that is a list; `refuse` sees each batch and may raise. Returns batches and pending."""
+
+    async def scenario():
+        ground, batches = Ground(), []
+
+        def append(entries, *, timers, ended):
+            refuse(entries, batches)
+            batches.append([message.head for message in entries])
+            return ground.append(entries, timers=timers, ended=ended)
+
+        await ground.put(*dues)
+        for timer in ground.log.values():
+            timer.head = b"%d" % timer.due_ms
+        service = TimerService(ground.keeper, ground.clock, ground.read, append, batch_max=batch_max)
+        service.start()
+        await ground.clock.advance(milliseconds)
+        left = ground.keeper.stats.pending
+        await service.stop()
+        await ground.keeper.close()
+        return batches, left
+
+    return asyncio.run(scenario())
+
+
+def test_due_timers_fire_in_order_of_due_time_in_bounded_batches():
+    batches, left = _fire([1_010, 1_009, 1_002, 1_003, 900, 901], lambda *_: None)
+    assert [head for batch in batches for head in batch] == [b"900", b"901", b"1002", b"1003", b"1009", b"1010"]
+    assert max(map(len, batches)) <= 4
+    assert left == 0
+
+
+def test_all_of_a_burst_fire_with_their_files_on_disk():
+    batches, left = _fire([1_500] * 45, lambda *_: None)
+    assert left == 0
+    assert sum(map(len, batches)) == 45
+
+
+def test_an_overloaded_store_is_asked_again_and_nothing_fires_twice():
+    refusals = iter([True, False, True, True])
+
+    def refuse(entries, batches):
+        if next(refusals, False):
+            raise TooManyRequests("later")
+
+    batches, left = _fire([1_000 + n for n in range(9)], refuse)
+    fired = [head for batch in batches for head in batch]
+    assert sorted(fired) == sorted(b"%d" % (1_000 + n) for n in range(9))
+    assert left == 0
+
+
+def test_one_message_that_the_store_refuses_does_not_hold_the_others_up():
+    def refuse(entries, batches):
+        if any(message.head == b"1002" for message in entries):
+            raise BadRequest("never")
+
+    batches, left = _fire([1_000, 1_001, 1_002, 1_003, 1_004], refuse, milliseconds=5_000)
+    assert sorted(head for batch in batches for head in batch) == [b"1000", b"1001", b"1003", b"1004"]
+    assert left == 1

@@ -1,0 +1,49 @@
+"""Tables and runs give their keys in order, whatever ended meanwhile."""
+
+from __future__ import annotations
+
+from evenq.store.timers.keys import id_of, key_of
+from evenq.store.timers.runs import RunFile
+from evenq.store.timers.sources import DEAD_MIN, Run, Table
+
+
+def test_a_table_gives_what_has_not_ended_in_order():
+    table = Table()
+    for timer_id, due in ((1, 30), (2, 10), (3, 20)):
+        table.put(timer_id, key_of(due, timer_id, 1))
+    assert table.end(2)
+    assert not table.end(2)
+    assert [id_of(table.pop()) for _ in range(2) if table.head(set())] == [3, 1]
+    assert table.head(set()) is None
+
+
+def test_a_table_forgets_ended_keys_before_they_fill_it():
+    table = Table()
+    for timer_id in range(10 * DEAD_MIN):
+        table.put(timer_id, key_of(99, timer_id, 1))
+        table.end(timer_id)
+    assert len(table._heap) <= DEAD_MIN + 1
+
+
+def test_what_is_taken_while_a_table_is_copied_is_noted():
+    table = Table()
+    for timer_id in (1, 2, 3):
+        table.put(timer_id, key_of(timer_id, timer_id, 1))
+    table.gone = set()
+    table.end(3)
+    table.head(set())
+    table.pop()
+    assert table.gone == {1, 3}
+
+
+def test_a_run_drops_ended_entries_with_their_mark_and_knows_its_next_block():
+    keys = [key_of(n, n, 1) for n in range(600)]
+    run = Run(RunFile(1, 600, 0, (keys[0], keys[512])), used=2)
+    assert run.due_head() == keys[0]
+    run.read_on(0, keys[:512])
+    ended = {2, 3, 99}
+    assert run.head(ended) == keys[4]
+    assert ended == {99}
+    assert (run.used, run.left) == (4, 596)
+    run.ahead.clear()
+    assert run.due_head() == keys[512]
