@@ -261,12 +261,7 @@ class MessageStore:
         return await self._timers.cancel(timer_ids)
 
     async def _read_timers(self, timer_ids: Sequence[int], bytes_max: int) -> list[StoredTimer | None]:
-        end = self._appender.stats.log_end
-        known = [timer_id if 0 <= timer_id < end else end for timer_id in timer_ids]
-        try:
-            return await self._read_jobs.run(lambda: self._reader.read_timers(known, bytes_max))
-        except OSError as error:
-            raise StoreCorrupted(f"reading timers from {self._disk.describe('')} failed: {error}") from error
+        return await self._read_jobs.run(lambda: self._reader.read_timers(timer_ids, bytes_max))
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

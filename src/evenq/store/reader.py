@@ -163,6 +163,8 @@ class Reader:
                 return data
         except FileNotFoundError:
             return b""
+        except OSError as error:
+            raise StoreCorrupted(f"reading {self._disk.describe(path_of(start))} failed: {error}") from error
 
     def _entries(self, entries: Entries, start: int, end: int) -> list[tuple[int, int, int]]:
         found: list[tuple[int, int, int]] = []

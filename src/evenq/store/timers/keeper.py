@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 NEVER: Final = 1 << 63
 FULL_PAUSE_MS: Final = 1_000
+STEP_PAUSE_MS: Final = 1  # between the steps of a merge: a busy thread costs the loop the interpreter, 5 ms at a time
 SCAN_MAX: Final = 4_096  # timers found by one look through the runs
 ROLL_BATCH: Final = 256
 ROLL_BYTES: Final = 4 << 20
@@ -360,6 +361,8 @@ class TimerKeeper:
         while await self._jobs.run(lambda: next(steps, _OVER)) is not _OVER:
             if not self._disk.blocks:
                 await _turn()
+            elif isinstance(job, WriteJob) and not self.pending.wants_writing:
+                await self._clock.sleep_ms(STEP_PAUSE_MS)
 
 
 _OVER: Final = object()

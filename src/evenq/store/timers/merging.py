@@ -19,8 +19,8 @@ from evenq.store.timers.runs import BLOCK_ENTRIES, RunFile, RunWriter
 
 __all__ = ["Job", "MergeJob", "ReadJob", "ScanJob", "SpillJob"]
 
-PIECE: Final = 4 * BLOCK_ENTRIES  # keys of one source in memory while it is merged
-SORT_PIECE: Final = 8_192  # keys sorted at once: a sort holds the interpreter
+PIECE: Final = BLOCK_ENTRIES  # keys of one source in memory while it is merged
+SORT_PIECE: Final = 4_096  # keys sorted at once: a sort holds the interpreter
 
 
 class Job:

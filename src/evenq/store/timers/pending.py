@@ -218,8 +218,8 @@ class PendingTimers:
 
     @property
     def wants_writing(self) -> bool:
-        """Whether a table is full."""
-        return bool(self._full)
+        """Whether a table is full and not being written yet."""
+        return any(table.gone is None for table in self._full)
 
     def begin_runs_at(self, number: int) -> None:
         """Give new runs no smaller number."""
