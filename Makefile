@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev protos fmt lint type arch tidy test integration compat chaos helm kubernetes spark docs bench up demo check clean
+.PHONY: help dev protos fmt lint type arch tidy test integration compat chaos helm kubernetes spark docs bench bench-store up demo check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -66,6 +66,9 @@ docs: dev ## every command of the docs, run
 
 bench: dev ## ours beside its floor, in one run
 	$(BIN)/python benchmarks/run.py
+
+bench-store: dev ## the store alone beside floors and peers; half an hour
+	$(BIN)/python benchmarks/store.py
 
 up: dev ## a local cluster in one command
 	$(BIN)/evenq up
