@@ -170,7 +170,7 @@ def frame_at(data: bytes | memoryview, position: int, log_offset: int) -> Frame 
 
 def message_at(data: bytes, position: int, log_offset: int) -> StoredMessage | None:
     """The same as `frame_at` and `message_of` in one, for reads: None for whatever is no whole message of this version
-    in its place. Three microseconds less a message.
+    in its place.
     """
     if len(data) - position < HEADER_BYTES:
         return None
