@@ -125,7 +125,8 @@ def main() -> None:
         print(
             f"8 queues {few.rate:,.0f}/s (checkpoint {few.checkpoint_ms:.0f} ms); {options.queues} queues "
             f"{many.rate:,.0f}/s, ratio {ratios[-1]:.2f}, checkpoint at most {many.checkpoint_ms:.0f} ms, "
-            f"pause at most {many.pause_ms:.0f} ms, {many.open_files} open files, RSS {rss_mb():.0f} MB ({before:.0f} before)"
+            f"pause at most {many.pause_ms:.0f} ms, {many.open_files} open files, "
+            f"RSS {rss_mb():.0f} MB ({before:.0f} before)"
         )
     print(f"ratio: median {statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}; goal 0.80")
 

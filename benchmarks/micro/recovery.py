@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import json
 import os
+import resource
 import shutil
 import signal
 import statistics
@@ -69,8 +70,7 @@ async def start(folder: Path, queues: int) -> dict[str, float]:
             found = await store.read(1, queue_id, offset, count_max=1, bytes_max=1)
             assert found.messages[0].queue_offset == offset
     readable = time.perf_counter()
-    with open("/proc/self/status", encoding="ascii") as status:
-        peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     stats = store.stats
     result = {
         "gib": stats.log_bytes / (1 << 30), "open": ready - before, "append": accepted - before,
