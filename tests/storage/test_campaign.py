@@ -13,7 +13,7 @@ import pytest
 from evenq.testing.storage.campaign import Job, jobs, run_job
 
 FULL = os.environ.get("EVENQ_TEST_SCALE") == "full"
-LEAST = {"crash": 100, "again": 100, "alice": 50, "truncation": 100, "flip": 100, "fuzz": 200, "fault": 1}
+LEAST = {"crash": 100, "again": 100, "alice": 20, "truncation": 100, "flip": 100, "fuzz": 200, "fault": 1}
 
 
 @pytest.mark.timeout(3_600 if FULL else 60)

@@ -61,11 +61,11 @@ def jobs(*, full: bool) -> list[Job]:
 
 def _fast() -> Iterator[Job]:
     for flush in FlushMode:
-        for shard in (0, 8):
-            yield Job("crash", flush, 1, 200, shard, 16, 2)
-        yield Job("again", flush, 1, 60, 3, 100)
-        yield Job("alice", flush, 1, 60, 512, 1, 24)
-        yield Job("alice", flush, 1, 60, 4096, 1, 24)
+        for shard in (0, 17):
+            yield Job("crash", flush, 1, 200, shard, 35, 2)
+        yield Job("again", flush, 1, 60, 3, 140)
+        yield Job("alice", flush, 1, 60, 512, 3, 24)
+        yield Job("alice", flush, 1, 60, 4097, 3, 24)
     for name in ("", "killed"):
         yield Job("truncation", "sync", 1, 100, 7, 40, name=name)
         yield Job("flip", "sync", 2, BIG_OPERATIONS, 0, 997, name=name)
@@ -115,7 +115,12 @@ def run_job(job: Job) -> Tally:
 @contextmanager
 def small_parts() -> Iterator[None]:
     """Consume queue files of 16 entries and recovery in small pieces, so that a small store meets their borders."""
-    sizes = {"FILE_ENTRIES": 16, "FILE_BYTES": 320, "PIECE_BYTES": 3_000, "SEARCH_BYTES": 700, "FILING_ENTRIES": 30}
+    sizes = {
+        "FILE_ENTRIES": 16, "FILE_BYTES": 320, "PIECE_BYTES": 3_000, "SEARCH_BYTES": 700, "FILING_ENTRIES": 30,
+        "BLOCK_BYTES": 16 << 10, "SYNC_EACH_MAX": 2, "TABLE_MAX": 6,
+        "AHEAD": 4, "RUNS_MAX": 3, "MERGE_WIDTH": 2, "ENDED_MAX": 5,
+        "BLOCK_ENTRIES": 4, "PIECE": 16,
+    }  # fmt: skip
     names = [name for name in sys.modules if name.startswith("evenq.store.")]
     before = [(sys.modules[name], key) for name in names for key in sizes if hasattr(sys.modules[name], key)]
     old = [(module, key, getattr(module, key)) for module, key in before]

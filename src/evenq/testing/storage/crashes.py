@@ -37,7 +37,7 @@ def _case(trace: Trace, number: int, name: str, left: Machine) -> Case:
     history = trace.history
     promised = trace.options.flush is FlushMode.SYNC or " kill" in name
     least = history.acked(number) if promised else history.certain(number)
-    return Case(name, left, least, history.tried(number), number)
+    return Case(name, left, least, history.tried(number), number, promised)
 
 
 async def crash_all(trace: Trace, *, operations: range, seeds: int, go_on: bool = True) -> Tally:

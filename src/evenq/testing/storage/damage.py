@@ -67,8 +67,8 @@ def before(history: History, log_offset: int) -> int:
     following = NEVER
     for number in range(len(history.groups) - 1, -1, -1):
         group = history.groups[number]
-        end = following  # a state record's place is not known, but it lies before the next message
-        if group.messages and group.state is None:
+        end = following  # where state and timers lie is not known, but it is before the next message
+        if group.messages and group.state is None and not group.timers:
             last = group.messages[-1]
             end = last.log_offset + HEADER_BYTES + len(last.head) + len(last.system)
         if group.messages:

@@ -69,7 +69,7 @@ async def _fail(options: StoreOptions, fault: Fault, name: str, tally: Tally, *,
         promised = synchronous or left_name.startswith("kill")
         least = history.acked(at) if promised else history.certain(at)
         tally.images += 1
-        case = Case(f"{name}, {left_name}", left, least, history.tried(at), at)
+        case = Case(f"{name}, {left_name}", left, least, history.tried(at), at, promised)
         try:
             await judge(case, history, options)
         except Violation as violation:

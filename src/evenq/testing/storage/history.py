@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from evenq.store import Append
+from evenq.store import Append, TimerAppend
 
 __all__ = ["NEVER", "Group", "History", "Queue", "state_of"]
 
@@ -31,6 +31,7 @@ class Group:
     """Number of its state record, if it has one."""
     tried_at: int
     future: asyncio.Future[None] | None = None
+    timers: list[TimerAppend] = field(default_factory=list)
     acked_at: int = NEVER
     log_end: int = NEVER
     """The log's safe end when it was acknowledged: at or behind its own."""
@@ -45,14 +46,16 @@ class History:
     """(operations, log offset): from then on the store said that the log was on disk so far."""
     states: int = 0
     """State records tried."""
+    cancelled: list[tuple[int, int, bytes]] = field(default_factory=list)
+    """(operations when tried, when done, head): that timer never fires."""
     expired: list[tuple[int, int]] = field(default_factory=list)
     """(operations, ms): from then on messages stored before that time may be gone."""
 
     def cut(self, groups: int) -> History:
         """The first so many groups, all of them acknowledged: what a start has found."""
-        kept = [Group(group.messages, group.state, 0, None, 0, 0) for group in self.groups[:groups]]
+        kept = [Group(group.messages, group.state, 0, None, group.timers, 0, 0) for group in self.groups[:groups]]
         states = sum(group.state is not None for group in kept)
-        return History(kept, [], states, list(self.expired))
+        return History(kept, [], states, list(self.cancelled), list(self.expired))
 
     def tried(self, at: int) -> int:
         """Groups that may be there after a crash at operation `at`."""

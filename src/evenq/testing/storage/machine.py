@@ -137,7 +137,8 @@ class Machine:
                 self._change(path, self._inode(b""))
             case "rename":
                 inode = self.names[path]
-                self._changes(parent_of(path), [(other, inode), (path, None)])
+                # One transaction of the file system, also from one folder to another: durable with the new name.
+                self._changes(parent_of(other), [(other, inode), (path, None)])
             case "remove":
                 for name in sorted((n for n in self.names if n == path or n.startswith(f"{path}/")), reverse=True):
                     self._change(name, None)

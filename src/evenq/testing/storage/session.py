@@ -6,12 +6,13 @@ exactly how many it was given back, and that each had its bytes and its place.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from evenq.runtime.clock import FakeClock
-from evenq.store import Append, FlushMode, MessageStore, StoreOptions
+from evenq.store import Append, FlushMode, MessageStore, StoreOptions, TimerAppend
 from evenq.testing.storage.history import NEVER, Group, History, Queue, state_of
 from evenq.testing.storage.trace_disk import TraceDisk
 
@@ -21,6 +22,8 @@ OPTIONS = StoreOptions(
     segment_bytes=8192, flush=FlushMode.SYNC, cache_bytes=6_000, retention_ms=20_000, retention_hour=-1
 )
 READ_MAX = 1 << 30
+TIMER_QUEUE: Queue = (9, 0)
+"""Where all timers of a workload go; nothing else goes there."""
 
 
 class Violation(AssertionError):
@@ -40,6 +43,7 @@ class Session:
     snapshot: int = 0
     replayed: list[tuple[int, bytes]] = field(default_factory=list)
     waiting: list[Group] = field(default_factory=list)
+    firing: bool = False
     store: MessageStore = field(init=False)
 
     @classmethod
@@ -52,7 +56,7 @@ class Session:
         session.store = await MessageStore.open(
             Path("trace"), options, clock=session.clock, disk=disk, broker_name="broker-a",
             on_state=lambda log_offset, payload: session.replayed.append((log_offset, payload)),
-            on_snapshot=session._on_snapshot, **more,
+            on_snapshot=session._on_snapshot, keys_of=keys_of, **more,
         )  # fmt: skip
         disk.before = session._note_acks
         session._note_synced()
@@ -70,11 +74,14 @@ class Session:
 
     # -- use ----------------------------------------------------------------------------------------------------------
 
-    def append(self, messages: list[Append], *, state: bool = False) -> Group:
+    def append(self, messages: list[Append], *, state: bool = False, timers: Sequence[TimerAppend] = ()) -> Group:
         """Start one append call; a refusal is raised and leaves no trace."""
         number = self.history.states if state else None
-        group = Group(messages, number, self.at)
-        if not messages:
+        group = Group(messages, number, self.at, timers=list(timers))
+        if timers:
+            payload = state_of(self.history.states) if state else b""
+            group.future = self.store.append(messages, state=payload, timers=timers)
+        elif not messages:
             assert state
             group.future = self.store.append_state(state_of(self.history.states))
         elif state:
@@ -140,6 +147,14 @@ class Session:
     def _note_synced(self) -> None:
         self.history.synced.append((self.at, self.store.stats.log_synced))
 
+    async def cancel(self, timer: TimerAppend) -> None:
+        """Cancel a timer; noted if it was still pending."""
+        tried = self.at
+        place = len(self.history.cancelled)
+        self.history.cancelled.append((tried, NEVER, timer.head))
+        done = await self.store.cancel_timers([timer.log_offset])
+        self.history.cancelled[place] = (tried, self.at if done else NEVER, timer.head)
+
     # -- comparison ---------------------------------------------------------------------------------------------------
 
     def states_found(self) -> int:
@@ -203,6 +218,60 @@ class Session:
             f"left over {left} and {states} states; {least} to {most} calls are due"
         )
 
+    async def compare_found(self, prefix: int, at: int) -> None:
+        """The index finds what it should, newest first, and nothing else."""
+        del at
+        for topic_id, key in ((1, b"k0"), (1, b"k5"), (7, b"k1"), (2, b"nobody")):
+            wanted = [
+                message.log_offset
+                for group in self.history.groups[:prefix]
+                for message in group.messages
+                if message.topic_id == topic_id and key in keys_of(message.head, message.system)
+                and message.queue_offset >= self.store.queue_range(topic_id, message.queue_id)[0]
+            ]  # fmt: skip
+            found = await self.store.find(topic_id, key, count_max=100_000, bytes_max=READ_MAX)
+            if [message.log_offset for message in found] != wanted[::-1]:
+                places = [message.log_offset for message in found]
+                raise Violation(f"{key!r} of topic {topic_id} finds {places}, {wanted[::-1]} were stored")
+
+    async def compare_timers(self, prefix: int, at: int, *, promised: bool = True) -> None:
+        """Let all timers fire: each that was put is delivered once, unless it was cancelled; and nothing else is."""
+        put = {timer.head: timer for group in self.history.groups[:prefix] for timer in group.timers}
+        if not put:
+            return
+        if not self.firing:
+            self.store.fire_timers()
+            self.firing = True
+        ahead = max(timer.due_ms for timer in put.values()) - self.clock.now_ms()
+        self.clock.jump_wall(max(0, ahead) + 1)  # it is dear to go there in steps of the flusher
+        for _ in range(100):
+            if not self.store.timers.stats.pending:
+                break
+            if self.store.failure is not None:
+                raise self.store.failure
+            await self.clock.advance(200)
+        else:
+            raise Violation(f"{self.store.timers.stats.pending} timers are due and do not fire")
+        low, high = self.store.queue_range(*TIMER_QUEUE)
+        result = await self.store.read(*TIMER_QUEUE, low, count_max=100_000, bytes_max=READ_MAX)
+        heads = [message.head for message in result.messages]
+        if len(heads) != high - low or len(set(heads)) != len(heads):
+            twice = {head for head in heads if heads.count(head) > 1}
+            raise Violation(f"{len(heads)} of {high - low} timers' messages are served, {twice} twice")
+        for message in result.messages:
+            timer = put.pop(message.head, None)
+            if timer is None:
+                raise Violation(f"a timer fired that was not put: {message!r}")
+            if message.system != timer.system or message.tag_hash != timer.tag_hash or message.store_ms < timer.due_ms:
+                raise Violation(f"{timer!r} fired as {message!r} at {message.store_ms}")
+        never = {head for tried, _, head in self.history.cancelled if tried <= at}
+        lost = [head for head in put if head not in never]
+        if lost and not low:
+            raise Violation(f"timers are lost: {lost}")
+        for tried, done, head in self.history.cancelled:
+            if promised and done <= at and head in heads:
+                raise Violation(f"a timer fired that was cancelled at {tried}: {head!r}")
+
     async def _compare_queue(self, queue: Queue, wanted: list[Append], expired_ms: int) -> None:
         low, high = self.store.queue_range(*queue)
         if low > high or any(message.store_ms >= expired_ms for message in wanted[:low]):
@@ -225,6 +294,13 @@ class Session:
                 ):
                     raise Violation(f"queue {queue} has {message!r} at {start}, {due!r} was stored")
                 start += 1
+
+
+def keys_of(head: bytes, system: bytes) -> list[bytes]:
+    """Keys of a message: one of seven by its number, and its number."""
+    del head
+    number = int(system[3:])
+    return [b"k%d" % (number % 7), system]
 
 
 def asynchronous(options: StoreOptions = OPTIONS) -> StoreOptions:

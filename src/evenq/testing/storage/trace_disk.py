@@ -165,6 +165,10 @@ class TraceDisk:
         names = self.machine.names
         return sorted({name[len(prefix) :].partition("/")[0] for name in names if name.startswith(prefix)})
 
+    def preallocate(self, path: str, size: int) -> None:  # noqa: ARG002  # space is not modelled
+        self.open(path, create=True).close()
+        self.step_or_fail("preallocate")
+
     def rename(self, old: str, new: str) -> None:
         self.step_or_fail("rename")
         self.record(("rename", old, new, b""))

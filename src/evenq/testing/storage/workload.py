@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from evenq.errors import Error, StoreFull
 from evenq.runtime.clock import FakeClock
-from evenq.store import Append, StoreOptions
+from evenq.store import Append, StoreOptions, TimerAppend
 from evenq.testing.storage.history import Group, History, Queue
 from evenq.testing.storage.machine import Op
-from evenq.testing.storage.session import OPTIONS, Session, Violation
+from evenq.testing.storage.session import OPTIONS, TIMER_QUEUE, Session, Violation
 from evenq.testing.storage.trace_disk import Fault, TraceDisk
 
 __all__ = ["QUEUES", "Trace", "Workload", "message", "record"]
@@ -25,7 +25,8 @@ __all__ = ["QUEUES", "Trace", "Workload", "message", "record"]
 QUEUES: tuple[Queue, ...] = ((1, 0), (1, 1), (2, 0), (7, 3))
 SIZES = (0, 1, 30, 30, 200, 200, 420, 600, 1500)
 STEPS = {
-    "one": 30, "many": 14, "burst": 14, "state": 10, "mixed": 10, "checkpoint": 4, "snapshot": 5, "flush": 3,
+    "one": 30, "many": 14, "burst": 14, "state": 10, "mixed": 10, "timer": 12, "cancel": 4,
+    "checkpoint": 4, "snapshot": 5, "flush": 3,
     "time": 6, "clean": 3, "reopen": 3, "kill": 2,
 }  # fmt: skip
 
@@ -60,6 +61,7 @@ class Workload:
         self.number = 0
         self.session: Session | None = None
         self.failure: BaseException | None = None
+        self.fires = True
         self.kills = True
         """Whether some steps kill the store."""
 
@@ -81,12 +83,19 @@ class Workload:
     async def open(self) -> None:
         self.session = None
         self.session = await Session.open(self.disk, self.history, self.options, clock=self.clock)
+        if self.fires:
+            self.session.store.fire_timers()
+            self.session.firing = True
 
     async def step(self, kind: str) -> None:
         session = self.session
         assert session is not None
         match kind:
-            case "one" | "many" | "burst" | "state" | "mixed":
+            case "cancel":
+                timers = [timer for group in self.history.groups for timer in group.timers]
+                if timers:
+                    await self._unless_full(session.cancel(self.rng.choice(timers[-12:])))
+            case "one" | "many" | "burst" | "state" | "mixed" | "timer":
                 await self._append(session, kind)
             case "checkpoint":
                 await session.checkpoint()
@@ -122,8 +131,10 @@ class Workload:
                 if kind == "state" or (kind == "burst" and rng.random() < 0.2):
                     session.append([], state=True)
                 else:
-                    count = 1 if kind == "one" else rng.choice([1, 2, 3, 8])
-                    session.append([self._message() for _ in range(count)], state=kind == "mixed")
+                    count = 1 if kind in {"one", "timer"} else rng.choice([1, 2, 3, 8])
+                    messages = [self._message() for _ in range(count)]
+                    timers = [self._timer() for _ in range(rng.choice([1, 1, 4]))] if kind == "timer" else []
+                    session.append(messages, state=kind == "mixed", timers=timers)
         except StoreFull as error:
             self.failure = error
         groups = list(session.waiting)
@@ -154,6 +165,14 @@ class Workload:
             await work
         except StoreFull as error:
             self.failure = error
+
+    def _timer(self) -> TimerAppend:
+        plain = self._message()
+        due_ms = self.clock.now_ms() + self.rng.choice([0, 1, 700, 5_000, 30_000, 3_600_000])
+        return TimerAppend(
+            *TIMER_QUEUE, plain.tag_hash, due_ms=due_ms, kind=1, born_ms=plain.born_ms, head=plain.head,
+            system=plain.system,
+        )  # fmt: skip
 
     def _message(self) -> Append:
         self.number += 1
