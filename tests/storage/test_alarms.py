@@ -43,7 +43,7 @@ def test_a_store_that_answers_before_the_sync_is_caught(monkeypatch):
 def test_a_recovery_that_serves_what_it_did_not_sync_is_caught(monkeypatch):
     async def scenario():
         trace = await record(OPTIONS, operations=40)
-        tally = await crashes.crash_again(trace, operations=range(20, 1 << 30, 7), seeds=1)
+        tally = await crashes.crash_again(trace, operations=range(20, 200, 7), seeds=1)
         assert tally.violations
 
     async def begin(self, *_):
