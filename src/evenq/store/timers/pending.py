@@ -24,6 +24,7 @@ TABLE_MAX: Final = 32_768
 AHEAD: Final = 8 * BLOCK_ENTRIES
 RUNS_MAX: Final = 8
 MERGE_WIDTH: Final = 6
+RUNS_FULL: Final = 3  # times the wanted number of runs: from there on merging comes before writing more
 ENDED_MAX: Final = 262_144  # ended timers remembered until all runs are merged without them
 
 
@@ -230,7 +231,7 @@ class PendingTimers:
         self._drop_used_up()
         if self._writing is not None:
             return None
-        if self._full:
+        if self._full and len(self._runs) < RUNS_FULL * self._runs_max:
             table = self._full[0]
             self._begin((table,), SpillJob(self._next_run, list(table.live.values()), ahead=self._ahead))
         else:
