@@ -377,7 +377,7 @@ async def _dead_letters(talk: Talk, app: BrokerApp) -> None:
     assert buried.body == b"poison"
     assert buried.system_properties.dead_letter_queue.topic == "orders"
     assert buried.system_properties.dead_letter_queue.message_id == f"01{5:032X}"
-    assert app.broker.progress.lag(1, 1, 0, 0) == 0
+    assert app.broker.progress.lag(1, 1, 0, 0, 0) == 0
 
 
 test_a_message_that_always_fails_ends_in_the_dead_letter_topic = served(_dead_letters, default_group_max_attempts=3)
