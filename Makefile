@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev protos fmt lint type arch tidy test integration compat chaos helm kubernetes spark docs bench bench-store up demo check clean
+.PHONY: help dev protos fmt lint type arch tidy test integration compat chaos storage kill-loop helm kubernetes spark docs bench bench-store up demo check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -39,8 +39,8 @@ arch: dev ## who imports whom
 tidy: dev ## sizes, names, stale stubs and reference pages
 	$(BIN)/python tools/tidy.py && $(BIN)/python tools/gen_protos.py --check && $(BIN)/python tools/gen_reference.py --check
 
-test: dev ## unit and spec tests, then the real servers on loopback
-	$(BIN)/pytest -q -n auto tests/unit tests/spec
+test: dev ## unit, spec and storage tests, then the real servers on loopback
+	$(BIN)/pytest -q -n auto tests/unit tests/spec tests/storage
 	$(BIN)/pytest -q tests/integration
 
 integration: dev ## real processes on loopback
@@ -51,6 +51,13 @@ compat: dev ## the official Python SDK against ours
 
 chaos: dev ## kill -9 while the checker watches: make chaos ROUNDS=20
 	EVENQ_TEST_ROUNDS=$(or $(ROUNDS),20) $(BIN)/pytest -q tests/chaos
+
+storage: dev ## crash, cut, flip and fail the store in every way, at full size; half an hour
+	$(BIN)/python -m evenq.testing.storage --ledger tests/storage/ledger.md
+
+kill-loop: dev ## kill -9 the store and the broker again and again: make kill-loop CYCLES=1000
+	$(BIN)/python -m evenq.testing.kill_loop --cycles $(or $(CYCLES),1000) --flush sync --hits-min 5 --ledger tests/chaos/ledger.md
+	$(BIN)/python -m evenq.testing.kill_loop --cycles $(or $(CYCLES),1000) --flush async --hits-min 5 --ledger tests/chaos/ledger.md
 
 helm: dev ## the chart, rendered and validated
 	$(BIN)/pytest -q tests/helm -m "not kubernetes"
@@ -77,7 +84,7 @@ demo: dev ## the whole job: a year of flights, a group that changes, two Spark j
 	JAVA_HOME=$(JAVA) $(BIN)/python -m evenq.cli.demo
 
 check: dev lint type arch tidy test compat helm kubernetes spark docs ## all that CI runs
-	EVENQ_TEST_ROUNDS=2 $(BIN)/pytest -q tests/chaos
+	EVENQ_TEST_ROUNDS=2 EVENQ_TEST_CYCLES=100 $(BIN)/pytest -q tests/chaos
 
 clean: ## remove what make made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache dist build .demo
