@@ -1,6 +1,7 @@
 """A process that uses the official Python SDK and nothing of ours; spoken to by arguments, answering in JSON lines.
 
-produce ENDPOINT TOPIC FIRST COUNT | simple ENDPOINT TOPIC GROUP TAG COUNT | nack ENDPOINT TOPIC GROUP | push ENDPOINT TOPIC GROUP [fail-first]
+produce ENDPOINT TOPIC FIRST COUNT | simple ENDPOINT TOPIC GROUP TAG COUNT | nack ENDPOINT TOPIC GROUP | delay ENDPOINT TOPIC GROUP
+push ENDPOINT TOPIC GROUP [fail-first]
 """
 
 import json
@@ -83,6 +84,32 @@ def nack(endpoint: str, topic: str, group: str) -> None:
     say(done=True)
 
 
+def delay(endpoint: str, topic: str, group: str) -> None:
+    """Send three messages for later, take one of them back, receive the others."""
+    consumer = SimpleConsumer(configuration(endpoint), group, {topic: FilterExpression("*")}, await_duration=1)
+    consumer.startup()
+    producer = Producer(configuration(endpoint), (topic,))
+    producer.startup()
+    receipts = []
+    for number in range(3):
+        message = Message()
+        message.topic, message.body = topic, b"later"
+        message.add_property("number", str(number))
+        message.delivery_timestamp = int(time.time()) + 3  # this SDK counts in whole seconds
+        receipts.append(producer.send(message))
+    due = message.delivery_timestamp
+    say(recalled=producer.recall_message(topic, receipts[1].recall_handle) == receipts[1].message_id)
+    for _ in range(2):
+        got = one(consumer)
+        say(got=int(got.properties["number"]), after_due_s=time.time() - due)
+        consumer.ack(got)
+    time.sleep(1)
+    say(left=len(consumer.receive(32, 30) or ()))
+    producer.shutdown()
+    consumer.shutdown()
+    say(done=True)
+
+
 def one(consumer: SimpleConsumer) -> Message:
     for _ in range(40):
         messages = consumer.receive(1, 30)
@@ -116,4 +143,4 @@ def push(endpoint: str, topic: str, group: str, mode: str = "") -> None:
 
 
 if __name__ == "__main__":
-    {"produce": produce, "simple": simple, "nack": nack, "push": push}[sys.argv[1]](*sys.argv[2:])
+    {"produce": produce, "simple": simple, "nack": nack, "delay": delay, "push": push}[sys.argv[1]](*sys.argv[2:])

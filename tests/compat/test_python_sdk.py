@@ -124,6 +124,19 @@ def test_a_simple_consumer_gets_a_message_again_after_its_changed_invisible_time
     assert 0.9 <= second["after_s"] <= 6, "polls of the other broker may come between, a second each"
 
 
+def test_a_delayed_message_comes_at_its_time_and_a_recalled_one_never(
+    cluster: LocalCluster, peer: Callable[..., Peer]
+) -> None:
+    command = ["topic", "create", "compat-delay", "--type", "DELAY", "--endpoint", cluster.endpoint]
+    subprocess.run([sys.executable, "-m", "evenq.cli", *command], check=True, capture_output=True)
+    client = peer("delay", "compat-delay", "compat-delay-group")
+    client.wait_done()
+    assert client.numbers("recalled") == [True]
+    assert sorted(client.numbers()) == [0, 2]
+    assert client.numbers("left") == [0]
+    assert all(0 <= s["after_due_s"] < 5 for s in client.said if "got" in s)
+
+
 def test_push_consumers_share_a_topic_two_members_then_three(peer: Callable[..., Peer]) -> None:
     members = [peer("push", "compat-push", "compat-push-group") for _ in range(2)]
     for member in members:

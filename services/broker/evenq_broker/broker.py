@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine, Iterable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -28,7 +29,9 @@ from evenq_broker.core.locks import LockTable
 from evenq_broker.core.members import MemberTable
 from evenq_broker.core.name_table import NameTable
 from evenq_broker.core.polls import PollTable
+from evenq_broker.core.recalls import Recalls
 from evenq_broker.core.routes import RouteTable
+from evenq_broker.loops.delays import due
 from evenq_broker.loops.journal import Journal
 from evenq_broker.loops.liveness import watch_clients
 from evenq_broker.loops.opening import open_store
@@ -48,6 +51,8 @@ class Broker:
     """Open between `open` and `close`."""
     handles: Handles
     """Makes and reads receipt handles; its key is part of the journal."""
+    recalls: Recalls
+    """The same for delayed messages."""
 
     def __init__(self, settings: Settings, *, clock: Clock, rng: random.Random, net: Net) -> None:
         self.settings = settings
@@ -98,6 +103,7 @@ class Broker:
         self.addresses = tuple(addresses)
         self.failed = asyncio.get_running_loop().create_future()
         self.store.on_failure = self._store_failed
+        self.store.fire_timers(partial(due, self))
         self.waiting.start()
         self.spawn(watch_clients(self), name="client liveness")
         await self.cluster.start()

@@ -118,6 +118,10 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default="LAST", description="Where a new group begins to read."
     )
 
+    delay_max_ms: int = Field(
+        default=40 * 86_400_000, ge=1, description="Longest time a message may be delayed, ms (40 days)."
+    )
+
     receive_batch_max: int = Field(
         default=32, ge=1, le=1024, description="Most messages in one ReceiveMessage; more is cut silently."
     )

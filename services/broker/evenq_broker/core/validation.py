@@ -15,7 +15,7 @@ from typing import Protocol
 
 from evenq import errors
 from evenq.model import MessageType, TopicConfig
-from evenq.store import Append
+from evenq.store import Append, TimerAppend
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq_broker.core.frames import text_field
@@ -30,6 +30,7 @@ KEY_LENGTH_MAX = 1_024
 MESSAGE_GROUP_BYTES = 64  # the reference refuses groups of 64 bytes and more
 SYSTEM_BYTES_MAX = 256 << 10
 BORN_MS_MAX = 1 << 62
+DELAYED_MESSAGE = 1  # the kind of our timers
 
 _NORMAL, _FIFO, _DELAY, _TRANSACTION, _LITE, _PRIORITY = 1, 2, 3, 4, 5, 6
 _TYPE_NAMES = {
@@ -69,6 +70,7 @@ class Limits:
     body_bytes_max: int
     properties_max: int
     properties_bytes_max: int
+    delay_max_ms: int
     store_host: str = ""
     """`host:port` of this broker, told to consumers."""
 
@@ -78,9 +80,12 @@ class Limits:
         return text_field(10, self.store_host) if self.store_host else b""
 
 
-def checked(message: definition_pb2.Message, topic: TopicConfig, limits: Limits, *, now_ms: int) -> Append:
-    """The message as it is stored; `message` is used up. Its queue is the one for its message group, or the one it
-    asks for, or -1 for the caller to choose. Raises the error that names what is wrong.
+def checked(
+    message: definition_pb2.Message, topic: TopicConfig, limits: Limits, *, now_ms: int
+) -> Append | TimerAppend:
+    """The message as it is stored, a timer if it is to be delivered later; `message` is used up. Its queue is the one
+    for its message group, or the one it asks for, or -1 for the caller to choose. Raises the error that names what is
+    wrong.
     """
     system = message.system_properties
     _check_id(system.message_id)
@@ -92,6 +97,7 @@ def checked(message: definition_pb2.Message, topic: TopicConfig, limits: Limits,
         _check_tag(tag)
     if system.keys:
         _check_keys(system)
+    due_ms = _due_ms(system.delivery_timestamp, now_ms, limits) if kind == _DELAY else 0
     digest = _check_body(message, system, limits)
     queue_id = _queue_of(system, topic)
     _clear_delivery(system)
@@ -108,7 +114,23 @@ def checked(message: definition_pb2.Message, topic: TopicConfig, limits: Limits,
     # Later fields win over what the client wrote: body_digest 4 {type 1 = MD5, checksum 2}, body_encoding 5 = IDENTITY,
     # message_type 6, store_host 10.
     encoded += b"\x22\x24\x08\x02\x12\x20" + digest + _ENCODING_AND_TYPE[kind] + limits.store_host_field
-    return Append(topic.topic_id, queue_id, tag_hash(tag), born_ms, message.SerializeToString(), encoded)
+    head = message.SerializeToString()
+    if due_ms > now_ms:
+        return TimerAppend(
+            topic.topic_id, queue_id, tag_hash(tag), due_ms=due_ms, kind=DELAYED_MESSAGE, born_ms=born_ms, head=head,
+            system=encoded,
+        )  # fmt: skip
+    return Append(topic.topic_id, queue_id, tag_hash(tag), born_ms, head, encoded)
+
+
+def _due_ms(due: Moment, now_ms: int, limits: Limits) -> int:
+    """When a delayed message is due, ms since the epoch; one in the past is delivered at once."""
+    due_ms = due.seconds * 1000 + due.nanos // 1_000_000
+    if due_ms - now_ms > limits.delay_max_ms:
+        raise errors.IllegalDeliveryTime(
+            f"the delivery time is {due_ms - now_ms} ms from now, the limit is {limits.delay_max_ms}; deliver it sooner"
+        )
+    return due_ms
 
 
 def _born_ms(born: Moment) -> int:
@@ -237,9 +259,11 @@ def _check_type(system: definition_pb2.SystemProperties, topic: TopicConfig) -> 
             f"the message says {_TYPE_NAMES.get(declared, declared)} but its fields make it {_TYPE_NAMES[derived]}: "
             "a message group makes FIFO, a delivery time makes DELAY"
         )
-    if derived not in {_NORMAL, _FIFO}:
+    if derived not in {_NORMAL, _FIFO, _DELAY}:
         name = _TYPE_NAMES.get(derived, str(derived))
-        raise errors.NotImplementedYet(f"this version does not store {name} messages yet; send NORMAL or FIFO ones")
+        raise errors.NotImplementedYet(
+            f"this version does not store {name} messages yet; send NORMAL, FIFO or DELAY ones"
+        )
     if derived not in _ACCEPTED[topic.message_type]:
         raise errors.MessageTypeConflict(
             f"topic {topic.name} takes {topic.message_type} messages, this one is {_TYPE_NAMES[derived]}; "

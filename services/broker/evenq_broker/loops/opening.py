@@ -25,6 +25,7 @@ from evenq_broker.core.journal import (
 )
 from evenq_broker.core.keys import keys_of
 from evenq_broker.core.locks import Generation
+from evenq_broker.core.recalls import Recalls
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -76,6 +77,7 @@ async def open_store(broker: Broker) -> None:
         await broker.journal.record(KeyPut(broker.handle_key))
         passing("opening.key_safe")
     broker.handles = Handles(broker.settings.broker_name, broker.handle_key)
+    broker.recalls = Recalls(broker.settings.broker_name, broker.handle_key)
     for client_id in sorted(broker.progress.clients()):
         broker.clients.seen(client_id, broker.now_ms())  # they have the usual silence to show that they live
 

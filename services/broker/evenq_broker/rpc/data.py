@@ -26,7 +26,7 @@ from evenq.errors import (
 )
 from evenq.model import FilterType, GroupConfig, MessageQueue, TopicConfig
 from evenq.serving.rpc import Kind, Rpc, RpcContext
-from evenq.store import Append, ReadResult, StoredMessage
+from evenq.store import Append, ReadResult, StoredMessage, TimerAppend
 from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
@@ -115,7 +115,10 @@ class _Data:
         message.topic.name = topic.name
         if self._limits is None:
             self._limits = limits_of(self._broker)
-        return checked(message, topic, self._limits, now_ms=self._broker.clock.now_ms())
+        entry = checked(message, topic, self._limits, now_ms=self._broker.clock.now_ms())
+        if isinstance(entry, TimerAppend):
+            raise NotImplementedYet("a block holds no delayed messages; send them with SendMessage")
+        return entry
 
     def _choose(self, told: int, topic: TopicConfig, entries: Sequence[Append]) -> int:
         if told >= 0:

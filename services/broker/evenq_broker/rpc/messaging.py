@@ -1,7 +1,7 @@
 """The calls of `apache.rocketmq.v2.MessagingService` that this half of the broker answers; `telemetry` and `routing`
 have the rest.
 
-What the protocol has and this version does not (transactions, recall, lite topics) is answered with its code and a
+What the protocol has and this version does not (transactions, lite topics) is answered with its code and a
 sentence.
 """
 
@@ -17,6 +17,7 @@ from evenq_broker.rpc.access import MESSAGING, rpc
 from evenq_broker.rpc.answers import parsed
 from evenq_broker.rpc.clients import Clients
 from evenq_broker.rpc.pulling import Pulling
+from evenq_broker.rpc.recall import Recalling
 from evenq_broker.rpc.receive import Receiving
 from evenq_broker.rpc.send import Sending
 from evenq_broker.rpc.settle import Settling
@@ -47,7 +48,7 @@ def rpcs(broker: Broker) -> list[Rpc]:
         ("GetOffset", pulling.get_offset, s.GetOffsetResponse),
         ("QueryOffset", pulling.query_offset, s.QueryOffsetResponse),
         ("EndTransaction", _end_transaction, s.EndTransactionResponse),
-        ("RecallMessage", _recall, s.RecallMessageResponse),
+        ("RecallMessage", Recalling(broker).recall, s.RecallMessageResponse),
         ("SyncLiteSubscription", _sync_lite, s.SyncLiteSubscriptionResponse),
     ]
     return [
@@ -69,11 +70,6 @@ async def _end_transaction(request: bytes, context: RpcContext) -> bytes:  # noq
     raise InvalidTransactionId(
         f"no open transaction {asked.transaction_id[:64]!r}: this version does not store transaction messages yet"
     )
-
-
-async def _recall(request: bytes, context: RpcContext) -> bytes:  # noqa: ARG001
-    parsed(service_pb2.RecallMessageRequest, request)
-    raise NotImplementedYet("this version does not store delayed messages yet, so there is nothing to recall")
 
 
 async def _sync_lite(request: bytes, context: RpcContext) -> bytes:  # noqa: ARG001

@@ -7,6 +7,7 @@ because some SDKs read only the status of the response and others only those of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from evenq.errors import Error, Forbidden, MessageCorrupted, TooManyRequests
 from evenq.model import MessageType, TopicConfig
 from evenq.model.names import is_system_topic
 from evenq.serving.rpc import RpcContext
-from evenq.store import Append
+from evenq.store import Append, TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.frames import field, varint
 from evenq_broker.core.resources import qualified
@@ -34,6 +35,7 @@ def limits_of(broker: Broker) -> Limits:
         body_bytes_max=settings.body_bytes_max,
         properties_max=settings.properties_max,
         properties_bytes_max=settings.properties_bytes_max,
+        delay_max_ms=settings.delay_max_ms,
         store_host=broker.addresses[0].target if broker.addresses else "",
     )
 
@@ -68,6 +70,10 @@ class Sending:
             if len(messages) == 1:
                 message_id = messages[0].system_properties.message_id.encode()
                 stored = self.check(messages[0], topic)
+                if isinstance(stored, TimerAppend):
+                    await self._broker.store.append((), timers=(stored,))
+                    self._count(topic, (stored,))
+                    return OK_STATUS + self._delayed_entry(message_id, stored)
                 await self._broker.store.append((stored,))
                 self._count(topic, (stored,))
                 return OK_STATUS + _ok_entry(message_id, stored.queue_offset)
@@ -84,26 +90,39 @@ class Sending:
         ids, verdicts = self._checked(asked, topic, context)
         good = [verdict for verdict in verdicts if not isinstance(verdict, bytes)]
         if good:
-            await self._broker.store.append(good)
+            await self._append(good)
             self._count(topic, good)
-        entries = [
-            _entry(verdict, message_id) if isinstance(verdict, bytes) else _ok_entry(message_id, verdict.queue_offset)
-            for message_id, verdict in zip(ids, verdicts, strict=True)
-        ]
+        entries = [self._told(verdict, message_id) for message_id, verdict in zip(ids, verdicts, strict=True)]
         if len(good) == len(ids):
             return OK_STATUS + b"".join(entries)
         bad = [verdict for verdict in verdicts if isinstance(verdict, bytes)]
         alike = not good and len({code_of(status) for status in bad}) == 1
         return field(1, bad[0] if alike else several()) + b"".join(entries)
 
+    async def _append(self, messages: list[Append | TimerAppend]) -> None:
+        timers = [one for one in messages if isinstance(one, TimerAppend)]
+        if timers:
+            await self._broker.store.append([one for one in messages if isinstance(one, Append)], timers=timers)
+        else:
+            await self._broker.store.append(messages)  # type: ignore[arg-type]  # without timers all are Append
+
+    def _told(self, verdict: Append | TimerAppend | bytes, message_id: bytes) -> bytes:
+        if isinstance(verdict, Append):
+            return _ok_entry(message_id, verdict.queue_offset)
+        return _entry(verdict, message_id) if isinstance(verdict, bytes) else self._delayed_entry(message_id, verdict)
+
+    def _delayed_entry(self, message_id: bytes, timer: TimerAppend) -> bytes:
+        handle = self._broker.recalls.make(timer.topic_id, timer.log_offset, timer.due_ms, message_id.decode())
+        return field(2, OK_STATUS + field(2, message_id) + field(5, handle.encode()))
+
     def _checked(
         self, asked: service_pb2.SendMessageRequest, topic: TopicConfig, context: RpcContext
-    ) -> tuple[list[bytes], list[Append | bytes]]:
+    ) -> tuple[list[bytes], list[Append | TimerAppend | bytes]]:
         """Id and verdict of each message: ready for the store, or the encoded `Status` of its error."""
         first_topic = definition_pb2.Resource()
         first_topic.CopyFrom(asked.messages[0].topic)
         ids: list[bytes] = []
-        verdicts: list[Append | bytes] = []
+        verdicts: list[Append | TimerAppend | bytes] = []
         for message in asked.messages:
             _must_be_one_topic(message, first_topic)
             ids.append(message.system_properties.message_id.encode())
@@ -113,13 +132,13 @@ class Sending:
                 verdicts.append(status_frame(error, context.language))
         return ids, verdicts
 
-    def check(self, message: definition_pb2.Message, topic: TopicConfig) -> Append:
+    def check(self, message: definition_pb2.Message, topic: TopicConfig) -> Append | TimerAppend:
         """The message ready for the store, with its queue."""
         stored = checked(message, topic, self._limits, now_ms=self._broker.clock.now_ms())
         self._choose_queue(stored, topic)
         return stored
 
-    def _choose_queue(self, stored: Append, topic: TopicConfig) -> None:
+    def _choose_queue(self, stored: Append | TimerAppend, topic: TopicConfig) -> None:
         if stored.queue_id < 0:
             self._turn += 1
             stored.queue_id = self._turn % topic.write_queues
@@ -150,7 +169,7 @@ class Sending:
         must_be_writable(topic)
         return topic
 
-    def _count(self, topic: TopicConfig, stored: list[Append] | tuple[Append, ...]) -> None:
+    def _count(self, topic: TopicConfig, stored: Sequence[Append | TimerAppend]) -> None:
         stats = self._broker.stats.topic(topic.topic_id)
         stats.messages_in += len(stored)
         for entry in stored:
@@ -168,6 +187,8 @@ def _must_be_one_topic(message: object, resource: definition_pb2.Resource) -> No
 def _type_for(message: object) -> MessageType:
     # A topic made by its first message takes what that message is.
     system = message.system_properties  # type: ignore[attr-defined]  # a v2 Message
+    if system.HasField("delivery_timestamp"):
+        return MessageType.DELAY
     return MessageType.FIFO if system.HasField("message_group") else MessageType.NORMAL
 
 

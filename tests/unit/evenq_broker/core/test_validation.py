@@ -12,10 +12,11 @@ from evenq_broker.core.validation import Limits, checked, lane_of
 
 from evenq import errors
 from evenq.model import MessageType, TopicConfig
+from evenq.store import TimerAppend
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 
-LIMITS = Limits(body_bytes_max=100, properties_max=2, properties_bytes_max=20, store_host="h:1")
+LIMITS = Limits(body_bytes_max=100, properties_max=2, properties_bytes_max=20, delay_max_ms=1_000, store_host="h:1")
 TOPIC = TopicConfig(name="t", topic_id=7, message_type=MessageType.MIXED)
 
 
@@ -102,3 +103,23 @@ def test_each_limit_is_told_with_its_number() -> None:
     long.user_properties["k"] = "v" * 30
     with pytest.raises(errors.PropertiesTooLarge, match="31 bytes, the limit is 20"):
         stored(long)
+
+
+@pytest.mark.parametrize(
+    ("due_ms", "later"), [(2_500, True), (1_501, True), (1_500, False), (0, False), (-5_000, False)]
+)
+def test_a_delayed_message_is_a_timer_unless_its_time_has_come(due_ms: int, later: bool) -> None:
+    made = message()
+    set_ms(made.system_properties.delivery_timestamp, due_ms)
+    found, system, _ = stored(made)
+    assert isinstance(found, TimerAppend) is later
+    assert system.message_type == definition_pb2.DELAY
+    if later:
+        assert (found.due_ms, found.kind, found.topic_id, found.born_ms) == (due_ms, 1, 7, 1_500)
+
+
+def test_a_delivery_time_over_the_limit_is_refused() -> None:
+    made = message()
+    set_ms(made.system_properties.delivery_timestamp, 2_501)
+    with pytest.raises(errors.IllegalDeliveryTime, match="1001 ms from now, the limit is 1000"):
+        checked(made, TOPIC, LIMITS, now_ms=1_500)

@@ -15,7 +15,6 @@ Run = Callable[[Callable[[Any], Awaitable[None]]], None]
     [
         ("EndTransaction", {}, 40008, "transaction id is empty"),
         ("EndTransaction", {"transaction_id": "x" * 500}, 40008, "no open transaction"),
-        ("RecallMessage", {"recall_handle": "h"}, 50100, "nothing to recall"),
         ("SyncLiteSubscription", {}, 50100, "no lite topics yet"),
     ],
 )

@@ -1,0 +1,31 @@
+"""Delayed messages that are due: each becomes an ordinary message of its topic, in the same append as the end of its
+timer, so it is delivered once also across a crash (RD-13 to RD-18).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from evenq.store import Append, StoredTimer
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["due"]
+
+log = logging.getLogger(__name__)
+
+
+def due(broker: Broker, timers: list[StoredTimer]) -> list[Append | None]:
+    """The messages of due timers; None for one whose topic was deleted meanwhile."""
+    return [_message(broker, timer) for timer in timers]
+
+
+def _message(broker: Broker, timer: StoredTimer) -> Append | None:
+    topic = broker.topics.by_id(timer.topic_id)
+    if topic is None:
+        log.info("a delayed message has no topic any more", extra={"topic_id": timer.topic_id, "due_ms": timer.due_ms})
+        return None
+    queue_id = timer.queue_id % topic.write_queues
+    return Append(timer.topic_id, queue_id, timer.tag_hash, timer.born_ms, timer.head, timer.system)
