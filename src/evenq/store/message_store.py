@@ -98,6 +98,7 @@ class MessageStore:
         self._timers = TimerKeeper(
             recovery.timers.pending if recovery.timers is not None else PendingTimers(), disk, clock=clock,
             read_timers=self._read_timers, append=self.append, on_failure=self._appender.poison,
+            segment_bytes=identity.segment_bytes,
         )  # fmt: skip
         if recovery.timers is not None:
             self._timers.keep_until_unnamed(recovery.timers.unneeded)
@@ -251,7 +252,7 @@ class MessageStore:
         is called, timers are kept and none fires.
         """
         assert self._firing is None, "timers fire already"
-        self._firing = TimerService(self._timers, self._clock, self._read_timers, self.append, on_due)
+        self._firing = TimerService(self._timers, self._clock, self.append, on_due)
         self._firing.start()
 
     async def cancel_timers(self, timer_ids: Iterable[int]) -> list[int]:
@@ -312,6 +313,11 @@ class MessageStore:
             first = max(start, queue.min_offset)
             look = count_max if tag_hashes is None else reader.SCAN_MAX
             entries = Entries.of(queue, first, min(queue.max_offset, first + look))
+            if self._disk.blocks and tag_hashes is None:
+                found = self._reader.read_now(entries, first, count_max=count_max, bytes_max=bytes_max)
+                if found is not None:
+                    self._appender.stats.cold_reads += 1
+                    return found
             read = partial(self._reader.read, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes)
             found = await self._cold(queue, partial(read, entries, first))
             if found is not None:
@@ -329,7 +335,9 @@ class MessageStore:
             messages: list[StoredMessage] | None = []
             if cold:
                 entries = Entries.of(queue, min(cold), max(cold) + 1)
-                messages = await self._cold(queue, partial(self._reader.read_at, entries, cold))
+                messages = self._reader.read_at_now(entries, cold) if self._disk.blocks else None
+                if messages is None:
+                    messages = await self._cold(queue, partial(self._reader.read_at, entries, cold))
             if messages is not None:
                 found.update((message.queue_offset, message) for message in messages)
                 return [message for message in map(found.get, wanted) if message is not None]

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from evenq.errors import Error, StoreCorrupted
+from evenq.errors import Error, StoreCorrupted, StoreError, StorePoisoned
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
-from evenq.store import snapshot
+from evenq.store import segment, snapshot
 from evenq.store.commit_log import FULL
 from evenq.store.disk import Disk
 from evenq.store.jobs import Jobs
@@ -39,6 +39,7 @@ SCAN_MAX: Final = 4_096  # timers found by one look through the runs
 ROLL_BATCH: Final = 256
 ROLL_BYTES: Final = 4 << 20
 FROZEN_MAX: Final = 16
+DAMAGE_LINES: Final = 32  # damaged timers that are named one by one at a time
 
 ReadTimers = Callable[[Sequence[int], int], Awaitable[list[StoredTimer | None]]]
 """Reads timers by id, up to so many bytes and at least one: as many results as were read, None for what is none."""
@@ -70,6 +71,10 @@ class TimerStats:
     """Longest time between a timer's due time and its message being safe."""
     retries: int = 0
     """Batches that could not be fired at once."""
+    damaged: int = 0
+    """Timers set aside because the log has no whole frame of them any more; each was named in an error."""
+    aside: int = 0
+    """Timers that wait for another try, because the owner or the store does not take what they become."""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +97,10 @@ class TimerKeeper:
         read_timers: ReadTimers,
         append: AppendGroup,
         on_failure: Callable[[str], None],
+        move: AppendGroup | None = None,
+        segment_bytes: int = 1 << 30,
     ) -> None:
+        """`move` appends what only moves within the log; it may use the disk's reserve."""
         self.pending = pending
         self.alarm_ms = NEVER
         """Whoever waits for the next timer sleeps until then; an earlier one calls `on_ready`."""
@@ -101,6 +109,8 @@ class TimerKeeper:
         self._clock = clock
         self._read_timers = read_timers
         self._append = append
+        self._move = move or append
+        self._segment_bytes = segment_bytes
         self._on_failure = on_failure
         self._jobs = Jobs(threads=1, name="evenq-store-timers", threaded=disk.blocks)
         self._stats = TimerStats()
@@ -152,9 +162,9 @@ class TimerKeeper:
         """Count a batch that has to be tried again."""
         self._stats.retries += 1
 
-    def failed(self, reason: str) -> None:
-        """Stop the store: what the timers need is damaged."""
-        self._on_failure(reason)
+    def waiting_aside(self, count: int) -> None:
+        """Count the timers that wait for another try."""
+        self._stats.aside = count
 
     @property
     def stats(self) -> TimerStats:
@@ -175,6 +185,57 @@ class TimerKeeper:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         self._jobs.close()
+
+    # -- frames -------------------------------------------------------------------------------------------------------
+
+    async def read(self, keys: Sequence[bytes], bytes_max: int) -> list[StoredTimer | None]:
+        """Their frames, up to so many bytes and at least one; None for what is no whole frame of that very timer."""
+        ids = [id_of(key) for key in keys]
+        try:
+            found = await self._read_timers(ids, bytes_max)
+        except StorePoisoned:
+            raise
+        except StoreError:
+            found = await self._read_singly(ids, bytes_max)
+        return [
+            timer if timer is not None and key_of(timer.due_ms, timer.log_offset, timer.kind) == key else None
+            for timer, key in zip(found, keys, strict=False)
+        ]
+
+    async def _read_singly(self, timer_ids: Sequence[int], bytes_max: int) -> list[StoredTimer | None]:
+        """The disk cannot read all of them: find out which."""
+        found: list[StoredTimer | None] = []
+        space = bytes_max
+        for timer_id in timer_ids:
+            try:
+                (timer,) = await self._read_timers([timer_id], bytes_max)
+            except StorePoisoned:
+                raise
+            except StoreError as error:
+                log.warning("a timer cannot be read", extra={"timer": timer_id, "error": str(error)})
+                timer = None
+            found.append(timer)
+            space -= len(timer.head) + len(timer.system) if timer is not None else 0
+            if space < 0:
+                break
+        return found
+
+    def damaged(self, keys: Sequence[bytes]) -> None:
+        """Set taken timers aside whose frames are damaged. They stay pending: the next start tries them again."""
+        self._tell_damaged(keys, "set aside until the next start")
+        self.pending.set_aside(keys)
+
+    def _tell_damaged(self, keys: Sequence[bytes], what: str) -> None:
+        self._stats.damaged += len(keys)
+        for key in keys[:DAMAGE_LINES]:
+            start, place = segment.segment_of(id_of(key), self._segment_bytes)
+            log.error(
+                "no whole timer at %s byte %d: timer %d, due at %d ms, cannot fire, it is %s; the others go on. "
+                "Run `evenq store verify` on a copy of the folder, or on the stopped store",
+                self._disk.describe(segment.path_of(start)), place, id_of(key), due_of(key), what,
+            )  # fmt: skip
+        if len(keys) > DAMAGE_LINES:
+            log.error("%d more timers like that; the last one is %d", len(keys) - DAMAGE_LINES, id_of(keys[-1]))
 
     # -- by id --------------------------------------------------------------------------------------------------------
 
@@ -214,7 +275,8 @@ class TimerKeeper:
 
     async def roll_forward(self, log_offset: int) -> None:
         """Append all pending timers below `log_offset` again, at the end of the log, and end the old ones. A timer that
-        fires at this moment stays: ask `pinned_before` afterwards. Raises StoreFull, TooManyRequests, StorePoisoned.
+        fires at this moment stays: ask `pinned_before` afterwards. One whose frame is damaged is given up, it could
+        never be delivered. Raises StoreFull, TooManyRequests (what was moved so far is moved), StorePoisoned.
         """
         pending = self.pending
         while True:
@@ -226,10 +288,12 @@ class TimerKeeper:
             try:
                 while held:
                     batch = held[:ROLL_BATCH]
-                    timers = await self._read_timers([id_of(key) for key in batch], ROLL_BYTES)
+                    timers = await self.read(batch, ROLL_BYTES)
                     batch = batch[: len(timers)]
                     del held[: len(timers)]
                     await self._end_held(batch, [_again(timer) for timer in timers if timer is not None])
+                    lost = [key for key, timer in zip(batch, timers, strict=True) if timer is None]
+                    self._tell_damaged(lost, "given up, since the file goes")
             finally:
                 pending.release(held)
 
@@ -250,7 +314,7 @@ class TimerKeeper:
 
     async def _end_held(self, held: list[bytes], timers: Sequence[TimerAppend]) -> None:
         try:
-            future = self._append((), timers=timers, ended=[id_of(key) for key in held])
+            future = self._move((), timers=timers, ended=[id_of(key) for key in held])
         except Error:
             self.pending.release(held)
             raise

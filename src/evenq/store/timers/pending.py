@@ -2,8 +2,9 @@
 
 New timers go to a table in memory. A full table is written as a run (`SpillJob`) and leaves memory when the file is
 there; too many runs are merged. Of each run only the next keys are in memory (`ReadJob`). Always true: every pending
-timer lies in exactly one place that gives it (a table, a run behind its used part and not in `ended`, or `taken`), so
-none is given twice and none is lost; `ended` holds only timers whose dead entry some run still has.
+timer lies in exactly one place (a table, a run behind its used part and not in `ended`, or `taken`), so none is given
+twice and none is lost; `ended` holds only timers whose dead entry some run still has. What is `aside` does not come due
+by itself, but can be ended, held and moved as any other.
 Called on the loop (or by recovery, before there is one). Idea of the runs: log-structured merge trees.
 """
 
@@ -41,6 +42,7 @@ class PendingTimers:
         self._next_run = 1
         self._table = Table()
         self._returned = Table()  # never written to a run: a dead copy of these may lie in one
+        self._aside = Table()  # neither are these
         self._full: list[Table] = []
         self._runs: list[Run] = []
         self._ended: set[int] = set()
@@ -68,9 +70,7 @@ class PendingTimers:
         self._held.discard(timer_id)
         if self._taken.pop(timer_id, None) is not None:
             return
-        if self._table.end(timer_id) or self._returned.end(timer_id):
-            return
-        if any(table.end(timer_id) for table in self._full):
+        if any(table.end(timer_id) for table in self._tables()):
             return
         if self._runs and timer_id >= self._floor:
             self._ended.add(timer_id)
@@ -100,6 +100,26 @@ class PendingTimers:
             timer_id = id_of(key)
             if self._taken.pop(timer_id, None) is not None:
                 self._returned.put(timer_id, key)
+
+    def set_aside(self, keys: Iterable[bytes]) -> None:
+        """Taken timers that cannot be fired: they stay pending, but are not due again until `take_aside`."""
+        for key in keys:
+            timer_id = id_of(key)
+            if self._taken.pop(timer_id, None) is not None:
+                self._aside.put(timer_id, key)
+
+    def take_aside(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Take those of `keys` that are aside still and that nobody holds, as `due` does."""
+        found: list[bytes] = []
+        for key in keys:
+            timer_id = id_of(key)
+            if timer_id not in self._held and self._aside.end(timer_id):
+                self._take(key, found)
+        return found
+
+    def is_aside(self, key: bytes) -> bool:
+        """Whether it is neither due nor ended, but set aside."""
+        return id_of(key) in self._aside.live
 
     def next_due_ms(self) -> int | None:
         """Due time of the earliest timer; perhaps a little earlier, if that one has ended. None without timers."""
@@ -176,7 +196,7 @@ class PendingTimers:
             timer_id = id_of(key)
             if timer_id in watch or timer_id in self._held or timer_id in self._taken:
                 continue
-            if timer_id not in self._ended or timer_id in self._returned.live:
+            if timer_id not in self._ended or any(timer_id in table.live for table in self._tables()):
                 self._held.add(timer_id)
                 held.append(key)
         return held
@@ -289,7 +309,9 @@ class PendingTimers:
             self._runs.append(Run(file, use.used))
         self._ended.update(manifest.ended)
         for key in manifest.keys:
-            self._table.put(id_of(key), key)
+            timer_id = id_of(key)
+            table = self._returned if timer_id in self._ended else self._table
+            table.put(timer_id, key)
         if len(self._table.live) >= self._table_max:
             self._full.append(self._table)
             self._table = Table()
@@ -304,10 +326,10 @@ class PendingTimers:
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _tables(self) -> list[Table]:
-        return [self._table, self._returned, *self._full]
+        return [self._table, self._returned, *self._full, self._aside]
 
     def _sources(self) -> list[Source]:
-        return [*self._tables(), *self._runs]
+        return [self._table, self._returned, *self._full, *self._runs]
 
     def _heads(self, limit: bytes) -> list[tuple[bytes, Source]]:
         found = [(head, source) for source in self._sources() if (head := source.head(self._ended)) is not None]

@@ -2,8 +2,9 @@
 appends that together with the timers' end as one group (RD-17, RD-18).
 
 So a timer fires exactly once in the log: its message and its end survive together or not at all. A batch that cannot
-be stored now (full, overloaded) goes back and is tried again. The wall clock may jump: it is looked at five times a
-second, and what has fired has ended.
+be stored now (full, overloaded) goes back and is tried again. What cannot be taken at all is set aside, tried again
+after growing pauses, the others first; what is damaged waits for the next start. The wall clock may jump: it is looked
+at five times a second, and what has fired has ended.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
 from typing import Final
 
-from evenq.errors import Error, StoreCorrupted, StorePoisoned
+from evenq.errors import Error, StorePoisoned
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.store.messages import Append, StoredTimer, TimerAppend
-from evenq.store.timers.keeper import NEVER, AppendGroup, ReadTimers, TimerKeeper
-from evenq.store.timers.keys import id_of
+from evenq.store.timers.keeper import NEVER, AppendGroup, TimerKeeper
 
 __all__ = ["DELAYED_MESSAGE", "Decision", "OnDue", "TimerService", "deliver"]
 
@@ -30,8 +31,10 @@ BATCH_MAX: Final = 512
 BATCH_BYTES: Final = 4 << 20
 SLEEP_MAX_MS: Final = 200
 RETRY_MS: Final = 200
-ASIDE_MS: Final = 10_000  # for what the owner or the store cannot take at all
-ASIDE_MAX: Final = 4_096
+ASIDE_MS: Final = 10_000  # for what the owner or the store cannot take at all: at first, then twice as long each time
+ASIDE_LONGEST_MS: Final = 600_000
+ASIDE_TRIES: Final = 16  # of those tried again before the next batch of others
+ASIDE_MAX: Final = 65_536  # bounds memory: about 10 MB
 
 Decision = Append | TimerAppend | None
 """What a due timer becomes: a message, another timer (renewed, or of another kind), or nothing."""
@@ -51,20 +54,19 @@ class TimerService:
     """One task that fires the timers of one store."""
 
     def __init__(
-        self, keeper: TimerKeeper, clock: Clock, read_timers: ReadTimers, append: AppendGroup,
-        on_due: OnDue = deliver, *, batch_max: int = BATCH_MAX, batch_bytes: int = BATCH_BYTES,
+        self, keeper: TimerKeeper, clock: Clock, append: AppendGroup, on_due: OnDue = deliver,
+        *, batch_max: int = BATCH_MAX, batch_bytes: int = BATCH_BYTES,
     ) -> None:  # fmt: skip
         self._keeper = keeper
         self._pending = keeper.pending
         self._clock = clock
-        self._read_timers = read_timers
         self._append = append
         self._on_due = on_due
         self._batch_max = batch_max
         self._batch_bytes = batch_bytes
         self._wake: asyncio.Future[None] | None = None
-        self._aside: list[tuple[int, bytes]] = []
-        """(monotonic ms, key) of timers that cannot be fired for a while."""
+        self._aside: list[tuple[int, bytes, int]] = []
+        """(monotonic ms of the next try, key, pause before it): a heap of timers that cannot be fired for a while."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -85,9 +87,6 @@ class TimerService:
                 pause_ms = await self._fire_due()
             except StorePoisoned:
                 return  # the owner was told; a restart fires what is left
-            except StoreCorrupted as error:
-                self._keeper.failed(str(error))
-                return
             if pause_ms:
                 await self._clock.sleep_ms(pause_ms)
             else:
@@ -96,50 +95,69 @@ class TimerService:
     async def _fire_due(self) -> int:
         """Fire until nothing is due. Returns a pause, ms, before it makes sense to try again; 0 without trouble."""
         while True:
-            self._take_back_aside()
             room = ASIDE_MAX - len(self._aside)
             keys = self._pending.due(self._clock.now_ms(), min(self._batch_max, room))
             self._keeper.kick()
-            if not keys:
-                return 0 if room else RETRY_MS
             try:
-                while keys:
-                    done = await self._fire(keys)
-                    del keys[:done]
+                tried = await self._fire_all(keys)
+                tried += await self._try_aside()
             except Error as error:
-                if isinstance(error, StorePoisoned | StoreCorrupted) or not error.retryable:
+                if not error.retryable:
                     raise
                 self._keeper.retried()
                 log.warning("timers cannot fire now", extra={"error": str(error), "retry_in_ms": RETRY_MS})
                 return RETRY_MS
-            finally:
-                self._pending.give_back(keys)
+            if not tried:
+                return 0 if room else RETRY_MS
+
+    async def _fire_all(self, keys: list[bytes]) -> int:
+        """Fire taken timers, batch by batch; those that could not be tried are due again."""
+        left = list(keys)
+        try:
+            while left:
+                del left[: await self._fire(left)]
+        finally:
+            self._pending.give_back(left)
+        return len(keys)
 
     async def _fire(self, keys: list[bytes]) -> int:
-        """Fire as many as fit a batch; returns how many of `keys` are done with, fired or put aside."""
-        found = await self._read_timers([id_of(key) for key in keys], self._batch_bytes)
+        """Fire as many as fit a batch; returns how many of `keys` are done with, fired or set aside."""
+        found = await self._keeper.read(keys, self._batch_bytes)
         batch = keys[: len(found)]
-        timers = [timer for timer in found if timer is not None]
-        if len(timers) < len(batch):
-            missing = next(id_of(key) for key, timer in zip(batch, found, strict=True) if timer is None)
-            raise StoreCorrupted(f"the log has no whole timer at log offset {missing}, although it is pending")
+        damaged = [key for key, timer in zip(batch, found, strict=True) if timer is None]
+        if damaged:
+            self._keeper.damaged(damaged)
+        due = {key: timer for key, timer in zip(batch, found, strict=True) if timer is not None}
+        refused = await self._store(due) if due else None
+        if refused is not None:
+            log.error("timers cannot fire now, they are tried one by one", exc_info=refused)
+            await self._one_by_one(due)
+        return len(batch)
+
+    async def _store(self, due: dict[bytes, StoredTimer]) -> Exception | None:
+        """Append what they become, and their end. Returns why the owner or the store will not take it, ever or for
+        long. Raises StorePoisoned, and errors that say that the store may take it soon.
+        """
+        timers = list(due.values())
         try:
-            await self._store(timers)
+            messages, renewed = self._decided(timers)
+            await asyncio.shield(self._append(messages, timers=renewed, ended=[timer.log_offset for timer in timers]))
         except Error as error:
             if isinstance(error, StorePoisoned) or error.retryable:
                 raise
-            await self._one_by_one(batch, timers)
-        except Exception:
-            log.exception("the owner of the timers failed; trying again later", extra={"timers": len(batch)})
-            self._put_aside(batch)
-        else:
-            self._keeper.fired(batch)
-        return len(batch)
+            return error
+        except Exception as error:  # noqa: BLE001  # whatever the owner raises, the others go on
+            return error
+        self._keeper.fired(list(due))
+        return None
 
-    async def _store(self, timers: list[StoredTimer]) -> None:
+    def _decided(self, timers: list[StoredTimer]) -> tuple[list[Append], list[TimerAppend]]:
+        decisions = self._on_due(timers)
+        if len(decisions) != len(timers):
+            raise ValueError(f"{len(decisions)} decisions for {len(timers)} due timers")
         messages: list[Append] = []
         renewed: list[TimerAppend] = []
-        for decision in self._decisions(timers):
+        for decision in decisions:
             match decision:
                 case Append():
                     messages.append(decision)
@@ -147,35 +165,51 @@ class TimerService:
                     renewed.append(decision)
                 case None:
                     pass
-        await asyncio.shield(self._append(messages, timers=renewed, ended=[timer.log_offset for timer in timers]))
+        return messages, renewed
 
-    def _decisions(self, timers: list[StoredTimer]) -> Sequence[Decision]:
-        decisions = self._on_due(timers)
-        if len(decisions) != len(timers):
-            raise ValueError(f"{len(decisions)} decisions for {len(timers)} due timers")
-        return decisions
+    # -- what cannot be taken -----------------------------------------------------------------------------------------
 
-    async def _one_by_one(self, batch: list[bytes], timers: list[StoredTimer]) -> None:
-        """The store will not take the batch as a whole: find out which of them."""
-        for key, timer in zip(batch, timers, strict=True):
-            try:
-                await self._store([timer])
-            except Error as error:
-                if isinstance(error, StorePoisoned):
-                    raise
-                log.error("a timer cannot fire", extra={"timer": timer.log_offset, "error": str(error)})  # noqa: TRY400  # the sentence says all
-                self._put_aside([key])
-            else:
-                self._keeper.fired([key])
+    async def _one_by_one(self, due: dict[bytes, StoredTimer]) -> None:
+        """A batch is not taken as a whole: find out which of them."""
+        for key, timer in due.items():
+            refused = await self._store({key: timer})
+            if refused is not None:
+                log.error(
+                    "a timer cannot fire, it is tried again after growing pauses",
+                    extra={"timer": timer.log_offset, "due_ms": timer.due_ms, "error": repr(refused)},
+                )
+                self._put_aside(key, ASIDE_MS)
 
-    def _put_aside(self, keys: list[bytes]) -> None:
-        until_ms = self._clock.monotonic_ms() + ASIDE_MS
-        self._aside += [(until_ms, key) for key in keys]
+    async def _try_aside(self) -> int:
+        """Try a few of those again whose pause is over; returns how many."""
+        now_ms, tried = self._clock.monotonic_ms(), 0
+        while self._aside and self._aside[0][0] <= now_ms and tried < ASIDE_TRIES:
+            _, key, pause_ms = heappop(self._aside)
+            if self._pending.take_aside([key]):
+                tried += 1
+                await self._try_again(key, pause_ms)
+            elif self._pending.is_aside(key):
+                self._plan(key, pause_ms)  # somebody holds it just now
+        self._keeper.waiting_aside(len(self._aside))
+        return tried
 
-    def _take_back_aside(self) -> None:
-        now_ms = self._clock.monotonic_ms()
-        while self._aside and self._aside[0][0] <= now_ms:
-            self._pending.give_back([self._aside.pop(0)[1]])
+    async def _try_again(self, key: bytes, pause_ms: int) -> None:
+        try:
+            (timer,) = await self._keeper.read([key], self._batch_bytes)
+            if timer is None:
+                self._keeper.damaged([key])
+            elif await self._store({key: timer}) is not None:
+                self._put_aside(key, min(2 * pause_ms, ASIDE_LONGEST_MS))
+        finally:
+            self._pending.give_back([key])  # if it could not be tried
+
+    def _put_aside(self, key: bytes, pause_ms: int) -> None:
+        self._pending.set_aside([key])
+        self._plan(key, pause_ms)
+        self._keeper.waiting_aside(len(self._aside))
+
+    def _plan(self, key: bytes, pause_ms: int) -> None:
+        heappush(self._aside, (self._clock.monotonic_ms() + pause_ms, key, pause_ms))
 
     async def _wait(self) -> None:
         """Until the next timer is due, an earlier one was put, or more was read; at most so long that a jump of the

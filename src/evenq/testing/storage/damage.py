@@ -37,6 +37,8 @@ class Damage:
     image: Image
     log_offset: int | None
     """First damaged byte of the log; None if the log is whole."""
+    frames_max: int = 1 << 30
+    """Damaged frames of the log at most."""
 
 
 async def damage_all(
@@ -49,7 +51,8 @@ async def damage_all(
         least = everything
         if not clean and damage.log_offset is not None and sure_end(damage.image) <= damage.log_offset:
             least = before(history, damage.log_offset)
-        case = Case(damage.name, Machine(damage.image), least, everything, at)
+        rotten = damage.frames_max if damage.log_offset is not None else 0
+        case = Case(damage.name, Machine(damage.image), least, everything, at, rotten=rotten)
         tally.images += 1
         try:
             if await judge(case, history, options, go_on=count % GO_ON_EVERY == 0, may_refuse=True) is None:
@@ -153,7 +156,7 @@ def flips(image: Image, *, offset: int = 0, stride: int = 1) -> Iterator[Damage]
             bit = 1 << (place * 5 + index) % 8
             changed[index] ^= bit
             log_offset = int(path.rpartition("/")[2]) + index if path.startswith(LOG) else None
-            yield Damage(f"{path} byte {index} bit {bit:#x}", {**image, path: bytes(changed)}, log_offset)
+            yield Damage(f"{path} byte {index} bit {bit:#x}", {**image, path: bytes(changed)}, log_offset, 1)
             changed[index] ^= bit
             place += stride
         base += len(data)

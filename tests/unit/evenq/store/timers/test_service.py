@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from evenq.errors import BadRequest, TooManyRequests
+from evenq.errors import BadRequest, StoreCorrupted, TooManyRequests
 from evenq.runtime.clock import FakeClock
 from evenq.store import StoredTimer, TimerAppend
 from evenq.store.fault_disk import FaultDisk
@@ -65,7 +65,7 @@ def _fire(dues, refuse, *, batch_max=4, milliseconds=1_000):
         await ground.put(*dues)
         for timer in ground.log.values():
             timer.head = b"%d" % timer.due_ms
-        service = TimerService(ground.keeper, ground.clock, ground.read, append, batch_max=batch_max)
+        service = TimerService(ground.keeper, ground.clock, append, batch_max=batch_max)
         service.start()
         await ground.clock.advance(milliseconds)
         left = ground.keeper.stats.pending
@@ -110,3 +110,85 @@ def test_one_message_that_the_store_refuses_does_not_hold_the_others_up():
     batches, left = _fire([1_000, 1_001, 1_002, 1_003, 1_004], refuse, milliseconds=5_000)
     assert sorted(head for batch in batches for head in batch) == [b"1000", b"1001", b"1003", b"1004"]
     assert left == 1
+
+
+def test_thousands_that_the_owner_refuses_hold_no_other_up_and_are_tried_less_and_less():
+    tries = []
+
+    def on_due(timers):
+        if any(timer.due_ms < 2_000 for timer in timers):
+            tries.extend(timer.log_offset for timer in timers if len(timers) == 1)
+            raise RuntimeError("never")
+        return deliver(timers)
+
+    async def scenario():
+        ground = Ground(table_max=10_000)
+        bad = await ground.put(*[1_000] * 5_000)
+        await ground.put(*[2_000] * 50)
+        service = TimerService(ground.keeper, ground.clock, ground.append, on_due)
+        service.start()
+        await ground.clock.advance(1_500)
+        stats = ground.keeper.stats
+        assert (stats.fired, stats.pending, stats.aside) == (50, 5_000, 5_000)
+        assert stats.late_ms == 0
+        await ground.clock.advance(9_000)
+        assert sorted(tries) == sorted(bad * 2)
+        await ground.clock.advance(19_000)
+        assert len(tries) == 10_000, "the second pause is twice as long"
+        ended = await ground.keeper.cancel(bad[:10])
+        assert ended == bad[:10]
+        await ground.clock.advance(1_700_000)
+        assert 9 * 4_990 >= len(tries) - 20 >= 7 * 4_990
+        await service.stop()
+        await ground.keeper.close()
+
+    asyncio.run(scenario())
+
+
+def test_damaged_timers_are_set_aside_and_named_and_the_others_fire(caplog):
+    async def scenario():
+        ground = Ground(table_max=10_000)
+        put = await ground.put(*range(900, 1_000))
+        for timer_id in put[20:60]:
+            del ground.log[timer_id]
+        ground.log[put[70]].kind = 2  # whole, but another one
+        service = TimerService(ground.keeper, ground.clock, ground.append, deliver)
+        service.start()
+        await ground.clock.advance(60_000)
+        stats = ground.keeper.stats
+        assert (stats.fired, stats.damaged, stats.pending, stats.late_ms) == (59, 41, 41, 0)
+        assert not ground.failures
+        named = [record.getMessage() for record in caplog.records if "no whole timer at" in record.getMessage()]
+        assert len(named) == 32
+        assert f"{'0' * 20} byte {put[20]}: timer {put[20]}, due at 920 ms" in named[0]
+        assert "evenq store verify" in named[0]
+        await service.stop()
+        assert ground.keeper.pinned_before() == put[20]
+        await ground.keeper.roll_forward(put[50])
+        assert ground.keeper.stats.pending == 11, "given up: the file with them goes"
+        assert ground.keeper.pinned_before() == put[50]
+        await ground.keeper.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_the_disk_cannot_read_is_damaged_too():
+    async def scenario():
+        ground = Ground()
+        put = await ground.put(1_000, 1_001, 1_002)
+
+        async def read(timer_ids, bytes_max):
+            if put[1] in timer_ids:
+                raise StoreCorrupted("a rotten sector")
+            return [ground.log[timer_id] for timer_id in timer_ids]
+
+        ground.keeper._read_timers = read
+        service = TimerService(ground.keeper, ground.clock, ground.append, deliver)
+        service.start()
+        await ground.clock.advance(5_000)
+        stats = ground.keeper.stats
+        assert (stats.fired, stats.damaged, stats.pending) == (2, 1, 1)
+        await service.stop()
+        await ground.keeper.close()
+
+    asyncio.run(scenario())
