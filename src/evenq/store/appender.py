@@ -87,6 +87,8 @@ class Appender:
         self.failure: Error | None = None
         self.full: StoreFull | None = None
         """Why messages are refused for now; state records go on."""
+        self.reserve_bytes = 0
+        """What moves may still use while messages are refused."""
         self.closed = False
         self.blocked = False
         """Whether any of the three above refuses messages: one look for each append."""
@@ -226,15 +228,19 @@ class Appender:
         return self._queued(batch, log_end, log_end - first, self.stats.waiting + 1)
 
     def append_group(
-        self, entries: Sequence[Append], *, state: bytes, timers: Sequence[TimerAppend], ended: Sequence[int]
-    ) -> asyncio.Future[None]:
+        self, entries: Sequence[Append], *, state: bytes, timers: Sequence[TimerAppend], ended: Sequence[int],
+        moves: bool = False,
+    ) -> asyncio.Future[None]:  # fmt: skip
         """One all-or-nothing group: messages, timers, the end of timers, state, in this order in the log. See
-        `MessageStore.append`.
+        `MessageStore.append`. `moves`: the timers are old ones, so that their file can go; they may use
+        `reserve_bytes` of the disk's reserve.
 
         The plain `append` is not told apart from within, so that it stays as fast as it is.
         """
         records = len(entries) + len(timers) + bool(ended) + bool(state)
-        if entries or timers:
+        if moves and self.full is not None and not self.closed and self.failure is None and self.reserve_bytes > 0:
+            self.reserve_bytes -= sum(HEADER_BYTES + len(timer.head) + len(timer.system) for timer in timers)
+        elif entries or timers:
             over = self.stats.waiting >= self._options.append_queue_max
             if self.blocked or over or self._waiting_bytes >= self._options.append_bytes_max:
                 self._refuse(entries or timers)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from evenq.errors import StoreCorrupted, StoreFull
+from evenq.errors import StoreCorrupted, StoreFull, TooManyRequests
 from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
 from evenq.store import consume_queue, retention, segment, snapshot
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 ROUND_MS: Final = 60_000
 PRESSED_ROUND_MS: Final = 1_000  # while the disk is over its lower mark
+RAISE_MS: Final = 300_000  # minima of topics that keep less rise this often, and in each round of a pressed disk
 STORE_MS: Final = 12  # place of the store time among the header's fields
 
 RetentionOf = Callable[[int], int | None]
@@ -67,6 +68,8 @@ class Cleaner:
         """Start of a full file to the store time behind its end."""
         self._firsts: dict[Key, tuple[int, int]] = {}
         """Minimum of a queue, and the log offset there: what was looked up once."""
+        self._first_ms: dict[Key, tuple[int, int]] = {}
+        """Minimum of a queue, and the store time there: the same."""
         self.on_drop: list[Callable[[int], None]] = []
         """Called on the loop with the log's new beginning, when all before it is about to go."""
 
@@ -78,20 +81,23 @@ class Cleaner:
             return
         self._round_ms = now_ms
         try:
-            await self.clean()
-        except StoreFull as error:
-            log.warning("no space to let old files go; trying again later", extra={"error": str(error)})
+            await self.clean(raising=pressed or now_ms - self._raised_ms >= RAISE_MS)
+        except (StoreFull, TooManyRequests) as error:
+            log.warning("old files cannot go now; trying again later", extra={"error": str(error)})
 
-    async def clean(self) -> None:
-        """One round, now. Raises StoreFull, StorePoisoned."""
+    async def clean(self, *, raising: bool = True) -> None:
+        """One round, now; `raising` also looks for what topics that keep less give up. Raises StoreFull,
+        TooManyRequests, StorePoisoned.
+        """
         holds = [queue for queue in self._queues.values() if self._is_held(queue)]
         try:
-            plan = retention.plan(await self._look(lambda: self._facts(holds)))
-            if plan is not None:
-                await self._let_go(plan)
-            if self._clock.monotonic_ms() - self._raised_ms >= self._options.snapshot_interval_ms:
+            if raising:
                 self._raised_ms = self._clock.monotonic_ms()
                 await self._raise_by_topic()
+            keepers = self._keepers()
+            plan = retention.plan(await self._look(lambda: self._facts(holds, keepers)))
+            if plan is not None:
+                await self._let_go(plan)
         except StoreCorrupted as error:
             log.error("nothing is deleted, since what a file holds is not certain", extra={"error": str(error)})  # noqa: TRY400  # its text says all
 
@@ -121,12 +127,26 @@ class Cleaner:
         kept, usual = self._retention_ms(queue.topic_id), self._options.retention_ms
         return queue.min_offset < queue.filed and usual != FOR_EVER and (kept == FOR_EVER or kept > usual)
 
-    def _facts(self, held: list[ConsumeQueue]) -> Facts:
+    def _keeps_less(self, queue: ConsumeQueue) -> bool:
+        kept, usual = self._retention_ms(queue.topic_id), self._options.retention_ms
+        return kept != FOR_EVER and (usual == FOR_EVER or kept < usual)
+
+    def _keepers(self) -> list[ConsumeQueue] | None:
+        """Queues with messages in files, if it is worth to ask how far back they reach: if some topic keeps less."""
+        queues = self._queues.values()
+        if self._retention_of is None or not any(map(self._keeps_less, queues)):
+            return None
+        return [queue for queue in queues if queue.min_offset < queue.filed]
+
+    def _facts(self, held: list[ConsumeQueue], keepers: list[ConsumeQueue] | None) -> Facts:
         options, usage = self._options, self._disk.usage()
         newest = self._appender.stats.log_end - 1
         starts = [start for start in segment.starts(self._disk, self._segment_bytes) if start <= newest]
         times = [self._behind_ms(start) for start in starts[:-1]]
         firsts = [(self._first_of(queue), self._retention_ms(queue.topic_id)) for queue in held]
+        unneeded = 0
+        if keepers is not None:
+            unneeded = min([self._flusher.filed_end, *map(self._first_of, keepers)])
         return Facts(
             now_ms=self._clock.now_ms(), retention_ms=options.retention_ms, retention_hour=options.retention_hour,
             clean_ratio=options.disk_clean_ratio, force_ratio=options.disk_force_ratio,
@@ -134,6 +154,7 @@ class Cleaner:
             segment_bytes=self._segment_bytes,
             segments=[SegmentFact(*fact) for fact in zip(starts, [*times, 0], strict=False)],
             holds=[Hold(*first) for first in firsts],
+            unneeded_before=unneeded,
             keep_from=None if self._snapshotter.automatic else self._snapshotter.newest,
         )  # fmt: skip
 
@@ -166,14 +187,9 @@ class Cleaner:
     # -- deletion -----------------------------------------------------------------------------------------------------
 
     async def _let_go(self, plan: Plan) -> None:
-        log_start, flusher = plan.log_start, self._flusher
-        timers = self._snapshotter.timers
-        pinned = timers.pinned_before()
-        if pinned is not None and pinned < log_start:
-            await timers.roll_forward(log_start)
-            pinned = timers.pinned_before()
-            if pinned is not None and pinned < log_start:
-                return  # a timer is being fired at this moment: the next round
+        flusher, log_start = self._flusher, await self._rolled(plan)
+        if log_start <= flusher.log_start:
+            return
         if not self._snapshotter.automatic and self._snapshotter.newest < log_start:
             return
         passing("retention.planned")
@@ -193,9 +209,33 @@ class Cleaner:
         stats = self._appender.stats
         stats.deleted_files += files
         stats.deleted_bytes += files * self._segment_bytes
-        for number, reason in enumerate(plan.reasons, -len(plan.reasons)):
-            path = segment.path_of(log_start + number * self._segment_bytes)
-            log.info("deleted a log file", extra={"file": self._disk.describe(path), "reason": reason})
+        first = plan.log_start - len(plan.reasons) * self._segment_bytes
+        for start, reason in zip(range(first, log_start, self._segment_bytes), plan.reasons, strict=False):
+            path = self._disk.describe(segment.path_of(start))
+            log.info("deleted a log file", extra={"file": path, "reason": reason})
+
+    async def _rolled(self, plan: Plan) -> int:
+        """Move the pending timers out of the way; returns where the log can begin then: at the plan's place, or before
+        it if a timer is being fired at this moment, or there is no space to move them all.
+        """
+        timers = self._snapshotter.timers
+        goals = [plan.log_start]
+        if self._appender.full is not None:  # file by file, as space comes back
+            goals = [plan.log_start - number * self._segment_bytes for number in reversed(range(len(plan.reasons)))]
+        reached = self._flusher.log_start
+        for goal in goals:
+            pinned = timers.pinned_before()
+            if pinned is not None and pinned < goal:
+                try:
+                    await timers.roll_forward(goal)
+                except (StoreFull, TooManyRequests) as error:
+                    log.warning("not all timers of old files can move now", extra={"error": str(error)})
+                    return reached
+                pinned = timers.pinned_before()
+                if pinned is not None and pinned < goal:
+                    return reached
+            reached = goal
+        return reached
 
     def _minima(self, queues: list[ConsumeQueue], log_start: int) -> dict[Key, int]:
         """The new minimum of each queue that has messages before `log_start`. On the flush thread."""
@@ -211,7 +251,7 @@ class Cleaner:
 
     def _check(self, queue: ConsumeQueue, minimum: int, log_start: int) -> None:
         """Entries carry no checksum, the messages do: the last one that goes must lie in the files that go."""
-        entries = Entries(queue.topic_id, queue.queue_id, queue.min_offset, queue.filed, queue.filed, b"")
+        entries = _filed(queue)
         near = [offset for offset in (minimum - 1, minimum) if queue.min_offset <= offset < queue.filed]
         for message in self._reader.read_at(entries, near):
             if (message.log_offset < log_start) != (message.queue_offset < minimum):
@@ -242,12 +282,14 @@ class Cleaner:
 
     async def _raise_by_topic(self) -> None:
         """Raise the minima of topics whose retention is shorter; their bytes go with the files."""
-        usual, now_ms = self._options.retention_ms, self._clock.now_ms()
-        looks: list[tuple[Entries, int]] = []
-        for queue in list(self._queues.values()) if self._retention_of is not None else ():
-            kept = self._retention_ms(queue.topic_id)
-            if kept != FOR_EVER and (usual == FOR_EVER or kept < usual) and queue.min_offset < queue.filed:
-                looks.append((Entries.of(queue, queue.filed, queue.filed), now_ms - kept))
+        if self._retention_of is None:
+            return
+        now_ms = self._clock.now_ms()
+        looks = [
+            (_filed(queue), now_ms - self._retention_ms(queue.topic_id))
+            for queue in self._queues.values()
+            if queue.min_offset < queue.filed and self._keeps_less(queue)
+        ]
         if not looks:
             return
         minima = await self._look(lambda: self._minima_by_time(looks))
@@ -261,7 +303,15 @@ class Cleaner:
     def _minima_by_time(self, looks: list[tuple[Entries, int]]) -> dict[Key, int]:
         found: dict[Key, int] = {}
         for entries, cutoff_ms in looks:
-            minimum = entries.min_offset
-            if self._reader.read_at(entries, [minimum])[0].store_ms < cutoff_ms:
-                found[entries.topic_id, entries.queue_id] = self._reader.offset_at(entries, cutoff_ms)
+            key, minimum = (entries.topic_id, entries.queue_id), entries.min_offset
+            known = self._first_ms.get(key)
+            if known is None or known[0] != minimum:
+                known = self._first_ms[key] = (minimum, self._reader.read_at(entries, [minimum])[0].store_ms)
+            if known[1] < cutoff_ms:
+                found[key] = self._reader.offset_at(entries, cutoff_ms)
         return found
+
+
+def _filed(queue: ConsumeQueue) -> Entries:
+    """The part of a queue whose entries are in files: what is younger stays anyway."""
+    return Entries(queue.topic_id, queue.queue_id, queue.min_offset, queue.filed, queue.filed, b"")

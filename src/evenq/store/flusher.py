@@ -80,6 +80,8 @@ class Flusher:
         """What else each round does, in order: snapshots, retention."""
         self.log_start = 0
         """First log offset that was not given up."""
+        self.filed_end = 0
+        """Log offset of the newest checkpoint: entries of messages before it are in files."""
         self.raised: dict[tuple[int, int], int] = {}
         """Minima that rose since the last checkpoint."""
         self.used_ratio = 0.0
@@ -156,6 +158,7 @@ class Flusher:
                     self.raised = raised | self.raised
             if not written:
                 return
+            self.filed_end = work.log_offset
             for filing in filings:
                 self._queues[filing.topic_id, filing.queue_id].filed_up_to(filing.end)
                 appender.unfiled -= filing.end - filing.start
@@ -169,6 +172,7 @@ class Flusher:
         elif not reason and self._appender.full is not None:
             log.info("taking messages again")
         self._appender.set_full(StoreFull(reason) if reason else None)
+        self._appender.reserve_bytes = self._for_moves(usage)
 
     def _short_of(self, usage: Usage) -> str:
         # Senders read this, so it names no folder.
@@ -184,6 +188,12 @@ class Flusher:
                 f"{self._options.disk_free_min_bytes}: free space or lower disk_free_min_bytes"
             )
         return ""
+
+    def _for_moves(self, usage: Usage) -> int:
+        """What moving timers may use of the disk although messages are refused: the other half is for state."""
+        options = self._options
+        left = int(usage.total * (1 + options.disk_used_max_ratio) / 2) - (usage.total - usage.free)
+        return min(left, usage.free - options.disk_free_min_bytes // 2 if self._disk.blocks else left)
 
     # -- on the flush thread ------------------------------------------------------------------------------------------
 

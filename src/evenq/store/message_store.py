@@ -98,7 +98,7 @@ class MessageStore:
         self._timers = TimerKeeper(
             recovery.timers.pending if recovery.timers is not None else PendingTimers(), disk, clock=clock,
             read_timers=self._read_timers, append=self.append, on_failure=self._appender.poison,
-            segment_bytes=identity.segment_bytes,
+            move=partial(self._appender.append_group, state=b"", moves=True), segment_bytes=identity.segment_bytes,
         )  # fmt: skip
         if recovery.timers is not None:
             self._timers.keep_until_unnamed(recovery.timers.unneeded)
@@ -336,7 +336,9 @@ class MessageStore:
             if cold:
                 entries = Entries.of(queue, min(cold), max(cold) + 1)
                 messages = self._reader.read_at_now(entries, cold) if self._disk.blocks else None
-                if messages is None:
+                if messages is not None:
+                    self._appender.stats.cold_reads += 1
+                else:
                     messages = await self._cold(queue, partial(self._reader.read_at, entries, cold))
             if messages is not None:
                 found.update((message.queue_offset, message) for message in messages)

@@ -3,6 +3,7 @@
 Files go oldest first and whole, never the newest. By time: all in it is older than `retention_ms` and than the
 retention of each topic that keeps longer, at the hour, or at any hour once the disk is fuller than
 `disk_clean_ratio`. By space: over `disk_force_ratio` whatever their age, but for what is kept for ever (retention 0).
+Files in which no queue keeps anything any more, since their topics keep less or are gone, go at any hour.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Facts:
 
     now_ms: int
     retention_ms: int
-    """0 for ever: then nothing goes, the store refuses messages when the disk is full."""
+    """0 for ever: then only what no queue keeps goes, the store refuses messages when the disk is full."""
     retention_hour: int
     """UTC, -1 for any."""
     clean_ratio: float
@@ -55,6 +56,8 @@ class Facts:
     segments: Sequence[SegmentFact]
     """Oldest first, the newest too."""
     holds: Sequence[Hold] = ()
+    unneeded_before: int = 0
+    """No queue keeps anything that lies before this log offset."""
     keep_from: int | None = None
     """Log offset from which on everything is needed (a snapshot that cannot be taken anew); None if nothing is."""
 
@@ -75,7 +78,9 @@ def plan(facts: Facts) -> Plan | None:
         end = segment.start + facts.segment_bytes
         if facts.keep_from is not None and end > facts.keep_from:
             break
-        if _expired(facts, segment, end):
+        if end <= facts.unneeded_before:
+            reasons.append("no queue keeps anything in it any more")
+        elif _expired(facts, segment, end):
             reasons.append(_why(facts, segment))
         elif len(reasons) < forced and not any(
             hold.retention_ms == FOR_EVER and hold.log_offset < end for hold in facts.holds

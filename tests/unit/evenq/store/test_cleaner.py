@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from evenq.errors import StoreCorrupted
-from evenq.store import snapshot
+from evenq.errors import StoreCorrupted, StoreFull, TooManyRequests
+from evenq.store import TimerAppend, snapshot
 from evenq.store.fault_disk import FaultDisk, Keep
 
 HOUR = 3_600_000
@@ -186,16 +186,16 @@ def test_topics_keep_longer_shorter_or_for_ever(open_store, message):
     async def scenario():
         kept = {1: None, 2: 2 * HOUR, 3: 0}
         disk = FaultDisk()
-        opened = await open_store(
-            disk, snapshot_of=bytes, topic_retention_ms=kept.get, snapshot_interval_ms=60_000, **ANY
-        )
+        opened = await open_store(disk, snapshot_of=bytes, topic_retention_ms=kept.get, **ANY)
         for _ in range(20):
             await opened.store.append([message(head(1), topic_id=1), message(head(2), topic_id=2)])
         await opened.store.append([message(head(3), topic_id=3)])
         for _ in range(20):
             await opened.store.append([message(head(1), topic_id=1), message(head(2), topic_id=2)])
         opened.clock.jump_wall(5 * HOUR)
-        await opened.clock.advance(130_000)
+        await opened.clock.advance(250_000)
+        assert opened.store.queue_range(2, 0) == (0, 40)
+        await opened.clock.advance(110_000)
         assert opened.store.queue_range(2, 0) == (40, 40)
         assert opened.store.queue_range(1, 0) == (0, 40)
         image = image_of(disk)
@@ -213,6 +213,110 @@ def test_topics_keep_longer_shorter_or_for_ever(open_store, message):
         opened.clock.jump_wall(200 * HOUR)
         await opened.clock.advance(130_000)
         assert log_start(disk) == start
+        await opened.store.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("options", [{"retention_ms": 0}, {"retention_ms": 100 * HOUR, "retention_hour": 12}])
+def test_files_in_which_no_queue_keeps_anything_go_at_any_hour(open_store, message, options):
+    async def scenario():
+        kept = {1: HOUR, 2: None, 3: HOUR}
+        disk = FaultDisk()
+        opened = await open_store(disk, snapshot_of=lambda: b"mine", topic_retention_ms=kept.get, **options)
+        store, clock = opened.store, opened.clock
+        for _ in range(40):
+            await store.append([message(head(1), topic_id=1), message(head(3), topic_id=3)])
+        await store.append([message(head(2), topic_id=2)])
+        for _ in range(40):
+            await store.append([message(head(1), topic_id=1)])
+        timer = TimerAppend(2, 1, 0, due_ms=clock.now_ms() + 50 * HOUR, kind=1, born_ms=0, head=b"t", system=b"")
+        await store.append([], timers=[timer])
+        clock.jump_wall(2 * HOUR)
+        await store.append([message(head(4), topic_id=3)])  # unfiled until the next checkpoint
+        await clock.advance(400_000)
+        assert [store.queue_range(topic, 0) for topic in (1, 2, 3)] == [(80, 80), (0, 1), (40, 41)]
+        start = log_start(disk)
+        held = (await store.read(2, 0, 0, count_max=1, bytes_max=999)).messages[0].log_offset
+        assert 0 < start <= held < start + 4096
+        kept[2] = 1  # the topic is gone
+        await clock.advance(400_000)
+        assert log_start(disk) == store.stats.log_end // 4096 * 4096
+        assert store.timers.pinned_before() > start
+        image = image_of(disk)
+        image.remove("consumequeue")
+        again = await open_store(image)
+        assert [again.store.queue_range(topic, 0) for topic in (1, 2, 3)] == [(80, 80), (1, 1), (40, 41)]
+        assert again.store.timers.stats.pending == 1
+        await again.store.close()
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_pressed_disk_gives_up_what_topics_do_not_keep_in_each_round(open_store, message):
+    async def scenario():
+        disk = FaultDisk(bytes_max=60_000)
+        opened = await open_store(disk, snapshot_of=bytes, topic_retention_ms={1: 5_000}.get, retention_ms=0)
+        for number in range(600):
+            await opened.store.append([message(head(number))])
+            await opened.clock.advance(500)
+        assert opened.store.queue_range(1, 0)[0] > 500
+        assert disk.bytes_used < 50_000
+        await opened.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_full_disk_gets_space_back_although_pending_timers_lie_in_its_oldest_files(open_store, message):
+    async def scenario():
+        disk = FaultDisk(bytes_max=200_000)
+        opened = await open_store(disk, snapshot_of=bytes, retention_ms=1000 * HOUR)
+        store, clock = opened.store, opened.clock
+        due_ms = clock.now_ms() + 10 * HOUR
+        timers = [
+            TimerAppend(5, 0, 0, due_ms=due_ms, kind=1, born_ms=0, head=b"%d" % number + b"t" * 100, system=b"")
+            for number in range(30)
+        ]
+        await store.append([], timers=timers)
+        await store.append([message(head(0))])
+        while disk.usage().used_ratio < 0.92:  # faster than the rounds of retention
+            await store.append([message(b"x" * 3_000)])
+        await clock.advance(600)
+        with pytest.raises(StoreFull):
+            await store.append([message(b"refused")])
+        await clock.advance(120_000)
+        assert store.full is None
+        assert log_start(disk) > timers[-1].log_offset
+        assert store.timers.stats.pending == 30
+        for _ in range(20):
+            await store.append([message(b"more")])
+        store.fire_timers()
+        clock.jump_wall(11 * HOUR)
+        await clock.advance(5_000)
+        assert sorted(await opened.contents(5, 0)) == sorted(timer.head for timer in timers)
+        await store.close()
+        again = await open_store(disk)
+        assert len(await again.contents(5, 0)) == 30
+        assert again.store.timers.stats.pending == 0
+        await again.store.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("error", [StoreFull("full"), TooManyRequests("busy")])
+def test_timers_that_cannot_move_now_move_later(open_store, message, error):
+    async def scenario():
+        disk = FaultDisk()
+        opened = await old_and_new(open_store, message, disk)
+        opened.store._snapshotter.timers = timers = Timers(200)
+        timers.error = error
+        await opened.clock.advance(61_000)
+        assert log_start(disk) == 0
+        assert opened.store.failure is None
+        timers.error = None
+        await opened.clock.advance(61_000)
+        assert log_start(disk) > 0
         await opened.store.close()
 
     asyncio.run(scenario())
@@ -241,6 +345,7 @@ class Timers:
     def __init__(self, at):
         self.at = at
         self.moved = []
+        self.error = None
 
     def freeze(self):
         return lambda: b"pending"
@@ -249,6 +354,8 @@ class Timers:
         return self.at
 
     async def roll_forward(self, log_offset):
+        if self.error is not None:
+            raise self.error
         self.moved.append(log_offset)
         self.at = 1 << 40
 

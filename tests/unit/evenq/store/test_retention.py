@@ -36,6 +36,17 @@ def test_nothing_goes_at_another_hour_unless_any_hour_will_do_or_the_disk_fills(
     assert begin(now_ms=later, used_ratio=0.75) == 2 * SIZE
 
 
+def test_what_no_queue_keeps_goes_at_any_hour_and_from_a_store_that_keeps_for_ever():
+    later = NOW + 2 * HOUR
+    assert begin(now_ms=later, unneeded_before=2 * SIZE - 1) == SIZE
+    assert begin(now_ms=later, unneeded_before=2 * SIZE) == 2 * SIZE
+    assert begin(retention_ms=0, unneeded_before=3 * SIZE) == 3 * SIZE
+    assert begin(retention_ms=0, unneeded_before=100 * SIZE) == 4 * SIZE, "never the newest"
+    assert begin(retention_ms=0, unneeded_before=3 * SIZE, keep_from=150) == SIZE
+    assert begin(unneeded_before=SIZE) == 2 * SIZE, "the others go by time"
+    assert plan(replace(FACTS, unneeded_before=SIZE)).reasons[0] == "no queue keeps anything in it any more"
+
+
 def test_the_newest_file_never_goes():
     old = [SegmentFact(number * SIZE, 0) for number in range(3)]
     assert begin(segments=old) == 2 * SIZE

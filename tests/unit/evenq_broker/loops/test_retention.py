@@ -96,3 +96,19 @@ def test_a_topic_that_keeps_longer_holds_the_files_that_it_is_in(run: Run, tmp_p
         assert broker.store.queue_range(2, 0)[0] in range(7, 11), "the files before it are gone"
 
     run(story)
+
+
+def test_a_topic_that_keeps_shorter_frees_the_disk_of_a_store_that_keeps_for_ever(run: Run, tmp_path: Path) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(store=settings(tmp_path).model_copy(update={"retention_ms": 0}))
+        await stage.passing(broker.create_topic("short", queues=1, retention_ms=60_000))
+        await stage.passing(broker.create_topic("t", queues=1))
+        await publish(stage, "short", 20)
+        await publish(stage, "t", 3)
+        await publish(stage, "short", 10)
+        await files_go(stage, broker)
+        assert broker.store.queue_range(1, 0) == (30, 30)
+        assert broker.store.queue_range(2, 0) == (0, 3), "what the other topic keeps is there"
+        assert broker.store.stats.deleted_files >= 5
+
+    run(story)
