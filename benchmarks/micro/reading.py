@@ -4,21 +4,27 @@ python benchmarks/micro/reading.py [--rounds 5] [--folder DIR] [--json FILE] [--
 
 A log in which a hundred queues take turns is read by one queue after the other, 32 or 256 messages a call, past the
 memory of the store: consume queue entries, preads, checksums, objects. The floor is `cat` of as many bytes of the same
-log. The goal is 500 MB/s of payload or half of `cat`, whichever is lower. Then single messages by offset, at random.
+log. The goal is 500 MB/s of payload or half of `cat`, whichever is lower. Beside it stands what the language can do:
+the same frames by a bare loop of pread, unpack, CRC and one object each, with nothing around it. Then all queues, one
+call of each in turn, as consumers that catch up read them; then single messages by offset, at random.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import subprocess
 import time
 from pathlib import Path
+from struct import Struct
 
+from crc32c import crc32c
 from rounds import Line, arguments, folder_in, measure, report, settle_collector
 
 from evenq.runtime.clock import SystemClock
-from evenq.store import Append, MessageStore, StoreOptions
+from evenq.store import Append, MessageStore, StoredMessage, StoreOptions
+from evenq.store.record import HEADER_BYTES
 
 QUEUES = 100
 TOGETHER = (32, 256)
@@ -79,6 +85,46 @@ async def at_random(folder: Path) -> list[float]:
     return sorted(times)
 
 
+async def in_turn(folder: Path, together: int, seconds: float) -> float:
+    """Payload bytes/s of all queues read forward side by side."""
+    store = await opened(folder)
+    done = low = 0
+    start = time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        for queue in range(QUEUES):
+            found = await store.read(1, queue, low, count_max=together, bytes_max=4 << 20)
+            done += sum([len(message.head) for message in found.messages])
+        low = found.next_offset if found.next_offset < found.max_offset else 0
+    took = time.perf_counter() - start
+    await store.close()
+    return done / took
+
+
+def bare(folder: Path, size: int, seconds: float) -> float:
+    """Payload bytes/s of the same frames, one queue after the other, by the least Python there can be."""
+    whole = HEADER_BYTES + size
+    count = min(file.stat().st_size for file in (folder / "commitlog").iterdir()) // whole // QUEUES
+    room = bytearray(whole)
+    unpack, covered, rooms = Struct(f">II{HEADER_BYTES - 8}x{size}s").unpack, memoryview(room)[12:], (room,)
+    descriptor = os.open(min((folder / "commitlog").iterdir()), os.O_RDONLY)
+    done = queue = 0
+    start = time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        found: list[StoredMessage] = []
+        for place in range(queue % QUEUES * whole, count * QUEUES * whole, QUEUES * whole):
+            os.preadv(descriptor, rooms, place)
+            length, _, head = unpack(room)
+            crc32c(covered)
+            found.append(StoredMessage(1, queue, 0, place, length, 0, 7, head, b""))
+            if len(found) == TOGETHER[-1]:
+                found = []
+        done += count * size
+        queue += 1
+    took = time.perf_counter() - start
+    os.close(descriptor)
+    return done / took
+
+
 def cat(folder: Path) -> float:
     """Bytes/s of `cat` of the whole log."""
     files = sorted((folder / "commitlog").iterdir())
@@ -113,6 +159,17 @@ def main() -> None:
                 speed = sorted(line.speeds)[len(line.speeds) // 2]
                 line.notes = [f"{GOAL_SPEED:.0f} MB/s would do: {'yes' if speed >= GOAL_SPEED else 'no'}"]
                 lines.append(line)
+            for name, speed_of in (
+                (f"a bare loop, 1 of {QUEUES}, {kib} KiB", lambda at, s, size=kib << 10: bare(at, size, s)),
+                (f"all {QUEUES} in turn, {kib} KiB, 32 a call", lambda at, s: asyncio.run(in_turn(at, 32, s))),
+            ):
+                lines.append(
+                    measure(
+                        Line(name, "MB/s"), options.rounds,
+                        lambda folder=folder, speed_of=speed_of: speed_of(folder, options.seconds) / 1e6,
+                        lambda folder=folder: cat(folder) / 1e6,
+                    )
+                )  # fmt: skip
             times = asyncio.run(at_random(folder))
             singles.append(
                 f"{kib} KiB at random: p50 {times[len(times) // 2]:.0f} us, p99 {times[-len(times) // 100]:.0f} us"

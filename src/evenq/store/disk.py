@@ -20,12 +20,17 @@ from typing import Final, NoReturn, Protocol
 
 from evenq.runtime.failpoints import passing
 
-__all__ = ["Disk", "File", "ReadOnlyDisk", "RealDisk", "Usage", "read_whole", "write_whole"]
+__all__ = ["Disk", "File", "ReadOnlyDisk", "RealDisk", "Room", "Usage", "read_whole", "write_whole"]
 
 IOV_MAX: Final = 1024  # Linux: buffers in one writev
+RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)  # Linux only
+NOT_NOW: Final = frozenset({errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS})
 FALLOC_KEEP_SIZE: Final = 1
 _FALLOCATE: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)  # Linux only
 _SYNCFS: Final = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)  # one file system; Linux only
+
+Room = tuple[memoryview]
+"""Where bytes are read into: one buffer, as `os.preadv` takes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,12 @@ class File(Protocol):
 
     def pread(self, size: int, offset: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
+        ...
+
+    def pread_each(self, places: Sequence[int], rooms: Sequence[Room], *, wait: bool = True) -> bool:
+        """Read from each place as much as its room takes. False if one of them is not there in full, or (without
+        `wait`) not in the page cache for sure; the rooms then hold anything.
+        """
         ...
 
     def sync(self) -> None:
@@ -119,10 +130,12 @@ class Disk(Protocol):
 class RealFile:
     """A file descriptor."""
 
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_always_waits", "_descriptor")
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._always_waits = False
+        """Its file system cannot say what is in the page cache."""
 
     def pwrite(self, parts: Sequence[bytes | bytearray], offset: int) -> None:
         for first in range(0, len(parts), IOV_MAX):
@@ -142,6 +155,32 @@ class RealFile:
                 break
             data += more
         return data
+
+    def pread_each(self, places: Sequence[int], rooms: Sequence[Room], *, wait: bool = True) -> bool:
+        if wait:
+            return all(self._fill(place, room) for place, (room,) in zip(places, rooms, strict=True))
+        if not RWF_NOWAIT or self._always_waits:
+            return False
+        preadv, descriptor = os.preadv, self._descriptor
+        try:
+            for place, room in zip(places, rooms, strict=True):
+                if preadv(descriptor, room, place, RWF_NOWAIT) != room[0].nbytes:
+                    return False
+        except OSError as error:
+            if error.errno not in NOT_NOW:
+                raise
+            self._always_waits = error.errno != errno.EAGAIN
+            return False
+        return True
+
+    def _fill(self, place: int, room: memoryview) -> bool:
+        done = os.preadv(self._descriptor, (room,), place)
+        while done < room.nbytes:
+            more = os.preadv(self._descriptor, (room[done:],), place + done)
+            if not more:
+                return False
+            done += more
+        return True
 
     def sync(self) -> None:
         os.fdatasync(self._descriptor)

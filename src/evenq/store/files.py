@@ -13,10 +13,12 @@ from contextlib import contextmanager
 
 from evenq.store.disk import Disk, File
 
-__all__ = ["ReadFiles"]
+__all__ = ["Opened", "ReadFiles"]
 
 
-class _Opened:
+class Opened:
+    """An open file and its users."""
+
     __slots__ = ("file", "kept", "users")
 
     def __init__(self, file: File) -> None:
@@ -32,7 +34,7 @@ class ReadFiles:
         self._disk = disk
         self._files_max = files_max
         self._lock = threading.Lock()
-        self._opened: OrderedDict[str, _Opened] = OrderedDict()
+        self._opened: OrderedDict[str, Opened] = OrderedDict()
 
     @contextmanager
     def using(self, path: str) -> Iterator[File]:
@@ -41,11 +43,28 @@ class ReadFiles:
         try:
             yield opened.file
         finally:
-            with self._lock:
-                opened.users -= 1
-                over = not opened.kept and opened.users == 0
-            if over:
-                opened.file.close()
+            self.give_back(opened)
+
+    def take_if_open(self, path: str) -> Opened | None:
+        """For `give_back`, and without waiting for anything: None unless the file is open already."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            opened = self._opened.get(path)
+            if opened is not None:
+                self._opened.move_to_end(path)
+                opened.users += 1
+            return opened
+        finally:
+            self._lock.release()
+
+    def give_back(self, opened: Opened) -> None:
+        """Its user has done."""
+        with self._lock:
+            opened.users -= 1
+            over = not opened.kept and opened.users == 0
+        if over:
+            opened.file.close()
 
     def forget(self, path: str) -> None:
         """Close a file that is about to be removed; its last user does it if it is in use."""
@@ -68,12 +87,12 @@ class ReadFiles:
     def __len__(self) -> int:
         return len(self._opened)
 
-    def _take(self, path: str) -> _Opened:
-        closing: list[_Opened] = []
+    def _take(self, path: str) -> Opened:
+        closing: list[Opened] = []
         with self._lock:
             opened = self._opened.get(path)
             if opened is None:
-                opened = self._opened[path] = _Opened(self._disk.open(path))
+                opened = self._opened[path] = Opened(self._disk.open(path))
                 while len(self._opened) > self._files_max:
                     _, oldest = self._opened.popitem(last=False)
                     oldest.kept = False

@@ -10,7 +10,7 @@ import errno
 import os
 from collections.abc import Sequence
 
-from evenq.store.disk import File, Usage
+from evenq.store.disk import File, Room, Usage
 
 __all__ = ["MemoryDisk", "MemoryFile"]
 
@@ -33,6 +33,14 @@ class MemoryFile:
 
     def pread(self, size: int, offset: int) -> bytes:
         return bytes(self.data[offset : offset + size])
+
+    def pread_each(self, places: Sequence[int], rooms: Sequence[Room], *, wait: bool = True) -> bool:  # noqa: ARG002
+        for place, (room,) in zip(places, rooms, strict=True):
+            data = self.pread(room.nbytes, place)
+            if len(data) < room.nbytes:
+                return False
+            room[:] = data
+        return True
 
     def sync(self) -> None:
         """Memory is as durable as it gets."""

@@ -1,8 +1,9 @@
-"""Reads: synchronously from memory, else consume queue entries and frames by pread on the read pool (CL-11).
+"""Reads: synchronously from memory, else consume queue entries and frames by pread (CL-11).
 
-`hot` runs on the loop thread. A cold read takes from the loop a copy of what is only in memory (`Entries`) and then
-touches files only, so threads share nothing with the loop but the table of open files. A frame that does not fit its
-entry fails that read, loudly.
+`hot` runs on the loop thread. So does a short read whose files are open and whose bytes are in the page cache
+(`read_now`): that costs less than a thread's answer. All others run on the read pool. A cold read takes from the loop a
+copy of what is only in memory (`Entries`) and then touches files only, so threads share nothing with the loop but the
+table of open files and a few buffers. A frame that does not fit its entry fails that read, loudly.
 """
 
 from __future__ import annotations
@@ -13,17 +14,21 @@ from typing import Final, NoReturn
 
 from evenq.errors import StoreCorrupted
 from evenq.store.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue, file_at, folder_of, spans
-from evenq.store.disk import Disk, File
+from evenq.store.disk import Disk, Room
 from evenq.store.files import ReadFiles
 from evenq.store.messages import ReadResult, StoredMessage, StoredTimer
-from evenq.store.record import HEADER_BYTES, TIMER, frame_at, message_at, size_at, timer_of
+from evenq.store.read_buffer import BUFFER_BYTES, Place, ReadBuffer
+from evenq.store.record import HEADER_BYTES, TIMER, frame_at, size_at, timer_of
 from evenq.store.segment import path_of, segment_of
 
 __all__ = ["Entries", "Reader", "hot"]
 
 SCAN_MAX: Final = 4_096  # entries that one read looks at under a tag filter; next_offset says where to go on
-SPAN_WASTE: Final = 2  # one pread for neighbouring frames while at most this many times their bytes are read
-SPAN_MAX: Final = 8 << 20
+NOW_MAX: Final = 512  # what the loop thread reads itself takes half a millisecond at most
+NOW_BYTES: Final = 640 << 10
+NOW_AT_MAX: Final = 64
+ALIKE_MIN: Final = 4  # fewer are not worth a look
+GAP_MAX: Final = 8 << 10  # what copying costs as much as a call
 SPAN_NEAR: Final = 64 << 10  # one pread for timers that lie so near each other
 SPAN_ALONE: Final = 4_096
 
@@ -84,6 +89,10 @@ def hot(queue: ConsumeQueue, start: int, *, count_max: int, bytes_max: int, tag_
     return ReadResult(found, end, queue.min_offset, max_offset)
 
 
+class _NotNow(Exception):
+    """It would have to wait."""
+
+
 class Reader:
     """Reads from files, on any thread."""
 
@@ -91,33 +100,53 @@ class Reader:
         self._disk = disk
         self._files = files
         self._segment_bytes = segment_bytes
+        self._buffers: list[ReadBuffer] = []
+        """Those that nobody uses; at most one for each thread that reads."""
 
     def read(
         self, entries: Entries, start: int, *, count_max: int, bytes_max: int, tag_hashes: TagHashes
     ) -> ReadResult:
         """The same as `hot`, from files."""
-        look = count_max if tag_hashes is None else SCAN_MAX
-        wanted: list[tuple[int, int, int]] = []  # queue offset, log offset, size
+        if tag_hashes is None:
+            return self._in_order(entries, start, count_max, bytes_max, wait=True)
+        found: list[Place] = []
+        offsets: list[int] = []
         space = bytes_max
         end = start
-        for log_offset, size, tag_hash in self._entries(entries, start, min(entries.max_offset, start + look)):
-            if len(wanted) >= count_max:
+        for place in self._entries(entries, start, min(entries.max_offset, start + SCAN_MAX)):
+            if len(found) >= count_max:
                 break
-            if tag_hashes is None or tag_hash in tag_hashes:
-                space -= size - HEADER_BYTES
-                if space < 0 and wanted:
+            if place[2] in tag_hashes:
+                space -= place[1] - HEADER_BYTES
+                if space < 0 and found:
                     break
-                wanted.append((end, log_offset, size))
+                found.append(place)
+                offsets.append(end)
             end += 1
-        return ReadResult(self._messages(entries, wanted), end, entries.min_offset, entries.max_offset)
+        return ReadResult(self._messages(entries, offsets, found), end, entries.min_offset, entries.max_offset)
 
-    def read_at(self, entries: Entries, offsets: Sequence[int]) -> list[StoredMessage]:
+    def read_now(self, entries: Entries, start: int, *, count_max: int, bytes_max: int) -> ReadResult | None:
+        """The same without a tag filter, on the loop thread: None if it would have to wait for the disk, open a file,
+        or take long.
+        """
+        try:
+            return self._in_order(entries, start, min(count_max, NOW_MAX), bytes_max, wait=False)
+        except (_NotNow, OSError):  # the pool tells what is wrong
+            return None
+
+    def read_at(self, entries: Entries, offsets: Sequence[int], *, wait: bool = True) -> list[StoredMessage]:
         """Exactly these offsets, in the order given; all must be in the queue's range."""
-        wanted = []
+        places = []
         for offset in offsets:
-            ((log_offset, size, _),) = self._entries(entries, offset, offset + 1)
-            wanted.append((offset, log_offset, size))
-        return self._messages(entries, wanted)
+            places += self._entries(entries, offset, offset + 1, wait=wait)
+        return self._messages(entries, offsets, places, wait=wait)
+
+    def read_at_now(self, entries: Entries, offsets: Sequence[int]) -> list[StoredMessage] | None:
+        """The same on the loop thread: None if it would have to wait for the disk, open a file, or take long."""
+        try:
+            return self.read_at(entries, offsets, wait=False) if len(offsets) <= NOW_AT_MAX else None
+        except (_NotNow, OSError):  # the pool tells what is wrong
+            return None
 
     def offset_at(self, entries: Entries, timestamp_ms: int) -> int:
         """First offset stored at `timestamp_ms` or later; the queue's end if none is. Store times never fall."""
@@ -166,87 +195,164 @@ class Reader:
         except OSError as error:
             raise StoreCorrupted(f"reading {self._disk.describe(path_of(start))} failed: {error}") from error
 
-    def _entries(self, entries: Entries, start: int, end: int) -> list[tuple[int, int, int]]:
-        found: list[tuple[int, int, int]] = []
+    def _in_order(
+        self, entries: Entries, start: int, count_max: int, bytes_max: int, *, wait: bool
+    ) -> ReadResult:  # fmt: skip
+        places = self._entries(entries, start, min(entries.max_offset, start + count_max), wait=wait)
+        space = bytes_max + HEADER_BYTES * len(places)
+        total = sum([size for _, size, _ in places])
+        if total > space:
+            del places[_fitting(places, bytes_max) :]
+        end = start + len(places)
+        messages = self._messages(entries, range(start, end), places, wait=wait)
+        return ReadResult(messages, end, entries.min_offset, entries.max_offset)
+
+    def _entries(self, entries: Entries, start: int, end: int, *, wait: bool = True) -> list[Place]:
+        found: list[Place] = []
         folder = folder_of(entries.topic_id, entries.queue_id)
         for first, stop in spans(start, min(end, entries.tail_base)):
             name, position = file_at(first)
             size = (stop - first) * ENTRY_BYTES
-            with self._files.using(f"{folder}/{name}") as file:
-                data = file.pread(size, position)
-            if len(data) != size:
-                self._corrupted(f"{folder}/{name}", f"ends before queue offset {stop}")
-            found.extend(ENTRY.iter_unpack(data))
+            path = f"{folder}/{name}"
+            data = bytearray(size)
+            if not self._read_each(path, [position], [(memoryview(data),)], wait=wait):
+                self._corrupted(path, f"ends before queue offset {stop}")
+            found += ENTRY.iter_unpack(data)
         low = max(start, entries.tail_base) - entries.tail_base
         high = end - entries.tail_base
         if high > low:
-            found.extend(ENTRY.iter_unpack(entries.tail[low * ENTRY_BYTES : high * ENTRY_BYTES]))
+            found += ENTRY.iter_unpack(entries.tail[low * ENTRY_BYTES : high * ENTRY_BYTES])
         return found
 
-    def _messages(self, entries: Entries, wanted: list[tuple[int, int, int]]) -> list[StoredMessage]:
+    def _read_each(self, path: str, places: Sequence[int], rooms: Sequence[Room], *, wait: bool) -> bool:
+        """False if the file has not so much. Raises _NotNow."""
+        if wait:
+            with self._files.using(path) as file:
+                return file.pread_each(places, rooms)
+        opened = self._files.take_if_open(path)
+        if opened is None:
+            raise _NotNow
+        try:
+            if not opened.file.pread_each(places, rooms, wait=False):
+                raise _NotNow
+        finally:
+            self._files.give_back(opened)
+        return True
+
+    def _messages(
+        self, entries: Entries, offsets: Sequence[int], places: list[Place], *, wait: bool = True
+    ) -> list[StoredMessage]:
+        if not wait and sum([size for _, size, _ in places]) > NOW_BYTES:
+            raise _NotNow
         found: list[StoredMessage] = []
-        while len(found) < len(wanted):
-            start, _ = segment_of(wanted[len(found)][1], self._segment_bytes)
-            with self._files.using(path_of(start)) as file:
-                self._from_file(file, start, entries, wanted, found)
+        try:
+            buffer = self._buffers.pop()
+        except IndexError:
+            buffer = ReadBuffer()
+        while len(found) < len(places):
+            self._next_messages(entries, offsets, places, found, buffer, wait=wait)
+        self._buffers.append(buffer)
         return found
 
-    def _from_file(
-        self, file: File, start: int, entries: Entries, wanted: list[tuple[int, int, int]], found: list[StoredMessage]
-    ) -> None:
-        """Add to `found` the next ones of `wanted` as long as they lie in this file."""
-        end = start + self._segment_bytes
+    def _next_messages(
+        self, entries: Entries, offsets: Sequence[int], places: list[Place], found: list[StoredMessage],
+        buffer: ReadBuffer, *, wait: bool,
+    ) -> None:  # fmt: skip
+        """Add to `found` the next ones: as many as lie in one file and fit into the buffer, at least one."""
         first = len(found)
-        while first < len(wanted):
-            queue_offset, log_offset, size = wanted[first]
-            if not start <= log_offset < end:
-                return
-            near = first + 1 < len(wanted) and 0 < wanted[first + 1][1] - log_offset <= SPAN_WASTE * size + SPAN_NEAR
-            stop = self._span_end(wanted, first) if near else first + 1
-            if stop == first + 1:
-                data = file.pread(size, log_offset - start)
-                found.append(self._message(entries, data, 0, log_offset, queue_offset))
+        log_offset, size, _ = places[first]
+        start, _ = segment_of(log_offset, self._segment_bytes)
+        alike = self._alike(places, first, start + self._segment_bytes) if isinstance(offsets, range) else []
+        if alike:
+            layout = buffer.layout(size)
+            if alike[-1][0] - log_offset == (len(alike) - 1) * size:  # one behind the other
+                positions, rooms = [log_offset - start], [(buffer.view[: len(alike) * size],)]
             else:
-                _, last_offset, last_size = wanted[stop - 1]
-                data = file.pread(last_offset + last_size - log_offset, log_offset - start)
-                for queue_offset, place, _ in wanted[first:stop]:
-                    found.append(self._message(entries, data, place - log_offset, place, queue_offset))
-            first = stop
+                positions, rooms = [place - start for place, _, _ in alike], layout.rooms[: len(alike)]
+            whole = self._read_each(path_of(start), positions, rooms, wait=wait)
+            if whole and buffer.parse_alike(layout, entries.topic_id, entries.queue_id, offsets[first], alike, found):
+                return
+        else:
+            pieces, starts, used = self._pieces(places, first, start)
+            view = buffer.view if used <= BUFFER_BYTES else memoryview(bytearray(used))
+            rooms, end = [], 0
+            for _, length in pieces:
+                rooms.append((view[end : end + length],))
+                end += length
+            stop = first + len(starts)
+            if (
+                pieces
+                and self._read_each(path_of(start), [place for place, _ in pieces], rooms, wait=wait)
+                and buffer.parse(
+                    view, entries.topic_id, entries.queue_id, offsets[first:stop], places[first:stop], starts, found
+                )
+            ):
+                return
+        self._missing(entries, offsets[len(found)], places[len(found)])
 
-    def _span_end(self, wanted: list[tuple[int, int, int]], first: int) -> int:
-        """How many entries from `first` on are worth one pread: near each other, in one file."""
-        base = wanted[first][1]
-        limit = segment_of(base, self._segment_bytes)[0] + self._segment_bytes
-        useful = wanted[first][2]
-        stop = first + 1
-        while stop < len(wanted):
-            _, log_offset, size = wanted[stop]
-            span = log_offset + size - base
-            if not base < log_offset < limit or span > min(SPAN_MAX, SPAN_WASTE * (useful + size) + 65_536):
+    def _alike(self, places: list[Place], first: int, limit: int) -> list[Place]:
+        """The next ones if they have one size, lie in one file, and either one behind the other or far apart."""
+        log_offset, size, _ = places[first]
+        if not HEADER_BYTES <= size <= BUFFER_BYTES // ALIKE_MIN:
+            return []
+        alike = places[first : first + BUFFER_BYTES // size]
+        count, last = len(alike), alike[-1][0]
+        if count < ALIKE_MIN or last > limit - size or [one for _, one, _ in alike].count(size) < count:
+            return []
+        apart = last - log_offset
+        if apart > count * (size + GAP_MAX):
+            return alike
+        offsets = range(log_offset, log_offset + count * size, size)
+        return alike if apart == offsets[-1] - log_offset and [place for place, _, _ in alike] == [*offsets] else []
+
+    def _pieces(self, places: list[Place], first: int, start: int) -> tuple[list[tuple[int, int]], list[int], int]:
+        """What to read in one go: pieces of the file at `start`, where in them the frames begin, and their size. One
+        piece for frames that lie so near each other that reading what is between them costs less than a call.
+        """
+        limit = start + self._segment_bytes
+        pieces: list[tuple[int, int]] = []
+        starts: list[int] = []
+        used = piece = 0
+        end = -GAP_MAX  # where the last piece ends in the log; `piece` where it begins
+        for log_offset, size, _ in places[first : first + BUFFER_BYTES // HEADER_BYTES] if first else places:
+            gap = log_offset - end
+            near = 0 <= gap < GAP_MAX
+            if not near:
+                gap = 0
+            if not start <= log_offset <= limit - size or (used + gap + size > BUFFER_BYTES and pieces):
                 break
-            useful += size
-            stop += 1
-        return stop
+            starts.append(used + gap)
+            used += gap + size
+            end = log_offset + size
+            if near:
+                pieces[-1] = (piece - start, end - piece)
+            else:
+                piece = log_offset
+                pieces.append((log_offset - start, size))
+        return pieces, starts, used
 
-    def _message(
-        self, entries: Entries, data: bytes, position: int, log_offset: int, queue_offset: int
-    ) -> StoredMessage:
-        message = message_at(data, position, log_offset)
-        if (
-            message is None
-            or message.queue_offset != queue_offset
-            or message.queue_id != entries.queue_id
-            or message.topic_id != entries.topic_id
-        ):
-            frame_at(data, position, log_offset)  # says so if the version is unknown
-            path = path_of(segment_of(log_offset, self._segment_bytes)[0])
-            self._corrupted(
-                path, f"holds no message {queue_offset} of queue {entries.queue_id} at log offset {log_offset}"
-            )
-        return message
+    def _missing(self, entries: Entries, queue_offset: int, place: Place) -> NoReturn:
+        log_offset, size, _ = place
+        start, position = segment_of(log_offset, self._segment_bytes)
+        with self._files.using(path_of(start)) as file:
+            if size <= self._segment_bytes - position:
+                frame_at(file.pread(size, position), 0, log_offset)  # says so if the version is unknown
+        self._corrupted(
+            path_of(start), f"holds no message {queue_offset} of queue {entries.queue_id} at log offset {log_offset}"
+        )
 
     def _corrupted(self, path: str, what: str) -> NoReturn:
         raise StoreCorrupted(
             f"{self._disk.describe(path)} {what}: stop the broker and delete its consumequeue folder to rebuild it "
             "from the log; if it fails again, restore the log from a copy"
         )
+
+
+def _fitting(places: list[Place], bytes_max: int) -> int:
+    """How many of the first ones have at most `bytes_max` of payload; at least one."""
+    space = bytes_max
+    for count, (_, size, _) in enumerate(places):
+        space -= size - HEADER_BYTES
+        if space < 0 and count:
+            return count
+    return len(places)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from evenq.store.disk import File, Usage
+from evenq.store.disk import File, Room, Usage
 from evenq.testing.storage.machine import FOLDER, Inode, Machine, Op
 
 __all__ = ["Fault", "TraceDisk"]
@@ -63,6 +63,14 @@ class TraceFile:
     def pread(self, size: int, offset: int) -> bytes:
         self.disk.step_read()
         return bytes(self.inode.data[offset : offset + size])
+
+    def pread_each(self, places: Sequence[int], rooms: Sequence[Room], *, wait: bool = True) -> bool:  # noqa: ARG002
+        for place, (room,) in zip(places, rooms, strict=True):
+            data = self.pread(room.nbytes, place)
+            if len(data) < room.nbytes:
+                return False
+            room[:] = data
+        return True
 
     def sync(self) -> None:
         disk = self.disk

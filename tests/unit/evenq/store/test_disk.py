@@ -33,6 +33,51 @@ def test_files_are_written_and_read_at_any_place(disk):
         disk.open("x/none")
 
 
+@pytest.mark.parametrize("wait", [True, False])
+def test_pieces_are_read_into_rooms_all_or_not(disk, wait):
+    file = disk.open("f", create=True)
+    file.pwrite([bytes(range(100))], 0)
+    buffer = memoryview(bytearray(8))
+    rooms = [(buffer[:3],), (buffer[3:8],)]
+    if not file.pread_each([90, 10], rooms, wait=wait):
+        assert not wait
+        pytest.skip("this file system does not say what is in memory")
+    assert bytes(buffer) == bytes([90, 91, 92, 10, 11, 12, 13, 14])
+    assert not file.pread_each([10, 96], rooms, wait=wait), "the last piece is one byte short"
+    file.close()
+
+
+def test_a_file_system_that_cannot_say_what_is_in_memory_is_not_asked_again(tmp_path, monkeypatch):
+    calls = []
+
+    def refuses(*arguments):
+        calls.append(arguments)
+        raise OSError(errno.EOPNOTSUPP, "no")
+
+    file = RealDisk(tmp_path).open("f", create=True)
+    file.pwrite([b"abc"], 0)
+    monkeypatch.setattr(os, "preadv", refuses)
+    for _ in range(2):
+        assert not file.pread_each([0], [(memoryview(bytearray(3)),)], wait=False)
+    assert len(calls) == 1
+    file.close()
+
+
+def test_what_is_not_in_memory_is_not_waited_for(tmp_path, monkeypatch):
+    def waits(*_):
+        raise BlockingIOError(errno.EAGAIN, "not now")
+
+    file = RealDisk(tmp_path).open("f", create=True)
+    file.pwrite([b"abc"], 0)
+    room = bytearray(3)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "preadv", waits)
+        assert not file.pread_each([0], [(memoryview(room),)], wait=False)
+    assert file.pread_each([0], [(memoryview(room),)])
+    assert room == b"abc"
+    file.close()
+
+
 def test_small_files_are_replaced_whole(disk):
     assert read_whole(disk, "f") is None
     write_whole(disk, "f", b"old and long")

@@ -51,3 +51,19 @@ def test_a_forgotten_file_is_closed_by_its_last_user(disk):
     with pytest.raises(OSError, match="Bad file"):
         file.pread(9, 0)
     assert len(files) == 0
+
+
+def test_only_an_open_file_is_taken_without_waiting(disk):
+    files = ReadFiles(disk, 1)
+    assert files.take_if_open("a") is None
+    with files.using("a"):
+        pass
+    opened = files.take_if_open("a")
+    assert opened is not None
+    with files.using("b"):
+        assert opened.file.pread(9, 0) == b"a", "forgotten, but in use"
+    files.give_back(opened)
+    with pytest.raises(OSError, match="Bad file"):
+        opened.file.pread(9, 0)
+    with files._lock:
+        assert files.take_if_open("b") is None, "another thread may be opening a file"

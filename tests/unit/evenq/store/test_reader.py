@@ -55,3 +55,49 @@ def test_a_frame_of_another_message_is_told_with_the_file_and_what_to_do(open_st
         await opened.store.close()
 
     asyncio.run(story())
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sizes=st.lists(st.sampled_from([0, 200, 200, 200, 9_000, 40_000]), min_size=1, max_size=60),
+    others=st.integers(0, 3), count=st.integers(1, 60), start=st.integers(0, 59),
+)  # fmt: skip
+def test_near_and_far_frames_of_any_size_are_read_alike(open_store, sizes, others, count, start):
+    async def story():
+        opened = await open_store(MemoryDisk(), segment_bytes=1 << 18, cache_bytes=0)
+        for number, size in enumerate(sizes):
+            between = [Append(2, 0, 0, 0, bytes(7_000), b"") for _ in range(others)]
+            await opened.store.append([Append(1, 0, 0, 0, bytes([number]) * size, b"sys"), *between])
+        queue = opened.store._queues[1, 0]
+        first = min(start, len(sizes) - 1)
+        entries = Entries.of(queue, first, queue.max_offset)
+        for _ in range(2):
+            found = opened.store._reader.read(entries, first, count_max=count, bytes_max=1 << 30, tag_hashes=None)
+            assert [one.head for one in found.messages] == [
+                bytes([number]) * size for number, size in enumerate(sizes) if first <= number < first + count
+            ]
+        await opened.store.close()
+
+    asyncio.run(story())
+
+
+def test_a_short_read_needs_no_thread_once_its_files_are_open(open_store, tmp_path, monkeypatch):
+    async def story():
+        opened = await open_store(tmp_path, cache_bytes=0, segment_bytes=1 << 20)
+        await opened.store.append([Append(1, 0, 0, 0, b"%d" % number * 100, b"") for number in range(300)])
+        await opened.store.checkpoint()
+        hops = []
+        run = opened.store._read_jobs.run
+        monkeypatch.setattr(opened.store._read_jobs, "run", lambda job: hops.append(job) or run(job))
+        for low in (0, 30, 60):
+            found = await opened.store.read(1, 0, low, count_max=30, bytes_max=1 << 20)
+            assert [one.queue_offset for one in found.messages] == list(range(low, low + 30))
+            assert [one.head for one in await opened.store.read_at(1, 0, [low])] == [b"%d" % low * 100]
+        with_thread = len(hops)
+        entries = Entries.of(opened.store._queues[1, 0], 0, 300)
+        if opened.store._reader.read_now(entries, 0, count_max=1, bytes_max=1) is not None:
+            assert with_thread == 1
+        assert opened.store.stats.cold_reads == 6
+        await opened.store.close()
+
+    asyncio.run(story())
