@@ -141,6 +141,8 @@ class MessageIndex:
         self._min_offset = min_offset
         self._filed: dict[int, IndexFile] = {}
         self._sealed: list[Block] = []
+        self._damaged: list[Block] = []
+        """What was read before a damaged place, of blocks that get no file while the log is damaged there."""
         self._block = Block(0, 0, 0)
         self._packing: Iterator[None] | None = None
         self._held = False
@@ -201,6 +203,7 @@ class MessageIndex:
         if gone:
             self._disk.sync_folder(index_file.FOLDER)
         self._sealed = [block for block in self._sealed if block.block_start >= log_offset]
+        self._damaged = [block for block in self._damaged if block.block_start >= log_offset]
         self._packing = None
         if self._block.block_start < log_offset:
             self._begin(log_offset, log_offset)
@@ -292,6 +295,7 @@ class MessageIndex:
             f"{self._disk.describe(segment.path_of(segment_end - self._segment_bytes))} is damaged at log offset "
             f"{self.position}: the messages behind it in this file are not found by key; restore it from a copy"
         )
+        self._damaged.append(self._block)
         self._begin(segment_end, segment_end)
 
     # -- files --------------------------------------------------------------------------------------------------------
@@ -379,8 +383,8 @@ class MessageIndex:
             for header in self._filed.values()
             if header.entry_count and header.first_store_ms <= query.end_ms and header.last_store_ms >= query.begin_ms
         ]
-        filed.sort(key=lambda header: header.block_start, reverse=True)
-        return [self._block, *reversed(self._sealed), *filed]
+        parts: list[Block | IndexFile] = [self._block, *self._sealed, *self._damaged, *filed]
+        return sorted(parts, key=lambda part: part.block_start, reverse=True)
 
     def _offsets(self, part: Block | IndexFile, wanted: int) -> Iterator[int]:
         if isinstance(part, Block):
@@ -394,6 +398,7 @@ class MessageIndex:
         self._forget(header, why)
         self._rebuilt.add(header.block_start)
         self._sealed.clear()
+        self._damaged = [block for block in self._damaged if block.block_start < header.block_start]
         self._packing = None
         self._begin(header.block_start, header.log_start)
 

@@ -192,7 +192,7 @@ def test_damage_in_the_log_is_said_and_the_next_file_of_the_log_is_indexed():
             await store.append([entry])
         disk.files["commitlog/00000000000000000000"].data[entries[3].log_offset + 5] ^= 1  # its magic
         found = await store.find(1, b"all", count_max=200)
-        whole = [entry.queue_offset for entry in entries if entry.log_offset >= 4096]
+        whole = [entry.queue_offset for entry in entries if entry.log_offset >= 4096 or entry.queue_offset < 3]
         assert [message.queue_offset for message in found] == whole[::-1]
         assert store.stats.index_failures == 1
         disk.files["commitlog/00000000000000004096"].data[200] ^= 1  # the body of a message that is indexed
