@@ -6,6 +6,7 @@ import asyncio
 import errno
 
 from evenq.store.consume_queue import ENTRY_BYTES
+from evenq.store.record import HEADER_BYTES
 from evenq.testing.storage.history import History
 from evenq.testing.storage.machine import Machine
 from evenq.testing.storage.session import Session
@@ -62,6 +63,28 @@ def test_a_disk_too_full_to_make_the_next_file_refuses_and_goes_on():
         await session.close()
         again = await Session.open(TraceDisk(Machine(disk.machine.files())), history)
         assert await again.compare(least=20, most=20, at=0) == 20
+        await again.close()
+
+    asyncio.run(scenario())
+
+
+def test_messages_before_a_damaged_place_in_a_file_of_the_log_are_found_by_key():
+    async def scenario():
+        history, disk = History(), TraceDisk()
+        session = await Session.open(disk, history)
+        for number in range(3):
+            session.append([message(QUEUES[0], number * 7, 3_500)])  # two in the first file, one in the second
+        await session.settle()
+        await session.save_snapshot()  # so that a start does not read that place
+        await session.close()
+        image = disk.machine.files()
+        for path in [path for path in image if path.startswith("index/")]:
+            del image[path]
+        last = history.groups[1].messages[0]
+        image[FIRST] = image[FIRST][: last.log_offset + HEADER_BYTES + len(last.head) + len(last.system) + 40]
+        again = await Session.open(TraceDisk(Machine(image)), history)
+        await again.compare(least=3, most=3, at=0)
+        await again.compare_found(3, 0)
         await again.close()
 
     asyncio.run(scenario())

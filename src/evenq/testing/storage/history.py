@@ -35,6 +35,8 @@ class Group:
     acked_at: int = NEVER
     log_end: int = NEVER
     """The log's safe end when it was acknowledged: at or behind its own."""
+    ended: list[bytes] = field(default_factory=list)
+    """Heads of the timers that it ends."""
 
 
 @dataclass(slots=True)
@@ -53,7 +55,10 @@ class History:
 
     def cut(self, groups: int) -> History:
         """The first so many groups, all of them acknowledged: what a start has found."""
-        kept = [Group(group.messages, group.state, 0, None, group.timers, 0, 0) for group in self.groups[:groups]]
+        kept = [
+            Group(group.messages, group.state, 0, None, group.timers, 0, 0, group.ended)
+            for group in self.groups[:groups]
+        ]  # fmt: skip
         states = sum(group.state is not None for group in kept)
         return History(kept, [], states, list(self.cancelled), list(self.expired))
 
