@@ -33,8 +33,8 @@ class ConsumeQueue:
     """One queue on the loop thread. Offsets: min <= filed <= max <= next; entries from `tail_base` on are in `tail`."""
 
     __slots__ = (
-        "filed", "hot", "hot_base", "hot_dead", "max_offset", "min_offset", "next_offset", "queue_id", "stems", "tail",
-        "tail_base", "topic_id",
+        "filed", "hot", "hot_base", "hot_dead", "last_stem", "max_offset", "min_offset", "next_offset", "queue_id",
+        "stem", "tail", "tail_base", "topic_id",
     )  # fmt: skip
 
     def __init__(self, topic_id: int, queue_id: int, min_offset: int = 0, max_offset: int = 0) -> None:
@@ -53,8 +53,10 @@ class ConsumeQueue:
         self.hot_base = max_offset
         self.hot_dead = 0
         """Places at the start of `hot` whose message was dropped."""
-        self.stems: tuple[bytes, bytes] | None = None
-        """Kept for the appender: what the frames of its messages have in common, within a call and at its end."""
+        self.stem = b""
+        """Kept for the packer: what the frames of its messages have in common. Empty until it is needed."""
+        self.last_stem = b""
+        """The same for the last message of a call."""
 
     @property
     def hot_start(self) -> int:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 Placed = tuple[ConsumeQueue, int, int]
-"""Neighbours in one queue: the queue, how many messages, bytes of their payloads."""
+"""Neighbours in one queue: the queue, how many messages, bytes of their frames."""
 
 TimerChange = tuple[Sequence[TimerAppend], Sequence[int]]
 """Of one call: timers, and the ids of those that end."""
@@ -35,8 +35,7 @@ class Batch:
     """One group: bytes for the writer, and what the loop does when they are safe."""
 
     __slots__ = (
-        "bytes", "end", "futures", "messages", "placed", "runs", "start", "states", "timer_changes", "timers",
-        "touched",
+        "data", "end", "futures", "messages", "placed", "runs", "start", "states", "timer_changes", "timers", "touched",
     )  # fmt: skip
 
     def __init__(self, start: int) -> None:
@@ -44,6 +43,8 @@ class Batch:
         """Log offset of its first byte."""
         self.end = start
         self.runs: list[Run] = []
+        self.data = bytearray()
+        """Of the newest run: what is packed goes here."""
         self.futures: list[asyncio.Future[None]] = []
         self.touched: dict[ConsumeQueue, int] = {}
         """Queues with their end once this group is safe."""
@@ -55,7 +56,20 @@ class Batch:
         """Records of kind timer and timer end."""
         self.timer_changes: list[TimerChange] = []
         """Its timers and the ids of those that end, call by call."""
-        self.bytes = 0
+
+    def begin_run(self, run: Run) -> None:
+        """What is packed from now on goes to another file."""
+        self.runs.append(run)
+        self.data = run.data
+
+    @property
+    def bytes(self) -> int:
+        return self.end - self.start
+
+    @property
+    def records(self) -> int:
+        """All but padding."""
+        return self.messages + self.states + self.timers
 
 
 Done = Callable[[Batch, Exception | None], None]
