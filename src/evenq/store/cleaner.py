@@ -89,13 +89,12 @@ class Cleaner:
         """One round, now; `raising` also looks for what topics that keep less give up. Raises StoreFull,
         TooManyRequests, StorePoisoned.
         """
-        holds = [queue for queue in self._queues.values() if self._is_held(queue)]
         try:
             if raising:
                 self._raised_ms = self._clock.monotonic_ms()
                 await self._raise_by_topic()
-            keepers = self._keepers()
-            plan = retention.plan(await self._look(lambda: self._facts(holds, keepers)))
+            end, holds, keepers = self._filed_end(), self._holders(), self._keepers()  # of one moment
+            plan = retention.plan(await self._look(lambda: self._facts(end, holds, keepers)))
             if plan is not None:
                 await self._let_go(plan)
         except StoreCorrupted as error:
@@ -131,6 +130,16 @@ class Cleaner:
         kept, usual = self._retention_ms(queue.topic_id), self._options.retention_ms
         return kept != FOR_EVER and (usual == FOR_EVER or kept < usual)
 
+    def _filed_end(self) -> int:
+        """Log offset before which every message is known by its queue's files. What is behind it cannot go: whose it
+        is would have to be asked of queues that were not asked.
+        """
+        appender = self._appender
+        return self._flusher.filed_end if appender.unfiled else appender.stats.log_end
+
+    def _holders(self) -> list[ConsumeQueue]:
+        return [queue for queue in self._queues.values() if self._is_held(queue)]
+
     def _keepers(self) -> list[ConsumeQueue] | None:
         """Queues with messages in files, if it is worth to ask how far back they reach: if some topic keeps less."""
         queues = self._queues.values()
@@ -138,15 +147,12 @@ class Cleaner:
             return None
         return [queue for queue in queues if queue.min_offset < queue.filed]
 
-    def _facts(self, held: list[ConsumeQueue], keepers: list[ConsumeQueue] | None) -> Facts:
+    def _facts(self, end: int, held: list[ConsumeQueue], keepers: list[ConsumeQueue] | None) -> Facts:
         options, usage = self._options, self._disk.usage()
-        newest = self._appender.stats.log_end - 1
-        starts = [start for start in segment.starts(self._disk, self._segment_bytes) if start <= newest]
+        starts = [start for start in segment.starts(self._disk, self._segment_bytes) if start < end]
         times = [self._behind_ms(start) for start in starts[:-1]]
         firsts = [(self._first_of(queue), self._retention_ms(queue.topic_id)) for queue in held]
-        unneeded = 0
-        if keepers is not None:
-            unneeded = min([self._flusher.filed_end, *map(self._first_of, keepers)])
+        unneeded = 0 if keepers is None else min([end, *map(self._first_of, keepers)])
         return Facts(
             now_ms=self._clock.now_ms(), retention_ms=options.retention_ms, retention_hour=options.retention_hour,
             clean_ratio=options.disk_clean_ratio, force_ratio=options.disk_force_ratio,
@@ -193,7 +199,11 @@ class Cleaner:
         if not self._snapshotter.automatic and self._snapshotter.newest < log_start:
             return
         passing("retention.planned")
-        await flusher.checkpoint()  # from here on all entries of the files that go are in files themselves
+        await flusher.checkpoint()
+        if flusher.filed_end < log_start:
+            log.warning("old files cannot go now: there is no space to file the entries of their messages")
+            return
+        # From here on all entries of the files that go are in files themselves.
         queues = list(self._queues.values())
         minima = await self._look(lambda: self._minima(queues, log_start))
         self._raise(minima)

@@ -437,6 +437,7 @@ class MessageStore:
 
     async def clean(self) -> None:
         """Let go now what retention lets go, without waiting for the next round. Raises StoreFull, StorePoisoned."""
+        await self._flusher.checkpoint()
         await self._cleaner.clean()
 
     async def checkpoint(self) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 
 import pytest
 
 from evenq.errors import StoreCorrupted, StoreFull, TooManyRequests
-from evenq.store import TimerAppend, snapshot
+from evenq.store import TimerAppend, consume_queue, snapshot
 from evenq.store.fault_disk import FaultDisk, Keep
 
 HOUR = 3_600_000
@@ -250,6 +251,62 @@ def test_files_in_which_no_queue_keeps_anything_go_at_any_hour(open_store, messa
         assert again.store.timers.stats.pending == 1
         await again.store.close()
         await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_queue_that_is_filed_while_a_round_looks_keeps_its_messages(open_store, message):
+    async def scenario():
+        disk = FaultDisk()
+        opened = await open_store(disk, snapshot_of=bytes, topic_retention_ms={1: HOUR}.get, retention_ms=0)
+        store = opened.store
+        for _ in range(40):
+            await store.append([message(head(1), topic_id=1)])
+        await store.checkpoint()
+        opened.clock.jump_wall(2 * HOUR)
+        look = store._cleaner._look
+        seen = []
+
+        async def late(job):
+            """The new queue appears after the round chose whom to ask, before it looks at the files."""
+            if seen:  # the first look raised the minimum of topic 1
+                for number in range(40):
+                    await store.append([message(head(number), topic_id=2)])
+                await store.checkpoint()
+            seen.append(job)
+            return await look(job)
+
+        store._cleaner._look = late
+        await store.clean()
+        store._cleaner._look = look
+        assert len(seen) > 1
+        assert store.queue_range(1, 0) == (40, 40)
+        assert store.queue_range(2, 0) == (0, len(await opened.contents(2, 0)))
+        await store.clean()
+        assert log_start(disk) > 4_000
+        assert store.queue_range(2, 0) == (0, len(await opened.contents(2, 0)))
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_nothing_goes_while_there_is_no_space_to_file_entries(open_store, message, monkeypatch):
+    def full(disk, filings):
+        raise OSError(errno.ENOSPC, "no space")
+
+    async def scenario():
+        disk = FaultDisk()
+        opened = await old_and_new(open_store, message, disk, cache_bytes=0)
+        with monkeypatch.context() as patch:
+            patch.setattr(consume_queue, "write_all", full)
+            await opened.clock.advance(61_000)
+            assert log_start(disk) == 0
+            assert [opened.store.queue_range(1, queue_id) for queue_id in (0, 1, 2, 9)] == [(0, 22)] * 3 + [(0, 2)]
+            assert len(await opened.contents()) == 22
+        await opened.clock.advance(61_000)
+        assert log_start(disk) > 8_000
+        await check(opened)
+        await opened.store.close()
 
     asyncio.run(scenario())
 
