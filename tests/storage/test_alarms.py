@@ -11,6 +11,7 @@ import pytest
 
 from evenq.testing.storage import campaign, crashes
 from evenq.testing.storage.session import OPTIONS
+from evenq.testing.storage.small_parts import small_parts
 from evenq.testing.storage.workload import record
 
 
@@ -22,7 +23,7 @@ def test_a_disk_that_lies_is_caught(lie):
         assert tally.images > 100
         assert tally.violations
 
-    with campaign.small_parts():
+    with small_parts():
         asyncio.run(scenario())
 
 
@@ -36,7 +37,7 @@ def test_a_store_that_answers_before_the_sync_is_caught(monkeypatch):
         self._log.write(batch.runs)
 
     monkeypatch.setattr("evenq.store.writer.Writer._execute", execute)
-    with campaign.small_parts():
+    with small_parts():
         asyncio.run(scenario())
 
 
@@ -50,7 +51,7 @@ def test_a_recovery_that_serves_what_it_did_not_sync_is_caught(monkeypatch):
         pass
 
     monkeypatch.setattr("evenq.store.message_store.MessageStore._begin", begin)
-    with campaign.small_parts():
+    with small_parts():
         asyncio.run(scenario())
 
 
@@ -61,7 +62,7 @@ def test_half_an_append_call_is_caught(monkeypatch):
         assert any("whole append calls" in violation for violation in tally.violations)
 
     monkeypatch.setattr("evenq.store.recovery.FLAG_MORE", 0)
-    with campaign.small_parts():
+    with small_parts():
         asyncio.run(scenario())
 
 

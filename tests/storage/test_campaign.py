@@ -11,9 +11,10 @@ import os
 
 import pytest
 
-from evenq.testing.storage.campaign import Job, jobs, run_job, small_parts
+from evenq.testing.storage.campaign import Job, jobs, run_job
 from evenq.testing.storage.crashes import crash_everywhere
 from evenq.testing.storage.session import OPTIONS
+from evenq.testing.storage.small_parts import small_parts
 from evenq.testing.storage.workload import record
 
 FULL = os.environ.get("EVENQ_TEST_SCALE") == "full"

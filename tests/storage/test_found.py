@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 
+from evenq.store import TimerAppend
 from evenq.store.consume_queue import ENTRY_BYTES
 from evenq.store.record import HEADER_BYTES
 from evenq.testing.storage.history import History
 from evenq.testing.storage.machine import Machine
-from evenq.testing.storage.session import Session
+from evenq.testing.storage.session import TIMER_QUEUE, Session
+from evenq.testing.storage.small_parts import small_parts
 from evenq.testing.storage.trace_disk import Fault, TraceDisk
 from evenq.testing.storage.workload import QUEUES, message
 
@@ -88,3 +90,26 @@ def test_messages_before_a_damaged_place_in_a_file_of_the_log_are_found_by_key()
         await again.close()
 
     asyncio.run(scenario())
+
+
+def test_a_timer_that_fired_from_a_file_cannot_be_cancelled():
+    async def scenario():
+        session = await Session.open(TraceDisk(), History())
+        now_ms = session.clock.now_ms()
+        timers = [
+            TimerAppend(*TIMER_QUEUE, 0, due_ms=now_ms + 1_000 * n, kind=1, born_ms=1, head=b"%d" % n, system=b"sys1")
+            for n in range(1, 9)
+        ]  # more than memory takes
+        session.append([message(QUEUES[0], 1, 10)], timers=timers)
+        await session.settle()
+        session.store.fire_timers()
+        await session.clock.advance(1_500)
+        stats = session.store.timers.stats
+        assert (stats.runs, stats.fired, stats.pending) == (1, 1, 7)
+        ids = [timer.log_offset for timer in timers]
+        assert await session.store.cancel_timers(ids[:2]) == ids[1:2]
+        assert session.store.timers.stats.pending == 6
+        await session.close()
+
+    with small_parts():
+        asyncio.run(scenario())

@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from evenq.store import FlushMode
 from evenq.store.fault_disk import Keep
-from evenq.testing.storage.campaign import small_parts
 from evenq.testing.storage.session import TIMER_QUEUE
+from evenq.testing.storage.small_parts import small_parts
 from evenq.testing.storage.story import Kept, Story
 from evenq.testing.storage.workload import QUEUES
 

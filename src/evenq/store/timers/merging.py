@@ -135,7 +135,7 @@ class ScanJob(Job):
     def steps(self, disk: Disk) -> Iterator[None]:
         for run, used in self._used:
             for key in self._keys:
-                if runs.holds(disk, run, key):
+                if runs.holds(disk, run, key, used=used):  # what is used up has fired, or is somewhere else
                     self.found.append(key)
                 yield
             if self._keys or run.lowest_id >= int.from_bytes(self._below, "big"):

@@ -129,8 +129,8 @@ def read(disk: Disk, run: RunFile, start: int, count: int) -> list[bytes]:
         return _blocks(disk, file, run, start // BLOCK_ENTRIES, -(-count // BLOCK_ENTRIES))
 
 
-def holds(disk: Disk, run: RunFile, key: bytes) -> bool:
-    """Whether the run has this very entry: one read."""
+def holds(disk: Disk, run: RunFile, key: bytes, *, used: int = 0) -> bool:
+    """Whether the run has this very entry, behind its first `used` ones: one read."""
     low, high = 0, len(run.firsts)
     while low < high:
         middle = (low + high) // 2
@@ -140,7 +140,8 @@ def holds(disk: Disk, run: RunFile, key: bytes) -> bool:
             high = middle
     if low == 0:
         return False
-    return key in read(disk, run, (low - 1) * BLOCK_ENTRIES, BLOCK_ENTRIES)
+    start = (low - 1) * BLOCK_ENTRIES
+    return key in read(disk, run, start, BLOCK_ENTRIES)[max(0, used - start) :]
 
 
 def verify(disk: Disk, number: int, *, count: int | None = None) -> RunFile:

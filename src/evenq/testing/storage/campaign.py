@@ -10,9 +10,7 @@ import asyncio
 import itertools
 import logging
 import random
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from evenq.store import FlushMode, StoreOptions
@@ -21,9 +19,10 @@ from evenq.testing.storage.damage import Damage
 from evenq.testing.storage.judge import Tally
 from evenq.testing.storage.machine import Image, Machine
 from evenq.testing.storage.session import OPTIONS, asynchronous
+from evenq.testing.storage.small_parts import small_parts
 from evenq.testing.storage.workload import SIZES, Trace, record
 
-__all__ = ["KINDS", "Job", "jobs", "run_job", "small_parts"]
+__all__ = ["KINDS", "Job", "jobs", "run_job"]
 
 BIG = (0, 30, 200, 1_500, 12_000, 30_000)
 BIG_OPTIONS = replace(OPTIONS, segment_bytes=128 << 10, cache_bytes=60_000, retention_ms=0)
@@ -110,27 +109,6 @@ def run_job(job: Job) -> Tally:
         logging.disable(level)
     tally.violations = [f"{job}: {violation}" for violation in tally.violations]
     return tally
-
-
-@contextmanager
-def small_parts() -> Iterator[None]:
-    """Consume queue files of 16 entries and recovery in small pieces, so that a small store meets their borders."""
-    sizes = {
-        "FILE_ENTRIES": 16, "FILE_BYTES": 320, "PIECE_BYTES": 3_000, "SEARCH_BYTES": 700, "FILING_ENTRIES": 30,
-        "BLOCK_BYTES": 16 << 10, "SYNC_EACH_MAX": 2, "TABLE_MAX": 6,
-        "AHEAD": 4, "RUNS_MAX": 3, "MERGE_WIDTH": 2, "ENDED_MAX": 5,
-        "BLOCK_ENTRIES": 4, "PIECE": 16,
-    }  # fmt: skip
-    names = [name for name in sys.modules if name.startswith("evenq.store.")]
-    before = [(sys.modules[name], key) for name in names for key in sizes if hasattr(sys.modules[name], key)]
-    old = [(module, key, getattr(module, key)) for module, key in before]
-    for module, key in before:
-        setattr(module, key, sizes[key])
-    try:
-        yield
-    finally:
-        for module, key, value in old:
-            setattr(module, key, value)
 
 
 async def _run(job: Job) -> Tally:

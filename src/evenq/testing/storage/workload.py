@@ -133,7 +133,7 @@ class Workload:
                 else:
                     count = 1 if kind in {"one", "timer"} else rng.choice([1, 2, 3, 8])
                     messages = [self._message() for _ in range(count)]
-                    timers = [self._timer() for _ in range(rng.choice([1, 1, 4]))] if kind == "timer" else []
+                    timers = [self._timer() for _ in range(rng.choice([1, 2, 6, 12]))] if kind == "timer" else []
                     session.append(messages, state=kind == "mixed", timers=timers)
         except StoreFull as error:
             self.failure = error

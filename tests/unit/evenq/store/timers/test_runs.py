@@ -40,6 +40,13 @@ def test_one_entry_is_found_without_reading_the_rest(disk):
     assert not holds(disk, run, key_of(9_999, 1_000, 1))
 
 
+def test_an_entry_that_is_used_up_is_not_found(disk):
+    run = verify(disk, 7)
+    for used in (1, 511, 512, 513, 1_299):
+        assert not holds(disk, run, KEYS[used - 1], used=used)
+        assert holds(disk, run, KEYS[used], used=used)
+
+
 def test_any_changed_missing_or_extra_byte_is_seen_and_named(disk):
     data = disk.files[runs.path_of(7)].data
     whole = bytes(data)
