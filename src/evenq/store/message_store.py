@@ -2,34 +2,30 @@
 
 Behind it are one writer thread, one flush thread and a small read pool; with a disk that never blocks (memory, tests)
 all of it runs inline on the loop. The parts: `Appender` (places and groups), `Writer` (the disk's one writer),
-`Flusher` (syncs, checkpoints, space), `Reader` (what memory does not hold), `Recovery` (what happens at the start).
+`Flusher` (syncs, checkpoints, space), `QueueReads` (memory, then files), `opening` (what comes before it is open).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
-from evenq.errors import Error, StoreCorrupted, StoreError, StoreFull
+from evenq.errors import Error, StoreError, StoreFull
 from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
-from evenq.store import checkpoint as checkpoint_file
-from evenq.store import lock, reader, snapshot
+from evenq.store import opening
 from evenq.store.appender import Appender
 from evenq.store.cleaner import Cleaner, RetentionOf
 from evenq.store.commit_log import CommitLog
-from evenq.store.consume_queue import ConsumeQueue
-from evenq.store.disk import Disk, RealDisk
+from evenq.store.disk import Disk
 from evenq.store.files import ReadFiles
 from evenq.store.flusher import Flusher
 from evenq.store.index_follower import IndexFollower
 from evenq.store.jobs import Jobs
 from evenq.store.lock import Identity
-from evenq.store.memory_disk import MemoryDisk
 from evenq.store.message_index import KeysOf, Query
 from evenq.store.messages import (
     Append,
@@ -38,25 +34,20 @@ from evenq.store.messages import (
     OnState,
     ReadResult,
     StoredMessage,
-    StoredTimer,
     TimerAppend,
 )
 from evenq.store.options import FlushMode, StoreOptions, StoreStats
-from evenq.store.reader import Entries, Reader
-from evenq.store.recovery import Recovery, State
-from evenq.store.segment import FOLDER
+from evenq.store.queue_reads import QueueReads
+from evenq.store.reader import Reader
+from evenq.store.recovery import Recovery
 from evenq.store.snapshotter import SnapshotOf, Snapshotter
 from evenq.store.timers import OnDue, PendingTimers, TimerKeeper, TimerService, deliver
-from evenq.store.timers.loading import TimerLoader
 from evenq.store.writer import Writer
 
 __all__ = ["MessageStore"]
 
-MEMORY_SEGMENT_BYTES = 16 << 20
 TIME_MAX_MS = (1 << 63) - 1
 GATHER_TURNS = 16  # tried: unary sends cost a fifth less CPU than with 0; one sender alone waits 50 microseconds more
-
-T = TypeVar("T")
 
 
 class MessageStore:
@@ -72,7 +63,6 @@ class MessageStore:
         self._clock = clock
         self._queues = recovery.queues
         self._flush_jobs = flush_jobs
-        self._read_jobs = Jobs(threads=options.read_threads, name="evenq-store-read", threaded=disk.blocks)
         self._files = ReadFiles(disk, options.open_files_max)
         self._reader = Reader(disk, self._files, identity.segment_bytes)
         self._log = CommitLog(disk, identity.segment_bytes, recovery.log_end)
@@ -95,9 +85,12 @@ class MessageStore:
             self._appender, self._flusher, disk, options, clock=clock, jobs=flush_jobs, queues=self._queues,
             owner=snapshot_of, newest=recovery.newest_snapshot, log_start=recovery.log_start,
         )  # fmt: skip
+        self._reads = QueueReads(
+            disk, self._reader, self._queues, self._appender.stats, threads=options.read_threads
+        )  # fmt: skip
         self._timers = TimerKeeper(
             recovery.timers.pending if recovery.timers is not None else PendingTimers(), disk, clock=clock,
-            read_timers=self._read_timers, append=self.append, on_failure=self._appender.poison,
+            read_timers=self._reads.timers, append=self.append, on_failure=self._appender.poison,
             move=partial(self._appender.append_group, state=b"", moves=True), segment_bytes=identity.segment_bytes,
         )  # fmt: skip
         if recovery.timers is not None:
@@ -139,7 +132,8 @@ class MessageStore:
         `on_snapshot` gets the newest good snapshot, if any; then `on_state` gets (log offset, payload) of each state
         record behind it, in order; both on the loop. `snapshot_of` gives the owner's state whenever the store wants a
         snapshot: then a start never reads more than `snapshot_log_bytes`, and old files can go. `topic_retention_ms`
-        says for how long a topic's messages are kept (None: as the options say, 0: for ever).
+        says for how long a topic's messages are kept (None: as the options say, 0: for ever). What `save_snapshot` says
+        of the payload holds for `snapshot_of` too: it may be called between any two steps of the loop.
 
         `keys_of` turns head and system of a message into the keys that `find` finds it by; None: no index is kept. It
         runs on a thread, long after the append, and must always give the same for the same bytes.
@@ -148,42 +142,15 @@ class MessageStore:
         broker's folder, unknown format, not writable).
         """
         if disk is None:
-            disk = _disk_of(path, options)
-        segment_bytes = options.segment_bytes if path is not None else min(options.segment_bytes, MEMORY_SEGMENT_BYTES)
-        lock.acquire(disk)
-        passing("recovery.locked")
+            disk = opening.disk_of(path, options)
+        segment_bytes = options.segment_bytes
+        if path is None:
+            segment_bytes = min(segment_bytes, opening.MEMORY_SEGMENT_BYTES)
         jobs = Jobs(threads=1, name="evenq-store-flush", threaded=disk.blocks)
-        try:
-            identity = lock.identify(disk, broker_name=broker_name, segment_bytes=segment_bytes)
-            passing("recovery.identified")
-            for folder in (FOLDER, snapshot.FOLDER):
-                disk.make_folder(folder)
-            disk.sync_folder("")
-            checkpoint = checkpoint_file.load(disk)
-            saved = snapshot.load(disk, log_start=checkpoint.log_start if checkpoint is not None else 0)
-            recovery = Recovery(disk, identity.segment_bytes, checkpoint, saved)
-            if saved is not None:
-                on_snapshot(saved.payload)
-            recovery.timers = await jobs.run(
-                lambda: TimerLoader(
-                    disk, section=saved.timers if saved is not None else None,
-                    log_offset=saved.log_offset if saved is not None else 0, log_start=recovery.log_start,
-                )
-            )  # fmt: skip
-            steps = recovery.steps(saved.log_offset if saved is not None else 0)
-            while (states := await jobs.run(lambda: _next(steps))) is not None:
-                for log_offset, payload in states:
-                    on_state(log_offset, payload)
-            passing("recovery.scanned")
+        with opening.owned(disk, jobs):
+            identity = opening.identified(disk, broker_name=broker_name, segment_bytes=segment_bytes)
+            recovery = await opening.recovered(disk, jobs, identity, on_snapshot=on_snapshot, on_state=on_state)
             store = cls(disk, options, identity, recovery, clock, jobs, snapshot_of, topic_retention_ms)
-        except OSError as error:
-            jobs.close()
-            disk.unlock()
-            raise StoreError(f"the data folder {disk.describe('')} cannot be opened: {error}") from error
-        except BaseException:
-            jobs.close()
-            disk.unlock()
-            raise
         await store._begin(keys_of)
         return store
 
@@ -237,10 +204,13 @@ class MessageStore:
 
     async def save_snapshot(self, payload: bytes) -> None:
         """Keep the owner's state as of this call, so that records before it are not replayed. The two newest are
-        kept.
+        kept. Returns when it is on disk.
 
-        Returns when it is on disk. A record whose append was not safe yet at the call is replayed over it. Raises
-        StoreFull, StorePoisoned.
+        The payload must tell of every record that is safe at the call. So the owner changes its state in the same step
+        of the loop in which it appends the record that tells of it, not when the append is answered: the record is
+        safe a moment earlier. A record whose append was not safe yet at the call is replayed over the payload, which
+        tells of it already: replaying must bear that. If such an append fails, so does this and nothing is kept.
+        Raises StoreFull, StorePoisoned.
         """
         await self._snapshotter.save(payload)
 
@@ -260,9 +230,6 @@ class MessageStore:
         The others have fired, are firing just now, or never were. Raises StoreFull, StorePoisoned, StoreCorrupted.
         """
         return await self._timers.cancel(timer_ids)
-
-    async def _read_timers(self, timer_ids: Sequence[int], bytes_max: int) -> list[StoredTimer | None]:
-        return await self._read_jobs.run(lambda: self._reader.read_timers(timer_ids, bytes_max))
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -287,10 +254,9 @@ class MessageStore:
         from the minimum; one at or over its maximum finds nothing. With `tag_hashes`, other messages are skipped: go
         on at `next_offset`.
         """
-        queue = self._queues.get((topic_id, queue_id))
-        if queue is None:
-            return ReadResult([], start, 0, 0)
-        return reader.hot(queue, start, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes)
+        return self._reads.hot(
+            topic_id, queue_id, start, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes
+        )
 
     async def read(
         self,
@@ -302,57 +268,20 @@ class MessageStore:
         bytes_max: int,
         tag_hashes: frozenset[int] | None = None,
     ) -> ReadResult:
-        """The same as `read_hot`, from the disk if it must be. Raises StoreCorrupted if a frame there is damaged."""
-        while True:
-            found = self.read_hot(
-                topic_id, queue_id, start, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes
-            )
-            if found is not None:
-                return found
-            queue = self._queues[topic_id, queue_id]
-            first = max(start, queue.min_offset)
-            look = count_max if tag_hashes is None else reader.SCAN_MAX
-            entries = Entries.of(queue, first, min(queue.max_offset, first + look))
-            if self._disk.blocks and tag_hashes is None:
-                found = self._reader.read_now(entries, first, count_max=count_max, bytes_max=bytes_max)
-                if found is not None:
-                    self._appender.stats.cold_reads += 1
-                    return found
-            read = partial(self._reader.read, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes)
-            found = await self._cold(queue, partial(read, entries, first))
-            if found is not None:
-                return found
+        """The same as `read_hot`, from the disk if it must be. May return fewer than there are: go on at `next_offset`.
+        Does not always give way to other tasks. Raises StoreCorrupted if a frame there is damaged.
+        """
+        return await self._reads.read(
+            topic_id, queue_id, start, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes
+        )
 
     async def read_at(self, topic_id: int, queue_id: int, offsets: Sequence[int]) -> list[StoredMessage]:
         """Exactly these offsets, in their order; those out of the queue's range are left out. Raises StoreCorrupted."""
-        queue = self._queues.get((topic_id, queue_id))
-        if queue is None:
-            return []
-        while True:
-            wanted = [offset for offset in offsets if queue.min_offset <= offset < queue.max_offset]
-            found = {offset: queue.hot[offset - queue.hot_base] for offset in wanted if offset >= queue.hot_start}
-            cold = [offset for offset in wanted if offset not in found]
-            messages: list[StoredMessage] | None = []
-            if cold:
-                entries = Entries.of(queue, min(cold), max(cold) + 1)
-                messages = self._reader.read_at_now(entries, cold) if self._disk.blocks else None
-                if messages is not None:
-                    self._appender.stats.cold_reads += 1
-                else:
-                    messages = await self._cold(queue, partial(self._reader.read_at, entries, cold))
-            if messages is not None:
-                found.update((message.queue_offset, message) for message in messages)
-                return [message for message in map(found.get, wanted) if message is not None]
+        return await self._reads.at(topic_id, queue_id, offsets)
 
     async def offset_at(self, topic_id: int, queue_id: int, timestamp_ms: int) -> int:
         """First offset stored at `timestamp_ms` (ms since the epoch) or later; the maximum if there is none."""
-        queue = self._queues.get((topic_id, queue_id))
-        while queue is not None and queue.min_offset < queue.max_offset:
-            entries = Entries.of(queue, queue.min_offset, queue.max_offset)
-            found = await self._cold(queue, partial(self._reader.offset_at, entries, timestamp_ms))
-            if found is not None:
-                return found
-        return queue.max_offset if queue is not None else 0
+        return await self._reads.offset_at(topic_id, queue_id, timestamp_ms)
 
     async def find(
         self,
@@ -468,7 +397,7 @@ class MessageStore:
             self._writer.close()
             await self._timers.close()
             self._flush_jobs.close()
-            self._read_jobs.close()
+            self._reads.jobs.close()
             self._files.close()
             self._log.close()
             self._disk.unlock()
@@ -477,33 +406,3 @@ class MessageStore:
     async def _settle(self) -> None:
         with contextlib.suppress(StoreFull):
             await self._appender.settled()
-
-    async def _cold(self, queue: ConsumeQueue, job: Callable[[], T]) -> T | None:
-        """Read on the pool; None if retention took what was asked for meanwhile: ask from the new minimum."""
-        self._appender.stats.cold_reads += 1
-        minimum = queue.min_offset
-        try:
-            return await self._read_jobs.run(job)
-        except OSError as error:
-            if isinstance(error, FileNotFoundError) and queue.min_offset > minimum:
-                return None
-            where = self._disk.describe(str(error.filename or ""))
-            raise StoreCorrupted(
-                f"{where} cannot be read ({error.strerror}): stop the broker and delete its consumequeue folder to "
-                "rebuild it from the log; if it fails again, restore the log from a copy"
-            ) from error
-
-
-def _next(steps: Generator[list[State], None, None]) -> list[State] | None:
-    return next(steps, None)
-
-
-def _disk_of(path: Path | None, options: StoreOptions) -> Disk:
-    if path is None:
-        return MemoryDisk(options.memory_bytes_max)
-    try:
-        return RealDisk(path)
-    except OSError as error:
-        raise StoreError(
-            f"the data folder {path} cannot be made ({error.strerror}): check its parent's owner and mode"
-        ) from error

@@ -163,16 +163,16 @@ def test_a_reader_that_meets_a_deleted_file_answers_from_the_new_minimum(open_st
         opened = await old_and_new(open_store, message, disk, cache_bytes=0)
         store = opened.store
         assert store.queue_range(1, 0)[0] == 0
-        run = store._read_jobs.run
+        run = store._reads.jobs.run
 
         async def late(job):
             """The file goes between the look at the queue and the read."""
             await store.clean()
             return await run(job)
 
-        store._read_jobs.run = late
+        store._reads.jobs.run = late
         found = await store.read(1, 0, 3, count_max=5, bytes_max=1 << 20)
-        store._read_jobs.run = run
+        store._reads.jobs.run = run
         low = store.queue_range(1, 0)[0]
         assert low > 5
         assert found.messages[0].queue_offset == low == found.min_offset

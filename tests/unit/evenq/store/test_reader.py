@@ -87,8 +87,8 @@ def test_a_short_read_needs_no_thread_once_its_files_are_open(open_store, tmp_pa
         await opened.store.append([Append(1, 0, 0, 0, b"%d" % number * 100, b"") for number in range(300)])
         await opened.store.checkpoint()
         hops = []
-        run = opened.store._read_jobs.run
-        monkeypatch.setattr(opened.store._read_jobs, "run", lambda job: hops.append(job) or run(job))
+        run = opened.store._reads.jobs.run
+        monkeypatch.setattr(opened.store._reads.jobs, "run", lambda job: hops.append(job) or run(job))
         for low in (0, 30, 60):
             found = await opened.store.read(1, 0, low, count_max=30, bytes_max=1 << 20)
             assert [one.queue_offset for one in found.messages] == list(range(low, low + 30))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 
 import pytest
@@ -116,5 +117,40 @@ def test_a_full_disk_puts_a_snapshot_off_and_poisons_nothing(open_store, message
         await opened.clock.advance(2_000)
         assert opened.store.stats.snapshots == 1
         await opened.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_change_whose_record_is_refused_gets_into_no_snapshot(open_store):
+    async def scenario():
+        disk = FaultDisk()
+        opened = await open_store(disk)
+        disk.faults_of["write"] = errno.ENOSPC
+        appended = opened.store.append_state(b"change")
+        with pytest.raises(StoreFull):
+            await opened.store.save_snapshot(b"with the change")
+        with pytest.raises(StoreFull):
+            await appended
+        disk.faults_of.clear()
+        await opened.store.close()
+        again = await open_store(disk)
+        assert (again.snapshots, again.states) == ([], [])
+        await again.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_change_whose_record_is_not_safe_yet_is_in_the_snapshot_and_is_told_again(open_store):
+    async def scenario():
+        disk = FaultDisk()
+        opened = await open_store(disk)
+        await opened.store.append_state(b"first")
+        appended = opened.store.append_state(b"second")
+        await opened.store.save_snapshot(b"first and second")
+        await appended
+        await opened.store.close()
+        again = await open_store(disk)
+        assert (again.snapshots, again.states) == ([b"first and second"], [b"second"])
+        await again.store.close()
 
     asyncio.run(scenario())

@@ -1,0 +1,93 @@
+"""What comes before a store is there: its folder, its one owner, and what the log says.
+
+`MessageStore.open` calls this, on the loop; the log is read on the flush thread, piece by piece. Whatever goes wrong,
+the folder is given back, and an error of the disk reaches the caller as StoreError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from evenq.errors import StoreError
+from evenq.runtime.failpoints import passing
+from evenq.store import checkpoint as checkpoint_file
+from evenq.store import lock, snapshot
+from evenq.store.disk import Disk, RealDisk
+from evenq.store.jobs import Jobs
+from evenq.store.lock import Identity
+from evenq.store.memory_disk import MemoryDisk
+from evenq.store.messages import OnSnapshot, OnState
+from evenq.store.options import StoreOptions
+from evenq.store.recovery import Recovery, State
+from evenq.store.segment import FOLDER
+from evenq.store.timers.loading import TimerLoader
+
+__all__ = ["MEMORY_SEGMENT_BYTES", "disk_of", "identified", "owned", "recovered"]
+
+MEMORY_SEGMENT_BYTES = 16 << 20
+
+
+def disk_of(path: Path | None, options: StoreOptions) -> Disk:
+    """The folder, made if it is not there; memory for None. Raises StoreError."""
+    if path is None:
+        return MemoryDisk(options.memory_bytes_max)
+    try:
+        return RealDisk(path)
+    except OSError as error:
+        raise StoreError(
+            f"the data folder {path} cannot be made ({error.strerror}): check its parent's owner and mode"
+        ) from error
+
+
+@contextmanager
+def owned(disk: Disk, jobs: Jobs) -> Iterator[None]:
+    """Own the folder; an error inside gives it back and ends the jobs' threads. Raises StoreLocked, StoreError."""
+    lock.acquire(disk)
+    passing("recovery.locked")
+    try:
+        yield
+    except BaseException as error:
+        jobs.close()
+        disk.unlock()
+        if isinstance(error, OSError):
+            raise StoreError(f"the data folder {disk.describe('')} cannot be opened: {error}") from error
+        raise
+
+
+def identified(disk: Disk, *, broker_name: str, segment_bytes: int) -> Identity:
+    """Whose folder it is, and of which format; its own folders are there then. Raises StoreError."""
+    identity = lock.identify(disk, broker_name=broker_name, segment_bytes=segment_bytes)
+    passing("recovery.identified")
+    for folder in (FOLDER, snapshot.FOLDER):
+        disk.make_folder(folder)
+    disk.sync_folder("")
+    return identity
+
+
+async def recovered(
+    disk: Disk, jobs: Jobs, identity: Identity, *, on_snapshot: OnSnapshot, on_state: OnState
+) -> Recovery:
+    """What the log says, and what its owner kept in it. Raises StoreCorrupted, StoreError."""
+    checkpoint = checkpoint_file.load(disk)
+    saved = snapshot.load(disk, log_start=checkpoint.log_start if checkpoint is not None else 0)
+    recovery = Recovery(disk, identity.segment_bytes, checkpoint, saved)
+    if saved is not None:
+        on_snapshot(saved.payload)
+    recovery.timers = await jobs.run(
+        lambda: TimerLoader(
+            disk, section=saved.timers if saved is not None else None,
+            log_offset=saved.log_offset if saved is not None else 0, log_start=recovery.log_start,
+        )
+    )  # fmt: skip
+    steps = recovery.steps(saved.log_offset if saved is not None else 0)
+    while (states := await jobs.run(lambda: _next(steps))) is not None:
+        for log_offset, payload in states:
+            on_state(log_offset, payload)
+    passing("recovery.scanned")
+    return recovery
+
+
+def _next(steps: Generator[list[State], None, None]) -> list[State] | None:
+    return next(steps, None)
