@@ -1,7 +1,7 @@
 """Files open for reading, at most so many: the least recently used one is closed first.
 
-Shared by the threads of the read pool behind one lock. A file in use is never closed: it is only forgotten, and
-closed by its last user.
+Shared by the loop's thread and those of the read pool, behind one lock under which no file is opened: nobody who
+wants an open file waits for the disk. A file in use is never closed: it is only forgotten, and closed by its last user.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class ReadFiles:
         self._files_max = files_max
         self._lock = threading.Lock()
         self._opened: OrderedDict[str, Opened] = OrderedDict()
+        self._forgotten = 0
+        """How many calls of `forget` there were."""
 
     @contextmanager
     def using(self, path: str) -> Iterator[File]:
@@ -69,6 +71,7 @@ class ReadFiles:
     def forget(self, path: str) -> None:
         """Close a file that is about to be removed; its last user does it if it is in use."""
         with self._lock:
+            self._forgotten += 1
             opened = self._opened.pop(path, None)
             if opened is None:
                 return
@@ -88,19 +91,39 @@ class ReadFiles:
         return len(self._opened)
 
     def _take(self, path: str) -> Opened:
-        closing: list[Opened] = []
+        with self._lock:
+            opened, forgotten = self._opened.get(path), self._forgotten
+            if opened is not None:
+                self._opened.move_to_end(path)
+                opened.users += 1
+                return opened
+        return self._open(path, forgotten)
+
+    def _open(self, path: str, forgotten: int) -> Opened:
+        """Open it without the lock: the loop's thread takes that lock, and a slow disk must not hold it up."""
+        file = self._disk.open(path)
+        closing = []
         with self._lock:
             opened = self._opened.get(path)
-            if opened is None:
-                opened = self._opened[path] = Opened(self._disk.open(path))
-                while len(self._opened) > self._files_max:
-                    _, oldest = self._opened.popitem(last=False)
-                    oldest.kept = False
-                    if oldest.users == 0:
-                        closing.append(oldest)
+            if opened is not None:  # another thread was faster
+                closing.append(file)
             else:
-                self._opened.move_to_end(path)
+                opened = Opened(file)
+                opened.kept = forgotten == self._forgotten  # else it may be the one that was removed meanwhile
+                if opened.kept:
+                    self._opened[path] = opened
+                    closing += self._over()
             opened.users += 1
-        for oldest in closing:
-            oldest.file.close()
+        for one in closing:
+            one.close()
         return opened
+
+    def _over(self) -> list[File]:
+        """Forget the least recently used; returns those to close."""
+        closing = []
+        while len(self._opened) > self._files_max:
+            _, oldest = self._opened.popitem(last=False)
+            oldest.kept = False
+            if oldest.users == 0:
+                closing.append(oldest.file)
+        return closing

@@ -249,9 +249,11 @@ class Reader:
             buffer = self._buffers.pop()
         except IndexError:
             buffer = ReadBuffer()
-        while len(found) < len(places):
-            self._next_messages(entries, offsets, places, found, buffer, wait=wait)
-        self._buffers.append(buffer)
+        try:
+            while len(found) < len(places):
+                self._next_messages(entries, offsets, places, found, buffer, wait=wait)
+        finally:
+            self._buffers.append(buffer)
         return found
 
     def _next_messages(
@@ -288,6 +290,8 @@ class Reader:
                 )
             ):
                 return
+        if not wait:
+            raise _NotNow  # the pool tells what is wrong
         self._missing(entries, offsets[len(found)], places[len(found)])
 
     def _alike(self, places: list[Place], first: int, limit: int) -> list[Place]:

@@ -66,4 +66,71 @@ def test_only_an_open_file_is_taken_without_waiting(disk):
     with pytest.raises(OSError, match="Bad file"):
         opened.file.pread(9, 0)
     with files._lock:
-        assert files.take_if_open("b") is None, "another thread may be opening a file"
+        assert files.take_if_open("b") is None, "another thread has the lock"
+
+
+class SlowDisk(RealDisk):
+    """While it opens a file, something else happens."""
+
+    meanwhile = None
+
+    def open(self, path, *, create=False):
+        file = super().open(path, create=create)
+        if self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return file
+
+
+@pytest.fixture
+def slow(disk):
+    return SlowDisk(disk.root)
+
+
+def test_while_a_file_is_opened_nobody_waits_for_those_that_are_open(slow):
+    files = ReadFiles(slow, 2)
+    with files.using("a"):
+        pass
+    taken = []
+
+    def meanwhile():
+        opened = files.take_if_open("a")
+        taken.append(opened)
+        files.give_back(opened)
+
+    slow.meanwhile = meanwhile
+    with files.using("b") as file:
+        assert file.pread(9, 0) == b"b"
+    assert taken[0].file.pread(9, 0) == b"a"
+
+
+def test_two_who_open_the_same_file_share_the_one_that_was_there_first(slow):
+    files = ReadFiles(slow, 2)
+    others = []
+
+    def meanwhile():
+        with files.using("a") as other:
+            others.append(other)
+
+    slow.meanwhile = meanwhile
+    with files.using("a") as file:
+        assert file is others[0]
+        assert file.pread(9, 0) == b"a"
+    assert len(files) == 1
+
+
+def test_a_file_that_is_removed_while_it_is_opened_is_not_kept(slow):
+    files = ReadFiles(slow, 2)
+
+    def meanwhile():
+        slow.remove("a")
+        files.forget("a")
+
+    slow.meanwhile = meanwhile
+    with files.using("a") as file:
+        assert file.pread(9, 0) == b"a"
+    with pytest.raises(OSError, match="Bad file"):
+        file.pread(9, 0)
+    assert len(files) == 0
+    with pytest.raises(FileNotFoundError), files.using("a"):
+        pass

@@ -101,3 +101,27 @@ def test_a_short_read_needs_no_thread_once_its_files_are_open(open_store, tmp_pa
         await opened.store.close()
 
     asyncio.run(story())
+
+
+def test_damage_is_told_by_the_pool_not_by_the_loop(open_store, tmp_path):
+    async def story():
+        opened = await open_store(tmp_path, cache_bytes=0, segment_bytes=1 << 20)
+        store = opened.store
+        await store.append([Append(1, 0, 0, 0, b"%d" % number * 100, b"") for number in range(30)])
+        await store.checkpoint()
+        assert len((await store.read(1, 0, 0, count_max=30, bytes_max=1 << 20)).messages) == 30
+        buffers = len(store._reader._buffers)
+        log = tmp_path / "commitlog" / f"{0:020d}"
+        data = bytearray(log.read_bytes())
+        data[data.index(b"7" * 100)] ^= 1
+        log.write_bytes(data)
+        entries = Entries.of(store._queues[1, 0], 0, 30)
+        assert store._reader.read_now(entries, 0, count_max=30, bytes_max=1 << 20) is None
+        assert store._reader.read_at_now(entries, [7]) is None
+        with pytest.raises(StoreCorrupted, match="holds no message 7 of queue 0 at log offset"):
+            await store.read(1, 0, 0, count_max=30, bytes_max=1 << 20)
+        assert len(store._reader._buffers) == buffers, "buffers come back from reads that failed"
+        assert len((await store.read(1, 0, 0, count_max=7, bytes_max=1 << 20)).messages) == 7
+        await store.close()
+
+    asyncio.run(story())
