@@ -173,9 +173,8 @@ def main() -> None:
                 measure(line, options.rounds, work, floor)
                 speed = median(line.speeds)
                 share = speed / median(floor_of_language.speeds)
-                line.notes = [
-                    f"{GOAL_SPEED} MB/s would do: {'yes' if speed >= GOAL_SPEED else 'no'}; {share:.2f} of the bare loop"
-                ]
+                enough = "yes" if speed >= GOAL_SPEED else "no"
+                line.notes = [f"{GOAL_SPEED} MB/s would do: {enough}; {share:.2f} of the bare loop"]
                 lines.append(line)
             lines.append(floor_of_language)
             lines.append(
