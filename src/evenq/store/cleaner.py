@@ -7,6 +7,7 @@ any place is finished by the next start. A reader that meets a missing file read
 
 from __future__ import annotations
 
+import asyncio
 import bisect
 import logging
 import struct
@@ -63,6 +64,7 @@ class Cleaner:
         self._queues = queues
         self._segment_bytes = segment_bytes
         self._retention_of = topic_retention_ms
+        self._lock = asyncio.Lock()
         self._round_ms = self._raised_ms = clock.monotonic_ms()
         self._last_ms: dict[int, int] = {}
         """Start of a full file to the store time behind its end."""
@@ -82,23 +84,27 @@ class Cleaner:
         self._round_ms = now_ms
         try:
             await self.clean(raising=pressed or now_ms - self._raised_ms >= RAISE_MS)
-        except (StoreFull, TooManyRequests) as error:
+        except StoreFull as error:
             log.warning("old files cannot go now; trying again later", extra={"error": str(error)})
 
     async def clean(self, *, raising: bool = True) -> None:
-        """One round, now; `raising` also looks for what topics that keep less give up. Raises StoreFull,
-        TooManyRequests, StorePoisoned.
+        """One round, now, after one that goes on; `raising` also looks for what topics that keep less give up. Raises
+        StoreFull, StorePoisoned.
         """
         try:
-            if raising:
-                self._raised_ms = self._clock.monotonic_ms()
-                await self._raise_by_topic()
-            end, holds, keepers = self._filed_end(), self._holders(), self._keepers()  # of one moment
-            plan = retention.plan(await self._look(lambda: self._facts(end, holds, keepers)))
-            if plan is not None:
-                await self._let_go(plan)
+            async with self._lock:  # else the older plan of two may say in the end where the log begins
+                await self._round(raising)
         except StoreCorrupted as error:
             log.error("nothing is deleted, since what a file holds is not certain", extra={"error": str(error)})  # noqa: TRY400  # its text says all
+
+    async def _round(self, raising: bool) -> None:
+        if raising:
+            self._raised_ms = self._clock.monotonic_ms()
+            await self._raise_by_topic()
+        end, holds, keepers = self._filed_end(), self._holders(), self._keepers()  # of one moment
+        plan = retention.plan(await self._look(lambda: self._facts(end, holds, keepers)))
+        if plan is not None:
+            await self._let_go(plan)
 
     async def _look(self, job: Callable[[], T]) -> T:
         """Read on the flush thread. Damage there is no reason to stop the store, but one to delete nothing."""

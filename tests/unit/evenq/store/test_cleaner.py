@@ -290,6 +290,35 @@ def test_a_queue_that_is_filed_while_a_round_looks_keeps_its_messages(open_store
     asyncio.run(scenario())
 
 
+def test_rounds_come_one_after_the_other(open_store, message):
+    async def scenario():
+        disk = FaultDisk()
+        opened = await old_and_new(open_store, message, disk)
+        store = opened.store
+        looks, go_on = [], asyncio.Event()
+        look = store._cleaner._look
+
+        async def slow(job):
+            looks.append(job)
+            await go_on.wait()
+            return await look(job)
+
+        store._cleaner._look = slow
+        rounds = [asyncio.ensure_future(store.clean()) for _ in range(3)]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(looks) == 1
+        go_on.set()
+        await asyncio.gather(*rounds)
+        assert len(looks) > 3
+        start = log_start(disk)
+        assert start > 8_000
+        assert store.stats.deleted_bytes == start
+        await store.close()
+
+    asyncio.run(scenario())
+
+
 def test_nothing_goes_while_there_is_no_space_to_file_entries(open_store, message, monkeypatch):
     def full(disk, filings):
         raise OSError(errno.ENOSPC, "no space")
