@@ -5,6 +5,7 @@ is never synced, and a store that answers too early.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 
 import pytest
@@ -73,3 +74,25 @@ def test_a_frame_whose_checksum_nobody_looks_at_is_caught(monkeypatch, seed):
             monkeypatch.setattr(module, "crc32c", lambda *_: 0)
     job = campaign.Job("fuzz", "sync", seed, 60, 0, 1, 300)
     assert campaign.run_job(job).violations
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+@pytest.mark.parametrize("heard", ["goes on", ""])
+def test_a_store_that_syncs_again_after_a_failed_sync_is_caught(monkeypatch, flush, heard):
+    def sync(self):
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.sync()
+            self._file.sync()
+
+    monkeypatch.setattr("evenq.store.commit_log.CommitLog.sync", sync)
+    if not heard:  # what is lost is seen too, not only that the store does not stop
+        monkeypatch.setattr("evenq.testing.storage.faults.check_stopped", lambda *_: None)
+    violations = campaign.run_job(campaign.Job("fault", flush, 1, 60, 1, 3, name="EIO forgets")).violations
+    assert any(heard in violation for violation in violations)
+
+
+def test_a_start_that_only_syncs_what_a_failed_sync_left_is_caught(monkeypatch):
+    monkeypatch.setattr("evenq.store.recovery.Recovery._write_again", lambda *_: None)
+    violations = campaign.run_job(campaign.Job("fault", "sync", 1, 60, 3, 4, name="EIO forgets")).violations
+    assert any("acknowledged messages are missing" in violation for violation in violations)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 
+import pytest
+
+from evenq.errors import StorePoisoned
 from evenq.store import TimerAppend
 from evenq.store.consume_queue import ENTRY_BYTES
 from evenq.store.record import HEADER_BYTES
@@ -113,3 +116,29 @@ def test_a_timer_that_fired_from_a_file_cannot_be_cancelled():
 
     with small_parts():
         asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("size", [10, 808, 5_000])
+def test_what_a_failed_sync_forgot_is_written_again_before_it_is_served(size):
+    async def scenario():
+        history, disk = History(), TraceDisk()
+        session = await Session.open(disk, history)
+        session.append([message(QUEUES[0], 1, 3_000)])
+        await session.settle()
+        disk.fault = Fault(disk.syncs, errno.EIO, forgets=True)
+        session.append([message(QUEUES[0], 2, size)])
+        (failure,) = await session.settle()
+        assert isinstance(failure, StorePoisoned)
+        await session.close()
+        disk = TraceDisk(disk.machine.copy())  # another process on the same system: it sees what is not on disk
+        session = await Session.open(disk, history)
+        assert await session.compare(least=1, most=2, at=0) == 2
+        session.append([message(QUEUES[0], 3, 10)])
+        assert not await session.settle()
+        left = Machine(disk.machine.cut_power(disk.machine.units(512), lambda _: False))
+        await session.close()
+        session = await Session.open(TraceDisk(left), history)
+        assert await session.compare(least=3, most=3, at=0) == 3
+        await session.close()
+
+    asyncio.run(scenario())

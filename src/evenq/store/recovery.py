@@ -17,6 +17,7 @@ from evenq.errors import StoreCorrupted, StoreError
 from evenq.runtime.failpoints import passing
 from evenq.store import consume_queue, segment, snapshot
 from evenq.store.checkpoint import Checkpoint
+from evenq.store.commit_log import FULL
 from evenq.store.consume_queue import ENTRY, ConsumeQueue
 from evenq.store.disk import Disk, File
 from evenq.store.record import (
@@ -75,6 +76,8 @@ class Recovery:
         """Takes the timers and their ends out of the log."""
         self._group: list[Frame] = []
         self._unfiled = 0
+        self._synced = max(self.checkpoint.log_offset, self.log_start)
+        """The log was on disk up to here, as frames say."""
 
     def steps(self, states_from: int) -> Generator[list[State], None, None]:
         """Recover; yields state records at `states_from` or behind it, in log order. Blocks on the disk between
@@ -225,6 +228,7 @@ class Recovery:
             )
         self.records += 1
         self.last_store_ms = max(self.last_store_ms, frame.store_ms)
+        self._synced = max(self._synced, frame.synced_offset)
         log_offset = frame.log_offset
         if frame.kind == STATE:
             if log_offset >= self._states_from:
@@ -271,6 +275,7 @@ class Recovery:
             self._lost(end)
         if self._end_of_files() > end:
             self._cut_tail(end)
+        self._write_again(end)
         self._fill_last(end)
 
     def _cut_tail(self, end: int) -> None:
@@ -287,6 +292,27 @@ class Recovery:
         passing("recovery.cut")
         self.cut_bytes = behind
         log.warning("cut a torn tail off the log", extra={"log_end": end, "cut_bytes": behind})
+
+    def _write_again(self, end: int) -> None:
+        """Write what nothing says was synced once more, before it is served. If the last process ended because a sync
+        failed, the system may show these bytes, take them for written and never write them: then a sync alone would
+        bring nothing to disk.
+        """
+        sure = max(self._synced, self._states_from)
+        for start in [start for start in self._starts if start < end and start + self._segment_bytes > sure]:
+            file = self._disk.open(segment.path_of(start))
+            position = max(0, sure - start)
+            try:
+                while data := file.pread(min(PIECE_BYTES, min(end - start, self._segment_bytes) - position), position):
+                    file.pwrite([data], position)
+                    position += len(data)
+                file.sync()
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                log.warning("no space to write the end of the log again", extra={"log_offset": start + position})
+            finally:
+                file.close()
 
     def _fill_last(self, end: int) -> None:
         """A kill may leave a full file short of its padding and unsynced. Nobody opens it for writing again, so it

@@ -27,7 +27,7 @@ __all__ = ["KINDS", "Job", "jobs", "run_job"]
 BIG = (0, 30, 200, 1_500, 12_000, 30_000)
 BIG_OPTIONS = replace(OPTIONS, segment_bytes=128 << 10, cache_bytes=60_000, retention_ms=0)
 BIG_OPERATIONS = 110  # a little over 1 MiB
-KINDS = ("crash", "again", "alice", "truncation", "flip", "fuzz", "fault")
+KINDS = ("crash", "again", "alice", "truncation", "flip", "fuzz", "fault", "full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +124,11 @@ async def _run(job: Job) -> Tally:
             places = range(job.shard - grain, 1 << 30, job.stride)
             return await crashes.alice(await _trace(job), operations=places, grain=grain, cap=job.more)
         case "fault":
-            changes, reads = await faults.count_operations(options, seed=job.seed, operations=job.operations)
-            at = range(job.shard, reads if faults.FAULTS[job.name].reads else changes, job.stride)
+            count = await faults.count_operations(options, job.name, seed=job.seed, operations=job.operations)
+            at = range(job.shard, count, job.stride)
             return await faults.fail_each(options, job.name, at=at, seed=job.seed, operations=job.operations)
+        case "full":
+            return await faults.fill_each(options, shard=job.shard, stride=job.stride, seed=job.seed)
     trace = await _trace(job)
     image = _image(trace)
     damages: Iterator[Damage]

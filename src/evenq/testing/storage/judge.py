@@ -20,7 +20,7 @@ from evenq.testing.storage.session import Session, Violation
 from evenq.testing.storage.trace_disk import TraceDisk
 from evenq.testing.storage.workload import QUEUES, message
 
-__all__ = ["Case", "Tally", "judge", "judge_again"]
+__all__ = ["Case", "Tally", "append_everywhere", "judge", "judge_again"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,7 @@ async def judge(
         raise Violation(f"the store refuses to open: {error}") from error
     try:
         found = await session.compare(least=case.least, most=case.most, at=case.at)
+        await session.check_timers(found, case.at, promised=case.promised)
         if not go_on:
             return found, started
         if case.turn == 3:
@@ -84,7 +85,7 @@ async def judge(
             await session.compare_timers(found, case.at, promised=case.promised, rotten=case.rotten)
         after = history.cut(found)
         if case.turn % 2:  # the others stop as they started
-            await _append_everywhere(session, after)
+            await append_everywhere(session, after)
     except Error as error:
         if may_refuse and _names_a_file(error):
             return None
@@ -98,6 +99,7 @@ async def judge(
         raise Violation(f"the store refuses to open a second time: {error}") from error
     try:
         await again.compare(least=len(after.groups), most=len(after.groups), at=case.at)
+        await again.check_timers(len(after.groups), case.at, promised=case.promised)
         if case.turn == 1:
             await again.compare_timers(len(after.groups), case.at, promised=case.promised, rotten=case.rotten)
     except Error as error:
@@ -109,7 +111,7 @@ async def judge(
     return found, started
 
 
-async def _append_everywhere(session: Session, after: History) -> None:
+async def append_everywhere(session: Session, after: History) -> None:
     """The store takes messages in every queue and state records; a snapshot holds them."""
     session.history = after
     for number, queue in enumerate(QUEUES):

@@ -18,7 +18,7 @@ Image = dict[str, bytes]
 
 Op = tuple[str, "str | int", "str | int", bytes]
 """Kind, path or inode number, second path or place, bytes. Kinds: create, write, truncate, sync, rename, remove,
-make_folder, sync_folder, sync_all, nothing.
+make_folder, sync_folder, sync_all, forget (a sync that failed: what was not on disk counts as written), nothing.
 """
 
 Unit = tuple[str, int, int, bytes]
@@ -28,7 +28,7 @@ Unit = tuple[str, int, int, bytes]
 class Inode:
     """A file without its name."""
 
-    __slots__ = ("data", "number", "pending", "synced")
+    __slots__ = ("data", "forgotten", "number", "pending", "synced")
 
     def __init__(self, number: int, data: bytes = b"") -> None:
         self.number = number
@@ -37,6 +37,8 @@ class Inode:
         self.synced: bytes = data
         self.pending: list[tuple[int, bytes | None]] = []
         """Unsynced changes in order: (place, bytes), or (size, None) for a truncation."""
+        self.forgotten = False
+        """Whether a sync failed: then programs see what no later sync brings to disk, unless it is written again."""
 
     def writable(self) -> bytearray:
         """The data, to be changed in place."""
@@ -50,6 +52,7 @@ class Inode:
         other.data = bytes(self.data)
         other.synced = self.synced
         other.pending = list(self.pending)
+        other.forgotten = self.forgotten
         return other
 
 
@@ -121,15 +124,27 @@ class Machine:
             case "sync":
                 assert isinstance(first, int)
                 self._sync(self.inodes[first])
+            case "forget":
+                assert isinstance(first, int)
+                inode = self.inodes[first]
+                inode.forgotten = inode.forgotten or bool(inode.pending)
+                inode.pending.clear()
             case "nothing":
                 pass
             case _:
                 self._name(kind, str(first), str(second))
 
     def _sync(self, inode: Inode) -> None:
-        if inode.pending:
+        if not inode.pending:
+            return
+        if inode.forgotten:
+            synced = bytearray(inode.synced)
+            for place, piece in inode.pending:
+                put(synced, place, piece)
+            inode.synced = bytes(synced)
+        else:
             inode.synced = bytes(inode.data)
-            inode.pending.clear()
+        inode.pending.clear()
 
     def _name(self, kind: str, path: str, other: str) -> None:
         match kind:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evenq.runtime.clock import FakeClock
-from evenq.store import Append, FlushMode, MessageStore, StoreOptions, TimerAppend
+from evenq.store import Append, FlushMode, MessageStore, StoredMessage, StoreOptions, TimerAppend
 from evenq.testing.storage.history import NEVER, Group, History, Queue, state_of
 from evenq.testing.storage.trace_disk import TraceDisk
 
@@ -242,6 +242,32 @@ class Session:
                 places = [message.log_offset for message in found]
                 raise Violation(f"{key!r} of topic {topic_id} finds {places}, {wanted[::-1]} were stored")
 
+    async def check_timers(self, prefix: int, at: int, *, promised: bool = True) -> list[bytes]:
+        """Each timer that was put was delivered once, was cancelled, or is pending: none is gone, none is there twice.
+        Returns what was delivered (its heads), as far as retention left it.
+        """
+        groups = self.history.groups[:prefix]
+        put = {timer.head: timer for group in groups for timer in group.timers}
+        low, high = self.store.queue_range(*TIMER_QUEUE)
+        heads = await self._fired(put) if high else []
+        ended = {head for group in groups for head in group.ended}
+        perhaps, surely = set(ended), set(ended)
+        for tried, done, head in self.history.cancelled:
+            if promised and done <= at and head in heads:
+                raise Violation(f"a timer fired that was cancelled at {tried}: {head!r}")
+            if tried <= at and head in put:
+                perhaps.add(head)
+            if promised and done <= at and head in put:
+                surely.add(head)
+        pending = self.store.timers.stats.pending
+        most, least = len(put) - high - len(surely), len(put) - high - len(perhaps.difference(heads))
+        if not least <= pending <= most:
+            raise Violation(
+                f"{len(put)} timers were put, {high} fired, {len(surely)} to {len(perhaps)} were ended, "
+                f"but {pending} are pending (messages before {low} are not there any more)"
+            )
+        return heads
+
     async def compare_timers(self, prefix: int, at: int, *, promised: bool = True, rotten: int = 0) -> None:
         """Let all timers fire: each that was put is delivered once, unless it was cancelled; and nothing else is. Up
         to `rotten` are not delivered if the store counts them as damaged.
@@ -265,25 +291,33 @@ class Session:
         damaged = self.store.timers.stats.damaged
         if damaged > rotten:
             raise Violation(f"{damaged} timers are damaged")
-        low, high = self.store.queue_range(*TIMER_QUEUE)
-        result = await self.store.read(*TIMER_QUEUE, low, count_max=100_000, bytes_max=READ_MAX)
-        heads = [message.head for message in result.messages]
-        if len(heads) != high - low or len(set(heads)) != len(heads):
+        heads = await self.check_timers(prefix, at, promised=promised)
+        never = {head for tried, _, head in self.history.cancelled if tried <= at}
+        lost = put.keys() - never - set(heads)
+        if len(lost) > damaged + self.store.queue_range(*TIMER_QUEUE)[0]:
+            raise Violation(f"timers are lost: {sorted(lost)}")
+
+    async def _fired(self, put: dict[bytes, TimerAppend]) -> list[bytes]:
+        """Heads of what timers became: once each, not early, as it was put."""
+        start, high = self.store.queue_range(*TIMER_QUEUE)
+        messages: list[StoredMessage] = []
+        while start < high:
+            result = await self.store.read(*TIMER_QUEUE, start, count_max=100_000, bytes_max=READ_MAX)
+            if not result.messages:
+                raise Violation(f"the timers' queue has nothing at {start} of {high}")
+            messages += result.messages
+            start += len(result.messages)
+        heads = [message.head for message in messages]
+        if start != high or len(set(heads)) != len(heads):
             twice = {head for head in heads if heads.count(head) > 1}
-            raise Violation(f"{len(heads)} of {high - low} timers' messages are served, {twice} twice")
-        for message in result.messages:
-            timer = put.pop(message.head, None)
+            raise Violation(f"timers' messages up to {start} of {high} are served, {twice} twice")
+        for message in messages:
+            timer = put.get(message.head)
             if timer is None:
                 raise Violation(f"a timer fired that was not put: {message!r}")
             if message.system != timer.system or message.tag_hash != timer.tag_hash or message.store_ms < timer.due_ms:
                 raise Violation(f"{timer!r} fired as {message!r} at {message.store_ms}")
-        never = {head for tried, _, head in self.history.cancelled if tried <= at}
-        lost = [head for head in put if head not in never]
-        if len(lost) > damaged and not low:
-            raise Violation(f"timers are lost: {lost}")
-        for tried, done, head in self.history.cancelled:
-            if promised and done <= at and head in heads:
-                raise Violation(f"a timer fired that was cancelled at {tried}: {head!r}")
+        return heads
 
     async def _compare_queue(self, queue: Queue, wanted: list[Append], expired_ms: int) -> None:
         low, high = self.store.queue_range(*queue)

@@ -22,7 +22,7 @@ class Fault:
     """What goes wrong."""
 
     at: int
-    """Number of the change (of the read, with `reads`), from 0."""
+    """Number of the change (of the read, with `reads`; of the sync, with `forgets`), from 0."""
     number: int
     """The errno."""
     for_ever: bool = False
@@ -30,6 +30,10 @@ class Fault:
     short: float | None = None
     """A write gets this share of its bytes done first."""
     reads: bool = False
+    forgets: bool = False
+    """The sync fails once and drops what it should have written; the pages count as clean, so later syncs succeed, and
+    programs go on seeing what is not on disk. Linux does so.
+    """
 
     def fails(self, kind: str, count: int) -> bool:
         """Whether operation `count` fails. A disk that is full for ever still renames, removes, cuts and syncs."""
@@ -74,7 +78,7 @@ class TraceFile:
 
     def sync(self) -> None:
         disk = self.disk
-        disk.step_or_fail("sync")
+        disk.step_sync([self.inode])
         lies = "sync" in disk.lies or ("sync new" in disk.lies and disk.path_of(self.inode).endswith(".new"))
         disk.record(("nothing" if lies else "sync", self.inode.number, 0, b""))
 
@@ -102,9 +106,12 @@ class TraceDisk:
         self.changes = 0
         """Changes that were tried."""
         self.reads = 0
+        self.syncs = 0
         self.fault: Fault | None = None
         self.hit = False
         """Whether the fault came."""
+        self.forgot: list[tuple[int, str]] = []
+        """Operations before it, and the file whose sync failed and dropped something."""
         self.lies: frozenset[str] = frozenset()
         """Of: sync, sync new (files named .new), sync_folder."""
         self.before: Callable[[], None] = lambda: None
@@ -117,7 +124,7 @@ class TraceDisk:
         count = self.changes
         self.changes += 1
         fault = self.fault
-        if fault is not None and not fault.reads and fault.fails(kind, count):
+        if fault is not None and not fault.reads and not fault.forgets and fault.fails(kind, count):
             self.hit = True
             return fault
         return None
@@ -126,6 +133,20 @@ class TraceDisk:
         """The same for what fails whole."""
         fault = self.step(kind)
         if fault is not None:
+            self.fail(fault.number)
+
+    def step_sync(self, inodes: Sequence[Inode]) -> None:
+        """Count one sync, which may fail and forget what these files have not on disk."""
+        self.step_or_fail("sync")
+        count = self.syncs
+        self.syncs += 1
+        fault = self.fault
+        if fault is not None and fault.forgets and count == fault.at:
+            self.hit = True
+            for inode in inodes:
+                if inode.pending:
+                    self.forgot.append((len(self.ops), self.path_of(inode)))
+                    self.record(("forget", inode.number, 0, b""))
             self.fail(fault.number)
 
     def step_read(self) -> None:
@@ -197,7 +218,7 @@ class TraceDisk:
         self.record(("nothing" if "sync_folder" in self.lies else "sync_folder", path, 0, b""))
 
     def sync_all(self) -> None:
-        self.step_or_fail("sync")
+        self.step_sync([inode for inode in self.machine.names.values() if inode is not FOLDER])
         for path, inode in list(self.machine.names.items()):
             if inode is not FOLDER:
                 self.record(("nothing" if "sync" in self.lies else "sync", inode.number, 0, b""))

@@ -61,6 +61,8 @@ class Workload:
         self.number = 0
         self.session: Session | None = None
         self.failure: BaseException | None = None
+        self.opened_at = 0
+        """Operations before the latest start."""
         self.fires = True
         self.kills = True
         """Whether some steps kill the store."""
@@ -82,6 +84,7 @@ class Workload:
 
     async def open(self) -> None:
         self.session = None
+        self.opened_at = len(self.disk.ops)
         self.session = await Session.open(self.disk, self.history, self.options, clock=self.clock)
         if self.fires:
             self.session.store.fire_timers()
