@@ -1,7 +1,7 @@
 """Any mixture of everything a store can do and suffer agrees with lists: `evenq.testing.storage.story`.
 
-Every day some seconds; EVENQ_TEST_SCALE=full takes at least 20,000 steps. A failure prints its steps and what was left
-after each crash.
+Every day some seconds, the same each time; EVENQ_TEST_SCALE=full takes at least 20,000 steps and EVENQ_TEST_SEED others.
+A failure prints its steps, what was left after each crash, and the command that runs it again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import os
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
@@ -23,7 +23,9 @@ from evenq.testing.storage.story import Kept, Story
 from evenq.testing.storage.workload import QUEUES
 
 FULL = os.environ.get("EVENQ_TEST_SCALE") == "full"
-EXAMPLES, STEPS = (260, 50) if FULL else (16, 30)  # of each flush mode
+SEED = int(os.environ.get("EVENQ_TEST_SEED", "1"))
+EXAMPLES, STEPS = (260, 50) if FULL else (50, 30)  # of each flush mode
+AGAIN = f"EVENQ_TEST_SCALE={'full' if FULL else 'fast'} EVENQ_TEST_SEED={SEED} pytest tests/storage/test_stateful.py"
 PHASES = [Phase.generate, Phase.shrink] if FULL or "EVENQ_TEST_SHRINK" in os.environ else [Phase.generate]
 """Making a failure small takes minutes, so only when asked for."""
 
@@ -168,7 +170,10 @@ def test_whatever_happens_to_a_store_it_agrees_with_lists(machine):
     logging.disable(logging.CRITICAL)
     try:
         with small_parts():
-            run_state_machine_as_test(machine, settings=options)
+            run_state_machine_as_test(seed(SEED)(machine), settings=options)
+    except AssertionError as error:
+        error.add_note(f"Again: {AGAIN} (EVENQ_TEST_SHRINK=1 makes the story short)")
+        raise
     finally:
         logging.disable(logging.NOTSET)
     assert not FULL or machine.steps >= 10_000
