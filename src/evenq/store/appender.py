@@ -23,8 +23,8 @@ from evenq.store.writer import Batch
 
 __all__ = ["Appender"]
 
-GATHER_BYTES = 128 << 10  # a group of this size does not wait for more
-ANSWER_BYTES = 256 << 10  # senders of so many bytes are told in one turn
+GATHER_BYTES = 256 << 10  # a group of this size does not wait for more
+ANSWER_BYTES = 1 << 20  # senders of so many bytes are told in one turn
 
 
 class Appender:
@@ -72,6 +72,9 @@ class Appender:
         self._synchronous = options.flush is FlushMode.SYNC
         self._packer = Packer(queues, segment_bytes=segment_bytes, end=log_end)
         self._cache = HotCache(options.cache_bytes)
+        self._waiting_max = options.append_queue_max
+        self._end_max = log_end + options.append_bytes_max
+        """No message is placed at or behind this log offset: it moves on with what is safe."""
         self._busy: Batch | None = None
         """What the writer has."""
         self._kick_due = False
@@ -89,8 +92,7 @@ class Appender:
         if self.blocked or not entries or self._overloaded():
             self._refuse(entries)
         self.last_store_ms = store_ms = max(self._now_ms(), self.last_store_ms)
-        batch = self._packer.pack(entries, store_ms, self.synced_end)
-        return self._joined(batch, len(entries))
+        return self._joined(self._packer.pack(entries, store_ms, self.synced_end), len(entries))
 
     def append_state(self, payload: bytes) -> asyncio.Future[None]:
         """Queue one opaque record. See `MessageStore.append_state`."""
@@ -121,12 +123,7 @@ class Appender:
         return self._joined(batch, len(entries) + len(timers) + bool(ended) + bool(state))
 
     def _overloaded(self) -> bool:
-        options = self._options
-        return self.stats.waiting >= options.append_queue_max or self._waiting_bytes >= options.append_bytes_max
-
-    @property
-    def _waiting_bytes(self) -> int:
-        return self._packer.end - self.stats.log_end
+        return self.stats.waiting >= self._waiting_max or self._packer.end >= self._end_max
 
     def _joined(self, batch: Batch, records: int) -> asyncio.Future[None]:
         """A call's records are in the group: see that the writer gets it."""
@@ -221,10 +218,11 @@ class Appender:
         stats.batches += 1
         stats.waiting -= batch.records
         stats.log_end = batch.end
+        self._end_max = batch.end + self._options.append_bytes_max
         self.unfiled += batch.messages
         if self._synchronous:
             self.synced_end = stats.log_synced = batch.end
-        self._cache.add(batch.placed)
+        self._cache.add(batch)
         stats.cache_bytes = self._cache.bytes
 
     def set_full(self, reason: StoreFull | None) -> None:
@@ -249,8 +247,9 @@ class Appender:
             raise BadRequest("append takes at least one message, not none")
         if self.full is not None:
             raise StoreFull(str(self.full))
+        size = self._packer.end - self.stats.log_end
         raise TooManyRequests(
-            f"{self.stats.waiting} records of {self._waiting_bytes} bytes wait for the disk, the limits are "
+            f"{self.stats.waiting} records of {size} bytes wait for the disk, the limits are "
             f"{self._options.append_queue_max} records and {self._options.append_bytes_max} bytes: retry after a pause"
         )
 

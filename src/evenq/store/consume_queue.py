@@ -63,19 +63,22 @@ class ConsumeQueue:
         """First offset whose message is in memory."""
         return self.hot_base + self.hot_dead
 
-    def drop_oldest(self, count: int) -> None:
-        """Let the oldest `count` messages in memory go."""
-        dead = self.hot_dead
-        self.hot[dead : dead + count] = [None] * count
-        self.hot_dead = dead = dead + count
+    def drop_before(self, offset: int) -> None:
+        """Let the messages before `offset` go from memory."""
+        dead = offset - self.hot_base
         if dead > 32 and dead * 2 > len(self.hot):  # rarely, so that it costs O(1) a message
             del self.hot[:dead]
-            self.hot_base += dead
+            self.hot_base = offset
             self.hot_dead = 0
+        else:
+            self.hot[self.hot_dead : dead] = [None] * (dead - self.hot_dead)
+            self.hot_dead = dead
 
-    def trim_tail(self) -> None:
-        """Forget the entries from `next_offset` on, whose places were taken back."""
-        del self.tail[(self.next_offset - self.tail_base) * ENTRY_BYTES :]
+    def take_back(self, offset: int) -> None:
+        """The places from `offset` on are free again."""
+        self.next_offset = offset
+        del self.tail[(offset - self.tail_base) * ENTRY_BYTES :]
+        del self.hot[offset - self.hot_base :]
 
     def entries(self, start: int, end: int) -> bytes:
         """Copy of the entries start..end, which must be in memory."""

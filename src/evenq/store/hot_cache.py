@@ -1,17 +1,14 @@
-"""The newest safe messages stay in memory, as the objects that were appended, up to so many bytes; the oldest of all
-queues go first. One entry for each run of a call, not for each message. On the loop thread only.
+"""The newest safe messages stay in memory, as the objects that were appended, up to so many bytes; the oldest go first,
+a whole group of them at a time: nothing is counted for each message. On the loop thread only.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from operator import itemgetter
 
-from evenq.store.writer import Placed
+from evenq.store.writer import Batch, Touched
 
 __all__ = ["HotCache"]
-
-_bytes_of = itemgetter(2)
 
 
 class HotCache:
@@ -20,15 +17,16 @@ class HotCache:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self.bytes = 0
-        """Frames of the messages in memory."""
-        self._oldest: deque[Placed] = deque()
+        """Log bytes of the groups in memory."""
+        self._oldest: deque[tuple[int, Touched]] = deque()
 
-    def add(self, placed: list[Placed]) -> None:
-        """These are safe now and newest. Lets the oldest go if it gets too much."""
-        self._oldest += placed
-        size = self.bytes + sum(map(_bytes_of, placed))
-        while size > self._bytes_max and self._oldest:
-            queue, count, frame_bytes = self._oldest.popleft()
-            queue.drop_oldest(count)
-            size -= frame_bytes
-        self.bytes = size
+    def add(self, batch: Batch) -> None:
+        """Its messages are safe now and newest. Lets the oldest go if it gets too much."""
+        if batch.messages:
+            self._oldest.append((batch.bytes, batch.touched))
+            self.bytes += batch.bytes
+        while self.bytes > self._bytes_max:
+            size, touched = self._oldest.popleft()
+            self.bytes -= size
+            for queue, end in touched.items():
+                queue.drop_before(end)

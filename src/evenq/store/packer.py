@@ -75,22 +75,20 @@ class Packer:
         """Place and pack the messages of one call, at least one; all or none. Raises BadRequest, BodyTooLarge."""
         batch = self.batch or self._new_batch()
         data = batch.data
-        count = left = len(entries)
+        done, last = 0, len(entries) - 1
         log_end = self.end
         topic_id = queue_id = -1
         queue: ConsumeQueue | None = None
-        begin = queue_offset = run_start = 0  # of the present run: neighbours in one queue
+        begin = queue_offset = 0  # of the present run: neighbours in one queue
         stem = last_stem = b""
         tail = bytearray()
         try:
             for entry in entries:
                 if entry.queue_id != queue_id or entry.topic_id != topic_id:
                     if queue is not None:  # the run is over: its messages are the newest of their queue
-                        here = count - left
-                        queue.hot += entries[begin:here]
+                        queue.hot += entries[begin:done]
                         batch.touched[queue] = queue.next_offset = queue_offset
-                        batch.placed.append((queue, here - begin, log_end - run_start))
-                        begin = here
+                        begin = done
                     topic_id = entry.topic_id
                     queue_id = entry.queue_id
                     queue = self._queues.get((topic_id, queue_id)) or self._new_queue(topic_id, queue_id)
@@ -98,9 +96,7 @@ class Packer:
                     last_stem = queue.last_stem
                     queue_offset = queue.next_offset
                     tail = queue.tail
-                    run_start = log_end
-                left -= 1
-                if not left:
+                if done == last:
                     stem = last_stem
                 head = entry.head
                 system = entry.system
@@ -127,14 +123,14 @@ class Packer:
                 entry.store_ms = store_ms
                 queue_offset += 1
                 log_end += size
+                done += 1
         except UNPACKABLE as error:
-            self._take_back_call(batch, entries, begin)
+            self._take_back_call(batch, entries, done)
             raise _refusal(error) from error
         assert queue is not None
         queue.hot += entries[begin:] if begin else entries
         batch.touched[queue] = queue.next_offset = queue_offset
-        batch.placed.append((queue, count - begin, log_end - run_start))
-        batch.messages += count
+        batch.messages += done
         self.end = batch.end = log_end
         return batch
 
@@ -188,12 +184,12 @@ class Packer:
         """
         batch = self.batch or self._new_batch()
         left = len(entries) + len(timers) + bool(ended) + bool(state)
-        first, placed = self.end, 0
+        first, done = self.end, 0
         try:
             for entry in entries:
                 left -= 1
                 self._put_message(batch, entry, store_ms, synced_end, more=left > 0)
-                placed += 1
+                done += 1
             for timer in timers:
                 left -= 1
                 self._put_timer(batch, timer, store_ms, synced_end, more=left > 0)
@@ -204,7 +200,7 @@ class Packer:
                 self._put(batch, STATE, state, store_ms=store_ms, synced_end=synced_end)
         except UNPACKABLE as error:
             self.end = batch.end = first
-            self._take_back_call(batch, entries, placed)
+            self._take_back_call(batch, entries, done)
             for timer in timers:
                 timer.log_offset = timer.store_ms = -1
             raise _refusal(error) from error
@@ -241,12 +237,10 @@ class Packer:
             queue_offset=queue_offset, store_ms=store_ms, synced_end=synced_end, born_ms=entry.born_ms,
             tag_hash=entry.tag_hash,
         )  # fmt: skip
-        size = self.end - place
-        queue.tail += _pack_entry(place, size, entry.tag_hash)
+        queue.tail += _pack_entry(place, self.end - place, entry.tag_hash)
         entry.queue_offset, entry.log_offset, entry.store_ms = queue_offset, place, store_ms
         queue.hot.append(entry)
         batch.touched[queue] = queue.next_offset = queue_offset + 1
-        batch.placed.append((queue, 1, size))
 
     def _put_timer(self, batch: Batch, timer: TimerAppend, store_ms: int, synced_end: int, *, more: bool) -> None:
         if not 0 <= timer.kind <= TIMER_KIND_MAX:
@@ -265,17 +259,13 @@ class Packer:
 
     # -- taking back --------------------------------------------------------------------------------------------------
 
-    def _take_back_call(self, batch: Batch, entries: Sequence[Append], placed: int) -> None:
-        """Undo one call of which something could not be packed, `placed` of its messages being in their queues; the
-        log's end is where it was before the call.
-        """
-        while placed:
-            placed -= _unplace_last(batch)
+    def _take_back_call(self, batch: Batch, entries: Sequence[Append], done: int) -> None:
+        """Undo one call that could be packed up to its message `done`; the log's end is where it was before."""
+        for entry in reversed(entries[:done]):
+            queue = self._queues[entry.topic_id, entry.queue_id]
+            queue.take_back(entry.queue_offset)
+            batch.touched[queue] = queue.next_offset
         for entry in entries:
-            queue = self._queues.get((entry.topic_id, entry.queue_id))
-            if queue is not None:
-                queue.trim_tail()
-                batch.touched[queue] = queue.next_offset
             entry.queue_offset = entry.log_offset = entry.store_ms = -1
         while len(batch.runs) > 1 and batch.runs[-1].start >= self.end:  # files that the call began
             batch.runs.pop()
@@ -291,22 +281,12 @@ class Packer:
         """Nothing of `batch` is in the log: free its places and those behind it. Returns the groups that had them."""
         taken = [batch] if self.batch is None else [batch, self.batch]
         self.batch = None
-        for group in reversed(taken):
-            while group.placed:
-                _unplace_last(group)
+        for group in taken:
             for queue in group.touched:
-                queue.trim_tail()
+                queue.take_back(queue.max_offset)
         self.end = batch.start
         self._segment_end = batch.runs[0].start + self._segment_bytes
         return taken
-
-
-def _unplace_last(batch: Batch) -> int:
-    """Let go of the run that was placed last; returns how many messages it had."""
-    queue, count, _ = batch.placed.pop()
-    del queue.hot[-count:]
-    queue.next_offset -= count
-    return count
 
 
 def _refusal(error: Exception) -> BadRequest:

@@ -19,13 +19,13 @@ from evenq.store.commit_log import CommitLog, Run
 from evenq.store.consume_queue import ConsumeQueue
 from evenq.store.messages import TimerAppend
 
-__all__ = ["Batch", "Placed", "Writer"]
+__all__ = ["Batch", "Touched", "Writer"]
 
 log = logging.getLogger(__name__)
 
 
-Placed = tuple[ConsumeQueue, int, int]
-"""Neighbours in one queue: the queue, how many messages, bytes of their frames."""
+Touched = dict[ConsumeQueue, int]
+"""Queues with their end once a group is safe."""
 
 TimerChange = tuple[Sequence[TimerAppend], Sequence[int]]
 """Of one call: timers, and the ids of those that end."""
@@ -35,7 +35,7 @@ class Batch:
     """One group: bytes for the writer, and what the loop does when they are safe."""
 
     __slots__ = (
-        "data", "end", "futures", "messages", "placed", "runs", "start", "states", "timer_changes", "timers", "touched",
+        "data", "end", "futures", "messages", "runs", "start", "states", "timer_changes", "timers", "touched",
     )  # fmt: skip
 
     def __init__(self, start: int) -> None:
@@ -46,10 +46,7 @@ class Batch:
         self.data = bytearray()
         """Of the newest run: what is packed goes here."""
         self.futures: list[asyncio.Future[None]] = []
-        self.touched: dict[ConsumeQueue, int] = {}
-        """Queues with their end once this group is safe."""
-        self.placed: list[Placed] = []
-        """Its messages, in order of their places."""
+        self.touched: Touched = {}
         self.messages = 0
         self.states = 0
         self.timers = 0

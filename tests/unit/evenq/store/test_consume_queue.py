@@ -67,11 +67,15 @@ def test_a_shortened_or_missing_file_is_seen_and_what_is_behind_the_end_cut():
     assert not check_files(disk, 1, 3, 0, 1)
 
 
-def test_places_that_were_never_written_are_taken_back():
+def test_places_that_were_never_written_are_taken_back(message):
     queue = grown(10)
+    queue.hot_base = 8
+    queue.hot += [message(), message(), message()]
     queue.tail += ENTRY.pack(5_000, 100, 7)
-    queue.trim_tail()
+    queue.next_offset = 11
+    queue.take_back(10)
     assert (queue.next_offset, queue.max_offset, len(queue.tail)) == (10, 10, 10 * ENTRY_BYTES)
+    assert len(queue.hot) == 2
 
 
 @pytest.mark.parametrize("count", [1, 33, 200])
@@ -79,9 +83,9 @@ def test_dropped_messages_leave_the_others_in_their_places(message, count):
     queue = ConsumeQueue(1, 0)
     for number in range(count + 5):
         queue.hot.append(message(head=bytes(number)))
-    for number in range(count):
-        queue.drop_oldest(1) if number % 3 == 0 else None
-    queue.drop_oldest(count - (count + 2) // 3)
+    for number in range(0, count, 3):
+        queue.drop_before(number)
+    queue.drop_before(count)
     assert queue.hot_start == count
     left = [one.head for one in queue.hot[queue.hot_start - queue.hot_base :]]
     assert left == [bytes(number) for number in range(count, count + 5)]

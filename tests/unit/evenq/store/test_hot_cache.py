@@ -1,29 +1,40 @@
-"""The oldest messages of all queues leave memory first, run by run."""
+"""The oldest groups of messages leave memory first."""
 
 from evenq.store.consume_queue import ConsumeQueue
 from evenq.store.hot_cache import HotCache
+from evenq.store.writer import Batch
 
 
-def placed(queue, message, count, frame_bytes):
-    """A run of `count` messages at the end of `queue`."""
-    queue.hot += [message(queue_id=queue.queue_id) for _ in range(count)]
-    queue.max_offset = queue.next_offset = queue.next_offset + count
-    return (queue, count, frame_bytes)
+def group(message, size, counts):
+    """A safe group of so many log bytes, with so many messages of each queue."""
+    batch = Batch(0)
+    batch.end = size
+    for queue, count in counts.items():
+        queue.hot += [message(queue_id=queue.queue_id) for _ in range(count)]
+        batch.messages += count
+        batch.touched[queue] = queue.max_offset = queue.next_offset = queue.next_offset + count
+    return batch
 
 
-def test_the_oldest_runs_of_any_queue_go_when_the_newest_need_their_room(message):
+def test_the_oldest_groups_go_when_the_newest_need_their_room(message):
     cache, first, second = HotCache(1_000), ConsumeQueue(1, 0), ConsumeQueue(1, 1)
-    cache.add([placed(first, message, 3, 400), placed(second, message, 2, 400)])
-    assert (cache.bytes, first.hot_start, second.hot_start) == (800, 0, 0)
-    cache.add([placed(second, message, 1, 150), placed(first, message, 1, 150)])
-    assert (cache.bytes, first.hot_start, second.hot_start) == (700, 3, 0)
-    cache.add([placed(second, message, 1, 700)])
-    assert (cache.bytes, first.hot_start, second.hot_start) == (1_000, 3, 2), "as much as may stay stays"
+    cache.add(group(message, 400, {first: 3}))
+    cache.add(group(message, 600, {first: 1, second: 2}))
+    assert (cache.bytes, first.hot_start, second.hot_start) == (1_000, 0, 0)
+    cache.add(group(message, 1, {second: 1}))
+    assert (cache.bytes, first.hot_start, second.hot_start) == (601, 3, 0)
+    cache.add(group(message, 1_000, {second: 1}))
+    assert (cache.bytes, first.hot_start, second.hot_start) == (1_000, 4, 3)
 
 
-def test_what_is_over_the_limit_alone_does_not_stay(message):
+def test_a_group_over_the_limit_does_not_stay(message):
     cache, queue = HotCache(100), ConsumeQueue(1, 0)
-    cache.add([placed(queue, message, 2, 101)])
+    cache.add(group(message, 101, {queue: 2}))
     assert (cache.bytes, queue.hot_start) == (0, 2)
-    cache.add([])
-    assert cache.bytes == 0
+
+
+def test_groups_without_messages_take_no_room(message):
+    cache, queue = HotCache(100), ConsumeQueue(1, 0)
+    cache.add(group(message, 60, {queue: 1}))
+    cache.add(group(message, 60, {}))
+    assert (cache.bytes, queue.hot_start) == (60, 0)

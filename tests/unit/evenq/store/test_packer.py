@@ -5,7 +5,7 @@ import pytest
 from evenq.errors import BadRequest, BodyTooLarge
 from evenq.store import TimerAppend
 from evenq.store.packer import Packer
-from evenq.store.record import HEADER_BYTES, MESSAGE, PADDING, STATE, TIMER, TIMER_END, frame_at, message_of
+from evenq.store.record import MESSAGE, PADDING, STATE, TIMER, TIMER_END, frame_at, message_of
 
 SEGMENT_BYTES = 4096
 
@@ -38,9 +38,7 @@ def everything(packer):
     batch = packer.batch
     return (
         packer.end,
-        None
-        if batch is None
-        else (batch.end, batch.messages, len(batch.placed), [bytes(run.data) for run in batch.runs]),
+        None if batch is None else (batch.end, batch.messages, [bytes(run.data) for run in batch.runs]),
         {key: (queue.next_offset, bytes(queue.tail), len(queue.hot)) for key, queue in packer._queues.items()},
     )
 
@@ -69,9 +67,7 @@ def test_messages_of_one_call_hang_together_in_the_log(packer, message):
         (1, b"a", 5, 0), (0, b"b", 5, 0), (0, b"c", 6, 40)
     ]  # fmt: skip
     assert message_of(found[2]).queue_offset == 1
-    assert [(queue.queue_id, count, size) for queue, count, size in batch.placed] == [
-        (0, 1, HEADER_BYTES + 4), (1, 1, HEADER_BYTES + 4), (0, 1, HEADER_BYTES + 4)
-    ]  # fmt: skip
+    assert {queue.queue_id: end for queue, end in batch.touched.items()} == {0: 2, 1: 1}
     assert (batch.messages, batch.records, batch.bytes) == (3, 3, packer.end)
 
 
@@ -115,6 +111,19 @@ def test_a_call_that_cannot_be_packed_leaves_everything_as_it_was(packer, messag
     assert good[0].queue_offset == 1
 
 
+def test_stale_places_of_an_earlier_refusal_do_not_confuse_a_later_one(packer, message):
+    packer.pack([message()], 5, 0)
+    packer.take()
+    packer._queues[1, 0].max_offset = 1
+    stale = [message(bytes(1_500)) for _ in range(3)]
+    packer.pack(stale, 6, 0)
+    packer.take_back(packer.take())
+    was = everything(packer)
+    with pytest.raises(BadRequest):
+        packer.pack([message(topic_id=-1), *stale], 7, 0)
+    assert everything(packer) == was
+
+
 def test_a_timer_that_cannot_be_packed_takes_its_whole_group_along(packer, message):
     packer.pack([message()], 5, 0)
     was = everything(packer)
@@ -128,6 +137,7 @@ def test_a_timer_that_cannot_be_packed_takes_its_whole_group_along(packer, messa
 def test_a_group_that_found_no_room_gives_its_places_back_with_those_behind_it(packer, message):
     packer.pack([message(b"kept")], 5, 0)
     packer.take()
+    packer._queues[1, 0].max_offset = 1  # as the writer's report does
     was = everything(packer)
     packer.pack([message(bytes(1_500), queue_id=number % 2) for number in range(6)], 6, 0)
     refused = packer.take()
