@@ -1,8 +1,9 @@
 """Carries out retention: finds the facts, lets `retention` decide, and lets the log's oldest files go.
 
-The order is the promise. On the loop the queues' minima rise, so no new read looks there; then a snapshot and a
-checkpoint that need nothing of it and name the new beginning are on disk; only then files go, oldest first. A crash at
-any place is finished by the next start. A reader that meets a missing file reads from the new minimum.
+The order is the promise. The queues' minima rise, on disk and then on the loop, so no new read looks there and no start
+falls behind; then a snapshot and a checkpoint that need nothing of it and name the new beginning are on disk; only then
+files go, oldest first. A crash at any place is finished by the next start. A reader that meets a missing file reads
+from the new minimum.
 """
 
 from __future__ import annotations
@@ -205,14 +206,14 @@ class Cleaner:
         if not self._snapshotter.automatic and self._snapshotter.newest < log_start:
             return
         passing("retention.planned")
-        await flusher.checkpoint()
-        if flusher.filed_end < log_start:
+        if not await flusher.checkpoint():
             log.warning("old files cannot go now: there is no space to file the entries of their messages")
             return
         # From here on all entries of the files that go are in files themselves.
         queues = list(self._queues.values())
         minima = await self._look(lambda: self._minima(queues, log_start))
-        self._raise(minima)
+        if not await self._raise(minima):
+            return
         passing("retention.raised")
         await self._snapshotter.begin_at(log_start)
         passing("retention.snapshot_saved")
@@ -274,11 +275,15 @@ class Cleaner:
                 folder = self._disk.describe(consume_queue.folder_of(queue.topic_id, queue.queue_id))
                 raise StoreCorrupted(f"{folder} is out of order near entry {minimum}")
 
-    def _raise(self, minima: dict[Key, int]) -> None:
+    async def _raise(self, minima: dict[Key, int]) -> bool:
+        """On disk first: what a reader was told once must not fall with a start. False if there is no space."""
+        self._flusher.raised.update(minima)
+        if minima and not await self._flusher.checkpoint():
+            return False
         for key, minimum in minima.items():
             queue = self._queues[key]
             queue.min_offset = max(queue.min_offset, minimum)
-        self._flusher.raised.update(minima)
+        return True
 
     def _delete(self, log_start: int, minima: dict[Key, int]) -> int:
         snapshot.drop_before(self._disk, log_start)
@@ -309,10 +314,8 @@ class Cleaner:
         if not looks:
             return
         minima = await self._look(lambda: self._minima_by_time(looks))
-        if minima:
-            self._raise(minima)
+        if minima and await self._raise(minima):
             await self._snapshotter.begin_at(self._flusher.log_start)
-            await self._flusher.checkpoint()
             await self._flusher.blocking(lambda: self._delete_entries(minima))
             log.info("raised the minimum offsets of topics that keep less", extra={"queues": len(minima)})
 

@@ -136,8 +136,8 @@ class Flusher:
             await self.blocking(self._sync_log)
             self._synced(target)
 
-    async def checkpoint(self, *, clean: bool = False) -> None:
-        """File all entries and move the checkpoint to here. Raises StorePoisoned."""
+    async def checkpoint(self, *, clean: bool = False) -> bool:
+        """File all entries and move the checkpoint to here. False if there is no space for it. Raises StorePoisoned."""
         async with self._checkpoint_lock:
             self._checkpoint_ms = self._clock.monotonic_ms()
             appender = self._appender
@@ -157,11 +157,12 @@ class Flusher:
                     appender.dirty.update(dict.fromkeys(queues))
                     self.raised = raised | self.raised
             if not written:
-                return
+                return False
             self.filed_end = work.log_offset
             for filing in filings:
                 self._queues[filing.topic_id, filing.queue_id].filed_up_to(filing.end)
                 appender.unfiled -= filing.end - filing.start
+            return True
 
     async def watch_space(self) -> None:
         """Refuse messages before the disk is full, and take them again when there is space (StoreFull)."""
@@ -232,7 +233,7 @@ class Flusher:
             await self._clock.sleep_ms(self._options.flush_interval_ms)
             await self._quietly(self.tick)
 
-    async def _quietly(self, duty: Callable[[], Awaitable[None]]) -> None:
+    async def _quietly(self, duty: Callable[[], Awaitable[object]]) -> None:
         """A poisoned store has told its senders; nobody waits for this task."""
         with contextlib.suppress(StorePoisoned):
             await duty()

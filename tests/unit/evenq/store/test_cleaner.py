@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import random
 
@@ -285,6 +286,41 @@ def test_a_queue_that_is_filed_while_a_round_looks_keeps_its_messages(open_store
         await store.clean()
         assert log_start(disk) > 4_000
         assert store.queue_range(2, 0) == (0, len(await opened.contents(2, 0)))
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("options", [{"retention_ms": 0, "topic_retention_ms": lambda _: HOUR}, ANY])
+@pytest.mark.parametrize("automatic", [False, True])
+@pytest.mark.parametrize("fails", range(8))
+def test_minima_rise_on_disk_before_anybody_sees_them(open_store, message, options, automatic, fails):
+    async def scenario():
+        disk = FaultDisk()
+        snapshot_of = (lambda: b"mine") if automatic else None
+        opened = await open_store(disk, snapshot_of=snapshot_of, **options)
+        store = opened.store
+        for number in range(60):
+            await store.append([message(head(number))])
+        await store.checkpoint()
+        if not automatic:
+            await store.save_snapshot(b"mine")
+        opened.clock.jump_wall(12 * HOUR)
+        writes = disk.kinds.count("write")
+
+        def full(kind, step=disk.step):
+            if kind == "write" and disk.kinds.count("write") >= writes + fails:
+                disk.fail(errno.ENOSPC)
+            return step(kind)
+
+        disk.step = full
+        with contextlib.suppress(StoreFull):
+            await store.clean()
+        low, high = store.queue_range(1, 0)
+        image = image_of(disk)
+        again = await open_store(image, retention_ms=0)
+        assert low <= again.store.queue_range(1, 0)[0] <= high == 60
+        await again.store.close()
         await store.close()
 
     asyncio.run(scenario())
