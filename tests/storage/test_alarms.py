@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import sys
 
 import pytest
@@ -96,3 +97,27 @@ def test_a_start_that_only_syncs_what_a_failed_sync_left_is_caught(monkeypatch):
     monkeypatch.setattr("evenq.store.recovery.Recovery._write_again", lambda *_: None)
     violations = campaign.run_job(campaign.Job("fault", "sync", 1, 60, 3, 4, name="EIO forgets")).violations
     assert any("acknowledged messages are missing" in violation for violation in violations)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        campaign.Job("crash", "sync", 1, 40, 3, 30, 1),
+        campaign.Job("again", "sync", 1, 40, 20, 90),
+        campaign.Job("alice", "sync", 1, 40, 512, 9, 8),
+    ],
+    ids=str,
+)
+def test_a_violation_names_the_command_that_runs_just_it(monkeypatch, job):
+    def execute(self, batch):
+        self._log.write(batch.runs)
+
+    monkeypatch.setattr("evenq.store.writer.Writer._execute", execute)
+    violations = campaign.run_job(job).violations
+    assert violations
+    words = shlex.split(violations[-1].partition("again: ")[2])
+    assert words[:3] == ["python", "-m", "evenq.testing.storage"]
+    assert campaign.Job.of(words[4]) == job
+    tally = campaign.run_job(campaign.Job.of(words[4]), only=words[6])
+    assert violations[-1] in tally.violations
+    assert tally.images < 10

@@ -18,7 +18,7 @@ from evenq.testing.storage.small_parts import small_parts
 from evenq.testing.storage.workload import record
 
 FULL = os.environ.get("EVENQ_TEST_SCALE") == "full"
-LEAST = {"crash": 100, "again": 100, "alice": 20, "truncation": 100, "flip": 100, "fuzz": 200, "fault": 1}
+LEAST = {"crash": 100, "again": 100, "alice": 20, "truncation": 100, "flip": 100, "fuzz": 200, "fault": 1, "full": 8}
 
 
 @pytest.mark.timeout(3_600 if FULL else 60)

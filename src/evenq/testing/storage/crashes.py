@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator
 
 from evenq.store import FlushMode
-from evenq.testing.storage.judge import Case, Tally, crashes, judge, judge_again
+from evenq.testing.storage.judge import Case, Tally, chosen, crashes, judge, judge_again
 from evenq.testing.storage.machine import Image, Machine
 from evenq.testing.storage.session import Violation
 from evenq.testing.storage.workload import Trace
@@ -40,30 +40,35 @@ def _case(trace: Trace, number: int, name: str, left: Machine) -> Case:
     return Case(name, left, least, history.tried(number), number, promised)
 
 
-async def crash_all(trace: Trace, *, operations: range, seeds: int, go_on: bool = True) -> Tally:
+async def crash_all(trace: Trace, *, operations: range, seeds: int, only: str = "") -> Tally:
     """Judge them all."""
     tally = Tally()
     for case in crash_everywhere(trace, operations=operations, seeds=seeds):
+        if not chosen(case.name, only):
+            continue
         tally.images += 1
+        tally.points += " kill" in case.name
         try:
-            await judge(case, trace.history, trace.options, go_on=go_on)
+            await judge(case, trace.history, trace.options)
         except Violation as violation:
             tally.violations.append(f"{case.name}: {violation}")
     return tally
 
 
-async def crash_again(trace: Trace, *, operations: range, seeds: int) -> Tally:
+async def crash_again(trace: Trace, *, operations: range, seeds: int, only: str = "") -> Tally:
     """Crash, and crash the start that follows at each of its operations."""
     tally = Tally()
     for case in crash_everywhere(trace, operations=operations, seeds=1):
+        if not chosen(case.name, only):
+            continue
         try:
-            tally.add(await judge_again(case, trace.history, trace.options, seeds=seeds))
+            tally.add(await judge_again(case, trace.history, trace.options, seeds=seeds, only=only))
         except Violation as violation:
             tally.violations.append(f"{case.name}: {violation}")
     return tally
 
 
-async def alice(trace: Trace, *, operations: range, grain: int, cap: int) -> Tally:
+async def alice(trace: Trace, *, operations: range, grain: int, cap: int, only: str = "") -> Tally:
     """Before each sync in a range of operations: every subset of what is unsynced, at most `cap` of them."""
     tally = Tally()
     machine = Machine()
@@ -71,7 +76,10 @@ async def alice(trace: Trace, *, operations: range, grain: int, cap: int) -> Tal
         if number in operations and op[0] in {"sync", "sync_folder", "sync_all"}:
             for count, (name, image) in enumerate(subsets(machine, grain, cap, random.Random(number))):  # noqa: S311 - a seed
                 case = _case(trace, number, f"window at {number} grain {grain} {name}", Machine(image))
+                if not chosen(case.name, only):
+                    continue
                 tally.images += 1
+                tally.points += count == 0
                 try:
                     await judge(case, trace.history, trace.options, go_on=count % GO_ON_EVERY == 0)
                 except Violation as violation:

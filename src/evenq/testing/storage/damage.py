@@ -16,7 +16,7 @@ from evenq.errors import Error
 from evenq.store import StoreOptions, checkpoint
 from evenq.store.record import HEADER_BYTES, MAGIC_BYTES, frame_at, size_at
 from evenq.testing.storage.history import NEVER, History
-from evenq.testing.storage.judge import Case, Tally, judge
+from evenq.testing.storage.judge import Case, Tally, chosen, judge
 from evenq.testing.storage.machine import Image, Machine
 from evenq.testing.storage.session import Violation
 from evenq.testing.storage.trace_disk import TraceDisk
@@ -42,18 +42,22 @@ class Damage:
 
 
 async def damage_all(
-    damages: Iterator[Damage], history: History, options: StoreOptions, *, clean: bool, at: int
+    damages: Iterator[Damage], history: History, options: StoreOptions, *, clean: bool, at: int, only: str = ""
 ) -> Tally:
     """Judge each. `clean`: the store was closed in order."""
     tally = Tally()
     everything = len(history.groups)
     for count, damage in enumerate(damages):
+        if not chosen(damage.name, only):
+            continue
         least = everything
         if not clean and damage.log_offset is not None and sure_end(damage.image) <= damage.log_offset:
             least = before(history, damage.log_offset)
         rotten = damage.frames_max if damage.log_offset is not None else 0
         case = Case(damage.name, Machine(damage.image), least, everything, at, rotten=rotten)
         tally.images += 1
+        tally.mutations += 1
+        tally.damaged[kind_of(damage.name)] += 1
         try:
             if await judge(case, history, options, go_on=count % GO_ON_EVERY == 0, may_refuse=True) is None:
                 tally.refused += 1
@@ -164,9 +168,11 @@ def flips(image: Image, *, offset: int = 0, stride: int = 1) -> Iterator[Damage]
 
 def mutations(image: Image, rng: random.Random, count: int) -> Iterator[Damage]:
     """Random damage to one file: bits, stretches of zeros or noise, a moved or doubled stretch, cut, grown, gone."""
-    paths = sorted(image)
-    for _ in range(count):
-        path = rng.choice(paths)
+    kinds: dict[str, list[str]] = {}
+    for path in sorted(image):
+        kinds.setdefault(kind_of(path), []).append(path)
+    for number in range(count):
+        path = rng.choice(rng.choice(list(kinds.values())))
         data = bytearray(image[path])
         kind = rng.choice(["bit", "bits", "zeros", "noise", "copy", "cut", "grow", "drop", "insert", "gone", "empty"])
         size = min(len(data), rng.choice([1, 4, 20, 88, 512, 4096]))
@@ -196,8 +202,13 @@ def mutations(image: Image, rng: random.Random, count: int) -> Iterator[Damage]:
         left = {**image, path: bytes(data)}
         if kind == "gone":
             del left[path]
-        name = f"{path} {kind} {size} at {place}"
+        name = f"{path} {kind} {size} at {place} number {number}"
         yield Damage(name, left, _first_difference(path, image[path], left.get(path)))
+
+
+def kind_of(name: str) -> str:
+    """The kind of a file, by its path."""
+    return name.partition(" ")[0].partition("/")[0]
 
 
 def _first_difference(path: str, old: bytes, new: bytes | None) -> int | None:

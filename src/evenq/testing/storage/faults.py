@@ -16,7 +16,7 @@ from dataclasses import replace
 from evenq.errors import Error, StoreFull
 from evenq.store import FlushMode, StoreOptions
 from evenq.testing.storage.history import History
-from evenq.testing.storage.judge import Case, Tally, append_everywhere, crashes, judge
+from evenq.testing.storage.judge import Case, Tally, append_everywhere, chosen, crashes, judge
 from evenq.testing.storage.machine import Machine
 from evenq.testing.storage.session import Session, Violation
 from evenq.testing.storage.trace_disk import Fault, TraceDisk
@@ -49,11 +49,16 @@ async def count_operations(options: StoreOptions, name: str, *, seed: int, opera
     return disk.reads if fault.reads else disk.syncs if fault.forgets else disk.changes
 
 
-async def fail_each(options: StoreOptions, name: str, *, at: range, seed: int, operations: int) -> Tally:
+async def fail_each(
+    options: StoreOptions, name: str, *, at: range, seed: int, operations: int, only: str = ""
+) -> Tally:
     """Run the workload once for each operation of the range, which fails."""
     tally = Tally()
     fault = FAULTS[name]
     for number in at:
+        if not chosen(f"{name} at {number}", only):
+            continue
+        tally.points += 1
         due = replace(fault, at=number)
         try:
             await _fail(options, due, f"{name} at {number}", tally, seed=seed, operations=operations)
@@ -127,12 +132,15 @@ async def _start_and_lose_power(case: Case, history: History, options: StoreOpti
             await again.close()
 
 
-async def fill_each(options: StoreOptions, *, shard: int, stride: int, seed: int) -> Tally:
+async def fill_each(options: StoreOptions, *, shard: int, stride: int, seed: int, only: str = "") -> Tally:
     """The disk is full from each `stride`-th change of a workload on, and has space again later."""
     tally = Tally()
     changes = await _fill_and_free(options, None, seed=seed)
     for at in range(shard, changes, stride):
-        tally.images += 1
+        if not chosen(f"full at {at}", only):
+            continue
+        tally.points += 1
+        tally.images += 2
         try:
             await _fill_and_free(options, at, seed=seed)
         except Violation as violation:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 import zlib
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from evenq.errors import Error
@@ -20,7 +21,7 @@ from evenq.testing.storage.session import Session, Violation
 from evenq.testing.storage.trace_disk import TraceDisk
 from evenq.testing.storage.workload import QUEUES, message
 
-__all__ = ["Case", "Tally", "append_everywhere", "judge", "judge_again"]
+__all__ = ["Case", "Tally", "append_everywhere", "chosen", "judge", "judge_again"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +50,32 @@ class Tally:
     """What a campaign saw."""
 
     images: int = 0
+    points: int = 0
+    """Places at which a process was stopped or an operation failed; each leaves one or more images."""
+    mutations: int = 0
+    """Images with damage."""
     refused: int = 0
     """Images at which the store stopped with a named error, where it may."""
+    seconds: float = 0.0
+    damaged: Counter[str] = field(default_factory=Counter)
+    """Mutations by kind of file."""
     violations: list[str] = field(default_factory=list)
+    """Each begins with the name of its case and a colon."""
 
     def add(self, other: Tally) -> None:
         self.images += other.images
+        self.points += other.points
+        self.mutations += other.mutations
         self.refused += other.refused
+        self.seconds += other.seconds
+        self.damaged += other.damaged
         self.violations += other.violations
+
+
+def chosen(name: str, only: str) -> bool:
+    """Whether a case is looked at: `only` is empty, its name, or names something within it or around it."""
+    parts = zip(name.split(", "), only.split(", "), strict=False)
+    return not only or all(one == other for one, other in parts)
 
 
 async def judge(
@@ -125,7 +144,7 @@ def _names_a_file(error: Error) -> bool:
     return "trace:" in str(error)
 
 
-async def judge_again(case: Case, history: History, options: StoreOptions, *, seeds: int = 1) -> Tally:
+async def judge_again(case: Case, history: History, options: StoreOptions, *, seeds: int = 1, only: str = "") -> Tally:
     """Crash the start of this machine at each of its operations, and judge what the start after that finds."""
     tally = Tally()
     base = case.machine.copy()
@@ -140,7 +159,10 @@ async def judge_again(case: Case, history: History, options: StoreOptions, *, se
         for name, left in crashes(machine, ops[number] if not done else None, seeds=seeds, rng=random.Random(number)):  # noqa: S311 - a seed
             due = least if name.startswith("kill") or options.flush is FlushMode.SYNC or done else certain
             again = Case(f"{case.name}, start cut at {number} {name}", left, due, case.most, case.at)
+            if not chosen(again.name, only):
+                continue
             tally.images += 1
+            tally.points += name.startswith("kill")
             try:
                 await judge(again, history, options, go_on=False)
             except Violation as violation:
