@@ -83,8 +83,8 @@ def jobs(*, full: bool) -> list[Job]:
 def _fast() -> Iterator[Job]:
     for flush in FlushMode:
         for shard in (0, 17):
-            yield Job("crash", flush, 1, 200, shard, 35, 2)
-        yield Job("again", flush, 1, 60, 3, 140)
+            yield Job("crash", flush, 1, 200, shard, 45, 2)
+        yield Job("again", flush, 1, 60, 3, 350)
         yield Job("alice", flush, 1, 60, 512, 5, 24)
         yield Job("alice", flush, 1, 60, 4097, 5, 24)
         yield Job("full", flush, 1, 0, 3, 40)
