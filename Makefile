@@ -54,6 +54,7 @@ chaos: dev ## kill -9 while the checker watches: make chaos ROUNDS=20
 
 storage: dev ## crash, cut, flip and fail the store in every way, at full size; half an hour
 	$(BIN)/python -m evenq.testing.storage --ledger tests/storage/ledger.md
+	EVENQ_TEST_SCALE=full $(BIN)/pytest -q -n auto tests/storage/test_stateful.py
 
 kill-loop: dev ## kill -9 the store and the broker again and again: make kill-loop CYCLES=1000
 	$(BIN)/python -m evenq.testing.kill_loop --cycles $(or $(CYCLES),1000) --flush sync --hits-min 5 --ledger tests/chaos/ledger.md

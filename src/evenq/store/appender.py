@@ -84,6 +84,7 @@ class Appender:
         self._waiters: list[asyncio.Future[None]] = []
         self._taken_back = 0
         """How often a full disk freed places again."""
+        self._last_full: StoreFull | None = None
 
     # -- appends ------------------------------------------------------------------------------------------------------
 
@@ -150,8 +151,8 @@ class Appender:
             await waiter
         if self.failure is not None:
             raise self.failure
-        if self._taken_back != refused and self.full is not None:
-            raise StoreFull(str(self.full))
+        if self._taken_back != refused:  # gone, even if the disk has space again by now
+            raise StoreFull(str(self._last_full))
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
@@ -257,6 +258,7 @@ class Appender:
         """The disk was full: nothing of `batch` is in the log, so its places and those behind it are free again."""
         self.set_full(error)
         self._taken_back += 1
+        self._last_full = error
         groups = self._packer.take_back(batch)
         for group in groups:
             self.stats.waiting -= group.records

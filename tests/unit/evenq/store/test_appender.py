@@ -72,6 +72,25 @@ def test_a_full_store_refuses_messages_takes_states_and_goes_on(open_store, mess
     played(open_store, story)
 
 
+def test_what_a_full_disk_took_back_is_told_even_if_there_is_space_again_at_once(open_store, message):
+    async def story(store):
+        appender, taken = store._appender, []
+        submit, appender.submit = appender.submit, taken.append
+        refused = store.append([message()])
+        settled = asyncio.ensure_future(appender.settled())
+        while not taken:
+            await asyncio.sleep(0)
+        appender.submit = submit
+        appender.complete(taken[0], StoreFull("the disk was full"))
+        appender.set_full(None)
+        for waiting in (settled, refused):
+            with pytest.raises(StoreFull, match="the disk was full"):
+                await waiting
+        await store.append([message()])
+
+    played(open_store, story)
+
+
 def test_a_poisoned_store_fails_who_waits_and_who_comes_and_tells_once(open_store, message):
     async def story(store):
         told = []
