@@ -74,14 +74,13 @@ def test_a_full_store_refuses_messages_takes_states_and_goes_on(open_store, mess
 
 def test_what_a_full_disk_took_back_is_told_even_if_there_is_space_again_at_once(open_store, message):
     async def story(store):
-        appender, taken = store._appender, []
-        submit, appender.submit = appender.submit, taken.append
+        appender, taken = store._appender, asyncio.get_running_loop().create_future()
+        submit, appender.submit = appender.submit, taken.set_result
         refused = store.append([message()])
         settled = asyncio.ensure_future(appender.settled())
-        while not taken:
-            await asyncio.sleep(0)
+        batch = await taken
         appender.submit = submit
-        appender.complete(taken[0], StoreFull("the disk was full"))
+        appender.complete(batch, StoreFull("the disk was full"))
         appender.set_full(None)
         for waiting in (settled, refused):
             with pytest.raises(StoreFull, match="the disk was full"):
