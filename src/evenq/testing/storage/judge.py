@@ -157,8 +157,11 @@ async def judge_again(case: Case, history: History, options: StoreOptions, *, se
         done = number == len(ops)
         least = found if done else case.least
         for name, left in crashes(machine, ops[number] if not done else None, seeds=seeds, rng=random.Random(number)):  # noqa: S311 - a seed
-            due = least if name.startswith("kill") or options.flush is FlushMode.SYNC or done else certain
-            again = Case(f"{case.name}, start cut at {number} {name}", left, due, case.most, case.at)
+            kept = name.startswith("kill") or options.flush is FlushMode.SYNC or done
+            again = Case(
+                f"{case.name}, start cut at {number} {name}", left, least if kept else certain, case.most, case.at,
+                case.promised and kept,
+            )  # fmt: skip
             if not chosen(again.name, only):
                 continue
             tally.images += 1
