@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev protos fmt lint type arch tidy test integration compat chaos storage kill-loop helm kubernetes spark docs bench bench-store up demo check clean
+.PHONY: help dev protos fmt lint type arch tidy test integration spec compat chaos storage kill-loop helm kubernetes spark docs bench bench-store up demo check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ test: dev ## unit, spec and storage tests, then the real servers on loopback
 
 integration: dev ## real processes on loopback
 	$(BIN)/pytest -q tests/integration
+
+spec: dev ## which test proves which promise; fails if one has none
+	$(BIN)/python tools/spec_table.py
 
 compat: dev ## the official Python SDK against ours
 	$(BIN)/pytest -q tests/compat
