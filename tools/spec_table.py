@@ -1,8 +1,8 @@
 """Which test proves which promise: `make spec` prints `docs/internals/semantics_index.md` with its tests.
 
-A test proves an id that its name begins with (`test_pq_7_...`, also `test_rd_13_14_cl_13_...`) or its docstring names
-(`PQ-7`); a docstring of a module proves nothing. Exits 1 when a row has neither a test nor a reason, or when a reason is given and a test
-exists as well. `--counts` prints only the counts per section.
+A test proves an id that its name begins with (`test_pq_7_...`, also `test_rd_13_14_cl_13_...`) or that its docstring
+names (`PQ-7`); a docstring of a module proves nothing. Exits 1 when a row has neither a test nor a reason, or both.
+`--counts` prints only the counts per section.
 """
 
 from __future__ import annotations
