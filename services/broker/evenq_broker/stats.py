@@ -18,7 +18,7 @@ class TopicStats:
 class GroupTopicStats:
     """What one group took out of one topic."""
 
-    __slots__ = ("acks", "bytes_out", "dead_letters", "messages_out", "redeliveries")
+    __slots__ = ("acks", "bytes_out", "dead_letters", "filtered", "messages_out", "redeliveries")
 
     def __init__(self) -> None:
         self.messages_out = 0
@@ -26,6 +26,8 @@ class GroupTopicStats:
         self.acks = 0
         self.redeliveries = 0
         self.dead_letters = 0
+        self.filtered = 0
+        """Messages that a filter left out."""
 
 
 class Stats:

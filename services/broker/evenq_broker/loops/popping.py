@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from evenq.errors import Error, StoreCorrupted
+from evenq.errors import Error, GroupNotFound, StoreCorrupted, TopicNotFound
 from evenq.model import GroupConfig, StartFrom, TopicConfig
 from evenq.store import StoredMessage
 from evenq_broker.core.delivery import READY, QueueProgress
 from evenq_broker.core.fifo import admit, rebuild
+from evenq_broker.core.filters import EVERYTHING, MessageFilter
 from evenq_broker.core.frames import delivered, extra_fields, varint
 from evenq_broker.core.journal import Acked, Delivered, Invisible, Op
 from evenq_broker.core.polls import ANY
@@ -45,12 +46,14 @@ class Batch:
 class _Wish:
     """One receive, as far as the queues are concerned."""
 
-    __slots__ = ("client_id", "deadline_ms", "group", "invisible_ms", "tags", "topic")
+    __slots__ = ("behind", "client_id", "deadline_ms", "group", "invisible_ms", "topic", "wanted")
 
-    def __init__(self, group: GroupConfig, topic: TopicConfig, tags: frozenset[int] | None) -> None:
+    def __init__(self, group: GroupConfig, topic: TopicConfig, wanted: MessageFilter) -> None:
         self.group = group
         self.topic = topic
-        self.tags = tags
+        self.wanted = wanted
+        self.behind: list[QueueProgress] = []
+        """Queues that may hold more than was looked at: behind the look-ahead of a filter, or read by another."""
         self.client_id = ""
         self.deadline_ms = 0
         self.invisible_ms: int | None = None
@@ -70,30 +73,35 @@ class Popping:
         *,
         queue_id: int,
         count: int,
-        tags: frozenset[int] | None,
+        wanted: MessageFilter = EVERYTHING,
         invisible_ms: int,
         client_id: str,
+        until_ms: int = 0,
     ) -> Batch | None:
         """Up to `count` messages, delivered to `client_id` (empty: nobody's life holds them) for `invisible_ms`.
-        None: nothing.
+        None: nothing. What a filter leaves out is passed over in turns with everybody else; messages behind it are
+        looked for until `until_ms` (of `Broker.now_ms`).
         """
         broker = self._broker
-        now_ms = broker.now_ms()
-        for queue in broker.progress.expire(now_ms):
-            broker.waiting.ready(queue.group_id, queue.topic_id, queue.queue_id)
-        wish = _Wish(group, topic, tags)
+        wish = _Wish(group, topic, wanted)
         wish.client_id = client_id
-        # A delivery held by its client's life has no timer but the maximum (wire contract 5.1).
-        wish.deadline_ms = now_ms + (broker.settings.renew_max_ms if client_id else invisible_ms)
         wish.invisible_ms = None if client_id else invisible_ms
         batch = Batch()
         try:
-            for one in self._in_turn(topic, queue_id):
-                queue = self._begun(group, topic, one)
-                await self._take_whole(queue, wish, batch, count)
-                if len(batch.frames) >= count or batch.payload_bytes >= broker.settings.receive_bytes_max:
+            while True:
+                now_ms = broker.now_ms()
+                for queue in broker.progress.expire(now_ms):
+                    broker.waiting.ready(queue.group_id, queue.topic_id, queue.queue_id)
+                # A delivery held by its client's life has no timer but the maximum (wire contract 5.1).
+                wish.deadline_ms = now_ms + (broker.settings.renew_max_ms if client_id else invisible_ms)
+                await self._look(wish, batch, queue_id, count)
+                if batch.frames or not self._more_behind(wish):
+                    break
+                if now_ms >= until_ms:
                     self._wake_next(group, topic, queue_id)
                     break
+                await broker.clock.sleep_ms(0)
+                self._must_exist(wish)
         except BaseException:
             self.give_back(batch)
             raise
@@ -119,6 +127,31 @@ class Popping:
                 self._broker.waiting.ready(*place)
 
     # ------------------------------------------------------------------------------------------------ queues
+
+    async def _look(self, wish: _Wish, batch: Batch, queue_id: int, count: int) -> None:
+        # One turn: every queue once.
+        wish.behind.clear()
+        for one in self._in_turn(wish.topic, queue_id):
+            queue = self._begun(wish.group, wish.topic, one)
+            await self._take_whole(queue, wish, batch, count)
+            if len(batch.frames) >= count or batch.payload_bytes >= self._broker.settings.receive_bytes_max:
+                self._wake_next(wish.group, wish.topic, queue_id)
+                return
+        if batch.frames and wish.behind:
+            self._wake_next(wish.group, wish.topic, queue_id)
+
+    def _more_behind(self, wish: _Wish) -> bool:
+        # A queue that another one reads is not waited for here: the end of that read wakes a parked poll.
+        queue_range = self._broker.store.queue_range
+        return any(
+            not queue.reading and queue.next < queue_range(queue.topic_id, queue.queue_id)[1] for queue in wish.behind
+        )
+
+    def _must_exist(self, wish: _Wish) -> None:
+        if self._broker.topics.by_id(wish.topic.topic_id) is None:
+            raise TopicNotFound(f"topic {wish.topic.name} was deleted")
+        if self._broker.groups.by_id(wish.group.group_id) is None:
+            raise GroupNotFound(f"consumer group {wish.group.name} was deleted")
 
     def _in_turn(self, topic: TopicConfig, queue_id: int) -> list[int]:
         if queue_id != ANY:
@@ -204,17 +237,21 @@ class Popping:
         low, high = broker.store.queue_range(queue.topic_id, queue.queue_id)
         start = max(queue.next, low)
         room = broker.progress.room(queue)
-        if start >= high or room <= 0 or queue.reading:
+        if start >= high or room <= 0:
+            return
+        if queue.reading:
+            wish.behind.append(queue)
             return
         wanted = min(count - len(batch.frames), room)
         ordered = wish.group.ordered
+        look = wish.wanted.look(_LOOK_AHEAD if ordered else wanted)
         read = broker.store.read_hot(
             queue.topic_id,
             queue.queue_id,
             start,
-            count_max=_LOOK_AHEAD if ordered else wanted,
+            count_max=look,
             bytes_max=broker.settings.receive_bytes_max,
-            tag_hashes=wish.tags,
+            tag_hashes=wish.wanted.tag_hashes,
         )
         before = queue.next
         if read is None:
@@ -224,15 +261,18 @@ class Popping:
                     queue.topic_id,
                     queue.queue_id,
                     start,
-                    count_max=_LOOK_AHEAD if ordered else wanted,
+                    count_max=look,
                     bytes_max=broker.settings.receive_bytes_max,
-                    tag_hashes=wish.tags,
+                    tag_hashes=wish.wanted.tag_hashes,
                 )
             finally:
                 queue.reading = False
                 broker.waiting.ready(queue.group_id, queue.topic_id, queue.queue_id)
             if queue.next != before:
+                wish.behind.append(queue)
                 return
+        if wish.wanted is not EVERYTHING:
+            read = wish.wanted.sift(read, look if ordered else wanted)
         messages = read.messages
         if ordered:
             messages, waiting = admit(
@@ -251,6 +291,11 @@ class Popping:
                 client_id=wish.client_id,
             )
         broker.journal.record(self._delivered_op(queue, messages, wish))
+        if wish.wanted is not EVERYTHING:
+            if queue.next < high:
+                wish.behind.append(queue)
+            stats = broker.stats.group_topic(queue.group_id, queue.topic_id)
+            stats.filtered += queue.next - start - len(read.messages)
         for message in messages:
             self._frame(queue, message, batch, wish, number=1, attempt=1, held=False)
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from evenq.errors import (
     BadRequest,
     GroupNotFound,
-    IllegalFilterExpression,
     IllegalMessageGroup,
     IllegalOffset,
     MessageCorrupted,
@@ -30,9 +29,9 @@ from evenq.store import Append, ReadResult, StoredMessage, TimerAppend
 from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
+from evenq_broker.core.filters import EVERYTHING, MessageFilter, message_filter
 from evenq_broker.core.frames import delivered, extra_fields, field, varint_field
 from evenq_broker.core.journal import Committed
-from evenq_broker.core.tags import wanted_hashes
 from evenq_broker.core.validation import Limits, checked
 from evenq_broker.loops.dead_letters import bury
 from evenq_broker.loops.translation import filter_of, generation_of, queue_message
@@ -56,6 +55,7 @@ SCAN_BYTES_MIN = 16 << 10
 SCAN_COUNT_MAX = 65_536
 PUBLISH_MAX = 10_000
 QUEUES_MAX = 4_096
+TURNS_MIN = 64  # looks of a pull behind what its filter leaves out, even when it does not want to wait
 
 
 def rpcs(broker: Broker) -> list[Rpc]:
@@ -146,9 +146,9 @@ class _Data:
             sessions.must_not_be_stale(group.name, asked.client_id, queue, generation_of(asked.generation))
             if 0 <= asked.committed <= self._broker.store.queue_range(topic.topic_id, queue.queue_id)[1]:
                 self._commit(group, topic, queue.queue_id, asked.committed, allow_backward=False)
-        hashes = _hashes(asked.filter)
+        wanted = _wanted(asked.filter)
         until_ms = self._until_ms(asked.wait_ms, context)
-        found = await self._found(topic, queue.queue_id, asked, hashes, until_ms)
+        found = await self._found(topic, queue.queue_id, asked, wanted, until_ms)
         if isinstance(found, IllegalOffset):
             return data_pb2.PullResponse(
                 status=status_of(found, context.language),
@@ -184,23 +184,27 @@ class _Data:
         topic: TopicConfig,
         queue_id: int,
         asked: data_pb2.PullRequest,
-        hashes: frozenset[int] | None,
+        wanted: MessageFilter,
         until_ms: int,
     ) -> ReadResult | IllegalOffset:
         # Reads until something fits the filter, the queue's end is reached and the time is over, or the queue is gone.
+        # A filter has turns with everybody else, and an end: the answer says where to go on.
         count = min(asked.batch_max or PULL_DEFAULT, PULL_MAX)
         size = min(asked.bytes_max or PULL_BYTES_DEFAULT, self._broker.settings.receive_bytes_max)
         position = asked.offset
+        turns = 0
         while True:
             low, high = self._broker.store.queue_range(topic.topic_id, queue_id)
             if not low <= position <= high:
                 return _out_of_range(position, low, high)
-            found = await self._read(topic.topic_id, queue_id, position, count, size, hashes)
+            found = await self._read(topic.topic_id, queue_id, position, count, size, wanted)
             left_ms = until_ms - self._broker.clock.monotonic_ms()
-            if found.messages or (left_ms <= 0 and found.next_offset >= high):
+            turns += 1
+            if found.messages or (left_ms <= 0 and (found.next_offset >= high or turns >= TURNS_MIN)):
                 return found
             stepped, position = found.next_offset > position, found.next_offset
             if position < found.max_offset and stepped:
+                await self._broker.clock.sleep_ms(0)
                 continue
             grown = [(topic.topic_id, queue_id, position)]
             if left_ms <= 0 or not await self._broker.wait_for_growth(grown, left_ms):
@@ -208,18 +212,18 @@ class _Data:
             self._readable(asked.queue)
 
     async def _read(
-        self, topic_id: int, queue_id: int, start: int, count: int, size: int, hashes: frozenset[int] | None
+        self, topic_id: int, queue_id: int, start: int, count: int, size: int, wanted: MessageFilter
     ) -> ReadResult:
-        store = self._broker.store
-        hot = store.read_hot(topic_id, queue_id, start, count_max=count, bytes_max=size, tag_hashes=hashes)
-        if hot is not None:
-            return hot
-        return await store.read(topic_id, queue_id, start, count_max=count, bytes_max=size, tag_hashes=hashes)
+        store, look, hashes = self._broker.store, wanted.look(count), wanted.tag_hashes
+        found = store.read_hot(topic_id, queue_id, start, count_max=look, bytes_max=size, tag_hashes=hashes)
+        if found is None:
+            found = await store.read(topic_id, queue_id, start, count_max=look, bytes_max=size, tag_hashes=hashes)
+        return found if wanted is EVERYTHING else wanted.sift(found, count)
 
     async def scan(self, request: bytes, context: RpcContext) -> AsyncGenerator[bytes, None]:
         asked = parsed(data_pb2.ScanRequest, request)
         topic, queue = self._readable(asked.queue)
-        hashes = _hashes(asked.filter)
+        wanted = _wanted(asked.filter)
         size = asked.block_bytes or SCAN_BYTES_DEFAULT
         size = min(max(size, SCAN_BYTES_MIN), self._broker.settings.receive_bytes_max)
         low, high = self._broker.store.queue_range(topic.topic_id, queue.queue_id)
@@ -229,7 +233,7 @@ class _Data:
             return
         while position < end:
             count = min(end - position, SCAN_COUNT_MAX)
-            found = await self._read(topic.topic_id, queue.queue_id, position, count, size, hashes)
+            found = await self._read(topic.topic_id, queue.queue_id, position, count, size, wanted)
             if position < found.min_offset:
                 yield _scan_refused(_out_of_range(position, found.min_offset, found.max_offset), context)
                 return
@@ -372,11 +376,9 @@ def _frames(number: int, messages: Iterable[StoredMessage]) -> Iterable[bytes]:
     return (field(number, delivered(m, extra=extra_fields(m.queue_id, m.queue_offset, m.store_ms))) for m in messages)
 
 
-def _hashes(told: common_pb2.Filter) -> frozenset[int] | None:
+def _wanted(told: common_pb2.Filter) -> MessageFilter:
     wanted = filter_of(told)
-    if wanted.type is FilterType.SQL:
-        raise IllegalFilterExpression("SQL filters are not served yet; use a tag expression such as 'a || b'")
-    return wanted_hashes(wanted.expression)
+    return message_filter(wanted.expression, is_sql=wanted.type is FilterType.SQL)
 
 
 def _out_of_range(offset: int, low: int, high: int) -> IllegalOffset:

@@ -12,15 +12,15 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from evenq.errors import Error, IllegalFilterExpression, IllegalInvisibleTime, MessageNotFound, TopicNotFound
+from evenq.errors import Error, IllegalInvisibleTime, MessageNotFound, TopicNotFound
 from evenq.model import GroupConfig, TopicConfig
 from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import duration_ms_of
-from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq_broker.core.filters import MessageFilter, message_filter
 from evenq_broker.core.frames import field, varint
 from evenq_broker.core.polls import ANY
 from evenq_broker.core.resources import qualified
-from evenq_broker.core.tags import wanted_hashes
 from evenq_broker.loops.popping import Batch, Popping
 from evenq_broker.rpc.answers import OK_STATUS, parsed, status_frame, told
 from evenq_broker.rpc.forwarding import forward_stream, owner_of
@@ -32,7 +32,6 @@ __all__ = ["Receiving"]
 
 _PUSH = 2  # ClientType.PUSH_CONSUMER
 _SIMPLE = 3
-_SQL = 2  # FilterType
 _POLL_WITHOUT_DEADLINE_MS = 30_000
 _SPIN_MAX = 1_000  # wake-ups of one poll that find nothing: others were faster, or all was filtered out
 
@@ -45,7 +44,7 @@ class _Receive:
     topic: TopicConfig
     queue_id: int
     count: int
-    tags: frozenset[int] | None
+    wanted: MessageFilter
     invisible_ms: int
     """How long without an answer; 0 with `client_id`: as long as the client lives."""
     client_id: str
@@ -101,9 +100,10 @@ class Receiving:
                 wanted.topic,
                 queue_id=wanted.queue_id,
                 count=wanted.count,
-                tags=wanted.tags,
+                wanted=wanted.wanted,
                 invisible_ms=wanted.invisible_ms,
                 client_id=wanted.client_id if wanted.auto_renew else "",
+                until_ms=wanted.poll_until_ms,
             )
             if batch is not None:
                 return batch
@@ -134,8 +134,6 @@ class Receiving:
             kind = _PUSH if asked.auto_renew else _SIMPLE
             client = broker.clients.seen(client_id, broker.now_ms(), group=group_name)
             broker.sessions.seen_v2(context, group_name, client.client_type or kind, None)
-        if asked.filter_expression.type == _SQL:
-            raise IllegalFilterExpression("this version filters by tag only; give a TAG expression such as 'a || b'")
         queue_id = asked.message_queue.id
         return _Receive(
             group=group,
@@ -143,7 +141,9 @@ class Receiving:
             # A real queue id is honoured for push consumers only: simple ones name any queue (wire contract 6.3).
             queue_id=queue_id if asked.auto_renew and 0 <= queue_id < topic.read_queues else ANY,
             count=min(max(asked.batch_size, 1), settings.receive_batch_max),
-            tags=wanted_hashes(asked.filter_expression.expression),
+            wanted=message_filter(
+                asked.filter_expression.expression, is_sql=asked.filter_expression.type == definition_pb2.SQL
+            ),
             invisible_ms=self._invisible(asked),
             client_id=client_id,
             poll_until_ms=broker.now_ms() + self._poll_ms(asked, context),
