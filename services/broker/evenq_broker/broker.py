@@ -15,6 +15,7 @@ from typing import Any
 
 from evenq.errors import Error, GroupNotFound, IllegalGroup, IllegalTopic, TooManyRequests, TopicNotFound
 from evenq.model import BrokerAddress, GroupConfig, MessageType, Permission, StartFrom, Subscription, TopicConfig
+from evenq.model.delay_levels import DelayLevels
 from evenq.model.names import RESERVED_TOPICS, group_problem, topic_problem
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
@@ -68,6 +69,8 @@ class Broker:
         """Key of receipt handles; from the journal, or made with the store."""
         self.members = MemberTable()
         self.locks = LockTable()
+        self.delay_levels = DelayLevels.parse(settings.delay_levels)
+        """What a message that was given back waits (RD-9)."""
         self.routes = RouteTable()
         self.polls = PollTable(polls_max=settings.polls_max)
         self.waiting = Waiting(self)

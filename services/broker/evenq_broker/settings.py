@@ -11,6 +11,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
+from evenq.errors import BadRequest
+from evenq.model.delay_levels import CLASSIC_TEXT, DelayLevels
 from evenq.model.names import broker_problem
 
 __all__ = ["BODY_BYTES_MAX", "Settings", "StoreSettings"]
@@ -121,6 +123,10 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     delay_max_ms: int = Field(
         default=40 * 86_400_000, ge=1, description="Longest time a message may be delayed, ms (40 days)."
     )
+    delay_levels: str = Field(
+        default=CLASSIC_TEXT,
+        description="Delays of the levels 1, 2 ... by name, as in `1s 5s 1m 2h`; retries wait from level 3 on (RD-9).",
+    )
 
     receive_batch_max: int = Field(
         default=32, ge=1, le=1024, description="Most messages in one ReceiveMessage; more is cut silently."
@@ -161,6 +167,10 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         problem = broker_problem(self.broker_name)
         if problem:
             raise ValueError(problem)
+        try:
+            DelayLevels.parse(self.delay_levels)
+        except BadRequest as error:
+            raise ValueError(error.message) from error
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key belong together; give both or neither")
         return self

@@ -34,6 +34,7 @@ from evenq_broker.core.frames import delivered, extra_fields, field, varint_fiel
 from evenq_broker.core.journal import Committed
 from evenq_broker.core.validation import Limits, checked
 from evenq_broker.loops.dead_letters import bury
+from evenq_broker.loops.retries import retry_later
 from evenq_broker.loops.translation import filter_of, generation_of, queue_message
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
@@ -322,21 +323,22 @@ class _Data:
     # ------------------------------------------------------------------------------------------------ send back
 
     async def send_back(self, request: bytes, _context: RpcContext) -> bytes:
-        """RD-5. The retry topic waits for delays; until then a member retries by itself (CC-6)."""
+        """RD-5: to the dead-letter topic, or as a delayed copy to the retry topic."""
         asked = parsed(data_pb2.SendBackRequest, request)
         topic, queue = self._readable(asked.queue)
         group = self._broker.groups.get(asked.group)
         if group is None:
             raise GroupNotFound(f"no consumer group {asked.group!r}; create it with `evenq group create {asked.group}`")
-        if asked.delay_level >= 0 and asked.attempts < group.max_attempts:
-            raise NotImplementedYet(
-                f"attempt {asked.attempts} of {group.max_attempts}: this broker keeps no retry topics yet; retry the "
-                "message in the member itself, and send it back when its attempts are used up"
-            )
-        if not await bury(self._broker, group, topic, queue.queue_id, asked.queue_offset):
+        place = (self._broker, group, topic, queue.queue_id, asked.queue_offset)
+        over = asked.delay_level < 0 or asked.attempts >= group.max_attempts
+        if over:
+            done = await bury(*place)
+        else:
+            done = await retry_later(*place, level=asked.delay_level, attempts=max(1, asked.attempts))
+        if not done:
             low, high = self._broker.store.queue_range(topic.topic_id, queue.queue_id)
             raise _out_of_range(asked.queue_offset, low, high)
-        return data_pb2.SendBackResponse(status=OK, dead_lettered=True).SerializeToString()
+        return data_pb2.SendBackResponse(status=OK, dead_lettered=over).SerializeToString()
 
     # ------------------------------------------------------------------------------------------------ which queue
 
