@@ -2,7 +2,7 @@
 and an exact test of the stored message.
 
 A tag filter has both: the number of a tag is a hash, so the tag itself is compared behind it. An SQL filter has only
-the test; it decodes the properties that its expression names and nothing else (`core.properties`). Filters are parsed
+the test; it decodes the user properties and nothing else (`core.properties`). Filters are parsed
 once and kept. Pure.
 """
 
@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
-from evenq.errors import IllegalFilterExpression
 from evenq.store import ReadResult, StoredMessage
+from evenq_broker.core.properties import tag_of, user_properties
 from evenq_broker.core.tags import tag_hash, tag_prefixes, wanted_tags
 
 __all__ = ["EVERYTHING", "LOOK_AHEAD", "MessageFilter", "message_filter"]
 
+TAGS = "TAGS"
+"""What an SQL expression calls the tag; a user property of that name cannot be asked for."""
 LOOK_AHEAD = 256
 """Messages that one turn holds against an exact test before others have theirs; about 1 ms."""
 
@@ -69,5 +71,22 @@ def _tag_filter(expression: str) -> MessageFilter:
     return MessageFilter(frozenset(map(tag_hash, tags)), lambda message: message.system.startswith(prefixes))
 
 
+@lru_cache(maxsize=256)
 def _sql_filter(expression: str) -> MessageFilter:
-    raise IllegalFilterExpression("this version filters by tag only; give a TAG expression such as 'a || b'")
+    from evenq.filters import sql_filter  # not above: few brokers need the parser, and it takes time to load
+
+    parsed = sql_filter(expression)
+    evaluate = parsed.evaluate
+    if TAGS not in parsed.names:
+        return MessageFilter(None, lambda message: evaluate(user_properties(message.head)) is True)
+
+    def matches(message: StoredMessage) -> bool:
+        properties = user_properties(message.head)
+        tag = tag_of(message.system)
+        if tag:
+            properties[TAGS] = tag
+        elif TAGS in properties:
+            del properties[TAGS]
+        return evaluate(properties) is True
+
+    return MessageFilter(None, matches)
