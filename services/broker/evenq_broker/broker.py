@@ -39,6 +39,9 @@ from evenq_broker.loops.opening import open_store
 from evenq_broker.loops.peers import ClusterLink
 from evenq_broker.loops.polls import Waiting
 from evenq_broker.loops.sessions import Sessions
+from evenq_broker.loops.streams import Streams
+from evenq_broker.loops.transactions import Transactions
+from evenq_broker.loops.wide_polls import WidePolls
 from evenq_broker.settings import Settings
 from evenq_broker.stats import Stats
 
@@ -73,7 +76,10 @@ class Broker:
         """What a message that was given back waits (RD-9)."""
         self.routes = RouteTable()
         self.polls = PollTable(polls_max=settings.polls_max)
+        self.wide_polls = WidePolls(self)
         self.waiting = Waiting(self)
+        self.streams = Streams(clock, commands_max=settings.stream_commands_max)
+        self.transactions = Transactions(self)
         self.journal = Journal(self)
         self.cluster = ClusterLink(self)
         self.addresses: tuple[BrokerAddress, ...] = ()
@@ -109,16 +115,19 @@ class Broker:
         self.store.fire_timers(partial(due, self))
         self.waiting.start()
         self.spawn(watch_clients(self), name="client liveness")
+        self.wide_polls.start()
         await self.cluster.start()
 
     async def close(self) -> None:
         """End polls and loops, flush, close the store. Idempotent."""
         self.waiting.close()
+        self.wide_polls.close()
         await self.cluster.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
+        await self.transactions.close()
         await self.journal.close()
         if hasattr(self, "store"):
             await self.store.close()
@@ -145,9 +154,10 @@ class Broker:
 
     def rpcs(self) -> list[Rpc]:
         """Every call this broker answers."""
-        from evenq_broker.rpc import admin, admin_v2, data, groups, messaging, routing, telemetry
+        from evenq_broker.rpc import admin, admin_v2, data, groups, messaging, offsets, peers, routing, telemetry
+        from evenq_broker.rpc import transactions as transaction_calls
 
-        modules = (messaging, telemetry, routing, admin_v2, data, groups, admin)
+        modules = (messaging, telemetry, routing, admin_v2, data, groups, admin, offsets, peers, transaction_calls)
         return [rpc for module in modules for rpc in module.rpcs(self)]
 
     async def wait_for_growth(self, queues: Iterable[tuple[int, int, int]], timeout_ms: int) -> bool:

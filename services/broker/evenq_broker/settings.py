@@ -128,6 +128,26 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         description="Delays of the levels 1, 2 ... by name, as in `1s 5s 1m 2h`; retries wait from level 3 on (RD-9).",
     )
 
+    transaction_first_check_ms: int = Field(
+        default=6_000, ge=100, le=3_600_000, description="Age of an open transaction at its first check, ms."
+    )
+    transaction_check_interval_ms: int = Field(
+        default=30_000, ge=100, le=3_600_000, description="Time between two checks of an open transaction, ms."
+    )
+    transaction_checks_max: int = Field(
+        default=15, ge=1, le=1_000, description="Checks of an open transaction before it is given up."
+    )
+    transaction_age_max_ms: int = Field(
+        default=3 * 86_400_000, ge=1_000, description="Age at which an open transaction is given up, ms (3 days)."
+    )
+    transactions_max: int = Field(default=100_000, ge=1, description="Most open transactions of this broker.")
+    transaction_decisions_max: int = Field(
+        default=100_000, ge=1, description="Decided transactions remembered, so that a repeated decision is told apart."
+    )
+    stream_commands_max: int = Field(
+        default=256, ge=1, description="Most commands that wait for one client's telemetry stream."
+    )
+
     receive_batch_max: int = Field(
         default=32, ge=1, le=1024, description="Most messages in one ReceiveMessage; more is cut silently."
     )

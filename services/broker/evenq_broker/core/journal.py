@@ -14,6 +14,8 @@ kind is refused.
 | 8    | Delivered    | 3 u32 place, u64 next, u64 deadline, u16 client length, u16 n, client, n (u64, u32, u16)  |
 | 9    | Invisible    | u32 group, topic, queue, u64 offset, u32 number, u16 attempt, u64 deadline ms                 |
 | 10   | Locked       | u32 length, JSON                                                                              |
+| 11   | HalfPut      | u64 number, u32 topic, u64 timer, i64 timer before, 2 u64 ms begun, due, 2 u16 checks, missed |
+| 12   | HalvesEnded  | u32 n, n u64 numbers, n u8 outcomes                                                           |
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ __all__ = [
     "Delivered",
     "GroupPut",
     "GroupRemoved",
+    "HalfPut",
+    "HalvesEnded",
     "Invisible",
     "KeyPut",
     "Locked",
@@ -46,11 +50,13 @@ __all__ = [
 
 VERSION = 1
 _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _COMMITTED, _ACKED, _DELIVERED, _INVISIBLE, _LOCKED = range(1, 11)
+_HALF, _HALVES_ENDED = 11, 12
 _IN_JSON = frozenset({_KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _LOCKED})
 _COMMITTED_FORM = struct.Struct(">BIIIQB")
 _ACKED_FORM = struct.Struct(">BIIIQ")
 _DELIVERED_FORM = struct.Struct(">BIIIQQHH")
 _INVISIBLE_FORM = struct.Struct(">BIIIQIHQ")
+_HALF_FORM = struct.Struct(">BQIQqQQHH")
 _LENGTH = struct.Struct(">I")
 
 
@@ -144,7 +150,41 @@ class Locked:
     """With `epoch`: the newest generation that the lock was granted under."""
 
 
-Op = KeyPut | TopicPut | TopicRemoved | GroupPut | GroupRemoved | Committed | Acked | Delivered | Invisible | Locked
+class HalfPut(NamedTuple):
+    """A transaction is open (`core.transactions`)."""
+
+    number: int
+    topic_id: int
+    timer_id: int
+    previous_id: int
+    """-1: there is only one."""
+    first_ms: int
+    due_ms: int
+    checks: int
+    missed: int
+
+
+class HalvesEnded(NamedTuple):
+    """Transactions ended; `outcomes` are numbers of `core.transactions.Outcome`."""
+
+    numbers: tuple[int, ...]
+    outcomes: tuple[int, ...]
+
+
+Op = (
+    KeyPut
+    | TopicPut
+    | TopicRemoved
+    | GroupPut
+    | GroupRemoved
+    | Committed
+    | Acked
+    | Delivered
+    | Invisible
+    | Locked
+    | HalfPut
+    | HalvesEnded
+)
 
 
 def encode(ops: Iterable[Op]) -> bytes:
@@ -164,6 +204,10 @@ def encode_op(op: Op) -> bytes:
             return _INVISIBLE_FORM.pack(_INVISIBLE, *place, op.number, op.attempt, op.deadline_ms)
         case Committed():
             return _COMMITTED_FORM.pack(_COMMITTED, op.group_id, op.topic_id, op.queue_id, op.offset, op.reset)
+        case HalfPut():
+            return _HALF_FORM.pack(_HALF, *op[:-2], min(op.checks, 0xFFFF), min(op.missed, 0xFFFF))
+        case HalvesEnded():
+            return _encode_ended(op)
         case TopicPut():
             topic = op.topic
             return _json(_TOPIC, {
@@ -202,6 +246,11 @@ def _encode_delivered(op: Delivered) -> bytes:
     ))  # fmt: skip
 
 
+def _encode_ended(op: HalvesEnded) -> bytes:
+    count = len(op.numbers)
+    return struct.pack(f">BI{count}Q{count}B", _HALVES_ENDED, count, *op.numbers, *op.outcomes)
+
+
 def _json(kind: int, value: dict[str, Any]) -> bytes:
     text = json.dumps(value, separators=(",", ":")).encode()
     return bytes((kind,)) + _LENGTH.pack(len(text)) + text
@@ -234,6 +283,10 @@ def _decode_op(record: bytes, at: int) -> tuple[Op, int]:
         return Committed(group, topic, queue, offset, bool(reset)), at + _COMMITTED_FORM.size
     if kind == _DELIVERED:
         return _decode_delivered(record, at)
+    if kind == _HALF:
+        return HalfPut(*_HALF_FORM.unpack_from(record, at)[1:]), at + _HALF_FORM.size
+    if kind == _HALVES_ENDED:
+        return _decode_ended(record, at)
     if kind not in _IN_JSON:
         raise StoreCorrupted(f"a state record holds an operation of kind {kind}, which this program does not know")
     (length,) = _LENGTH.unpack_from(record, at + 1)
@@ -250,6 +303,13 @@ def _decode_delivered(record: bytes, at: int) -> tuple[Op, int]:
     offsets, numbers, attempts = values[:count], values[count : 2 * count], values[2 * count :]
     op = Delivered(group, topic, queue, following, deadline, client, offsets, numbers, attempts)
     return op, at + client_length + form.size
+
+
+def _decode_ended(record: bytes, at: int) -> tuple[Op, int]:
+    (count,) = _LENGTH.unpack_from(record, at + 1)
+    form = struct.Struct(f">{count}Q{count}B")
+    values = form.unpack_from(record, at + 1 + _LENGTH.size)
+    return HalvesEnded(values[:count], values[count:]), at + 1 + _LENGTH.size + form.size
 
 
 def _from_json(kind: int, value: dict[str, Any]) -> Op:

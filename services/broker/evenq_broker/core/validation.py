@@ -16,9 +16,10 @@ from typing import Protocol
 from evenq import errors
 from evenq.model import MessageType, TopicConfig
 from evenq.store import Append, TimerAppend
-from evenq.wire.convert import set_ms
+from evenq.wire.convert import duration_ms_of, set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq_broker.core.frames import text_field
+from evenq_broker.core.halves import HALF_MESSAGE
 from evenq_broker.core.tags import tag_hash
 
 __all__ = ["Limits", "checked", "lane_of"]
@@ -31,6 +32,7 @@ MESSAGE_GROUP_BYTES = 64  # the reference refuses groups of 64 bytes and more
 SYSTEM_BYTES_MAX = 256 << 10
 BORN_MS_MAX = 1 << 62
 DELAYED_MESSAGE = 1  # the kind of our timers
+FIRST_CHECK_MAX_MS = 3_600_000  # wire contract 3.7: orphaned_transaction_recovery_duration
 
 _NORMAL, _FIFO, _DELAY, _TRANSACTION, _LITE, _PRIORITY = 1, 2, 3, 4, 5, 6
 _TYPE_NAMES = {
@@ -71,6 +73,7 @@ class Limits:
     properties_max: int
     properties_bytes_max: int
     delay_max_ms: int
+    first_check_ms: int = 6_000
     store_host: str = ""
     """`host:port` of this broker, told to consumers."""
 
@@ -97,7 +100,11 @@ def checked(
         _check_tag(tag)
     if system.keys:
         _check_keys(system)
-    due_ms = _due_ms(system.delivery_timestamp, now_ms, limits) if kind == _DELAY else 0
+    due_ms = 0
+    if kind == _DELAY:
+        due_ms = _due_ms(system.delivery_timestamp, now_ms, limits)
+    elif kind == _TRANSACTION:
+        due_ms = now_ms + _first_check_ms(system, limits)
     digest = _check_body(message, system, limits)
     queue_id = _queue_of(system, topic)
     _clear_delivery(system)
@@ -116,8 +123,9 @@ def checked(
     encoded += b"\x22\x24\x08\x02\x12\x20" + digest + _ENCODING_AND_TYPE[kind] + limits.store_host_field
     head = message.SerializeToString()
     if due_ms > now_ms:
+        timer = HALF_MESSAGE if kind == _TRANSACTION else DELAYED_MESSAGE
         return TimerAppend(
-            topic.topic_id, queue_id, tag_hash(tag), due_ms=due_ms, kind=DELAYED_MESSAGE, born_ms=born_ms, head=head,
+            topic.topic_id, queue_id, tag_hash(tag), due_ms=due_ms, kind=timer, born_ms=born_ms, head=head,
             system=encoded,
         )  # fmt: skip
     return Append(topic.topic_id, queue_id, tag_hash(tag), born_ms, head, encoded)
@@ -131,6 +139,19 @@ def _due_ms(due: Moment, now_ms: int, limits: Limits) -> int:
             f"the delivery time is {due_ms - now_ms} ms from now, the limit is {limits.delay_max_ms}; deliver it sooner"
         )
     return due_ms
+
+
+def _first_check_ms(system: definition_pb2.SystemProperties, limits: Limits) -> int:
+    """Age of the transaction at its first check, ms."""
+    if not system.HasField("orphaned_transaction_recovery_duration"):
+        return limits.first_check_ms
+    asked_ms = duration_ms_of(system.orphaned_transaction_recovery_duration)
+    if asked_ms > FIRST_CHECK_MAX_MS:
+        raise errors.BadRequest(
+            f"the transaction's recovery time is {asked_ms} ms, the limit is {FIRST_CHECK_MAX_MS}; ask for a first "
+            "check within an hour"
+        )
+    return asked_ms if asked_ms > 0 else limits.first_check_ms
 
 
 def _born_ms(born: Moment) -> int:
@@ -259,15 +280,15 @@ def _check_type(system: definition_pb2.SystemProperties, topic: TopicConfig) -> 
             f"the message says {_TYPE_NAMES.get(declared, declared)} but its fields make it {_TYPE_NAMES[derived]}: "
             "a message group makes FIFO, a delivery time makes DELAY"
         )
-    if derived not in {_NORMAL, _FIFO, _DELAY}:
+    if derived not in {_NORMAL, _FIFO, _DELAY, _TRANSACTION}:
         name = _TYPE_NAMES.get(derived, str(derived))
         raise errors.NotImplementedYet(
-            f"this version does not store {name} messages yet; send NORMAL, FIFO or DELAY ones"
+            f"this version does not store {name} messages yet; send NORMAL, FIFO, DELAY or TRANSACTION ones"
         )
     if derived not in _ACCEPTED[topic.message_type]:
         raise errors.MessageTypeConflict(
-            f"topic {topic.name} takes {topic.message_type} messages, this one is {_TYPE_NAMES[derived]}; "
-            "choose another topic or change the message"
+            f"topic {topic.name} takes {topic.message_type} messages, this one is {_TYPE_NAMES[derived]}; change the "
+            f"message, or send it to a topic made with `evenq topic create NAME --type {_TYPE_NAMES[derived].lower()}`"
         )
     return derived
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from evenq.runtime.failpoints import passing
 from evenq.store import FlushMode, MessageStore, StoreOptions
+from evenq_broker.core.halves import TransactionIds
 from evenq_broker.core.handles import KEY_BYTES, Handles
 from evenq_broker.core.journal import (
     Acked,
@@ -15,6 +16,8 @@ from evenq_broker.core.journal import (
     Delivered,
     GroupPut,
     GroupRemoved,
+    HalfPut,
+    HalvesEnded,
     Invisible,
     KeyPut,
     Locked,
@@ -78,6 +81,7 @@ async def open_store(broker: Broker) -> None:
         passing("opening.key_safe")
     broker.handles = Handles(broker.settings.broker_name, broker.handle_key)
     broker.recalls = Recalls(broker.settings.broker_name, broker.handle_key)
+    broker.transactions.ids = TransactionIds(broker.settings.broker_name, broker.handle_key)
     for client_id in sorted(broker.progress.clients()):
         broker.clients.seen(client_id, broker.now_ms())  # they have the usual silence to show that they live
 
@@ -108,6 +112,8 @@ def apply(broker: Broker, op: Op) -> None:
                 broker.groups.remove(group.name)
                 broker.locks.forget_group(group.name)
             broker.progress.forget_group(op.group_id)
+        case HalfPut() | HalvesEnded():
+            broker.transactions.table.apply(op)
         case Locked():
             broker.locks.restore(op.group, op.queue, op.client_id, Generation(op.epoch, op.counter))
         case KeyPut():

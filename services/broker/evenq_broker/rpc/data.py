@@ -118,7 +118,7 @@ class _Data:
             self._limits = limits_of(self._broker)
         entry = checked(message, topic, self._limits, now_ms=self._broker.clock.now_ms())
         if isinstance(entry, TimerAppend):
-            raise NotImplementedYet("a block holds no delayed messages; send them with SendMessage")
+            raise NotImplementedYet("a block holds no delayed and no transaction messages; send them with SendMessage")
         return entry
 
     def _choose(self, told: int, topic: TopicConfig, entries: Sequence[Append]) -> int:
@@ -145,8 +145,10 @@ class _Data:
         if group is not None:
             sessions = self._broker.cluster.sessions
             sessions.must_not_be_stale(group.name, asked.client_id, queue, generation_of(asked.generation))
+            if sessions.fences:
+                sessions.fences.read(group.name, queue, asked.client_id, asked.offset)
             if 0 <= asked.committed <= self._broker.store.queue_range(topic.topic_id, queue.queue_id)[1]:
-                self._commit(group, topic, queue.queue_id, asked.committed, allow_backward=False)
+                self._commit(group, topic, queue, asked.client_id, asked.committed)
         wanted = _wanted(asked.filter)
         until_ms = self._until_ms(asked.wait_ms, context)
         found = await self._found(topic, queue.queue_id, asked, wanted, until_ms)
@@ -304,7 +306,7 @@ class _Data:
             if not 0 <= offset <= high:
                 raise _out_of_range(offset, low, high)
         waits = [
-            self._commit(group, topic, queue.queue_id, offset, allow_backward=asked.allow_backward)
+            self._commit(group, topic, queue, asked.client_id, offset, allow_backward=asked.allow_backward)
             for topic, queue, offset in places
         ]
         for wait in waits:
@@ -313,9 +315,19 @@ class _Data:
         return data_pb2.CommitOffsetsResponse(status=OK).SerializeToString()
 
     def _commit(
-        self, group: GroupConfig, topic: TopicConfig, queue_id: int, offset: int, *, allow_backward: bool
+        self,
+        group: GroupConfig,
+        topic: TopicConfig,
+        queue: MessageQueue,
+        client_id: str,
+        offset: int,
+        *,
+        allow_backward: bool = False,
     ) -> asyncio.Future[None] | None:
-        place = (group.group_id, topic.topic_id, queue_id)
+        fences = self._broker.sessions.fences
+        if fences and fences.ignores(group.name, queue, client_id, now_ms=self._broker.clock.monotonic_ms()):
+            return None  # an operator moved the group, and this member has not begun again yet
+        place = (group.group_id, topic.topic_id, queue.queue_id)
         if not self._broker.progress.commit(*place, offset, allow_backward=allow_backward):
             return None
         return self._broker.journal.record(Committed(*place, offset, reset=allow_backward))

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from evenq.errors import Error, Forbidden, MessageCorrupted, TooManyRequests
+from evenq.errors import BadRequest, Error, Forbidden, MessageCorrupted, TooManyRequests
 from evenq.model import MessageType, TopicConfig
 from evenq.model.names import is_system_topic
 from evenq.serving.rpc import RpcContext
 from evenq.store import Append, TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.frames import field, varint
+from evenq_broker.core.halves import HALF_MESSAGE
 from evenq_broker.core.resources import qualified
 from evenq_broker.core.validation import Limits, checked
 from evenq_broker.rpc.answers import OK_STATUS, code_of, parsed, several, status_frame, told
@@ -36,6 +37,7 @@ def limits_of(broker: Broker) -> Limits:
         properties_max=settings.properties_max,
         properties_bytes_max=settings.properties_bytes_max,
         delay_max_ms=settings.delay_max_ms,
+        first_check_ms=settings.transaction_first_check_ms,
         store_host=broker.addresses[0].target if broker.addresses else "",
     )
 
@@ -71,6 +73,9 @@ class Sending:
                 message_id = messages[0].system_properties.message_id.encode()
                 stored = self.check(messages[0], topic)
                 if isinstance(stored, TimerAppend):
+                    if stored.kind == HALF_MESSAGE:
+                        name = await self._broker.transactions.begin(stored, context.client_id)
+                        return OK_STATUS + field(2, OK_STATUS + field(2, message_id) + field(3, name.encode()))
                     await self._broker.store.append((), timers=(stored,))
                     self._count(topic, (stored,))
                     return OK_STATUS + self._delayed_entry(message_id, stored)
@@ -127,7 +132,10 @@ class Sending:
             _must_be_one_topic(message, first_topic)
             ids.append(message.system_properties.message_id.encode())
             try:
-                verdicts.append(self.check(message, topic))
+                stored = self.check(message, topic)
+                if isinstance(stored, TimerAppend) and stored.kind == HALF_MESSAGE:
+                    raise BadRequest("a transaction is one message; send each transaction message by itself")
+                verdicts.append(stored)
             except Error as error:
                 verdicts.append(status_frame(error, context.language))
         return ids, verdicts
@@ -189,6 +197,8 @@ def _type_for(message: object) -> MessageType:
     system = message.system_properties  # type: ignore[attr-defined]  # a v2 Message
     if system.HasField("delivery_timestamp"):
         return MessageType.DELAY
+    if system.message_type == definition_pb2.TRANSACTION:
+        return MessageType.TRANSACTION
     return MessageType.FIFO if system.HasField("message_group") else MessageType.NORMAL
 
 

@@ -1,8 +1,9 @@
 """Telemetry (wire contract 4): answers every Settings with OK and Settings of the same shape, from the group's own
 configuration.
 
-Nothing else depends on the stream: clients whose stream broke long ago are served all the same. A stream is read only
-as fast as its client reads the answers, so a client that stops reading holds one answer and disturbs nobody.
+Besides, it carries what the broker sends unasked, like transaction checks (`loops.streams`). Nothing else depends on
+the stream: clients whose stream broke long ago are served all the same. A stream is read only as fast as its client
+reads the answers, so a client that stops reading holds one answer and disturbs nobody.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import TYPE_CHECKING
 
 from evenq.errors import Error
 from evenq.model import FilterExpression, FilterType, Subscription
+from evenq.runtime.tasks import spawn
 from evenq.serving.rpc import Kind, Rpc, RpcContext
 from evenq.wire.convert import duration_ms_of, set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.resources import qualified
+from evenq_broker.loops.streams import Stream
 from evenq_broker.rpc.access import MESSAGING, rpc
 from evenq_broker.rpc.answers import parsed
 
@@ -39,13 +42,32 @@ def rpcs(broker: Broker) -> list[Rpc]:
     """The one call of this module."""
 
     async def telemetry(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
+        stream = broker.streams.open(context.client_id)
+        reading = spawn(_read(broker, requests, stream, context), name="telemetry")
+        try:
+            while frames := await stream.take():
+                for frame in frames:
+                    yield frame
+            if reading.done():
+                reading.result()  # a request that made no sense ended the stream: say why
+        finally:
+            reading.cancel()
+            broker.streams.close(stream)
+
+    return [rpc(MESSAGING + "Telemetry", telemetry, service_pb2.TelemetryCommand, Kind.BIDI)]
+
+
+async def _read(broker: Broker, requests: AsyncIterator[bytes], stream: Stream, context: RpcContext) -> None:
+    try:
         async for request in requests:
             command = parsed(service_pb2.TelemetryCommand, request)
             if command.HasField("settings"):
                 _remember(broker, command.settings, context)
-                yield settings_reply(broker, command.settings, context)
-
-    return [rpc(MESSAGING + "Telemetry", telemetry, service_pb2.TelemetryCommand, Kind.BIDI)]
+                published = command.settings.publishing.topics
+                stream.topics = frozenset(qualified(topic, context.namespace) for topic in published)
+                await stream.answer(settings_reply(broker, command.settings, context))
+    finally:
+        stream.end()
 
 
 def settings_reply(broker: Broker, told: definition_pb2.Settings, context: RpcContext) -> bytes:

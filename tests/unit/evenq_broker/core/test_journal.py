@@ -9,6 +9,8 @@ from evenq_broker.core.journal import (
     Delivered,
     GroupPut,
     GroupRemoved,
+    HalfPut,
+    HalvesEnded,
     Invisible,
     KeyPut,
     Op,
@@ -34,6 +36,9 @@ EVERY: list[Op] = [
     Delivered(1, 2, 3, 10, 1 << 41, "client-ü", (7, 8), (1, 2), (1, 1)),
     Delivered(1, 2, 3, 10, 0, "", (), (), ()),
     Invisible(1, 2, 3, 5, 6, 7, 1 << 41),
+    HalfPut(1 << 40, 3, 1 << 41, -1, 1 << 40, 1 << 41, 15, 65_535),
+    HalvesEnded((1, 1 << 50), (1, 2)),
+    HalvesEnded((), ()),
 ]
 
 

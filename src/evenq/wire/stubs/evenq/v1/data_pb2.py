@@ -34,12 +34,15 @@ _FILE = (
     b'\x0b2\x1a.apache.rocketmq.v2.Status"}\n\x0fSendBackRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x1e\n\x05queue'
     b'\x18\x02 \x01(\x0b2\x0f.evenq.v1.Queue\x12\x14\n\x0cqueue_offset\x18\x03 \x01(\x03\x12\x13\n\x0bdelay_level\x18'
     b'\x04 \x01(\x05\x12\x10\n\x08attempts\x18\x05 \x01(\x05"U\n\x10SendBackResponse\x12*\n\x06status\x18\x01 \x01(\x0b'
-    b'2\x1a.apache.rocketmq.v2.Status\x12\x15\n\rdead_lettered\x18\x02 \x01(\x082\x97\x03\n\x04Data\x12>\n\x07Publish'
-    b'\x12\x18.evenq.v1.PublishRequest\x1a\x19.evenq.v1.PublishResponse\x125\n\x04Pull\x12\x15.evenq.v1.PullRequest\x1a'
-    b'\x16.evenq.v1.PullResponse\x124\n\x04Scan\x12\x15.evenq.v1.ScanRequest\x1a\x13.evenq.v1.ScanBlock0\x01\x12M\n\x0c'
-    b'QueryOffsets\x12\x1d.evenq.v1.QueryOffsetsRequest\x1a\x1e.evenq.v1.QueryOffsetsResponse\x12P\n\rCommitOffsets\x12'
-    b'\x1e.evenq.v1.CommitOffsetsRequest\x1a\x1f.evenq.v1.CommitOffsetsResponse\x12A\n\x08SendBack\x12\x19.evenq.v1.Sen'
-    b'dBackRequest\x1a\x1a.evenq.v1.SendBackResponseb\x06proto3'
+    b'2\x1a.apache.rocketmq.v2.Status\x12\x15\n\rdead_lettered\x18\x02 \x01(\x08"F\n\x11RelayCheckRequest\x12\r\n\x05to'
+    b'pic\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x0f\n\x07command\x18\x03 \x01(\x0c"N\n\x12RelayCheck'
+    b'Response\x12*\n\x06status\x18\x01 \x01(\x0b2\x1a.apache.rocketmq.v2.Status\x12\x0c\n\x04sent\x18\x02 \x01(\x082'
+    b'\xe0\x03\n\x04Data\x12>\n\x07Publish\x12\x18.evenq.v1.PublishRequest\x1a\x19.evenq.v1.PublishResponse\x125\n\x04P'
+    b'ull\x12\x15.evenq.v1.PullRequest\x1a\x16.evenq.v1.PullResponse\x124\n\x04Scan\x12\x15.evenq.v1.ScanRequest\x1a'
+    b'\x13.evenq.v1.ScanBlock0\x01\x12M\n\x0cQueryOffsets\x12\x1d.evenq.v1.QueryOffsetsRequest\x1a\x1e.evenq.v1.QueryOf'
+    b'fsetsResponse\x12P\n\rCommitOffsets\x12\x1e.evenq.v1.CommitOffsetsRequest\x1a\x1f.evenq.v1.CommitOffsetsResponse'
+    b'\x12A\n\x08SendBack\x12\x19.evenq.v1.SendBackRequest\x1a\x1a.evenq.v1.SendBackResponse\x12G\n\nRelayCheck\x12\x1b'
+    b'.evenq.v1.RelayCheckRequest\x1a\x1c.evenq.v1.RelayCheckResponseb\x06proto3'
 )
 
 DESCRIPTOR = _pool.load(_FILE, __name__, globals())

@@ -309,3 +309,35 @@ class SendBackResponse(_Message):
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
     def ClearField(self, field_name: Literal["status", "dead_lettered"]) -> None: ...
+
+class RelayCheckRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    client_id: builtins.str
+    command: builtins.bytes
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        client_id: builtins.str | None = ...,
+        command: builtins.bytes | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "client_id", "command"]) -> None: ...
+
+class RelayCheckResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    sent: builtins.bool
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        sent: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "sent"]) -> None: ...
