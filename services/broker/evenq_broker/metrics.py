@@ -51,6 +51,11 @@ def broker_metrics(broker: Broker) -> list[Metric]:
         metric("rocketmq_topic_number", gauge, "topics", (), "Topics of this broker.", "topics"),
         metric("rocketmq_consumer_group_number", gauge, "groups", (), "Consumer groups of this broker.", "groups"),
         metric("evenq_broker_polls_parked", gauge, "calls", (), "Long polls that wait now.", "polls"),
+        metric(
+            "evenq_broker_polls_elsewhere", gauge, "wants", (), "Told by peers whose polls wait.", "polls_elsewhere"
+        ),
+        metric("evenq_broker_fetches_total", counter, "calls", (), "Receives woken by peers.", "fetches"),
+        metric("evenq_broker_empty_fetches_total", counter, "calls", (), "Of them in vain.", "fetches_empty"),
         metric("rocketmq_storage_size", gauge, "bytes", (), "Size of the commit log.", "log_bytes"),
         metric("evenq_store_fsyncs_total", counter, "calls", (), "Syncs of the commit log.", "fsyncs"),
         metric("evenq_store_snapshots_total", counter, "snapshots", (), "Snapshots written.", "snapshots"),
@@ -132,6 +137,15 @@ class _Source:
 
     def groups(self) -> Iterable[Sample]:
         return [((), len(self._broker.groups))]
+
+    def polls_elsewhere(self) -> Iterable[Sample]:
+        yield (), len(self._broker.wide_polls.waiters)
+
+    def fetches(self) -> Iterable[Sample]:
+        yield (), self._broker.wide_polls.fetches
+
+    def fetches_empty(self) -> Iterable[Sample]:
+        yield (), self._broker.wide_polls.fetches_empty
 
     def polls(self) -> Iterable[Sample]:
         return [((), len(self._broker.polls))]

@@ -173,6 +173,11 @@ class ClusterLink:
 
     # ------------------------------------------------------------------------------------------------ peers
 
+    @property
+    def route_changes(self) -> Signal:
+        """Counts changes of the route table."""
+        return self._route_changes
+
     def peers(self) -> list[BrokerView]:
         """All other live brokers, ascending by name."""
         own = self._broker.settings.broker_name

@@ -7,17 +7,19 @@ here are the store's reads around them, the journal records behind them, and the
 from __future__ import annotations
 
 import logging
+from itertools import count as count_up
 from typing import TYPE_CHECKING
 
 from evenq.errors import Error, GroupNotFound, StoreCorrupted, TopicNotFound
-from evenq.model import GroupConfig, StartFrom, TopicConfig
+from evenq.model import GroupConfig, TopicConfig
 from evenq.store import StoredMessage
 from evenq_broker.core.delivery import READY, QueueProgress
 from evenq_broker.core.fifo import admit, rebuild
-from evenq_broker.core.filters import EVERYTHING, MessageFilter
+from evenq_broker.core.filters import EVERYTHING, TURNS_MIN, MessageFilter
 from evenq_broker.core.frames import delivered, extra_fields, varint
 from evenq_broker.core.journal import Acked, Delivered, Invisible, Op
 from evenq_broker.core.polls import ANY
+from evenq_broker.loops.beginning import begin
 from evenq_broker.loops.dead_letters import to_dead_letters
 
 if TYPE_CHECKING:
@@ -80,7 +82,7 @@ class Popping:
     ) -> Batch | None:
         """Up to `count` messages, delivered to `client_id` (empty: nobody's life holds them) for `invisible_ms`.
         None: nothing. What a filter leaves out is passed over in turns with everybody else; messages behind it are
-        looked for until `until_ms` (of `Broker.now_ms`).
+        looked for until `until_ms` (of `Broker.now_ms`), and for `TURNS_MIN` turns at least.
         """
         broker = self._broker
         wish = _Wish(group, topic, wanted)
@@ -88,7 +90,7 @@ class Popping:
         wish.invisible_ms = None if client_id else invisible_ms
         batch = Batch()
         try:
-            while True:
+            for turn in count_up(1):
                 now_ms = broker.now_ms()
                 for queue in broker.progress.expire(now_ms):
                     broker.waiting.ready(queue.group_id, queue.topic_id, queue.queue_id)
@@ -97,7 +99,7 @@ class Popping:
                 await self._look(wish, batch, queue_id, count)
                 if batch.frames or not self._more_behind(wish):
                     break
-                if now_ms >= until_ms:
+                if now_ms >= until_ms and turn >= TURNS_MIN:
                     self._wake_next(group, topic, queue_id)
                     break
                 await broker.clock.sleep_ms(0)
@@ -162,21 +164,11 @@ class Popping:
         return [*range(start, count), *range(start)]
 
     def _begun(self, group: GroupConfig, topic: TopicConfig, queue_id: int) -> QueueProgress:
-        progress, store = self._broker.progress, self._broker.store
+        progress = self._broker.progress
         found = progress.queue(group.group_id, topic.topic_id, queue_id)
         if found is not None:
             return found
-        # The first receive of a topic decides the start of all its queues, so that nothing sent later is missed.
-        # A queue that came later is read from its beginning.
-        first = not any(progress.queue(group.group_id, topic.topic_id, one) for one in range(topic.read_queues))
-        ops: list[Op] = []
-        for one in range(topic.read_queues):
-            low, high = store.queue_range(topic.topic_id, one)
-            start = high if first and group.start_from is StartFrom.LAST else low
-            op = progress.start(group.group_id, topic.topic_id, one, start)
-            if op is not None:
-                ops.append(op)
-        self._broker.journal.record(*ops)
+        begin(self._broker, group, topic)
         made = progress.queue(group.group_id, topic.topic_id, queue_id)
         assert made is not None
         return made
@@ -328,8 +320,7 @@ class Popping:
 
     def _wake_next(self, group: GroupConfig, topic: TopicConfig, queue_id: int) -> None:
         # The batch is full, so there may be more: let the next waiting poll of the group look.
-        if len(self._broker.polls):
-            self._broker.waiting.ready(group.group_id, topic.topic_id, max(queue_id, 0))
+        self._broker.waiting.ready(group.group_id, topic.topic_id, max(queue_id, 0))
 
     async def _learn_lanes(self, queue: QueueProgress) -> None:
         found = await self._broker.store.read_at(queue.topic_id, queue.queue_id, sorted(queue.pending))

@@ -23,6 +23,7 @@ from evenq_broker.core.polls import ANY
 from evenq_broker.core.resources import qualified
 from evenq_broker.loops.popping import Batch, Popping
 from evenq_broker.rpc.answers import OK_STATUS, parsed, status_frame, told
+from evenq_broker.rpc.fetching import Fetched, fetch
 from evenq_broker.rpc.forwarding import forward_stream, owner_of
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Receiving:
             return
         try:
             wanted = await self._understand(asked, context)
-            batch = await self._pop(wanted)
+            batch = await self._pop(wanted, asked, context)
         except Error as error:
             if asked.auto_renew:
                 # Go polls again 20 ms after any error: hold it back (wire contract 3.9).
@@ -80,6 +81,10 @@ class Receiving:
             return
         if batch is None:
             yield _NOTHING
+            return
+        if isinstance(batch, Fetched):
+            async for frame in batch.frames():
+                yield frame
             return
         complete = False
         try:
@@ -92,7 +97,9 @@ class Receiving:
             if not complete:
                 self._popping.give_back(batch)
 
-    async def _pop(self, wanted: _Receive) -> Batch | None:
+    async def _pop(
+        self, wanted: _Receive, asked: service_pb2.ReceiveMessageRequest, context: RpcContext
+    ) -> Batch | Fetched | None:
         broker = self._broker
         for _ in range(_SPIN_MAX):
             batch = await self._popping.pop(
@@ -109,15 +116,23 @@ class Receiving:
                 return batch
             if broker.now_ms() >= wanted.poll_until_ms:
                 return None
-            woken = await broker.waiting.for_messages(
+            source = await broker.waiting.for_messages(
                 wanted.group.group_id,
                 wanted.topic.topic_id,
                 queue_id=wanted.queue_id,
                 deadline_ms=wanted.poll_until_ms,
                 client_id=wanted.client_id,
+                push=wanted.auto_renew,
             )
-            if not woken:
+            if source is None:
                 return None
+            if source:
+                found = await fetch(broker, source, asked, context)
+                broker.wide_polls.fetched(
+                    wanted.group, wanted.topic, push=wanted.auto_renew, source=source, found=found is not None
+                )
+                if found is not None:
+                    return found
             if broker.topics.by_id(wanted.topic.topic_id) is None:
                 raise TopicNotFound(f"topic {wanted.topic.name} was deleted")
         return None
