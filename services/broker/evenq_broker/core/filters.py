@@ -15,12 +15,14 @@ from evenq.store import ReadResult, StoredMessage
 from evenq_broker.core.properties import tag_of, user_properties
 from evenq_broker.core.tags import tag_hash, tag_prefixes, wanted_tags
 
-__all__ = ["EVERYTHING", "LOOK_AHEAD", "MessageFilter", "message_filter"]
+__all__ = ["EVERYTHING", "LOOK_AHEAD", "TURNS_MIN", "MessageFilter", "message_filter"]
 
 TAGS = "TAGS"
 """What an SQL expression calls the tag; a user property of that name cannot be asked for."""
 LOOK_AHEAD = 256
 """Messages that one turn holds against an exact test before others have theirs; about 1 ms."""
+TURNS_MIN = 64
+"""Turns that even a caller has who does not want to wait: what it is told to be empty was looked at this far."""
 
 
 class MessageFilter:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from evenq.errors import (
     BadRequest,
     GroupNotFound,
-    IllegalFilterExpression,
     IllegalOffset,
     MessageNotFound,
     OffsetNotFound,
@@ -20,10 +19,10 @@ from evenq.serving.rpc import RpcContext
 from evenq.store import ReadResult
 from evenq.wire.convert import duration_ms_of, ms_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq_broker.core.filters import TURNS_MIN, MessageFilter, message_filter
 from evenq_broker.core.frames import delivered, extra_fields, field, varint_field
 from evenq_broker.core.journal import Committed
 from evenq_broker.core.resources import qualified
-from evenq_broker.core.tags import wanted_hashes
 from evenq_broker.rpc.answers import OK_STATUS, parsed, status_frame
 from evenq_broker.rpc.forwarding import forward, forward_stream, owner_of
 
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from evenq_broker.broker import Broker
 
 __all__ = ["Pulling"]
-
-_SQL = 2
 
 
 class Pulling:
@@ -50,10 +47,9 @@ class Pulling:
                 yield frame
             return
         topic, queue_id = self._queue(asked.message_queue, context)
-        if asked.filter_expression.type == _SQL:
-            raise IllegalFilterExpression("this version filters by tag only; give a TAG expression such as 'a || b'")
-        tags = wanted_hashes(asked.filter_expression.expression)
-        found = await self._found(asked, topic, queue_id, tags, self._until_ms(asked, context))
+        told = asked.filter_expression
+        wanted = message_filter(told.expression, is_sql=told.type == definition_pb2.SQL)
+        found = await self._found(asked, topic, queue_id, wanted, self._until_ms(asked, context))
         yield OK_STATUS if found.messages else _NOTHING
         for message in found.messages:
             extra = extra_fields(queue_id, message.queue_offset, message.store_ms)
@@ -65,7 +61,7 @@ class Pulling:
         asked: service_pb2.PullMessageRequest,
         topic: TopicConfig,
         queue_id: int,
-        tags: frozenset[int] | None,
+        wanted: MessageFilter,
         until_ms: int,
     ) -> ReadResult:
         # Reads on until something fits the filter, or the queue's end is reached and the time is over.
@@ -74,6 +70,7 @@ class Pulling:
         count = min(
             asked.batch_size if asked.batch_size > 0 else settings.receive_batch_max, settings.receive_batch_max
         )
+        turns = 0
         while True:
             low, high = broker.store.queue_range(topic.topic_id, queue_id)
             if not low <= position <= high:
@@ -87,16 +84,21 @@ class Pulling:
                 topic.topic_id,
                 queue_id,
                 position,
-                count_max=count,
+                count_max=wanted.look(count),
                 bytes_max=settings.receive_bytes_max,
-                tag_hashes=tags,
+                tag_hashes=wanted.tag_hashes,
             )
+            found = wanted.sift(found, count)
             if found.messages:
                 return found
             stepped, position = found.next_offset > position, found.next_offset
-            if stepped and position < found.max_offset:
-                continue
             left_ms = until_ms - broker.clock.monotonic_ms()
+            turns += 1
+            if stepped and position < found.max_offset:
+                if left_ms <= 0 and turns >= TURNS_MIN:
+                    return found
+                await broker.clock.sleep_ms(0)
+                continue
             grown = [(topic.topic_id, queue_id, position)]
             grew = left_ms > 0 and await broker.wait_for_growth(grown, left_ms)
             self._queue_of(topic.name, queue_id)  # it may have been deleted meanwhile

@@ -112,14 +112,11 @@ def compared(left: Tree, sign: str, right: Tree, properties: Mapping[str, str]) 
             return None
     elif kinds[0] != kinds[1]:
         return None
-    one, two = sides
-    return bool(
-        {"=": one == two, "<>": one != two}[sign] if sign in "=<>" and sign not in "<>" else order(one, sign, two)
-    )
+    return order(sides[0], sign, sides[1])
 
 
 def order(one: Any, sign: str, two: Any) -> bool:
-    less, same = one < two, one == two
+    less, same = one < two, bool(one == two)
     return {"<": less, "<=": less or same, ">": not less and not same, ">=": not less, "<>": not same, "=": same}[sign]
 
 
@@ -171,7 +168,7 @@ def disjunction(truths: list[Truth]) -> Truth:
 def test_an_expression_means_what_the_tables_of_truth_say(
     tree: Tree,
     properties: dict[str, str],
-    lower: bool,  # noqa: FBT001
+    lower: bool,
 ) -> None:
     text = sql(tree, str.lower if lower else str.upper)
     assert sql_filter(text).evaluate(properties) is meaning(tree, properties), text

@@ -98,10 +98,10 @@ def test_garbage_bytes_are_a_bad_request(run: Run) -> None:
     run(story)
 
 
-def test_a_pull_of_an_sql_filter_or_an_unknown_topic_has_its_own_code(run: Run) -> None:
+def test_a_pull_of_a_bad_sql_filter_or_an_unknown_topic_has_its_own_code(run: Run) -> None:
     async def story(stage: Any) -> None:
         await begin(stage)
-        sql = common_pb2.Filter(type=common_pb2.Filter.SQL, expression="a > 1")
+        sql = common_pb2.Filter(type=common_pb2.Filter.SQL, expression="a LIKE '1'")
         for request, code in (
             (data_pb2.PullRequest(queue=place(0), filter=sql), definition_pb2.ILLEGAL_FILTER_EXPRESSION),
             (data_pb2.PullRequest(queue=place(0, topic="none")), definition_pb2.TOPIC_NOT_FOUND),

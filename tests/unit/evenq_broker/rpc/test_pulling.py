@@ -116,7 +116,8 @@ def test_a_pull_waits_on_when_what_came_does_not_fit_its_filter(run: Run) -> Non
         await stage.clock.advance(500)
         assert not asking.done()
         head = definition_pb2.Message(body=b"x").SerializeToString()
-        await stage.passing(broker.store.append([Append(topic.topic_id, 0, tag_hash("wanted"), 0, head, b"")]))
+        system = definition_pb2.SystemProperties(tag="wanted").SerializeToString()
+        await stage.passing(broker.store.append([Append(topic.topic_id, 0, tag_hash("wanted"), 0, head, system)]))
         frames = await stage.passing(asking)
         assert [frame.WhichOneof("content") for frame in frames] == ["status", "message", "next_offset"]
         assert frames[-1].next_offset == 4
