@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from evenq import errors
     from evenq.client.admin import Admin
+    from evenq.client.core.outcome import Retry
     from evenq.client.loops.sending import SendResult
     from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
     from evenq.client.producer import Producer
@@ -45,6 +46,7 @@ _HOMES = {
     "PushOptions": "evenq.client.options",
     "QueueOffset": "evenq.model",
     "ReceivedMessage": "evenq.model",
+    "Retry": "evenq.client.core.outcome",
     "SendResult": "evenq.client.loops.sending",
     "SimpleConsumer": "evenq.client.simple_consumer",
     "SimpleOptions": "evenq.client.options",
@@ -66,6 +68,7 @@ __all__ = [
     "PushOptions",
     "QueueOffset",
     "ReceivedMessage",
+    "Retry",
     "SendResult",
     "SimpleConsumer",
     "SimpleOptions",

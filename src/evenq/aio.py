@@ -150,7 +150,8 @@ class PushConsumer:
         strategy: str | Strategy = "AVG",
         consume_threads: int = 20,
         start_from: StartFrom | str | None = None,
-        start_timestamp_ms: int = 0,
+        start_timestamp_ms: int | str = 0,
+        ordered: bool = False,
         on_rebalance: OnRebalance | None = None,
         options: PushOptions | None = None,
         client_id: str = "",
@@ -166,6 +167,7 @@ class PushConsumer:
             start_from=start_from,
             start_timestamp_ms=start_timestamp_ms,
             options=options,
+            ordered=ordered,
         )
         self._ground = ground or Ground.real()
         self.client_id = client_id or new_client_id(self._ground.clock)
@@ -228,11 +230,11 @@ class PushConsumer:
             raise Unsupported(f"this consumer of {self._plan.group} is not running; call start()")
         return self._pushing
 
-    async def _listen(self, messages: Sequence[ReceivedMessage]) -> bool:
-        told = self._listener(messages)
+    async def _listen(self, messages: Sequence[ReceivedMessage]) -> object:
+        told: object = self._listener(messages)
         if inspect.isawaitable(told):
             told = await told
-        return told is not False
+        return told
 
     async def _tell(self, gained: Sequence[MessageQueue], lost: Sequence[MessageQueue]) -> None:
         assert self._on_rebalance is not None

@@ -129,12 +129,16 @@ def test_consumers_and_producer_go_on_by_themselves_after_kill_9_of_a_broker(tmp
 
 def test_a_failing_listener_gets_its_message_again_and_then_it_goes_to_the_dead_letters(cluster: LocalCluster) -> None:
     attempts: Counter[bytes] = Counter()
+    told: list[tuple[str, int]] = []
 
-    def listen(messages: Sequence[evenq.ReceivedMessage]) -> None:
+    def listen(messages: Sequence[evenq.ReceivedMessage]) -> object:
+        """RD-2, RD-3: through the retry topic, with its own topic and the number of its delivery."""
         for message in messages:
             attempts[message.body] += 1
             if message.body == b"bad":
-                raise ValueError("this one cannot be handled")
+                told.append((message.topic, message.delivery_attempt))
+                return evenq.Retry([message], delay_level=1)
+        return None
 
     with (
         evenq.Producer(endpoint=cluster.endpoint) as producer,
@@ -144,12 +148,13 @@ def test_a_failing_listener_gets_its_message_again_and_then_it_goes_to_the_dead_
             listener=listen,
             subscriptions={"failing": "*"},
             start_from="FIRST",
-            options=evenq.PushOptions(max_attempts=3, retry_first_ms=50, consume_batch=1),
+            options=evenq.PushOptions(max_attempts=3, consume_batch=1),
         ),
     ):
         producer.send(evenq.Message(topic="failing", body=b"bad"))
         producer.send(evenq.Message(topic="failing", body=b"good"))
         eventually(lambda: attempts[b"bad"] == 3 and attempts[b"good"] == 1, what="3 tries of the bad message")
+        assert told == [("failing", 1), ("failing", 2), ("failing", 3)]
         with evenq.Admin(endpoint=cluster.endpoint) as admin:
             admin.create_group("undertaker", start_from="FIRST")
             eventually(lambda: "%DLQ%failing" in {t.topic for t in admin.list_topics(include_system=True)})

@@ -103,8 +103,21 @@ class PushOptions:
     """Longest wait for messages in hand when a queue moves away or the consumer closes. 0 .. 60,000."""
     pull_idle_ms: int = 120_000
     """A queue without a finished pull for longer is dropped and taken anew. RB-20. 1,000 .. 3,600,000."""
+    retry: str = "broker"
+    """Where a failed message of a concurrent listener waits: `broker` gives it back, it comes again through the retry
+    topic after 10 s, 30 s ... 2 h, to any member (RD-1); `local` keeps it in this process, and the queue's progress
+    stands meanwhile."""
+    consume_timeout_ms: int = 900_000
+    """A concurrent listener that has had a message for longer loses it: it is given back to the broker. 1,000 ..
+    86,400,000. CC-12, XO-13."""
+    suspend_ms: int = 1_000
+    """Ordered only: pause of a queue after its listener failed. 10 .. 600,000. OC-15."""
+    lock_trust_ms: int = 500
+    """Ordered only: how long after a broken line to its broker a queue is still worked on; less than the broker's
+    `session_grace_ms`. 0 .. 60,000. OC-8."""
     retry_first_ms: int = 1_000
-    """Pause before a failed message is handed to the listener again; doubles each time. 1 .. 3,600,000. CC-6."""
+    """Pause before a failed message is handed to the listener again where it waits here: with `retry="local"`, or when
+    it could not be given back (CC-6); doubles each time. 1 .. 3,600,000."""
     retry_max_ms: int = 60_000
     """Longest such pause. 1 .. 7,200,000."""
     max_attempts: int = 0
@@ -117,6 +130,8 @@ class PushOptions:
     """Broadcasting only: where progress is kept, `<folder>/<group>/offsets.json`. None = `~/.evenq`. OF-5, OF-6."""
 
     def __post_init__(self) -> None:
+        if self.retry not in {"broker", "local"}:
+            raise BadRequest(f"PushOptions.retry is {self.retry!r}, it is 'broker' or 'local'")
         _check(
             self,
             {
@@ -136,6 +151,9 @@ class PushOptions:
                 "lock_retry_ms": (10, 60_000),
                 "drain_ms": (0, 60_000),
                 "pull_idle_ms": (1_000, 3_600_000),
+                "consume_timeout_ms": (1_000, 86_400_000),
+                "suspend_ms": (10, 600_000),
+                "lock_trust_ms": (0, 60_000),
                 "retry_first_ms": (1, 3_600_000),
                 "retry_max_ms": (1, 7_200_000),
                 "max_attempts": (0, 1_000),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from evenq.allocation import Strategy, by_name
+from evenq.client.core.start_offset import start_policy, timestamp_of
 from evenq.client.loops.pushing import PushPlan
 from evenq.client.options import PushOptions
 from evenq.errors import BadRequest, IllegalFilterExpression, IllegalGroup, IllegalTopic
@@ -36,8 +37,9 @@ def push_plan(
     strategy: str | Strategy,
     consume_threads: int,
     start_from: StartFrom | str | None,
-    start_timestamp_ms: int,
+    start_timestamp_ms: int | str,
     options: PushOptions | None,
+    ordered: bool = False,
 ) -> PushPlan:
     """Raises IllegalGroup, IllegalTopic, BadRequest."""
     problem = group_problem(group)
@@ -49,10 +51,9 @@ def push_plan(
         raise BadRequest(f"assignment {assignment!r} is unknown; it is 'client' or 'server'")
     if not 1 <= consume_threads <= 1_000:
         raise BadRequest(f"consume_threads is {consume_threads}, the range is 1 to 1000")
-    if start_from is not None and start_from not in set(StartFrom):
-        raise BadRequest(f"start_from {start_from!r} is unknown; it is one of {', '.join(StartFrom)}")
     if model not in set(MessageModel):
         raise BadRequest(f"model {model!r} is unknown; it is one of {', '.join(MessageModel)}")
+    options = options or PushOptions()
     return PushPlan(
         group=group,
         subscriptions=filters(subscriptions),
@@ -60,7 +61,13 @@ def push_plan(
         strategy=by_name(strategy) if isinstance(strategy, str) else strategy,
         ask_server=assignment == "server",
         slots=consume_threads,
-        start_from=None if start_from is None else StartFrom(start_from),
-        start_timestamp_ms=start_timestamp_ms,
-        options=options or PushOptions(),
+        start_from=None if start_from is None else start_policy(start_from),
+        start_timestamp_ms=_timestamp_ms(start_timestamp_ms),
+        options=options,
+        ordered=ordered,
+        retry_topic=options.retry == "broker" and not ordered,
     )
+
+
+def _timestamp_ms(told: int | str) -> int:
+    return timestamp_of(told) if isinstance(told, str) else told

@@ -48,7 +48,8 @@ class PushConsumer:
         strategy: str | Strategy = "AVG",
         consume_threads: int = 20,
         start_from: StartFrom | str | None = None,
-        start_timestamp_ms: int = 0,
+        start_timestamp_ms: int | str = 0,
+        ordered: bool = False,
         on_rebalance: OnRebalance | None = None,
         options: PushOptions | None = None,
         client_id: str = "",
@@ -70,6 +71,7 @@ class PushConsumer:
             start_from=start_from,
             start_timestamp_ms=start_timestamp_ms,
             options=options,
+            ordered=ordered,
         )
         self._ground = ground or Ground.real()
         self.client_id = client_id or new_client_id(self._ground.clock)
@@ -156,9 +158,9 @@ class PushConsumer:
     async def _owned(self, pushing: Pushing) -> list[MessageQueue]:
         return pushing.owned()
 
-    async def _listen(self, messages: Sequence[ReceivedMessage]) -> bool:
-        told = await asyncio.get_running_loop().run_in_executor(self._threads, self._listener, messages)
-        return told is not False
+    async def _listen(self, messages: Sequence[ReceivedMessage]) -> object:
+        told: object = await asyncio.get_running_loop().run_in_executor(self._threads, self._listener, messages)
+        return told
 
     async def _tell(self, gained: Sequence[MessageQueue], lost: Sequence[MessageQueue]) -> None:
         assert self._on_rebalance is not None

@@ -25,6 +25,7 @@ __all__ = [
     "Locked",
     "MemberInfo",
     "MembersChanged",
+    "OffsetsReset",
     "ProducerCalls",
     "Pulled",
     "QueueRange",
@@ -155,7 +156,14 @@ class QueueWanted:
     queue: MessageQueue
 
 
-SessionEvent = Welcome | MembersChanged | AssignmentChanged | QueueWanted
+@dataclass(frozen=True, slots=True)
+class OffsetsReset:
+    """An operator moved the group on these queues: forget them and begin again at the committed offsets."""
+
+    queues: tuple[MessageQueue, ...]
+
+
+SessionEvent = Welcome | MembersChanged | AssignmentChanged | QueueWanted | OffsetsReset
 
 
 class RouteCalls(Protocol):
@@ -211,7 +219,13 @@ class ConsumerCalls(RouteCalls, Protocol):
     async def commit(
         self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
     ) -> None:
-        """Store progress."""
+        """Store progress; what would go back is ignored."""
+        ...
+
+    async def reset(
+        self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
+    ) -> None:
+        """Store progress, also backward."""
         ...
 
     async def query_offsets(

@@ -200,8 +200,27 @@ class Calls:
     async def commit(
         self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
     ) -> None:
+        await self._commit(address, group, offsets, generation, allow_backward=False)
+
+    async def reset(
+        self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
+    ) -> None:
+        await self._commit(address, group, offsets, generation, allow_backward=True)
+
+    async def _commit(
+        self,
+        address: str,
+        group: str,
+        offsets: Mapping[MessageQueue, QueueOffset],
+        generation: Generation,
+        *,
+        allow_backward: bool,
+    ) -> None:
         request = data_pb2.CommitOffsetsRequest(
-            group=group, client_id=self.client_id, generation=wire_generation(generation)
+            group=group,
+            client_id=self.client_id,
+            generation=wire_generation(generation),
+            allow_backward=allow_backward,
         )
         for queue, offset in offsets.items():
             request.offsets.add(queue=wire_queue(queue), offset=offset)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from evenq.errors import MessageCorrupted
 from evenq.model import Message, MessageQueue, MessageType, QueueOffset, ReceivedMessage
+from evenq.model.names import RETRY_PREFIX
 from evenq.wire.convert import ms_of, set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 
@@ -48,7 +49,10 @@ def encode(message: Message, *, message_id: str, born_ms: int, born_host: str) -
 
 
 def decode(wire: v2.Message, *, broker_name: str) -> ReceivedMessage:
-    """What a listener gets. Raises MessageCorrupted if a compressed body does not unpack."""
+    """What a listener gets; a message of a retry topic shows the topic it was sent to (RD-2).
+
+    Raises MessageCorrupted if a compressed body does not unpack.
+    """
     system = wire.system_properties
     body = wire.body
     if system.body_encoding == v2.GZIP:
@@ -57,8 +61,9 @@ def decode(wire: v2.Message, *, broker_name: str) -> ReceivedMessage:
         except zlib.error as error:
             raise MessageCorrupted(f"message {system.message_id} says GZIP and does not unpack: {error}") from error
     topic = wire.topic.name
+    came_back = topic.startswith(RETRY_PREFIX) and system.dead_letter_queue.topic
     return ReceivedMessage(
-        topic=topic,
+        topic=system.dead_letter_queue.topic if came_back else topic,
         body=body,
         message_id=system.message_id,
         tag=system.tag if system.HasField("tag") else None,
