@@ -91,17 +91,17 @@ class Progress:
     def commit(self, group_id: int, topic_id: int, queue_id: int, offset: int, *, allow_backward: bool = False) -> bool:
         """Everything below `offset` is finished. True if that changed something (then record `Committed`).
 
-        Backward is ignored, or with `allow_backward` a reset: what was in flight is forgotten (D6).
+        Backward is ignored. `allow_backward` is a reset, backward or forward: what was in flight is forgotten, and
+        everything from `offset` on is delivered again (D6).
         """
         found = self._queues.get((group_id, topic_id, queue_id))
         if found is None:
             self._queues[group_id, topic_id, queue_id] = QueueProgress(group_id, topic_id, queue_id, offset)
             return True
+        if allow_backward:
+            return found.reset(offset)
         if offset < found.committed:
-            if not allow_backward:
-                return False
-            self._queues[group_id, topic_id, queue_id] = QueueProgress(group_id, topic_id, queue_id, offset)
-            return True
+            return False
         if offset == found.committed:
             return False
         for done in sorted(held for held in found.pending if held < offset):
@@ -161,6 +161,15 @@ class Progress:
         if offsets:
             self._arm(queue, deadline_ms, offsets)
         queue.advance()
+
+    def hold_on(self, queue: QueueProgress, offset: int, number: int, *, now_ms: int, deadline_ms: int) -> bool:
+        """Let a running delivery last until `deadline_ms`, as the same one: its answer got lost. False: it is over."""
+        entry = queue.pending.get(offset)
+        if entry is None or entry.number != number or entry.deadline_ms <= now_ms:
+            return False
+        entry.deadline_ms = deadline_ms
+        self._arm(queue, deadline_ms, [offset])
+        return True
 
     def give_back(self, queue: QueueProgress, offset: int, number: int) -> Invisible | None:
         """A delivery that nobody saw: the message is ready again and the attempt does not count."""

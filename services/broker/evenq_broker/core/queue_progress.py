@@ -75,6 +75,19 @@ class QueueProgress:
         place = (self.group_id, self.topic_id, self.queue_id, offset)
         return Invisible(*place, entry.number, entry.attempt, entry.deadline_ms)
 
+    def reset(self, offset: int) -> bool:
+        """Begin anew at `offset`, whatever was in flight; False if that is how it is. In place: whoever waits for the
+        disk on behalf of this group sees that `next` has moved.
+        """
+        if (self.committed, self.next) == (offset, offset):
+            return False
+        self.committed = self.next = offset
+        self.pending.clear()
+        self.ready.clear()
+        self.lanes.clear()
+        self.unkeyed = False
+        return True
+
     def advance(self) -> None:
         """Move `committed` to the smallest unfinished offset."""
         pending = self.pending
