@@ -168,6 +168,12 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     renew_max_ms: int = Field(
         default=86_400_000, ge=1, description="Longest delivery of a push consumer that stays alive, ms."
     )
+    attempt_keep_ms: int = Field(
+        default=20_000,
+        ge=0,
+        description="So long a lost answer is given again to the client that asks with the same attempt id, ms.",
+    )
+    attempts_max: int = Field(default=20_000, ge=1, description="Most answers remembered for that.")
     inflight_max: int = Field(default=20_000, ge=1, description="Most unfinished deliveries of one group on one queue.")
     client_silence_ms: int = Field(default=120_000, ge=1, description="Silence after which a v2 client is dropped, ms.")
     clients_max: int = Field(default=100_000, ge=1, description="Most v2 clients remembered.")

@@ -7,6 +7,7 @@ here are the store's reads around them, the journal records behind them, and the
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from itertools import count as count_up
 from typing import TYPE_CHECKING
 
@@ -114,6 +115,51 @@ class Popping:
         stats.messages_out += len(batch.frames)
         stats.bytes_out += batch.payload_bytes
         return batch
+
+    async def again(
+        self,
+        group: GroupConfig,
+        topic: TopicConfig,
+        held: Sequence[tuple[QueueProgress, int, int]],
+        *,
+        invisible_ms: int,
+        client_id: str,
+    ) -> Batch | None:
+        """What is still open of a batch whose answer got lost: the same deliveries, with their numbers and attempts,
+        for `invisible_ms` from now. None: nothing.
+        """
+        broker = self._broker
+        now_ms = broker.now_ms()
+        wish = _Wish(group, topic, EVERYTHING)
+        wish.client_id = client_id
+        wish.invisible_ms = None if client_id else invisible_ms
+        wish.deadline_ms = now_ms + (broker.settings.renew_max_ms if client_id else invisible_ms)
+        progress = broker.progress
+        batch = Batch()
+        batch.held.extend(
+            (queue, offset, number)
+            for queue, offset, number in held
+            if progress.queue(queue.group_id, queue.topic_id, queue.queue_id) is queue
+            and progress.hold_on(queue, offset, number, now_ms=now_ms, deadline_ms=wish.deadline_ms)
+        )
+        try:
+            for queue in {id(queue): queue for queue, _, _ in batch.held}.values():
+                await self._same(queue, [offset for one, offset, _ in batch.held if one is queue], wish, batch)
+        except BaseException:
+            self.give_back(batch)
+            raise
+        if not batch.frames:
+            return None
+        broker.waiting.sooner(wish.deadline_ms)
+        return batch
+
+    async def _same(self, queue: QueueProgress, offsets: list[int], wish: _Wish, batch: Batch) -> None:
+        found = await self._broker.store.read_at(queue.topic_id, queue.queue_id, offsets)
+        messages = [message for message in found if message.queue_offset in queue.pending]
+        self._broker.journal.record(self._delivered_op(queue, messages, wish))
+        for message in messages:
+            entry = queue.pending[message.queue_offset]
+            self._frame(queue, message, batch, wish, number=entry.number, attempt=entry.attempt, held=True)
 
     def give_back(self, batch: Batch) -> None:
         """Nobody saw these deliveries: the messages are ready again, at once."""

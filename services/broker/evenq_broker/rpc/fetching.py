@@ -36,7 +36,9 @@ _TIME_TAG = 0x1A
 class Fetched:
     """The answer of another broker that holds messages."""
 
-    def __init__(self, fetching: _Fetching, frames: list[bytes]) -> None:
+    def __init__(self, fetching: _Fetching, source: str, frames: list[bytes]) -> None:
+        self.source = source
+        """Name of the broker."""
         self._fetching = fetching
         self._frames = frames
 
@@ -66,7 +68,7 @@ async def fetch(
     except asyncio.CancelledError:
         task.add_done_callback(lambda done: None if done.cancelled() else fetching.give_back(done.result()))
         raise
-    return Fetched(fetching, frames) if frames else None
+    return Fetched(fetching, source, frames) if frames else None
 
 
 class _Fetching:

@@ -8,7 +8,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,8 @@ from evenq.model import GroupConfig, TopicConfig
 from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import duration_ms_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq_broker.core.attempts import Attempt, Attempts
+from evenq_broker.core.delivery import QueueProgress
 from evenq_broker.core.filters import MessageFilter, message_filter
 from evenq_broker.core.frames import field, varint
 from evenq_broker.core.polls import ANY
@@ -51,6 +53,7 @@ class _Receive:
     client_id: str
     poll_until_ms: int
     auto_renew: bool
+    attempt_id: str
 
 
 class Receiving:
@@ -59,6 +62,8 @@ class Receiving:
     def __init__(self, broker: Broker, popping: Popping) -> None:
         self._broker = broker
         self._popping = popping
+        settings = broker.settings
+        self._attempts = Attempts(keep_ms=settings.attempt_keep_ms, attempts_max=settings.attempts_max)
 
     async def receive(self, request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
         """The frames of one answer."""
@@ -85,6 +90,7 @@ class Receiving:
         if isinstance(batch, Fetched):
             async for frame in batch.frames():
                 yield frame
+            self._remember(wanted, source=batch.source)
             return
         complete = False
         try:
@@ -93,14 +99,47 @@ class Receiving:
                 yield frame
             yield _delivery_time(self._broker.clock.now_ms())
             complete = True
+            self._remember(wanted, held=batch.held)
         finally:
             if not complete:
                 self._popping.give_back(batch)
+
+    # ------------------------------------------------------------------------------------------------ lost answers
+
+    def _remember(
+        self, wanted: _Receive, *, held: Sequence[tuple[QueueProgress, int, int]] = (), source: str = ""
+    ) -> None:
+        if wanted.attempt_id:
+            attempt = Attempt(wanted.group.group_id, wanted.topic.topic_id, self._broker.now_ms(), tuple(held), source)
+            self._attempts.remember(wanted.client_id, wanted.attempt_id, attempt)
+
+    async def _again(
+        self, wanted: _Receive, asked: service_pb2.ReceiveMessageRequest, context: RpcContext
+    ) -> Batch | Fetched | None:
+        """The batch of this attempt, if its answer got lost on the way (wire contract 5.5)."""
+        attempt = self._attempts.recall(
+            wanted.client_id, wanted.attempt_id, wanted.group.group_id, wanted.topic.topic_id, self._broker.now_ms()
+        )
+        if attempt is None:
+            return None
+        if attempt.source:
+            return await fetch(self._broker, attempt.source, asked, context)
+        return await self._popping.again(
+            wanted.group,
+            wanted.topic,
+            attempt.held,
+            invisible_ms=wanted.invisible_ms,
+            client_id=wanted.client_id if wanted.auto_renew else "",
+        )
 
     async def _pop(
         self, wanted: _Receive, asked: service_pb2.ReceiveMessageRequest, context: RpcContext
     ) -> Batch | Fetched | None:
         broker = self._broker
+        if wanted.attempt_id:
+            again = await self._again(wanted, asked, context)
+            if again is not None:
+                return again
         for _ in range(_SPIN_MAX):
             batch = await self._popping.pop(
                 wanted.group,
@@ -163,6 +202,7 @@ class Receiving:
             client_id=client_id,
             poll_until_ms=broker.now_ms() + self._poll_ms(asked, context),
             auto_renew=asked.auto_renew,
+            attempt_id=asked.attempt_id if client_id else "",
         )
 
     def _invisible(self, asked: service_pb2.ReceiveMessageRequest) -> int:
