@@ -397,6 +397,8 @@ class DescribeGroupResponse(_Message):
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_evenq_v1_groups.Member]: ...
     @builtins.property
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[GroupQueue]: ...
+    @builtins.property
+    def differing_filters(self) -> _containers.RepeatedCompositeFieldContainer[DifferingFilters]: ...
 
     def __init__(
         self,
@@ -405,9 +407,42 @@ class DescribeGroupResponse(_Message):
         summary: GroupSummary | None = ...,
         members: Iterable[_evenq_v1_groups.Member] | None = ...,
         queues: Iterable[GroupQueue] | None = ...,
+        differing_filters: Iterable[DifferingFilters] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status", "summary"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "summary", "members", "queues"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "summary", "members", "queues", "differing_filters"]) -> None: ...
+
+class DifferingFilters(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    @builtins.property
+    def filters(self) -> _containers.RepeatedCompositeFieldContainer[FilterOfMembers]: ...
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        filters: Iterable[FilterOfMembers] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "filters"]) -> None: ...
+
+class FilterOfMembers(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def filter(self) -> _evenq_v1_common.Filter: ...
+    @builtins.property
+    def client_ids(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+
+    def __init__(
+        self,
+        *,
+        filter: _evenq_v1_common.Filter | None = ...,
+        client_ids: Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["filter"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["filter", "client_ids"]) -> None: ...
 
 class ListBrokersRequest(_Message):
     DESCRIPTOR: Descriptor
