@@ -7,7 +7,7 @@ import argparse
 from evenq.cli.admin import Admin, with_admin
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page
 from evenq.errors import BadRequest
-from evenq.wire.stubs.evenq.v1 import admin_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
 
 __all__ = ["create", "delete", "ensure_group", "list_all", "show"]
 
@@ -96,6 +96,7 @@ def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
         Column("version", "version"),
         Column("protocol", "protocol"),
         Column("topics", "topics"),
+        Column("filters", "filters"),
         Column("joined_ms", "joined", "time"),
     )
     members: list[tuple[Scalar, ...]] = [
@@ -105,6 +106,7 @@ def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
             m.version,
             m.protocol,
             ", ".join(sorted(s.topic for s in m.subscriptions)),
+            ", ".join(_filter(s.filter) for s in sorted(m.subscriptions, key=lambda s: s.topic)),
             m.joined_ms,
         )
         for m in answer.members
@@ -127,6 +129,16 @@ def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
         for q in ordered
     ]
     summary = answer.summary
+    differing = Listing(
+        key="differing_filters",
+        columns=(Column("topic", "topic"), Column("filter", "filter"), Column("members", "members")),
+        rows=[
+            (one.topic, _filter(told.filter), ", ".join(told.client_ids))
+            for one in answer.differing_filters
+            for told in one.filters
+        ],
+        title="Members that filter differently (what one filter leaves out is passed over for all)",
+    )
     return Page(
         facts={
             "group": name,
@@ -138,8 +150,14 @@ def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
         listings=[
             Listing(key="members", columns=member_columns, rows=members, title="Members", empty="nobody reads now"),
             Listing(key="queues", columns=queue_columns, rows=queues, title="Queues", empty="nothing was read yet"),
+            differing,
         ],
     )
+
+
+def _filter(told: common_pb2.Filter) -> str:
+    """As a user wrote it."""
+    return f"SQL {told.expression}" if told.type == common_pb2.Filter.SQL else told.expression or "*"
 
 
 def delete(options: argparse.Namespace) -> None:

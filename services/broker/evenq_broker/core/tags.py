@@ -48,9 +48,3 @@ def tag_prefixes(tags: Iterable[str]) -> tuple[bytes, ...]:
     are stored in ascending order. Two tags that share a hash have different prefixes.
     """
     return tuple(text_field(1, tag) for tag in sorted(tags))
-
-
-def wanted_hashes(expression: str) -> frozenset[int] | None:
-    """The hashes of `a || b`; None = every message. Raises IllegalFilterExpression."""
-    tags = wanted_tags(expression)
-    return None if tags is None else frozenset(map(tag_hash, tags))

@@ -23,6 +23,7 @@ from evenq_broker.core.locks import NO_GENERATION, Generation, Grant
 from evenq_broker.core.members import Member, Protocol
 from evenq_broker.core.resets import Fence, Fences
 from evenq_broker.loops.signals import done_within
+from evenq_broker.loops.subscriptions import SubscriptionReports
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -151,6 +152,7 @@ class Sessions:
         self._broker = broker
         self._sessions: dict[str, dict[str, Session]] = {}
         self._tickets: dict[int, asyncio.Future[bool]] = {}
+        self._reports = SubscriptionReports(broker.members, broker.clock)
         self.fences = Fences()
         """Members that have yet to follow an operator's reset."""
 
@@ -409,6 +411,7 @@ class Sessions:
         for client_id, session in self._sessions.get(group, {}).items():
             if client_id != but:
                 session.members_changed(now_ms)
+        self._reports.look(group)
         self._broker.cluster.facts_changed()
 
     def _ask_holder(self, group: str, queue: MessageQueue) -> None:

@@ -23,17 +23,20 @@ from evenq.model import (
     TopicConfig,
 )
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
-from evenq.wire.stubs.evenq.v1 import common_pb2, groups_pb2, registry_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, groups_pb2, registry_pb2
 from evenq_broker.core.locks import Generation
 from evenq_broker.core.members import Member, Protocol
 from evenq_broker.core.routes import BrokerView
+from evenq_broker.core.subscriptions import different_filters, wanted_of
 
 __all__ = [
     "broker_info",
     "broker_state",
     "broker_view",
     "counts_of",
+    "differing_filters",
     "entry_of",
+    "filter_message",
     "filter_of",
     "generation_of",
     "group_settings",
@@ -91,6 +94,11 @@ def filter_of(told: common_pb2.Filter) -> FilterExpression:
     """The filter of a request; an empty expression means every message."""
     kind = FilterType.SQL if told.type == common_pb2.Filter.SQL else FilterType.TAG
     return FilterExpression(told.expression or "*", kind)
+
+
+def filter_message(wanted: FilterExpression) -> common_pb2.Filter:
+    """The wire form of a filter."""
+    return common_pb2.Filter(type=common_pb2.Filter.Type.Value(wanted.type.value), expression=wanted.expression)
 
 
 # --------------------------------------------------------------------------------------------------- brokers and topics
@@ -185,10 +193,7 @@ def member_message(member: Member) -> groups_pb2.Member:
         subscriptions=[
             groups_pb2.MemberSubscription(
                 topic=subscription.topic,
-                filter=common_pb2.Filter(
-                    type=common_pb2.Filter.Type.Value(subscription.filter.type.value),
-                    expression=subscription.filter.expression,
-                ),
+                filter=filter_message(subscription.filter),
                 version=subscription.version,
             )
             for subscription in member.subscriptions
@@ -213,6 +218,21 @@ def member_of(told: groups_pb2.Member, *, joined_ms: int) -> Member:
 def _subscriptions(told: Iterable[groups_pb2.MemberSubscription]) -> tuple[Subscription, ...]:
     wanted = {s.topic: Subscription(s.topic, filter_of(s.filter), s.version) for s in told}
     return tuple(wanted[topic] for topic in sorted(wanted))
+
+
+def differing_filters(told: Iterable[groups_pb2.Member]) -> list[admin_pb2.DifferingFilters]:
+    """Topics that members of one group filter differently, and who how."""
+    found = different_filters(wanted_of([member_of(member, joined_ms=member.joined_ms) for member in told]))
+    return [
+        admin_pb2.DifferingFilters(
+            topic=topic,
+            filters=[
+                admin_pb2.FilterOfMembers(filter=filter_message(one), client_ids=clients)
+                for one, clients in filters.items()
+            ],
+        )
+        for topic, filters in found.items()
+    ]
 
 
 def group_settings(group: GroupConfig) -> groups_pb2.GroupSettings:

@@ -33,6 +33,7 @@ from evenq_broker.loops.peers import Placement
 from evenq_broker.loops.translation import (
     broker_info,
     counts_of,
+    differing_filters,
     entry_of,
     member_message,
     message_type_number,
@@ -254,6 +255,7 @@ class _Groups:
             raise GroupNotFound(f"no consumer group {asked.group!r}; create it with `evenq group create {asked.group}`")
         response.summary.CopyFrom(found[asked.group])
         response.members.sort(key=lambda member: member.client_id)
+        response.differing_filters.extend(differing_filters(response.members))
         response.summary.members = len(response.members)
         response.summary.topics = len({at.queue.topic for at in response.queues})
         response.queues.sort(key=lambda at: (at.queue.topic, at.queue.broker_name, at.queue.queue_id))

@@ -29,7 +29,7 @@ from evenq.store import Append, ReadResult, StoredMessage, TimerAppend
 from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
-from evenq_broker.core.filters import EVERYTHING, MessageFilter, message_filter
+from evenq_broker.core.filters import EVERYTHING, TURNS_MIN, MessageFilter, message_filter
 from evenq_broker.core.frames import delivered, extra_fields, field, varint_field
 from evenq_broker.core.journal import Committed
 from evenq_broker.core.validation import Limits, checked
@@ -56,7 +56,6 @@ SCAN_BYTES_MIN = 16 << 10
 SCAN_COUNT_MAX = 65_536
 PUBLISH_MAX = 10_000
 QUEUES_MAX = 4_096
-TURNS_MIN = 64  # looks of a pull behind what its filter leaves out, even when it does not want to wait
 
 
 def rpcs(broker: Broker) -> list[Rpc]:
