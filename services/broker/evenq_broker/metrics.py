@@ -6,10 +6,11 @@ Series go away with their topic or group. Nothing here runs between scrapes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from evenq.serving.metrics import Metric, MetricKind, Sample
+from evenq_broker.transaction_metrics import transaction_metrics
 from evenq_broker.core.subscriptions import different_filters, wanted_of
 
 if TYPE_CHECKING:
@@ -66,33 +67,6 @@ def broker_metrics(broker: Broker) -> list[Metric]:
         ),
         metric("evenq_broker_fetches_total", counter, "calls", (), "Receives woken by peers.", "fetches"),
         metric("evenq_broker_empty_fetches_total", counter, "calls", (), "Of them in vain.", "fetches_empty"),
-        metric("rocketmq_half_messages", gauge, "messages", ("topic",), "Open transactions.", "half_messages"),
-        metric("rocketmq_commit_messages_total", counter, "messages", ("topic",), "Committed.", "committed"),
-        metric("rocketmq_rollback_messages_total", counter, "messages", ("topic",), "Rolled back.", "rolled_back"),
-        metric(
-            "evenq_broker_transaction_checks_total",
-            counter,
-            "checks",
-            ("result",),
-            "Checks of open transactions: sent to a producer here, relayed by another broker, or missed.",
-            "transaction_checks",
-        ),
-        metric(
-            "evenq_broker_transactions_given_up_total",
-            counter,
-            "messages",
-            (),
-            "Transactions that nobody decided, now in TRANS_CHECK_MAX_TIME_TOPIC.",
-            "given_up",
-        ),
-        metric(
-            "evenq_broker_transaction_conflicts_total",
-            counter,
-            "calls",
-            (),
-            "Commits after a rollback and rollbacks after a commit; they changed nothing.",
-            "conflicts",
-        ),
         metric("rocketmq_storage_size", gauge, "bytes", (), "Size of the commit log.", "log_bytes"),
         metric("evenq_store_fsyncs_total", counter, "calls", (), "Syncs of the commit log.", "fsyncs"),
         metric("evenq_store_snapshots_total", counter, "snapshots", (), "Snapshots written.", "snapshots"),
@@ -100,6 +74,7 @@ def broker_metrics(broker: Broker) -> list[Metric]:
         metric("evenq_store_index_behind_bytes", gauge, "bytes", (), "Log not indexed by key yet.", "index_behind"),
         metric("evenq_store_cold_reads_total", counter, "reads", (), "Reads that needed the disk.", "cold_reads"),
         metric("evenq_store_batches_total", counter, "batches", (), "Groups the writer wrote.", "batches"),
+        *transaction_metrics(broker),
     ]
 
 
@@ -195,34 +170,6 @@ class _Source:
 
     def polls(self) -> Iterable[Sample]:
         return [((), len(self._broker.polls))]
-
-    def half_messages(self) -> Iterable[Sample]:
-        counts: dict[int, int] = {}
-        for _, half in self._broker.transactions.table.all():
-            counts[half.topic_id] = counts.get(half.topic_id, 0) + 1
-        return self._named(counts)
-
-    def committed(self) -> Iterable[Sample]:
-        return self._named(self._broker.transactions.stats.committed)
-
-    def rolled_back(self) -> Iterable[Sample]:
-        return self._named(self._broker.transactions.stats.rolled_back)
-
-    def _named(self, counts: Mapping[int, int]) -> Iterable[Sample]:
-        for topic_id, count in counts.items():
-            topic = self._broker.topics.by_id(topic_id)
-            if topic is not None:
-                yield (topic.name,), count
-
-    def transaction_checks(self) -> Iterable[Sample]:
-        stats = self._broker.transactions.stats
-        return [(("sent",), stats.checks), (("relayed",), stats.relayed), (("missed",), stats.missed)]
-
-    def given_up(self) -> Iterable[Sample]:
-        return [((), self._broker.transactions.stats.given_up)]
-
-    def conflicts(self) -> Iterable[Sample]:
-        return [((), self._broker.transactions.stats.conflicts)]
 
     def log_bytes(self) -> Iterable[Sample]:
         return [((), self._broker.store.stats.log_bytes)]

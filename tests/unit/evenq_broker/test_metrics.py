@@ -7,7 +7,7 @@ from evenq_broker.core.locks import Generation
 from evenq_broker.core.members import Member, Protocol
 from evenq_broker.metrics import broker_metrics, constant_labels
 
-from evenq.model import FilterExpression, MessageQueue, Subscription
+from evenq.model import FilterExpression, MessageQueue, MessageType, Subscription
 from evenq.serving.metrics import MetricKind, exposition
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
@@ -118,6 +118,7 @@ def test_each_listed_metric_has_a_series_and_counters_say_so_in_their_names(run:
         broker = await busy(stage)
         broker.locks.acquire("g", "c", MessageQueue("t", "a", 0))
         differ(broker)
+        await stage.passing(broker.create_topic("payments", message_type=MessageType.TRANSACTION))
         found = {series.partition("{")[0] for series in page(broker)}
         for metric in broker_metrics(broker):
             assert metric.name in found

@@ -1,9 +1,7 @@
 """The broker's state as records of its log: small operations, and snapshots made of the same operations.
 
-All operations are absolute ("this is committed", "this is finished"), so replaying some twice, over a snapshot that
-already holds them, ends in the same state. A record is a version byte and operations one after another; a snapshot is
-a record whose operations describe everything. Hot operations are packed, rare ones are JSON. An unknown version or
-kind is refused.
+All operations are absolute ("this is finished"), so replaying some twice, over a snapshot that already holds them, ends
+in the same state. A record is a version byte and operations; a snapshot is a record of everything. Unknown: refused.
 
 | kind | operation    | content after the kind byte (big-endian)                                                      |
 |------|--------------|-----------------------------------------------------------------------------------------------|
@@ -28,6 +26,7 @@ from typing import Any, NamedTuple
 
 from evenq.errors import StoreCorrupted
 from evenq.model import GroupConfig, MessageQueue, MessageType, Permission, StartFrom, TopicConfig
+from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 
 __all__ = [
     "Acked",
@@ -218,7 +217,7 @@ def encode_op(op: Op) -> bytes:
             group = op.group
             return _json(_GROUP, {
                 "name": group.name, "id": group.group_id, "ordered": group.ordered, "attempts": group.max_attempts,
-                "start": str(group.start_from), "strategy": group.strategy,
+                "start": str(group.start_from), "strategy": group.strategy, "retry": _retry_json(group.retry),
             })  # fmt: skip
         case TopicRemoved():
             return _json(_TOPIC_GONE, {"id": op.topic_id})
@@ -232,6 +231,25 @@ def encode_op(op: Op) -> bytes:
             })  # fmt: skip
         case KeyPut():
             return _json(_KEY, {"key": op.key.hex(), "topic": op.next_topic_id, "group": op.next_group_id})
+
+
+def _retry_json(retry: RetryPolicy) -> list[Any] | None:
+    if retry.kind is RetryKind.CLASSIC:
+        return None
+    return [str(retry.kind), list(retry.delays_ms), retry.initial_ms, retry.max_ms, retry.multiplier]
+
+
+def _retry_of(told: list[Any] | None) -> RetryPolicy:
+    if told is None:
+        return CLASSIC_RETRY
+    kind, delays_ms, initial_ms, max_ms, multiplier = told
+    return RetryPolicy(
+        kind=RetryKind(kind),
+        delays_ms=tuple(delays_ms),
+        initial_ms=initial_ms,
+        max_ms=max_ms,
+        multiplier=multiplier,
+    )
 
 
 def _encode_delivered(op: Delivered) -> bytes:
@@ -334,6 +352,7 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
                 max_attempts=value["attempts"],
                 start_from=StartFrom(value["start"]),
                 strategy=value["strategy"],
+                retry=_retry_of(value.get("retry")),  # none in journals of before
             )
         )
     if kind == _LOCKED:
