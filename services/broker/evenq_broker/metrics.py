@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from evenq.serving.metrics import Metric, MetricKind, Sample
-from evenq_broker.transaction_metrics import transaction_metrics
 from evenq_broker.core.subscriptions import different_filters, wanted_of
+from evenq_broker.transaction_metrics import transaction_metrics
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
