@@ -17,6 +17,7 @@ from evenq.errors import Error, GroupNotFound, IllegalGroup, IllegalTopic, TooMa
 from evenq.model import BrokerAddress, GroupConfig, MessageType, Permission, StartFrom, Subscription, TopicConfig
 from evenq.model.delay_levels import DelayLevels
 from evenq.model.names import RESERVED_TOPICS, group_problem, topic_problem
+from evenq.model.retry import CLASSIC_RETRY, RetryPolicy
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq.runtime.tasks import spawn
@@ -32,6 +33,8 @@ from evenq_broker.core.name_table import NameTable
 from evenq_broker.core.polls import PollTable
 from evenq_broker.core.recalls import Recalls
 from evenq_broker.core.routes import RouteTable
+from evenq_broker.core.trace import Trace
+from evenq_broker.loops.commands import Commands
 from evenq_broker.loops.delays import due
 from evenq_broker.loops.journal import Journal
 from evenq_broker.loops.liveness import watch_clients
@@ -78,6 +81,9 @@ class Broker:
         self.polls = PollTable(polls_max=settings.polls_max)
         self.wide_polls = WidePolls(self)
         self.waiting = Waiting(self)
+        self.commands = Commands(self)
+        self.trace = Trace(settings.trace_bytes, now_ms=clock.now_ms()) if settings.trace_bytes else None
+        """What happened to messages lately; None = not remembered."""
         self.streams = Streams(clock, commands_max=settings.stream_commands_max)
         self.transactions = Transactions(self)
         self.journal = Journal(self)
@@ -154,10 +160,37 @@ class Broker:
 
     def rpcs(self) -> list[Rpc]:
         """Every call this broker answers."""
-        from evenq_broker.rpc import admin, admin_v2, data, groups, messaging, offsets, peers, routing, telemetry
+        from evenq_broker.rpc import (
+            admin,
+            admin_v2,
+            client_list,
+            data,
+            groups,
+            messaging,
+            offsets,
+            peers,
+            queries,
+            routing,
+            telemetry,
+            tracing,
+        )
         from evenq_broker.rpc import transactions as transaction_calls
 
-        modules = (messaging, telemetry, routing, admin_v2, data, groups, admin, offsets, peers, transaction_calls)
+        modules = (
+            messaging,
+            telemetry,
+            routing,
+            admin_v2,
+            data,
+            groups,
+            admin,
+            offsets,
+            peers,
+            transaction_calls,
+            queries,
+            tracing,
+            client_list,
+        )
         return [rpc for module in modules for rpc in module.rpcs(self)]
 
     async def wait_for_growth(self, queues: Iterable[tuple[int, int, int]], timeout_ms: int) -> bool:
@@ -281,6 +314,7 @@ class Broker:
         max_attempts: int = 0,
         strategy: str = "",
         start_from: StartFrom | None = None,
+        retry: RetryPolicy | None = None,
     ) -> GroupConfig:
         """Create a group HERE, or change an existing one; durable when it returns.
 
@@ -300,6 +334,7 @@ class Broker:
                 max_attempts=max_attempts or (old.max_attempts if old else self.settings.default_group_max_attempts),
                 start_from=start_from or (old.start_from if old else StartFrom(self.settings.default_start_from)),
                 strategy=strategy or (old.strategy if old else ""),
+                retry=retry or (old.retry if old else CLASSIC_RETRY),
             )
         except ValueError as error:
             raise IllegalGroup(str(error)) from error

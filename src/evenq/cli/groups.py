@@ -6,6 +6,7 @@ import argparse
 
 from evenq.cli.admin import Admin, with_admin
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page
+from evenq.cli.retry_options import retry_asked, retry_text
 from evenq.errors import BadRequest
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
 
@@ -30,6 +31,7 @@ def create(options: argparse.Namespace) -> None:
             max_attempts=options.max_attempts,
             strategy=options.strategy,
             start_from=options.start_from,
+            retry=retry_asked(options),
         )
         await admin.call("CreateGroup", request, admin_pb2.CreateGroupResponse)
         asked = admin_pb2.DescribeGroupRequest(group=options.name)
@@ -40,6 +42,7 @@ def create(options: argparse.Namespace) -> None:
                 "ordered": now.ordered,
                 "max_attempts": now.max_attempts,
                 "strategy": now.strategy,
+                "retry": retry_text(now.retry),
             },
             sentence=f"Group {options.name} is ready. Read with it: evenq consume TOPIC --group {options.name}",
         )
@@ -145,6 +148,7 @@ def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
             "ordered": summary.ordered,
             "max_attempts": summary.max_attempts,
             "strategy": summary.strategy,
+            "retry": retry_text(summary.retry),
             "lag": summary.lag,
         },
         listings=[

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from evenq.cli.retry_options import add_retry
 from evenq.cli.store_options import add_store
 
 __all__ = ["DEFAULT_ENDPOINT", "make_parser"]
@@ -65,6 +66,8 @@ _GROUP = """\
 examples:
   evenq group create billing --max-attempts 5
   evenq group create ledger --ordered --strategy AVG
+  evenq group create calls --retry-delays "1s 10s 1m" --max-attempts 5
+  evenq group create feeds --retry-initial 500ms --retry-max 10m
   evenq group list
   evenq group show billing
 """
@@ -240,6 +243,7 @@ def _add_group(commands: Any) -> None:
         choices=("LAST", "FIRST"),
         help="where a queue without progress begins (default %(default)s)",
     )
+    add_retry(create)
     _command(actions, "list", "list all consumer groups", "groups", "list_all")
     show = _command(
         actions, "show", "show a group's members, queues, owners and lag; without a name list all", "groups", "show"

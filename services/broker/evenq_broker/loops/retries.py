@@ -39,7 +39,9 @@ async def retry_later(
     if not found:
         return False
     target = await broker.create_topic(f"{RETRY_PREFIX}{group.name}", queues=1, system=True)
-    due_ms = broker.clock.now_ms() + retry_delay_ms(broker.delay_levels, level, attempts)
+    levels = broker.delay_levels
+    delay_ms = retry_delay_ms(levels, level, attempts) if level else group.retry.delay_ms(attempts, levels=levels)
+    due_ms = broker.clock.now_ms() + delay_ms
     await broker.store.append((), timers=(_copy(found[0], topic, target, due_ms=due_ms, attempt=attempts + 1),))
     return True
 

@@ -22,6 +22,7 @@ from evenq.model import (
     Subscription,
     TopicConfig,
 )
+from evenq.model.retry import RetryKind, RetryPolicy
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, groups_pb2, registry_pb2
 from evenq_broker.core.locks import Generation
@@ -46,6 +47,8 @@ __all__ = [
     "message_type_of",
     "queue_message",
     "queue_of",
+    "retry_message",
+    "retry_of",
 ]
 
 _TYPES = {
@@ -242,4 +245,30 @@ def group_settings(group: GroupConfig) -> groups_pb2.GroupSettings:
         max_attempts=group.max_attempts,
         strategy=group.strategy,
         start_from=group.start_from.value,
+        retry=retry_message(group.retry),
     )
+
+
+def retry_message(retry: RetryPolicy) -> groups_pb2.RetryPolicy:
+    """The wire form of a retry policy."""
+    if retry.kind is RetryKind.EXPONENTIAL:
+        return groups_pb2.RetryPolicy(
+            kind=retry.kind.value, initial_ms=retry.initial_ms, max_ms=retry.max_ms, multiplier=retry.multiplier
+        )
+    return groups_pb2.RetryPolicy(kind=retry.kind.value, delays_ms=retry.delays_ms)
+
+
+def retry_of(told: groups_pb2.RetryPolicy) -> RetryPolicy:
+    """The policy of a request. Raises BadRequest for a kind nobody knows and for numbers outside their ranges."""
+    if told.kind not in set(RetryKind):
+        raise BadRequest(f"retry kind {told.kind[:40]!r} is unknown; give one of {', '.join(RetryKind)}")
+    try:
+        return RetryPolicy(
+            kind=RetryKind(told.kind),
+            delays_ms=tuple(told.delays_ms),
+            initial_ms=told.initial_ms,
+            max_ms=told.max_ms,
+            multiplier=told.multiplier or 2.0,
+        )
+    except ValueError as error:
+        raise BadRequest(str(error)) from error

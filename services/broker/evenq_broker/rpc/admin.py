@@ -39,6 +39,8 @@ from evenq_broker.loops.translation import (
     message_type_number,
     message_type_of,
     queue_message,
+    retry_message,
+    retry_of,
 )
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
@@ -203,6 +205,7 @@ class _Groups:
             max_attempts=asked.max_attempts,
             strategy=asked.strategy,
             start_from=_start_from(asked.start_from),
+            retry=retry_of(asked.retry) if asked.HasField("retry") else None,
         )
         if not asked.local:
             failed = await self._broker.cluster.create_group_everywhere(asked)
@@ -271,6 +274,7 @@ class _Groups:
             members=len(self._broker.members.members(group.name)),
             topics=len({at.queue.topic for at in queues}),
             lag=sum(at.lag for at in queues),
+            retry=retry_message(group.retry),
         )
 
     def _queues(self, group: GroupConfig) -> Sequence[admin_pb2.GroupQueue]:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from evenq.errors import Error
 from evenq.model import FilterExpression, FilterType, Subscription
+from evenq.model.delay_levels import DelayLevels
+from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 from evenq.runtime.tasks import spawn
 from evenq.serving.rpc import Kind, Rpc, RpcContext
 from evenq.wire.convert import duration_ms_of, set_duration_ms
@@ -25,14 +27,12 @@ from evenq_broker.rpc.answers import parsed
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
 
-__all__ = ["RETRY_DELAYS_MS", "rpcs", "settings_reply"]
+__all__ = ["rpcs", "settings_reply"]
 
-_MINUTE = 60_000
-_MINUTES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)
-RETRY_DELAYS_MS = (1_000, 5_000, 10_000, 30_000, *(minutes * _MINUTE for minutes in _MINUTES))
-"""Time before the second, third ... delivery; the last one repeats (the reference's customized policy)."""
 PRODUCER_ATTEMPTS = 3
 _HTTP = "HTTP"  # what Node.js calls itself
+_PYTHON = "PYTHON"
+_LIST_ONLY = frozenset({_PYTHON, "CPP"})  # an exponential policy is one second to them
 _LITE_QUOTA = 2_000
 _LITE_TOPIC_MAX = 64
 _SQL = 2
@@ -66,6 +66,8 @@ async def _read(broker: Broker, requests: AsyncIterator[bytes], stream: Stream, 
                 published = command.settings.publishing.topics
                 stream.topics = frozenset(qualified(topic, context.namespace) for topic in published)
                 await stream.answer(settings_reply(broker, command.settings, context))
+            else:
+                broker.commands.answered(context.client_id, command)
     finally:
         stream.end()
 
@@ -98,24 +100,41 @@ def _fill_subscription(broker: Broker, settings: definition_pb2.Settings, contex
     if settings.client_type in {definition_pb2.LITE_PUSH_CONSUMER, definition_pb2.LITE_SIMPLE_CONSUMER}:
         subscription.lite_subscription_quota = _LITE_QUOTA
         subscription.max_lite_topic_size = _LITE_TOPIC_MAX
-    if context.language == _HTTP:
-        # Node.js knows only the exponential policy and takes its seconds for milliseconds (4.4).
-        _fill_exponential(settings, attempts, 10_000 * 1_000, RETRY_DELAYS_MS[-1] * 1_000)
-        return
-    policy = settings.backoff_policy
-    policy.Clear()
-    policy.max_attempts = attempts
-    for delay_ms in RETRY_DELAYS_MS:
-        set_duration_ms(policy.customized_backoff.next.add(), delay_ms)
+    retry = group.retry if group is not None else CLASSIC_RETRY
+    _fill_retry(settings, attempts, retry, broker.delay_levels, context.language)
 
 
-def _fill_exponential(settings: definition_pb2.Settings, attempts: int, first_ms: int, max_ms: int) -> None:
+def _fill_retry(
+    settings: definition_pb2.Settings, attempts: int, retry: RetryPolicy, levels: DelayLevels, language: str
+) -> None:
+    # Who understands what: wire contract 4.4. The exact pauses of Node.js are kept by the server (`rpc.settle`).
+    exponential = retry.kind is RetryKind.EXPONENTIAL
+    pauses_ms = retry.pauses_ms(attempts - 1, levels=levels)
+    if language == _HTTP:
+        # Node.js knows only the exponential policy and takes its seconds for milliseconds.
+        first_ms, longest_ms = (retry.initial_ms, retry.max_ms) if exponential else (pauses_ms[0], max(pauses_ms))
+        multiplier = retry.multiplier if exponential else (1.0 if first_ms == longest_ms else 2.0)
+        _fill_exponential(settings, attempts, max(1, first_ms) * 1_000, max(1, longest_ms) * 1_000, multiplier)
+    elif exponential and language not in _LIST_ONLY:
+        _fill_exponential(settings, attempts, retry.initial_ms, retry.max_ms, retry.multiplier)
+    else:
+        policy = settings.backoff_policy
+        policy.Clear()
+        policy.max_attempts = attempts
+        for pause_ms in pauses_ms:
+            whole_ms = -(-pause_ms // 1_000) * 1_000 if language == _PYTHON else pause_ms  # it reads seconds only
+            set_duration_ms(policy.customized_backoff.next.add(), whole_ms)
+
+
+def _fill_exponential(
+    settings: definition_pb2.Settings, attempts: int, first_ms: int, max_ms: int, multiplier: float = 2.0
+) -> None:
     policy = settings.backoff_policy
     policy.Clear()
     policy.max_attempts = attempts
     set_duration_ms(policy.exponential_backoff.initial, first_ms)
     set_duration_ms(policy.exponential_backoff.max, max_ms)
-    policy.exponential_backoff.multiplier = 2.0
+    policy.exponential_backoff.multiplier = multiplier
 
 
 def _remember(broker: Broker, settings: definition_pb2.Settings, context: RpcContext) -> None:

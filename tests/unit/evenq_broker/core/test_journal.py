@@ -22,6 +22,7 @@ from evenq_broker.core.journal import (
 
 from evenq.errors import StoreCorrupted
 from evenq.model import GroupConfig, MessageType, StartFrom, TopicConfig
+from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 
 EVERY: list[Op] = [
     KeyPut(b"k" * 32, 7, 9),
@@ -54,3 +55,22 @@ def test_an_ack_takes_21_bytes() -> None:
 def test_what_is_not_a_record_is_refused(record: bytes) -> None:
     with pytest.raises(StoreCorrupted):
         list(decode(record))
+
+
+@pytest.mark.parametrize(
+    "retry",
+    [
+        CLASSIC_RETRY,
+        RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(1, 2_000)),
+        RetryPolicy(kind=RetryKind.EXPONENTIAL, initial_ms=5, max_ms=90, multiplier=1.5),
+    ],
+)
+def test_a_groups_retry_policy_survives(retry: RetryPolicy) -> None:
+    op = GroupPut(GroupConfig(name="g", group_id=3, retry=retry))
+    assert list(decode(encode([op]))) == [op]
+
+
+def test_a_group_of_a_journal_from_before_retry_policies_has_the_classic_one() -> None:
+    text = b'{"name":"g","id":3,"ordered":false,"attempts":17,"start":"LAST","strategy":""}'
+    [op] = decode(bytes((1, 4)) + len(text).to_bytes(4, "big") + text)
+    assert op == GroupPut(GroupConfig(name="g", group_id=3))

@@ -240,6 +240,8 @@ class CreateGroupRequest(_Message):
     strategy: builtins.str
     start_from: builtins.str
     local: builtins.bool
+    @builtins.property
+    def retry(self) -> _evenq_v1_groups.RetryPolicy: ...
 
     def __init__(
         self,
@@ -250,9 +252,10 @@ class CreateGroupRequest(_Message):
         strategy: builtins.str | None = ...,
         start_from: builtins.str | None = ...,
         local: builtins.bool | None = ...,
+        retry: _evenq_v1_groups.RetryPolicy | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["ordered"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["group", "ordered", "max_attempts", "strategy", "start_from", "local"]) -> None: ...
+    def HasField(self, field_name: Literal["ordered", "retry"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["group", "ordered", "max_attempts", "strategy", "start_from", "local", "retry"]) -> None: ...
 
 class CreateGroupResponse(_Message):
     DESCRIPTOR: Descriptor
@@ -313,6 +316,8 @@ class GroupSummary(_Message):
     members: builtins.int
     topics: builtins.int
     lag: builtins.int
+    @builtins.property
+    def retry(self) -> _evenq_v1_groups.RetryPolicy: ...
 
     def __init__(
         self,
@@ -324,8 +329,10 @@ class GroupSummary(_Message):
         members: builtins.int | None = ...,
         topics: builtins.int | None = ...,
         lag: builtins.int | None = ...,
+        retry: _evenq_v1_groups.RetryPolicy | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["group", "ordered", "max_attempts", "strategy", "members", "topics", "lag"]) -> None: ...
+    def HasField(self, field_name: Literal["retry"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["group", "ordered", "max_attempts", "strategy", "members", "topics", "lag", "retry"]) -> None: ...
 
 class ListGroupsResponse(_Message):
     DESCRIPTOR: Descriptor

@@ -258,6 +258,8 @@ class GroupSettings(_Message):
     max_attempts: builtins.int
     strategy: builtins.str
     start_from: builtins.str
+    @builtins.property
+    def retry(self) -> RetryPolicy: ...
 
     def __init__(
         self,
@@ -266,8 +268,31 @@ class GroupSettings(_Message):
         max_attempts: builtins.int | None = ...,
         strategy: builtins.str | None = ...,
         start_from: builtins.str | None = ...,
+        retry: RetryPolicy | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["ordered", "max_attempts", "strategy", "start_from"]) -> None: ...
+    def HasField(self, field_name: Literal["retry"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["ordered", "max_attempts", "strategy", "start_from", "retry"]) -> None: ...
+
+class RetryPolicy(_Message):
+    DESCRIPTOR: Descriptor
+
+    kind: builtins.str
+    @builtins.property
+    def delays_ms(self) -> _containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    initial_ms: builtins.int
+    max_ms: builtins.int
+    multiplier: builtins.float
+
+    def __init__(
+        self,
+        *,
+        kind: builtins.str | None = ...,
+        delays_ms: Iterable[builtins.int] | None = ...,
+        initial_ms: builtins.int | None = ...,
+        max_ms: builtins.int | None = ...,
+        multiplier: builtins.float | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["kind", "delays_ms", "initial_ms", "max_ms", "multiplier"]) -> None: ...
 
 class ListMembersRequest(_Message):
     DESCRIPTOR: Descriptor
