@@ -1,7 +1,7 @@
 """A process that uses the official Python SDK and nothing of ours; spoken to by arguments, answering in JSON lines.
 
 produce ENDPOINT TOPIC FIRST COUNT | simple ENDPOINT TOPIC GROUP TAG COUNT | nack ENDPOINT TOPIC GROUP | delay ENDPOINT TOPIC GROUP
-push ENDPOINT TOPIC GROUP [fail-first]
+push ENDPOINT TOPIC GROUP [fail-first | "SQL expression"]. TAG may be an "SQL expression", too.
 """
 
 import json
@@ -20,6 +20,7 @@ from rocketmq import (
     PushConsumer,
     SimpleConsumer,
 )
+from rocketmq.grpc_protocol import FilterType
 
 SPOKEN = threading.Lock()  # listeners run in many threads; a line is one line
 
@@ -31,6 +32,10 @@ def say(**fields: object) -> None:
 
 def configuration(endpoint: str) -> ClientConfiguration:
     return ClientConfiguration(endpoint, Credentials())
+
+
+def wanted(text: str) -> FilterExpression:
+    return FilterExpression(text[4:], FilterType.SQL) if text.startswith("SQL ") else FilterExpression(text)
 
 
 def produce(endpoint: str, topic: str, first: str, count: str) -> None:
@@ -53,7 +58,7 @@ def produce(endpoint: str, topic: str, first: str, count: str) -> None:
 
 
 def simple(endpoint: str, topic: str, group: str, tag: str, count: str) -> None:
-    consumer = SimpleConsumer(configuration(endpoint), group, {topic: FilterExpression(tag)}, await_duration=5)
+    consumer = SimpleConsumer(configuration(endpoint), group, {topic: wanted(tag)}, await_duration=5)
     consumer.startup()
     say(ready=True)
     got, empty = 0, 0
@@ -131,7 +136,8 @@ def push(endpoint: str, topic: str, group: str, mode: str = "") -> None:
             say(got=int(number), attempt=message.delivery_attempt)
             return ConsumeResult.SUCCESS
 
-    consumer = PushConsumer(configuration(endpoint), group, Listener(), {topic: FilterExpression("*")})
+    filters = {topic: wanted(mode if mode.startswith("SQL ") else "*")}
+    consumer = PushConsumer(configuration(endpoint), group, Listener(), filters)
     consumer.startup()
     say(ready=True)
     stop = threading.Event()

@@ -171,6 +171,28 @@ def test_a_failed_message_comes_again_with_its_attempt_counted(peer: Callable[..
     consumer.stop()
 
 
+def test_sql_expressions_select_for_simple_and_push_consumers(peer: Callable[..., Peer]) -> None:
+    """Wire contract 5.4, and 8: a filter's rest is skipped for the group."""
+    wanted = "SQL number BETWEEN 10 AND 29 AND TAGS = 'even'"
+    push = peer("push", "compat-sql", "compat-sql-push", wanted)
+    push.wait(lambda said: any("ready" in s for s in said))
+    peer("produce", "compat-sql", 0, 60).wait_done()
+    expected = set(range(10, 30, 2))
+    wait_for_all([push], expected)
+    simple = peer("simple", "compat-sql", "compat-sql-simple", wanted, len(expected))
+    simple.wait_done()
+    assert sorted(simple.numbers()) == sorted(expected)
+    assert sorted(push.numbers()) == sorted(expected)
+    push.stop()
+
+
+def test_a_wrong_sql_expression_is_told_with_its_place(tmp_path: Path, peer: Callable[..., Peer]) -> None:
+    consumer = peer("simple", "compat-sql-wrong", "compat-sql-wrong", "SQL number LIKE '1%'", 1)
+    consumer.process.wait(60)
+    logs = "".join(log.read_text(errors="replace") for log in tmp_path.glob("peer-simple-*.log"))
+    assert "column 8: LIKE is not known" in logs
+
+
 def wait_for_all(members: list[Peer], wanted: set[int], *, seconds: float = 60) -> None:
     waited = threading.Event()
     for _ in range(int(seconds * 20)):
