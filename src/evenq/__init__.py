@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from evenq.client.admin import Admin
     from evenq.client.core.outcome import Retry
     from evenq.client.loops.sending import SendResult
-    from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
+    from evenq.client.options import ProducerOptions, PullOptions, PushOptions, SimpleOptions
     from evenq.client.producer import Producer
+    from evenq.client.pull_consumer import PullConsumer
     from evenq.client.push_consumer import PushConsumer
     from evenq.client.simple_consumer import SimpleConsumer
     from evenq.errors import Error
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         QueueOffset,
         ReceivedMessage,
         StartFrom,
+        TransactionResolution,
     )
 
 __version__ = "0.1.0"
@@ -42,6 +44,8 @@ _HOMES = {
     "MessageType": "evenq.model",
     "Producer": "evenq.client.producer",
     "ProducerOptions": "evenq.client.options",
+    "PullConsumer": "evenq.client.pull_consumer",
+    "PullOptions": "evenq.client.options",
     "PushConsumer": "evenq.client.push_consumer",
     "PushOptions": "evenq.client.options",
     "QueueOffset": "evenq.model",
@@ -51,6 +55,7 @@ _HOMES = {
     "SimpleConsumer": "evenq.client.simple_consumer",
     "SimpleOptions": "evenq.client.options",
     "StartFrom": "evenq.model",
+    "TransactionResolution": "evenq.model",
 }
 
 __all__ = [
@@ -64,6 +69,8 @@ __all__ = [
     "MessageType",
     "Producer",
     "ProducerOptions",
+    "PullConsumer",
+    "PullOptions",
     "PushConsumer",
     "PushOptions",
     "QueueOffset",
@@ -73,6 +80,7 @@ __all__ = [
     "SimpleConsumer",
     "SimpleOptions",
     "StartFrom",
+    "TransactionResolution",
     "__version__",
     "errors",
 ]

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from evenq.allocation import Strategy
+from evenq.client.async_pull_consumer import PullConsumer
 from evenq.client.core.views import (
     BrokerView,
     ClusterView,
@@ -27,8 +28,10 @@ from evenq.client.loops.gates import TaskGate
 from evenq.client.loops.pushing import Pushing
 from evenq.client.loops.receiving import Receiving
 from evenq.client.loops.sending import Item, Sending, SendResult
+from evenq.client.loops.transacting import Transacting
 from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
 from evenq.client.plans import filters, push_plan
+from evenq.client.transaction import AsyncTransaction, Checker, resolution_of
 from evenq.client.wiring import (
     Encoder,
     Ground,
@@ -39,10 +42,19 @@ from evenq.client.wiring import (
     simple_calls,
 )
 from evenq.errors import ConnectionFailed, IllegalGroup, Unsupported
-from evenq.model import FilterExpression, Message, MessageModel, MessageQueue, MessageType, ReceivedMessage, StartFrom
+from evenq.model import (
+    FilterExpression,
+    Message,
+    MessageModel,
+    MessageQueue,
+    MessageType,
+    ReceivedMessage,
+    StartFrom,
+    TransactionResolution,
+)
 from evenq.model.names import group_problem
 
-__all__ = ["Admin", "Message", "Producer", "PushConsumer", "SimpleConsumer"]
+__all__ = ["Admin", "Message", "Producer", "PullConsumer", "PushConsumer", "SimpleConsumer"]
 
 Listener = Callable[[Sequence[ReceivedMessage]], object]
 """A coroutine function (or a plain, fast function); an exception or False: none of the messages is done."""
@@ -58,6 +70,8 @@ class Producer:
         endpoint: str = "127.0.0.1:8081",
         options: ProducerOptions | None = None,
         client_id: str = "",
+        checker: Checker | None = None,
+        transaction_topics: Iterable[str] = (),
         ground: Ground | None = None,
     ) -> None:
         self.options = options or ProducerOptions()
@@ -73,6 +87,16 @@ class Producer:
             options=self.options,
             left=self._gate.leave,
         )
+        self._checker = checker
+        self._transacting = Transacting(
+            self._calls,
+            clock=self._ground.clock,
+            rng=self._ground.rng,
+            options=self.options,
+            route=self._sending.route,
+            run_checker=self._check,
+        )
+        self._transaction_topics = tuple(transaction_topics)
         self._closed = False
 
     async def send(self, message: Message) -> SendResult:
@@ -95,6 +119,16 @@ class Producer:
                 raise result
         return [result for result in results if isinstance(result, SendResult)]
 
+    async def begin_transaction(self, message: Message) -> AsyncTransaction:
+        """Store a message that nobody sees until the transaction is committed; see `evenq.Producer`."""
+        if self._closed:
+            raise ConnectionFailed("this producer is closed; make a new one")
+        if self._checker is None:
+            raise Unsupported("this producer has no checker; give one, so that brokers can ask about open transactions")
+        encoded = self._encoder.encode(message)
+        half = await self._transacting.begin(message.topic, encoded.message_id, encoded.content)
+        return AsyncTransaction(half, self._transacting.end)
+
     async def flush(self) -> None:
         """Wait until everything given so far is answered."""
         self._sending.flush()
@@ -109,12 +143,19 @@ class Producer:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self.flush()
         finally:
+            await self._transacting.close()
             await self._sending.close()
             if self._ground.net is None:
                 await self._calls.net.close()
 
     async def __aenter__(self) -> Self:
+        if self._checker is not None:
+            self._transacting.watch(self._transaction_topics)
         return self
+
+    async def _check(self, message: ReceivedMessage) -> TransactionResolution:
+        assert self._checker is not None
+        return await resolution_of(self._checker(message))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -211,6 +252,14 @@ class PushConsumer:
     def unsubscribe(self, topic: str) -> None:
         """One topic less: its queues are handed over (RB-5)."""
         self._running().unsubscribe(topic)
+
+    def pause(self) -> None:
+        """Fetch nothing and rebalance no more until `resume`; what is in hand is consumed (CS-9)."""
+        self._running().pause(paused=True)
+
+    def resume(self) -> None:
+        """Go on."""
+        self._running().pause(paused=False)
 
     @property
     def queues(self) -> list[MessageQueue]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from evenq.errors import BadRequest
 
-__all__ = ["ProducerOptions", "PushOptions", "SimpleOptions"]
+__all__ = ["ProducerOptions", "PullOptions", "PushOptions", "SimpleOptions"]
 
 
 def _check(options: object, bounds: dict[str, tuple[int, int]]) -> None:
@@ -161,6 +161,51 @@ class PushOptions:
                 "route_refresh_ms": (100, 600_000),
             },
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullOptions:
+    """How a pull consumer fetches ahead and commits. Bounds are those of the same names in PushOptions."""
+
+    auto_commit: bool = True
+    """True: what a `poll` returned counts as consumed at the next one, and is reported every `commit_interval_ms`.
+    False: progress is stored only by `commit`."""
+    pull_batch: int = 512
+    """Messages per pull."""
+    pull_bytes: int = 1 << 20
+    """Bytes per pull; one larger message still comes."""
+    pull_wait_ms: int = 15_000
+    """Longest long poll at the broker."""
+    pull_threshold_queue: int = 1_000
+    """Messages fetched ahead per queue above which its pulls are put off. PQ-8."""
+    pull_threshold_bytes_queue: int = 100 << 20
+    """The same in bytes of bodies."""
+    pull_threshold_topic: int = -1
+    """Messages over all queues of a topic; -1 = no such limit. RB-39."""
+    pull_threshold_bytes_topic: int = -1
+    """The same in bytes."""
+    span_max: int = 2_000
+    """Distance of smallest and largest offset in hand above which pulls are put off. PQ-7."""
+    commit_interval_ms: int = 5_000
+    """Period of the offset report. OF-2."""
+    rebalance_interval_ms: int = 20_000
+    """The safety net beside wake-ups. CS-3."""
+    drain_ms: int = 3_000
+    """Longest wait for the next `poll` or `commit` when a queue moves away while its messages are being worked on."""
+    timeout_ms: int = 3_000
+    """Deadline of one call, on top of its waiting time."""
+    route_refresh_ms: int = 30_000
+    """Age at which a route is fetched again."""
+    offsets_folder: Path | None = None
+    """Broadcasting only, as in PushOptions."""
+
+    def __post_init__(self) -> None:
+        self.engine()
+
+    def engine(self) -> PushOptions:
+        """What the shared parts of push and pull consumers need (RB-1); checks the bounds."""
+        told = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "auto_commit"}
+        return PushOptions(**told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

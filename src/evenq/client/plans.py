@@ -1,4 +1,4 @@
-"""From the arguments of a push consumer to its plan, with all checks; shared by both faces."""
+"""From the arguments of a push or pull consumer to its plan, with all checks; shared by both faces."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 from evenq.allocation import Strategy, by_name
 from evenq.client.core.start_offset import start_policy, timestamp_of
+from evenq.client.loops.membership import MemberPlan
 from evenq.client.loops.pushing import PushPlan
-from evenq.client.options import PushOptions
+from evenq.client.options import PullOptions, PushOptions
 from evenq.errors import BadRequest, IllegalFilterExpression, IllegalGroup, IllegalTopic
 from evenq.model import FilterExpression, MessageModel, StartFrom, group_problem, topic_problem
 
-__all__ = ["filters", "push_plan"]
+__all__ = ["filters", "pull_plan", "push_plan"]
 
 
 def filters(subscriptions: Mapping[str, str | FilterExpression]) -> dict[str, FilterExpression]:
@@ -42,17 +43,11 @@ def push_plan(
     ordered: bool = False,
 ) -> PushPlan:
     """Raises IllegalGroup, IllegalTopic, BadRequest."""
-    problem = group_problem(group)
-    if problem:
-        raise IllegalGroup(problem)
     if not subscriptions:
         raise BadRequest(f"consumer group {group} subscribes to nothing; give subscriptions={{'topic': '*'}} (CS-1)")
-    if assignment not in {"client", "server"}:
-        raise BadRequest(f"assignment {assignment!r} is unknown; it is 'client' or 'server'")
+    _check(group, assignment, model)
     if not 1 <= consume_threads <= 1_000:
         raise BadRequest(f"consume_threads is {consume_threads}, the range is 1 to 1000")
-    if model not in set(MessageModel):
-        raise BadRequest(f"model {model!r} is unknown; it is one of {', '.join(MessageModel)}")
     options = options or PushOptions()
     return PushPlan(
         group=group,
@@ -67,6 +62,44 @@ def push_plan(
         ordered=ordered,
         retry_topic=options.retry == "broker" and not ordered,
     )
+
+
+def pull_plan(
+    *,
+    group: str,
+    subscriptions: Mapping[str, str | FilterExpression],
+    model: MessageModel | str,
+    assignment: str,
+    strategy: str | Strategy,
+    start_from: StartFrom | str | None,
+    start_timestamp_ms: int | str,
+    options: PullOptions | None,
+) -> MemberPlan:
+    """Without subscriptions the user will choose queues. Raises IllegalGroup, IllegalTopic, BadRequest."""
+    _check(group, assignment, model)
+    options = options or PullOptions()
+    return MemberPlan(
+        group=group,
+        subscriptions=filters(subscriptions),
+        model=MessageModel(model),
+        strategy=by_name(strategy) if isinstance(strategy, str) else strategy,
+        ask_server=assignment == "server",
+        start_from=None if start_from is None else start_policy(start_from),
+        start_timestamp_ms=_timestamp_ms(start_timestamp_ms),
+        options=options.engine(),
+        auto_commit=options.auto_commit,
+        chosen=not subscriptions,
+    )
+
+
+def _check(group: str, assignment: str, model: MessageModel | str) -> None:
+    problem = group_problem(group)
+    if problem:
+        raise IllegalGroup(problem)
+    if assignment not in {"client", "server"}:
+        raise BadRequest(f"assignment {assignment!r} is unknown; it is 'client' or 'server'")
+    if model not in set(MessageModel):
+        raise BadRequest(f"model {model!r} is unknown; it is one of {', '.join(MessageModel)}")
 
 
 def _timestamp_ms(told: int | str) -> int:

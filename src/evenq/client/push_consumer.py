@@ -28,7 +28,8 @@ from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMe
 __all__ = ["Listener", "OnRebalance", "PushConsumer"]
 
 Listener = Callable[[Sequence[ReceivedMessage]], object]
-"""Gets messages of one queue in offset order. An exception or False: none of them is done, and all come again."""
+"""Gets messages of one queue in offset order. An exception or False: none of them is done, and all come again; a
+`Retry` names those that are not done. Anything else: all are done."""
 OnRebalance = Callable[[Sequence[MessageQueue], Sequence[MessageQueue]], object]
 """Hears of gained queues before their first message, of lost ones after their last."""
 
@@ -59,7 +60,9 @@ class PushConsumer:
 
         `assignment`: `client` divides with `strategy` in every member, `server` asks the broker or rebalancer.
         `start_from` where the group never read: LAST, FIRST, TIMESTAMP (with `start_timestamp_ms`, ms since the epoch);
-        None: as the group is configured. `consume_threads` 1 .. 1,000 run the listener.
+        None: as the group is configured; classic names like CONSUME_FROM_LAST_OFFSET are taken, and the time may be a
+        text yyyyMMddHHmmss. `consume_threads` 1 .. 1,000 run the listener. `ordered`: one call at a time per queue, in
+        offset order; a failed message holds its queue (OC-15).
         """
         self._plan = push_plan(
             group=group,
@@ -115,6 +118,16 @@ class PushConsumer:
         """One topic less: its queues are handed over (RB-5)."""
         pushing = self._running()
         self._background.call_soon(lambda: pushing.unsubscribe(topic))
+
+    def pause(self) -> None:
+        """Fetch nothing and rebalance no more until `resume`; what is in hand is consumed, queues stay ours (CS-9)."""
+        pushing = self._running()
+        self._background.call_soon(lambda: pushing.pause(paused=True))
+
+    def resume(self) -> None:
+        """Go on."""
+        pushing = self._running()
+        self._background.call_soon(lambda: pushing.pause(paused=False))
 
     @property
     def queues(self) -> list[MessageQueue]:

@@ -38,9 +38,11 @@ class OffsetTable:
         if known is not None and offset > known:
             self._memory[queue] = offset
 
-    def rewind(self, queue: MessageQueue, offset: QueueOffset) -> None:
-        """The user wants to read on at `offset`, also if that is back; the next report says so explicitly."""
-        self.begin(queue, offset, stored=False)
+    def rewind(self, queue: MessageQueue, offset: QueueOffset, *, later: bool = False) -> None:
+        """The user wants to read on at `offset`, also if that is back; the next report says so explicitly. `later`:
+        that report comes with the next progress, not before.
+        """
+        self.begin(queue, offset, stored=later)
         self._rewound.add(queue)
 
     def rewound(self, queue: MessageQueue) -> bool:

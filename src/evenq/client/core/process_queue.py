@@ -172,6 +172,11 @@ class ProcessQueue:
         return QueueOffset(self._order[0]) if self._order else self.next
 
     @property
+    def position(self) -> QueueOffset:
+        """Offset of the next message that was never taken."""
+        return self._waiting[0].queue_offset if self._waiting else self.next
+
+    @property
     def busy(self) -> bool:
         """True while a listener works on a message, or one is ready for it: a hand-over should wait."""
         return bool(self._running or self._waiting)

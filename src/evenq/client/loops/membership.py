@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +64,8 @@ class MemberPlan:
     retry_topic: bool = False
     """True: the group's retry topic is read too (RD-2)."""
     auto_commit: bool = True
+    chosen: bool = False
+    """True: the user chooses queues with `assign`; no member of the group, no locks."""
 
 
 class Membership:
@@ -95,6 +97,7 @@ class Membership:
         self.sessions = Sessions(
             calls, clock=clock, rng=rng, join=self._join, heard=self._heard, broken=lambda _: self.ownership.wake()
         )
+        self.sessions.joins = not plan.chosen
         self._dividing = Dividing(
             calls=calls,
             routes=self.routes,
@@ -105,6 +108,8 @@ class Membership:
             model=plan.model,
             ask_server=plan.ask_server,
         )
+        if plan.chosen:
+            self._dividing.chosen = {}
         store: OffsetStore
         if self.clustering:  # OF-7
             store = BrokerStore(calls, self.routes, plan.group, self._dividing.generation)
@@ -123,7 +128,7 @@ class Membership:
             group=plan.group,
             options=options,
             subscriptions=self.subscriptions,
-            clustering=self.clustering,
+            clustering=self.clustering and not plan.chosen,
             start_policy=lambda: plan.start_from or self._group_start,
             start_timestamp_ms=plan.start_timestamp_ms or clock.now_ms() - HALF_HOUR_MS,
             arrived=arrived,
@@ -160,6 +165,17 @@ class Membership:
         """One topic less: its queues are handed over (RB-5)."""
         self.subscriptions.pop(topic, None)
         self._changed()
+
+    def choose(self, queues: Iterable[MessageQueue], wanted: FilterExpression) -> None:
+        """Read these queues and no others; only for a plan with `chosen`."""
+        chosen: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            chosen.setdefault(queue.topic, []).append(queue)
+        self._dividing.chosen = chosen
+        for topic in [topic for topic in self.subscriptions if topic not in chosen]:
+            del self.subscriptions[topic]
+        self.subscriptions.update(dict.fromkeys(chosen, wanted))
+        self.ownership.wake()
 
     def owned(self) -> list[MessageQueue]:
         """The user's queues that are being read now, sorted."""

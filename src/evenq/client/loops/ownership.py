@@ -113,11 +113,12 @@ class Ownership:
 
     def settled(self, process: ProcessQueue) -> None:
         """A chunk of a queue ended: progress in memory (CC-7), room, maybe the end of draining."""
+        pulling = self._pulls.get(process.queue)
+        if pulling is None or pulling.process is not process:
+            return
         if self._auto_commit:
             self._progress.table.advance(process.queue, process.committable)
-        pulling = self._pulls.get(process.queue)
-        if pulling is not None and pulling.process is process:
-            pulling.settled()
+        pulling.settled()
 
     def processes(self) -> list[ProcessQueue]:
         """The snapshots of all queues, also of those that leave."""
@@ -148,7 +149,7 @@ class Ownership:
         paused = pulling.process.paused
         self._pull_tasks.pop(queue).cancel()
         pulling.process.drop()
-        self._progress.table.rewind(queue, offset)
+        self._progress.table.rewind(queue, offset, later=not self._auto_commit)
         fresh = self._pulling(queue, offset)
         fresh.process.paused = paused
         self._pulls[queue] = fresh
@@ -198,7 +199,7 @@ class Ownership:
 
     async def _round(self) -> None:
         brokers: dict[str, str] = {}
-        for topic in self._subscriptions:
+        for topic in list(self._subscriptions):
             try:
                 brokers.update((await self._routes.get(topic)).addresses)
             except Error as error:
@@ -336,7 +337,7 @@ class Ownership:
         return policy_start(queue.topic, policy, maximum=told.maximum, found=told.at_timestamp)
 
     def _start(self, queue: MessageQueue, offset: QueueOffset, *, first: bool) -> None:
-        self._progress.table.begin(queue, offset, stored=not first)
+        self._progress.table.begin(queue, offset, stored=not first or not self._auto_commit)
         pulling = self._pulls[queue] = self._pulling(queue, offset)
         self._pull_tasks[queue] = spawn(self._begin(pulling, first=first), name=f"evenq-pull-{queue}")
         log.info("queue gained", extra={"group": self._group, "queue": str(queue), "offset": offset})

@@ -92,9 +92,13 @@ class Sessions:
         self._heard = heard
         self._broken = broken
         self._lines: dict[str, _Line] = {}
+        self.joins = True
+        """False: this consumer is no member of its group; no lines."""
 
     def want(self, brokers: Mapping[str, str]) -> None:
         """Have a line to each of these (name to address) and no other."""
+        if not self.joins:
+            return
         for name, line in list(self._lines.items()):
             if brokers.get(name) != line.address:
                 self._end(line)
