@@ -188,6 +188,19 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default=2_500, ge=10, description="Deadline of calls to other brokers, nameservers and rebalancer, ms."
     )
 
+    trace_bytes: int = Field(
+        default=4 << 20,
+        ge=0,
+        le=1 << 30,
+        description="Memory for what `evenq message trace` tells of the past; 0 = off.",
+    )
+    client_answer_ms: int = Field(
+        default=4_000,
+        ge=1,
+        le=5_000,
+        description="Longest wait for a client that is asked for its stack or a verdict, ms.",
+    )
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         problem = broker_problem(self.broker_name)

@@ -61,6 +61,8 @@ class Journal:
         self._ops.clear()
         if batch is None:
             return
+        if self._broker.trace is not None:
+            self._broker.trace.add(self._broker.now_ms(), payload)
         passing("journal.flushing")
         try:
             stored = self._broker.store.append_state(payload)

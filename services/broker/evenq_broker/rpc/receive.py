@@ -100,9 +100,19 @@ class Receiving:
             yield _delivery_time(self._broker.clock.now_ms())
             complete = True
             self._remember(wanted, held=batch.held)
+            if self._broker.trace is not None and wanted.client_id and not wanted.auto_renew:
+                self._trace(wanted, batch)
         finally:
             if not complete:
                 self._popping.give_back(batch)
+
+    def _trace(self, wanted: _Receive, batch: Batch) -> None:
+        # The journal names the client only where its life holds the delivery.
+        assert self._broker.trace is not None
+        held = [(queue.queue_id, offset, number) for queue, offset, number in batch.held]
+        self._broker.trace.taken(
+            self._broker.now_ms(), wanted.client_id, wanted.group.group_id, wanted.topic.topic_id, held
+        )
 
     # ------------------------------------------------------------------------------------------------ lost answers
 
