@@ -7,19 +7,23 @@ share one.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
+from evenq.client.core.halves import HalfMessage
 from evenq.client.loops.background import Background
 from evenq.client.loops.gates import ThreadGate
 from evenq.client.loops.sending import Item, Sending, SendResult
+from evenq.client.loops.transacting import Transacting
 from evenq.client.options import ProducerOptions
+from evenq.client.transaction import Checker, Transaction, resolution_of
 from evenq.client.wiring import Encoder, Ground, new_client_id, producer_calls
-from evenq.errors import ConnectionFailed, RequestTimeout
-from evenq.model import Message
+from evenq.errors import ConnectionFailed, RequestTimeout, Unsupported
+from evenq.model import Message, ReceivedMessage, TransactionResolution
 
 __all__ = ["Producer"]
 
@@ -33,9 +37,16 @@ class Producer:
         endpoint: str = "127.0.0.1:8081",
         options: ProducerOptions | None = None,
         client_id: str = "",
+        checker: Checker | None = None,
+        transaction_topics: Iterable[str] = (),
         ground: Ground | None = None,
     ) -> None:
-        """`endpoint` is the access point, `host:port`, or several joined with `;`. `ground` is for tests."""
+        """`endpoint` is the access point, `host:port`, or several joined with `;`. `ground` is for tests.
+
+        `checker` makes transactions possible (`begin_transaction`): brokers ask it what became of a half message that
+        this or another producer left open; it returns a `TransactionResolution` and runs in a thread of its own. It is
+        asked about the topics in `transaction_topics` from the start, about others from their first transaction on.
+        """
         self.options = options or ProducerOptions()
         self._ground = ground or Ground.real()
         self.client_id = client_id or new_client_id(self._ground.clock)
@@ -45,7 +56,9 @@ class Producer:
         self._rung = False
         self._closed = False
         self._background = Background.shared()
-        self._background.run(self._open(endpoint))
+        self._checker = checker
+        self._transacting: Transacting | None = None
+        self._background.run(self._open(endpoint, transaction_topics))
 
     def send(self, message: Message) -> SendResult:
         """Send one and wait until it is stored. Retries by itself (`options.max_attempts`).
@@ -70,6 +83,20 @@ class Producer:
         if failures:
             raise failures[0]
         return [future.result() for future in futures]
+
+    def begin_transaction(self, message: Message) -> Transaction:
+        """Store a message that nobody sees until the transaction is committed. Not tried twice.
+
+        Use the result in a `with` block, or call its `commit` or `rollback`. Raises Unsupported without a checker, and
+        as `send` does; after RequestTimeout the message may be stored, and then the checker decides.
+        """
+        if self._closed:
+            raise ConnectionFailed("this producer is closed; make a new one")
+        if self._transacting is None:
+            raise Unsupported("this producer has no checker; give one, so that brokers can ask about open transactions")
+        encoded = self._encoder.encode(message)
+        work = self._transacting.begin(message.topic, encoded.message_id, encoded.content)
+        return Transaction(self._background.run(work), self._end_transaction)
 
     def flush(self, timeout_ms: int | None = None) -> None:
         """Wait until everything given so far is answered. Raises RequestTimeout after `timeout_ms`."""
@@ -113,7 +140,16 @@ class Producer:
             self._background.call_soon(self._empty_inbox)
         return future
 
-    async def _open(self, endpoint: str) -> None:
+    def _end_transaction(self, half: HalfMessage, resolution: TransactionResolution) -> None:
+        assert self._transacting is not None
+        self._background.run(self._transacting.end(half, resolution))
+
+    async def _check(self, message: ReceivedMessage) -> TransactionResolution:
+        assert self._checker is not None
+        told = await asyncio.get_running_loop().run_in_executor(None, self._checker, message)
+        return await resolution_of(told)
+
+    async def _open(self, endpoint: str, transaction_topics: Iterable[str]) -> None:
         self._calls = producer_calls(self._ground, endpoint, self.client_id, self.options.timeout_ms)
         self._sending = Sending(
             self._calls,
@@ -122,6 +158,16 @@ class Producer:
             options=self.options,
             left=self._gate.leave,
         )
+        if self._checker is not None:
+            self._transacting = Transacting(
+                self._calls,
+                clock=self._ground.clock,
+                rng=self._ground.rng,
+                options=self.options,
+                route=self._sending.route,
+                run_checker=self._check,
+            )
+            self._transacting.watch(transaction_topics)
 
     def _empty_inbox(self) -> None:
         self._rung = False
@@ -136,6 +182,8 @@ class Producer:
 
     async def _shut(self) -> None:
         self._empty_inbox()
+        if self._transacting is not None:
+            await self._transacting.close()
         await self._sending.close()
         if self._ground.net is None:
             await self._calls.net.close()

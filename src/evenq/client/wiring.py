@@ -22,9 +22,9 @@ from evenq.runtime.net import Net
 
 if TYPE_CHECKING:
     from evenq.client.rpc.admin import AdminCalls
-    from evenq.client.rpc.calls import Calls
     from evenq.client.rpc.receiving import SimpleCalls
     from evenq.client.rpc.sessions import ConsumerCalls
+    from evenq.client.rpc.transactions import TransactionCalls
 
 __all__ = ["Encoder", "Ground", "admin_calls", "consumer_calls", "new_client_id", "producer_calls", "simple_calls"]
 
@@ -66,11 +66,11 @@ def _net(ground: Ground) -> Net:
     return GrpcNet()
 
 
-def producer_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) -> Calls:
+def producer_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) -> TransactionCalls:
     """The wire of a producer."""
-    from evenq.client.rpc.calls import Calls
+    from evenq.client.rpc.transactions import TransactionCalls
 
-    return Calls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
+    return TransactionCalls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
 
 
 def consumer_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) -> ConsumerCalls:
