@@ -135,6 +135,22 @@ def test_the_stubs_of_both_protocols_get_the_same(cluster: LocalCluster) -> None
     assert set(by_v2) <= expected
 
 
+def test_the_command_line_consumes_what_an_expression_wants(cluster: LocalCluster) -> None:
+    expected = fill(cluster, "sql-cli")
+
+    def consume(expression: str, *options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "evenq.cli", "consume", "sql-cli", "--group", "sql-cli", "--sql", expression]
+        return subprocess.run(
+            [*command, *options, "--endpoint", cluster.endpoint], capture_output=True, text=True, check=False
+        )
+
+    told = consume(LARGE_EU, "--from", "first", "--max", str(len(expected)), "--json")
+    assert {json.loads(line)["body"].encode() for line in told.stdout.splitlines()} == expected, told.stderr
+    wrong = consume(BAD, "--max", "1")
+    assert wrong.returncode != 0
+    assert "LIKE is not known" in " ".join(wrong.stderr.split())
+
+
 def test_members_that_differ_are_shown(cluster: LocalCluster) -> None:
     fill(cluster, "sql-differ", 4)
 

@@ -53,6 +53,7 @@ examples:
   evenq consume orders --group billing                   wait for what comes from now on
   evenq consume orders --group audit --from first --max 100
   evenq consume orders --group new --filter "new || paid"
+  evenq consume orders --group eu --sql "region = 'eu' AND amount > 10"
   evenq consume orders --group export --from first --idle 3 --json > orders.jsonl
 """
 _TOPIC = """\
@@ -299,8 +300,12 @@ def _add_consume(commands: Any) -> None:
     )
     consume.add_argument("--max", type=_positive, metavar="N", help="stop after N messages (default: at Ctrl-C)")
     consume.add_argument("--idle", type=_positive, metavar="SECONDS", help="stop when nothing came for so long")
-    consume.add_argument(
+    wanted = consume.add_mutually_exclusive_group()
+    wanted.add_argument(
         "--filter", default="*", metavar="TAGS", help='only these tags, e.g. "new || paid" (default: all)'
+    )
+    wanted.add_argument(
+        "--sql", metavar="EXPRESSION", help="only messages that fit, e.g. \"region = 'eu' AND amount > 10\""
     )
 
 
