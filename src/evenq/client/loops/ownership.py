@@ -356,7 +356,7 @@ class Ownership:
             wanted=self._subscriptions[queue.topic],
             generation=lambda: self._dividing.generation(queue.topic),
             limits=lambda: self.limits(queue.topic),
-            committed=lambda: self._progress.table.memory(queue) if self._clustering else -1,
+            committed=lambda: self._progress.table.memory(queue) if self._clustering and self._auto_commit else -1,
             arrived=self._arrived,
             fenced=lambda: self.relock(queue.broker_name),
         )
