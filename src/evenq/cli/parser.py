@@ -53,7 +53,7 @@ examples:
   evenq consume orders --group billing                   wait for what comes from now on
   evenq consume orders --group audit --from first --max 100
   evenq consume orders --group new --filter "new || paid"
-  evenq consume orders --group eu --sql "region = 'eu' AND amount > 10"
+  evenq consume orders --group eu --sql "region = 'eu' AND amount >= 10"
   evenq consume orders --group export --from first --idle 3 --json > orders.jsonl
 """
 _TOPIC = """\
@@ -305,7 +305,7 @@ def _add_consume(commands: Any) -> None:
         "--filter", default="*", metavar="TAGS", help='only these tags, e.g. "new || paid" (default: all)'
     )
     wanted.add_argument(
-        "--sql", metavar="EXPRESSION", help="only messages that fit, e.g. \"region = 'eu' AND amount > 10\""
+        "--sql", metavar="EXPRESSION", help="only messages that fit, e.g. \"region = 'eu' AND amount >= 10\""
     )
 
 
