@@ -2,6 +2,7 @@
 
 produce ENDPOINT TOPIC FIRST COUNT | simple ENDPOINT TOPIC GROUP TAG COUNT | nack ENDPOINT TOPIC GROUP | delay ENDPOINT TOPIC GROUP
 push ENDPOINT TOPIC GROUP [fail-first | "SQL expression"]. TAG may be an "SQL expression", too.
+transact ENDPOINT TOPIC FIRST COUNT: commits each third, rolls back the next, leaves the last open | checker ENDPOINT TOPIC
 """
 
 import json
@@ -19,6 +20,8 @@ from rocketmq import (
     Producer,
     PushConsumer,
     SimpleConsumer,
+    TransactionChecker,
+    TransactionResolution,
 )
 from rocketmq.grpc_protocol import FilterType
 
@@ -148,5 +151,43 @@ def push(endpoint: str, topic: str, group: str, mode: str = "") -> None:
     say(done=True, shutdown_s=time.monotonic() - begun)
 
 
+class Checker(TransactionChecker):
+    def check(self, message: Message) -> TransactionResolution:
+        number = int(message.properties["number"])
+        say(asked=number, body=message.body.decode(), attempt=message.delivery_attempt)
+        return TransactionResolution.COMMIT if number % 2 else TransactionResolution.ROLLBACK
+
+
+def transact(endpoint: str, topic: str, first: str, count: str) -> None:
+    producer = Producer(configuration(endpoint), (topic,), checker=Checker())
+    producer.startup()
+    for number in range(int(first), int(first) + int(count)):
+        transaction = producer.begin_transaction()
+        message = Message()
+        message.topic, message.body, message.tag, message.keys = topic, f"body-{number}".encode(), "paid", f"key-{number}"
+        message.add_property("number", str(number))
+        receipt = producer.send(message, transaction)
+        if number % 3 == 0:
+            transaction.commit()
+            transaction.commit()
+        elif number % 3 == 1:
+            transaction.rollback()
+        say(sent=number, id=receipt.message_id, transaction=receipt.transaction_id)
+    producer.shutdown()
+    say(done=True)
+
+
+def checker(endpoint: str, topic: str) -> None:
+    producer = Producer(configuration(endpoint), (topic,), checker=Checker())
+    producer.startup()
+    say(ready=True)
+    sys.stdin.readline()
+    producer.shutdown()
+    say(done=True)
+
+
 if __name__ == "__main__":
-    {"produce": produce, "simple": simple, "nack": nack, "delay": delay, "push": push}[sys.argv[1]](*sys.argv[2:])
+    {
+        "produce": produce, "simple": simple, "nack": nack, "delay": delay, "push": push, "transact": transact,
+        "checker": checker,
+    }[sys.argv[1]](*sys.argv[2:])  # fmt: skip

@@ -137,6 +137,29 @@ def test_a_delayed_message_comes_at_its_time_and_a_recalled_one_never(
     assert all(0 <= s["after_due_s"] < 5 for s in client.said if "got" in s)
 
 
+def test_transactions_end_as_decided_and_orphans_as_another_producer_says(
+    cluster: LocalCluster, peer: Callable[..., Peer]
+) -> None:
+    """Wire contract 8: 25. Of each three messages one is committed, one rolled back, one left open by a producer that
+    ends; a producer that never sent anything is asked about those: it commits the odd ones.
+    """
+    command = ["topic", "create", "compat-transaction", "--type", "transaction", "--endpoint", cluster.endpoint]
+    subprocess.run([sys.executable, "-m", "evenq.cli", *command], check=True, capture_output=True)
+    living = peer("checker", "compat-transaction")
+    living.wait(lambda said: any("ready" in s for s in said))
+    sender = peer("transact", "compat-transaction", 0, 12)
+    sender.wait_done()
+    assert len({s["transaction"] for s in sender.said if "transaction" in s}) == 12
+    left_open = [2, 5, 8, 11]
+    living.wait(lambda said: sorted(s["asked"] for s in said if "asked" in s) == left_open)  # 6 s after each was sent
+    assert all(s["body"] == f"body-{s['asked']}" and s["attempt"] == 1 for s in living.said if "asked" in s)
+    consumer = peer("simple", "compat-transaction", "compat-transaction-group", "paid", 6)
+    consumer.wait_done()
+    assert sorted(consumer.numbers()) == [0, 3, 5, 6, 9, 11]
+    assert {s["tag"] for s in consumer.said if "got" in s} == {"paid"}
+    living.stop()
+
+
 def test_push_consumers_share_a_topic_two_members_then_three(peer: Callable[..., Peer]) -> None:
     members = [peer("push", "compat-push", "compat-push-group") for _ in range(2)]
     for member in members:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from evenq.client.core.halves import Check, HalfMessage, TransactionCalls
 from evenq.client.core.route import Route
 from evenq.client.options import ProducerOptions
-from evenq.errors import ConnectionFailed, Error, Forbidden, RequestTimeout
+from evenq.errors import Error, Forbidden
 from evenq.model import ReceivedMessage, TransactionResolution
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 CHECKS_AT_A_TIME = 16
 CLOSE_MS = 2_000
+END_PAUSE_MS = 250
 TELL_MS = 30_000  # wire contract 3.2: settings again and again, also a sign of life
 
 RunChecker = Callable[[ReceivedMessage], Awaitable[TransactionResolution]]
@@ -91,19 +92,21 @@ class Transacting:
         return await self._calls.send_half(route.addresses[queue.broker_name], queue, message_id, encoded)
 
     async def end(self, half: HalfMessage, resolution: TransactionResolution) -> None:
-        """Tell the decision, trying again where that helps; telling it twice does no harm. Raises the last error."""
-        backoff = Backoff(self._rng, first_ms=self._options.retry_first_ms, max_ms=self._options.retry_max_ms)
-        for attempt in range(self._options.max_attempts):
+        """Tell the decision: to its broker, then at the access point, and so on for `max_attempts` rounds; telling it
+        twice does no harm. Raises the last error.
+        """
+        backoff = Backoff(self._rng, first_ms=END_PAUSE_MS, max_ms=self._options.retry_max_ms)
+        for attempt in range(2 * self._options.max_attempts):
+            if attempt and attempt % 2 == 0:
+                await self._clock.sleep_ms(backoff.next_ms())  # a restarted broker is connected to within this time
             try:
                 if attempt % 2 == 0:
                     await self._calls.end_transaction(half, resolution, checked=False)
                 else:
                     await self._calls.end_transaction_anywhere(half, resolution)
             except Error as error:
-                if not error.retryable or attempt + 1 == self._options.max_attempts:
+                if not error.retryable or attempt + 1 == 2 * self._options.max_attempts:
                     raise
-                if not isinstance(error, ConnectionFailed | RequestTimeout) or attempt % 2:
-                    await self._clock.sleep_ms(backoff.next_ms())
             else:
                 return
 
