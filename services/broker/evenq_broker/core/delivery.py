@@ -114,6 +114,10 @@ class Progress:
         """The group was deleted."""
         self._drop(lambda key: key[0] == group_id)
 
+    def forget(self, group_id: int, topic_id: int) -> None:
+        """The group's subscription of the topic was taken away."""
+        self._drop(lambda key: key[:2] == (group_id, topic_id))
+
     def forget_topic(self, topic_id: int) -> None:
         """The topic was deleted."""
         self._drop(lambda key: key[1] == topic_id)
@@ -161,6 +165,15 @@ class Progress:
         if offsets:
             self._arm(queue, deadline_ms, offsets)
         queue.advance()
+
+    def set_aside(self, queue: QueueProgress, offsets: Sequence[int]) -> None:
+        """Note messages, ascending, as unfinished without delivering them: somebody settles them one by one."""
+        for offset in offsets:
+            queue.pending[offset] = Pending(0, 0, READY, "")
+            heapq.heappush(queue.ready, offset)
+        if offsets:
+            queue.committed = min(queue.committed, offsets[0])
+            queue.next = max(queue.next, offsets[-1] + 1)
 
     def hold_on(self, queue: QueueProgress, offset: int, number: int, *, now_ms: int, deadline_ms: int) -> bool:
         """Let a running delivery last until `deadline_ms`, as the same one: its answer got lost. False: it is over."""

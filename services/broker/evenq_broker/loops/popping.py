@@ -19,6 +19,7 @@ from evenq_broker.core.fifo import admit, rebuild
 from evenq_broker.core.filters import EVERYTHING, TURNS_MIN, MessageFilter
 from evenq_broker.core.frames import delivered, extra_fields, varint
 from evenq_broker.core.journal import Acked, Delivered, Invisible, Op
+from evenq_broker.core.letters import Reason
 from evenq_broker.core.polls import ANY
 from evenq_broker.loops.beginning import begin
 from evenq_broker.loops.dead_letters import to_dead_letters
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_AHEAD = 256  # fresh messages of an ordered queue looked at in one receive
 _RETRY_TAKE_MAX = 32
+_BURY_AGAIN_MS = 10_000  # after a dead letter that could not be stored
 
 
 class Batch:
@@ -374,6 +376,15 @@ class Popping:
 
     # ------------------------------------------------------------------------------------------------ dead letters
 
+    def _try_again(self, queue: QueueProgress, offset: int) -> None:
+        broker = self._broker
+        now_ms = broker.now_ms()
+        entry = queue.pending.get(offset)
+        if entry is not None:
+            due_ms = now_ms + _BURY_AGAIN_MS
+            broker.progress.hold_on(queue, offset, entry.number, now_ms=now_ms, deadline_ms=due_ms)
+            broker.waiting.sooner(due_ms)
+
     async def bury(
         self, group: GroupConfig, topic: TopicConfig, queue: QueueProgress, offset: int, *, quiet: bool = True
     ) -> None:
@@ -382,8 +393,10 @@ class Popping:
         `quiet`: a failure is logged and the message comes up again later; else it is raised.
         """
         try:
-            await to_dead_letters(self._broker, group, topic, queue, offset)
+            reason = Reason.ATTEMPTS if quiet else Reason.FORWARDED
+            await to_dead_letters(self._broker, group, topic, queue, offset, reason)
         except Error as error:
             if not quiet:
                 raise
+            self._try_again(queue, offset)
             log.warning("dead letter not stored", extra={"group": group.name, "topic": topic.name, "error": str(error)})

@@ -86,6 +86,10 @@ _ROWS: dict[str, dict[str, tuple[Resource, Action]]] = {
         "TraceMessage": (_TOPIC, Action.DESCRIBE),
         "ListClients": (_CLUSTER, Action.DESCRIBE),
     },
+    "/evenq.v1.DeadLetters/": {
+        "List": (_GROUP, Action.DESCRIBE),
+        "Replay": (_GROUP, Action.OPERATE),
+    },
     "/evenq.v1.Peers/": {
         "Interest": (_CLUSTER, Action.INTERNAL),
     },

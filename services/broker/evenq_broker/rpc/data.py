@@ -32,6 +32,7 @@ from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 from evenq_broker.core.filters import EVERYTHING, TURNS_MIN, MessageFilter, message_filter
 from evenq_broker.core.frames import delivered, extra_fields, field, varint_field
 from evenq_broker.core.journal import Committed
+from evenq_broker.core.letters import Reason
 from evenq_broker.core.validation import Limits, checked
 from evenq_broker.loops.dead_letters import bury
 from evenq_broker.loops.retries import retry_later
@@ -343,7 +344,7 @@ class _Data:
         place = (self._broker, group, topic, queue.queue_id, asked.queue_offset)
         over = asked.delay_level < 0 or asked.attempts >= group.max_attempts
         if over:
-            done = await bury(*place)
+            done = await bury(*place, attempts=max(0, asked.attempts), reason=_reason(asked, group))
         else:
             done = await retry_later(*place, level=asked.delay_level, attempts=max(1, asked.attempts))
         if not done:
@@ -383,6 +384,10 @@ class _Data:
         if context.deadline_ms is not None:
             until_ms = min(until_ms, context.deadline_ms - settings.poll_margin_ms)
         return until_ms
+
+
+def _reason(asked: data_pb2.SendBackRequest, group: GroupConfig) -> Reason:
+    return Reason.ATTEMPTS if asked.attempts >= group.max_attempts else Reason.SENT_BACK
 
 
 def _frames(number: int, messages: Iterable[StoredMessage]) -> Iterable[bytes]:
