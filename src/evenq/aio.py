@@ -266,6 +266,11 @@ class PushConsumer:
         """The queues this member reads now, sorted."""
         return [] if self._pushing is None or self._closed else self._pushing.owned()
 
+    @property
+    def balanced(self) -> bool:
+        """True if this member knows its share of every topic and reads exactly that."""
+        return self._pushing is not None and not self._closed and self._pushing.balanced
+
     async def __aenter__(self) -> Self:
         return self if self._pushing is not None else await self.start()
 

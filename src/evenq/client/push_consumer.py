@@ -136,6 +136,11 @@ class PushConsumer:
             return []
         return self._background.run(self._owned(self._pushing))
 
+    @property
+    def balanced(self) -> bool:
+        """True if this member knows its share of every topic and reads exactly that; the moment to say "ready"."""
+        return self._pushing is not None and not self._closed and self._pushing.balanced
+
     def __enter__(self) -> Self:
         return self if self._pushing is not None else self.start()
 

@@ -181,6 +181,11 @@ class Membership:
         """The user's queues that are being read now, sorted."""
         return [queue for queue in self.ownership.owned() if queue.topic != self.retry_topic]
 
+    @property
+    def balanced(self) -> bool:
+        """True if all that is ours is being read."""
+        return self.ownership.balanced
+
     def max_attempts(self) -> int:
         """Deliveries before the dead letters."""
         return self._plan.options.max_attempts or self._group_attempts

@@ -92,6 +92,8 @@ class Ownership:
         self._tasks: set[asyncio.Task[None]] = set()
         self._wakeup = Wakeup(clock)
         self._retry_soon = False
+        self._unknown: set[str] = set()
+        self._rounds = 0
         self._started_ms = clock.monotonic_ms()
         self._closing = False
 
@@ -106,6 +108,11 @@ class Ownership:
             await self._wakeup.wait(self._options.rebalance_interval_ms)
             if not self._closing and not self.paused:
                 await self._round()
+
+    @property
+    def balanced(self) -> bool:
+        """True if every topic's share is known and worked on (RB-3, RB-4, RB-10, RB-15)."""
+        return not self._unknown and self._table.balanced() and self._rounds > 0
 
     def owned(self) -> list[MessageQueue]:
         """Queues that are being pulled, sorted."""
@@ -212,7 +219,9 @@ class Ownership:
         if self._clustering and not self._sessions.settled and waited_ms < SETTLE_MS:
             self._soon()  # the last Welcome wakes us earlier
             return
+        self._unknown.clear()
         for topic in list(self._subscriptions):
+            assigned: list[MessageQueue] | None = None
             try:
                 assigned = await self._dividing.assigned(topic)
             except Exception as error:  # RB-2, RB-12: this topic stays as it is, whatever its strategy raised
@@ -220,9 +229,15 @@ class Ownership:
                     log.exception("no assignment", extra={"group": self._group, "topic": topic})
                 elif not topic.startswith(RETRY_PREFIX):
                     log.warning("no assignment", extra={"group": self._group, "topic": topic, "error": str(error)})
-                continue
-            if assigned is not None and not self._closing:
-                self._perform(self._table.assign(topic, assigned, stalled=self._stalled))
+            if assigned is None:
+                self._unknown.update(() if topic.startswith(RETRY_PREFIX) else (topic,))
+            elif not self._closing:
+                commands = self._table.assign(topic, assigned, stalled=self._stalled)
+                if commands:  # RB-14
+                    told = {"group": self._group, "topic": topic, "queues": [queue.queue_id for queue in assigned]}
+                    log.info("rebalanced", extra=told)
+                self._perform(commands)
+        self._rounds += 1
         if not self._closing:
             self._perform(self._table.keep_topics(self._subscriptions))
 

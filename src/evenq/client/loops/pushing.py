@@ -98,6 +98,11 @@ class Pushing:
         """Queues that are being read now, sorted; the retry topic's are not told."""
         return self._member.owned()
 
+    @property
+    def balanced(self) -> bool:
+        """True if the member's share of every topic is known, and it reads exactly that (RB-15)."""
+        return self._member.balanced
+
     def _arrived(self, process: ProcessQueue) -> None:
         if process.due_ms() is not None:
             self._listening.offer(process)
