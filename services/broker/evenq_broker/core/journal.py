@@ -14,6 +14,7 @@ in the same state. A record is a version byte and operations; a snapshot is a re
 | 10   | Locked       | u32 length, JSON                                                                              |
 | 11   | HalfPut      | u64 number, u32 topic, u64 timer, i64 timer before, 2 u64 ms begun, due, 2 u16 checks, missed |
 | 12   | HalvesEnded  | u32 n, n u64 numbers, n u8 outcomes                                                           |
+| 13   | Unsubscribed | u32 length, JSON                                                                              |
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ __all__ = [
     "Op",
     "TopicPut",
     "TopicRemoved",
+    "Unsubscribed",
     "decode",
     "encode",
     "encode_op",
@@ -49,8 +51,8 @@ __all__ = [
 
 VERSION = 1
 _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _COMMITTED, _ACKED, _DELIVERED, _INVISIBLE, _LOCKED = range(1, 11)
-_HALF, _HALVES_ENDED = 11, 12
-_IN_JSON = frozenset({_KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _LOCKED})
+_HALF, _HALVES_ENDED, _UNSUBSCRIBED = 11, 12, 13
+_IN_JSON = frozenset({_KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _LOCKED, _UNSUBSCRIBED})
 _COMMITTED_FORM = struct.Struct(">BIIIQB")
 _ACKED_FORM = struct.Struct(">BIIIQ")
 _DELIVERED_FORM = struct.Struct(">BIIIQQHH")
@@ -163,6 +165,14 @@ class HalfPut(NamedTuple):
     missed: int
 
 
+@dataclass(frozen=True, slots=True)
+class Unsubscribed:
+    """A group's progress on a topic is forgotten: an operator took the subscription away."""
+
+    group_id: int
+    topic_id: int
+
+
 class HalvesEnded(NamedTuple):
     """Transactions ended; `outcomes` are numbers of `core.transactions.Outcome`."""
 
@@ -181,6 +191,7 @@ Op = (
     | Delivered
     | Invisible
     | Locked
+    | Unsubscribed
     | HalfPut
     | HalvesEnded
 )
@@ -223,6 +234,8 @@ def encode_op(op: Op) -> bytes:
             return _json(_TOPIC_GONE, {"id": op.topic_id})
         case GroupRemoved():
             return _json(_GROUP_GONE, {"id": op.group_id})
+        case Unsubscribed():
+            return _json(_UNSUBSCRIBED, {"group": op.group_id, "topic": op.topic_id})
         case Locked():
             queue = op.queue
             return _json(_LOCKED, {
@@ -355,6 +368,8 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
                 retry=_retry_of(value.get("retry")),  # none in journals of before
             )
         )
+    if kind == _UNSUBSCRIBED:
+        return Unsubscribed(value["group"], value["topic"])
     if kind == _LOCKED:
         return Locked(value["group"], MessageQueue(*value["queue"]), value["client"], *value["generation"])
     if kind == _TOPIC_GONE:

@@ -24,6 +24,7 @@ from evenq_broker.core.journal import (
     Op,
     TopicPut,
     TopicRemoved,
+    Unsubscribed,
     decode,
 )
 from evenq_broker.core.keys import keys_of
@@ -112,6 +113,8 @@ def apply(broker: Broker, op: Op) -> None:
                 broker.groups.remove(group.name)
                 broker.locks.forget_group(group.name)
             broker.progress.forget_group(op.group_id)
+        case Unsubscribed():
+            broker.progress.forget(op.group_id, op.topic_id)
         case HalfPut() | HalvesEnded():
             broker.transactions.table.apply(op)
         case Locked():

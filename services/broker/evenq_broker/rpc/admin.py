@@ -48,7 +48,7 @@ from evenq_broker.rpc.answers import parsed
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
 
-__all__ = ["LOCAL_HEADER", "rpcs"]
+__all__ = ["LOCAL_HEADER", "describe_group", "rpcs"]
 
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 LOCAL_HEADER = "x-evenq-local"
@@ -246,7 +246,7 @@ class _Groups:
         if group is not None:
             found[group.name] = self._summary(group)
             response.members.extend(member_message(m) for m in self._broker.members.members(group.name))
-            response.queues.extend(self._queues(group))
+            response.queues.extend([await self._timed(queue) for queue in self._queues(group)])
         if not asked.local:
             told = admin_pb2.DescribeGroupRequest(group=asked.group, local=True).SerializeToString()
             for answer in await _others(self._broker, "DescribeGroup", told, admin_pb2.DescribeGroupResponse):
@@ -286,6 +286,15 @@ class _Groups:
             for queue_id in range(topic.read_queues)
         ]
 
+    async def _timed(self, queue: admin_pb2.GroupQueue) -> admin_pb2.GroupQueue:
+        """With the time at which the next message to read was stored."""
+        topic = self._broker.topics.get(queue.queue.topic)
+        if topic is not None and queue.committed >= 0:
+            at = [max(queue.committed, queue.min_offset)]
+            for message in await self._broker.store.read_at(topic.topic_id, queue.queue.queue_id, at):
+                queue.next_store_ms = message.store_ms
+        return queue
+
     def _queue(self, group: GroupConfig, topic: TopicConfig, queue_id: int) -> admin_pb2.GroupQueue:
         place = (group.group_id, topic.topic_id, queue_id)
         queue = MessageQueue(topic.name, self._broker.settings.broker_name, queue_id)
@@ -294,11 +303,20 @@ class _Groups:
         return admin_pb2.GroupQueue(
             queue=queue_message(queue),
             committed=-1 if committed is None else committed,
+            min_offset=low,
             max_offset=high,
             lag=self._broker.progress.lag(*place, low, high),
             inflight=self._broker.progress.inflight(*place),
             owner=self._broker.locks.holder(group.name, queue),
         )
+
+
+async def describe_group(broker: Broker, group: str) -> admin_pb2.DescribeGroupResponse:
+    """A group, its members and its progress, over all brokers. Raises GroupNotFound."""
+    request = admin_pb2.DescribeGroupRequest(group=group).SerializeToString()
+    return admin_pb2.DescribeGroupResponse.FromString(
+        await _Groups(broker).describe(request, RpcContext("", [], "", None))
+    )
 
 
 class _Cluster:

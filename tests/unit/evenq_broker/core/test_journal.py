@@ -16,6 +16,7 @@ from evenq_broker.core.journal import (
     Op,
     TopicPut,
     TopicRemoved,
+    Unsubscribed,
     decode,
     encode,
 )
@@ -40,6 +41,7 @@ EVERY: list[Op] = [
     HalfPut(1 << 40, 3, 1 << 41, -1, 1 << 40, 1 << 41, 15, 65_535),
     HalvesEnded((1, 1 << 50), (1, 2)),
     HalvesEnded((), ()),
+    Unsubscribed(4, 3),
 ]
 
 

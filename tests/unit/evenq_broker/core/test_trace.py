@@ -1,6 +1,6 @@
 """What the broker remembers of deliveries, and for how long."""
 
-from evenq_broker.core.journal import Acked, Committed, Delivered, Invisible, encode
+from evenq_broker.core.journal import Acked, Committed, Delivered, Invisible, Op, encode
 from evenq_broker.core.trace import Kind, Seen, Story, Trace
 
 
@@ -33,7 +33,13 @@ def test_a_delivery_and_its_ack_are_told_with_the_client_that_the_journal_leaves
 
 
 def test_other_messages_queues_and_topics_are_left_out() -> None:
-    others = [Acked(1, 2, 3, 8), Acked(1, 2, 4, 7), Acked(1, 9, 3, 7), delivered(9), Invisible(1, 2, 4, 7, 1, 1, 0)]
+    others: list[Op] = [
+        Acked(1, 2, 3, 8),
+        Acked(1, 2, 4, 7),
+        Acked(1, 9, 3, 7),
+        delivered(9),
+        Invisible(1, 2, 4, 7, 1, 1, 0),
+    ]
     assert told((1, encode(others))) == []
     trace = Trace(1 << 20, now_ms=0)
     trace.taken(1, "c", 1, 9, [(3, 7, 1)])

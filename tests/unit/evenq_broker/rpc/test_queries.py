@@ -81,7 +81,8 @@ def test_a_time_range_is_read_from_all_queues_in_pages(run: Run) -> None:
         assert not everything.more
         times = [found.message.system_properties.store_timestamp.ToMilliseconds() for found in everything.messages]
         assert ids(await find(stage, begin_ms=times[2], end_ms=times[4])) == ["id-2", "id-3", "id-4"]
-        seen, positions = [], []
+        seen: list[str] = []
+        positions: list[Any] = []
         for _ in range(9):
             page = await find(stage, count_max=2, positions=positions)
             seen += ids(page)
