@@ -41,7 +41,7 @@ WHAT_TO_DO = {
     "IllegalMessageKey": "Change the key, or leave it out.",
     "IllegalMessageGroup": "Give a message group of 1 to 63 bytes.",
     "IllegalPropertyKey": "Rename the property.",
-    "InvalidTransactionId": "The transaction is over, or another broker holds it; begin a new one.",
+    "InvalidTransactionId": "Give the id that the send answered; a given-up one lies in TRANS_CHECK_MAX_TIME_TOPIC.",
     "IllegalMessageId": "Give the id that the send answered.",
     "IllegalFilterExpression": "Filter by tags: `a || b`, or `*`.",
     "IllegalInvisibleTime": "Give a duration within the limits of the text.",

@@ -75,7 +75,7 @@ class IllegalPropertyKey(BadRequest):
 
 
 class InvalidTransactionId(BadRequest):
-    """No open transaction has this id."""
+    """The transaction id is empty, forged or of another topic, or the transaction was given up."""
 
     code = 40008
 
