@@ -15,12 +15,14 @@ from evenq.store import ReadResult, StoredMessage
 from evenq_broker.core.properties import tag_of, user_properties
 from evenq_broker.core.tags import tag_hash, tag_prefixes, wanted_tags
 
-__all__ = ["EVERYTHING", "LOOK_AHEAD", "TURNS_MIN", "MessageFilter", "message_filter"]
+__all__ = ["EVERYTHING", "LOOK_AHEAD", "LOOK_AHEAD_MAX", "TURNS_MIN", "MessageFilter", "message_filter"]
 
 TAGS = "TAGS"
 """What an SQL expression calls the tag; a user property of that name cannot be asked for."""
 LOOK_AHEAD = 256
 """Messages that one turn holds against an exact test before others have theirs; about 1 ms."""
+LOOK_AHEAD_MAX = 1024
+"""The same for who asks for more messages at once."""
 TURNS_MIN = 64
 """Turns that even a caller has who does not want to wait: what it is told to be empty was looked at this far."""
 
@@ -35,8 +37,10 @@ class MessageFilter:
         self.matches = matches
 
     def look(self, count: int) -> int:
-        """How many messages to ask the store for, to find `count`."""
-        return count if self.matches is None or self.tag_hashes is not None else max(count, LOOK_AHEAD)
+        """How many messages to ask the store for, to find up to `count`."""
+        if self.matches is None or self.tag_hashes is not None:
+            return count
+        return min(max(count, LOOK_AHEAD), LOOK_AHEAD_MAX)
 
     def sift(self, read: ReadResult, count: int) -> ReadResult:
         """The first `count` messages of a read that are wanted; `next_offset` is behind what was looked at."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from evenq_broker.core.filters import EVERYTHING, LOOK_AHEAD, MessageFilter, message_filter
+from evenq_broker.core.filters import EVERYTHING, LOOK_AHEAD, LOOK_AHEAD_MAX, MessageFilter, message_filter
 
 from evenq.errors import IllegalFilterExpression
 from evenq.store import ReadResult, StoredMessage
@@ -81,5 +81,6 @@ def test_a_sifted_read_goes_on_behind_the_last_message_that_was_looked_at(
 def test_sql_looks_ahead_and_a_tag_filter_leaves_that_to_the_store() -> None:
     assert message_filter("a = 1", is_sql=True).look(1) == LOOK_AHEAD
     assert message_filter("a = 1", is_sql=True).look(1_000) == 1_000
+    assert message_filter("a = 1", is_sql=True).look(10_000) == LOOK_AHEAD_MAX
     assert message_filter("red", is_sql=False).look(1) == 1
     assert isinstance(message_filter("red", is_sql=False), MessageFilter)
