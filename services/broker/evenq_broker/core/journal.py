@@ -2,19 +2,6 @@
 
 All operations are absolute ("this is finished"), so replaying some twice, over a snapshot that already holds them, ends
 in the same state. A record is a version byte and operations; a snapshot is a record of everything. Unknown: refused.
-
-| kind | operation    | content after the kind byte (big-endian)                                                      |
-|------|--------------|-----------------------------------------------------------------------------------------------|
-| 1    | KeyPut       | u32 length, JSON                                                                              |
-| 2-5  | Topic, Group | u32 length, JSON                                                                              |
-| 6    | Committed    | u32 group, u32 topic, u32 queue, u64 offset, u8 reset                                         |
-| 7    | Acked        | u32 group, u32 topic, u32 queue, u64 offset                                                   |
-| 8    | Delivered    | 3 u32 place, u64 next, u64 deadline, u16 client length, u16 n, client, n (u64, u32, u16)  |
-| 9    | Invisible    | u32 group, topic, queue, u64 offset, u32 number, u16 attempt, u64 deadline ms                 |
-| 10   | Locked       | u32 length, JSON                                                                              |
-| 11   | HalfPut      | u64 number, u32 topic, u64 timer, i64 timer before, 2 u64 ms begun, due, 2 u16 checks, missed |
-| 12   | HalvesEnded  | u32 n, n u64 numbers, n u8 outcomes                                                           |
-| 13   | Unsubscribed | u32 length, JSON                                                                              |
 """
 
 from __future__ import annotations
@@ -28,6 +15,19 @@ from typing import Any, NamedTuple
 from evenq.errors import StoreCorrupted
 from evenq.model import GroupConfig, MessageQueue, MessageType, Permission, StartFrom, TopicConfig
 from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
+
+# | kind | operation    | content after the kind byte (big-endian)                                                    |
+# |------|--------------|--------------------------------------------------------------------------------------------|
+# | 1    | KeyPut       | u32 length, JSON                                                                            |
+# | 2-5  | Topic, Group | u32 length, JSON                                                                            |
+# | 6    | Committed    | u32 group, u32 topic, u32 queue, u64 offset, u8 reset                                       |
+# | 7    | Acked        | u32 group, u32 topic, u32 queue, u64 offset                                                 |
+# | 8    | Delivered    | 3 u32 place, u64 next, u64 deadline, u16 client length, u16 n, client, n (u64, u32, u16)    |
+# | 9    | Invisible    | u32 group, topic, queue, u64 offset, u32 number, u16 attempt, u64 deadline ms               |
+# | 10   | Locked       | u32 length, JSON                                                                            |
+# | 11   | HalfPut      | u64 number, u32 topic, u64 timer, i64 timer before, 2 u64 ms (begun, due), u16 checks, missed |
+# | 12   | HalvesEnded  | u32 n, n u64 numbers, n u8 outcomes                                                         |
+# | 13   | Unsubscribed | u32 length, JSON                                                                            |
 
 __all__ = [
     "Acked",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from evenq.errors import Error
 from evenq.runtime.clock import Clock
 
 __all__ = ["Stream", "Streams"]
@@ -27,6 +28,8 @@ class Stream:
         self.topics: frozenset[str] = frozenset()
         """What its producer publishes; empty for consumers and before the first settings."""
         self.ended = False
+        self.error: Error | None = None
+        """Why it ended, if its client should hear it."""
         self._clock = clock
         self._commands_max = commands_max
         self._outbox: deque[bytes] = deque()

@@ -48,8 +48,8 @@ def rpcs(broker: Broker) -> list[Rpc]:
             while frames := await stream.take():
                 for frame in frames:
                     yield frame
-            if reading.done():
-                reading.result()  # a request that made no sense ended the stream: say why
+            if stream.error is not None:
+                raise stream.error  # a request that made no sense ended the stream: say why
         finally:
             reading.cancel()
             broker.streams.close(stream)
@@ -68,6 +68,8 @@ async def _read(broker: Broker, requests: AsyncIterator[bytes], stream: Stream, 
                 await stream.answer(settings_reply(broker, command.settings, context))
             else:
                 broker.commands.answered(context.client_id, command)
+    except Error as error:
+        stream.error = error
     finally:
         stream.end()
 

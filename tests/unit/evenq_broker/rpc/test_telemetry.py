@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from evenq_broker.rpc.telemetry import settings_reply
 
+from evenq.errors import BadRequest
 from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import duration_ms_of
@@ -173,5 +174,24 @@ def test_a_full_table_of_clients_is_no_reason_to_leave_one_without_settings(run:
         answers = [frame async for frame in handler(told(), context)]
         assert len(answers) == 1
         await asyncio.sleep(0)
+
+    run(story)
+
+
+def test_a_request_that_is_no_command_ends_the_stream_and_says_why(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        handler = next(rpc.handler for rpc in broker.rpcs() if rpc.method.endswith("/Telemetry"))
+        context = RpcContext("m", [("x-mq-client-id", "c")], "127.0.0.1:1", None)
+
+        async def told() -> Any:
+            yield service_pb2.TelemetryCommand(settings=consumer()).SerializeToString()
+            yield b"\xff\xff"
+
+        answers = handler(told(), context)
+        assert await anext(answers)
+        with pytest.raises(BadRequest, match="TelemetryCommand"):
+            await anext(answers)
+        assert len(broker.streams) == 0
 
     run(story)
