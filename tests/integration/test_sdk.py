@@ -127,7 +127,11 @@ def test_consumers_and_producer_go_on_by_themselves_after_kill_9_of_a_broker(tmp
             member.close()
 
 
-def test_a_failing_listener_gets_its_message_again_and_then_it_goes_to_the_dead_letters(cluster: LocalCluster) -> None:
+@pytest.mark.parametrize("assignment", ["client", "server"])
+def test_a_failing_listener_gets_its_message_again_and_then_it_goes_to_the_dead_letters(
+    cluster: LocalCluster, assignment: str
+) -> None:
+    name = f"failing-{assignment}"
     attempts: Counter[bytes] = Counter()
     told: list[tuple[str, int]] = []
 
@@ -143,23 +147,24 @@ def test_a_failing_listener_gets_its_message_again_and_then_it_goes_to_the_dead_
     with (
         evenq.Producer(endpoint=cluster.endpoint) as producer,
         evenq.PushConsumer(
-            group="failing",
+            group=name,
             endpoint=cluster.endpoint,
             listener=listen,
-            subscriptions={"failing": "*"},
+            subscriptions={name: "*"},
+            assignment=assignment,
             start_from="FIRST",
             options=evenq.PushOptions(max_attempts=3, consume_batch=1),
         ),
     ):
-        producer.send(evenq.Message(topic="failing", body=b"bad"))
-        producer.send(evenq.Message(topic="failing", body=b"good"))
+        producer.send(evenq.Message(topic=name, body=b"bad"))
+        producer.send(evenq.Message(topic=name, body=b"good"))
         eventually(lambda: attempts[b"bad"] == 3 and attempts[b"good"] == 1, what="3 tries of the bad message")
-        assert told == [("failing", 1), ("failing", 2), ("failing", 3)]
+        assert told == [(name, 1), (name, 2), (name, 3)]
         with evenq.Admin(endpoint=cluster.endpoint) as admin:
-            admin.create_group("undertaker", start_from="FIRST")
-            eventually(lambda: "%DLQ%failing" in {t.topic for t in admin.list_topics(include_system=True)})
+            admin.create_group(f"undertaker-{name}", start_from="FIRST")
+            eventually(lambda: f"%DLQ%{name}" in {t.topic for t in admin.list_topics(include_system=True)})
         with evenq.SimpleConsumer(
-            group="undertaker", endpoint=cluster.endpoint, subscriptions={"%DLQ%failing": "*"}
+            group=f"undertaker-{name}", endpoint=cluster.endpoint, subscriptions={f"%DLQ%{name}": "*"}
         ) as dead:
             (message,) = dead.receive(wait_ms=10_000)
             assert message.body == b"bad"
