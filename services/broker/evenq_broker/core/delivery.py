@@ -34,11 +34,13 @@ class Verdict(Enum):
 class Progress:
     """All groups on all queues of this broker."""
 
-    __slots__ = ("_compact_at", "_queues", "_timers", "inflight_max")
+    __slots__ = ("_compact_at", "_held", "_queues", "_timers", "inflight_max")
 
     def __init__(self, *, inflight_max: int = 20_000) -> None:
         self.inflight_max = inflight_max
         self._queues: dict[tuple[int, int, int], QueueProgress] = {}
+        self._held: dict[str, set[tuple[int, int, int]]] = {}
+        """Client -> queues where its life may hold deliveries; forgotten at its end."""
         self._timers: list[tuple[int, int, int, int, list[int]]] = []  # deadline, group, topic, queue, offsets
         self._compact_at = 4096
 
@@ -152,6 +154,8 @@ class Progress:
                 again.append(offset)
         if again or dead:
             self._arm(queue, deadline_ms, again + dead)
+            if client_id:
+                self._hold(client_id, queue)
         return again, dead
 
     def deliver(
@@ -164,6 +168,8 @@ class Progress:
         queue.next = next_offset
         if offsets:
             self._arm(queue, deadline_ms, offsets)
+            if client_id:
+                self._hold(client_id, queue)
         queue.advance()
 
     def set_aside(self, queue: QueueProgress, offsets: Sequence[int]) -> None:
@@ -172,6 +178,7 @@ class Progress:
             queue.pending[offset] = Pending(0, 0, READY, "")
             heapq.heappush(queue.ready, offset)
         if offsets:
+            queue.walk.clear()
             queue.committed = min(queue.committed, offsets[0])
             queue.next = max(queue.next, offsets[-1] + 1)
 
@@ -197,7 +204,10 @@ class Progress:
     def release(self, client_id: str, deadline_ms: int) -> list[tuple[QueueProgress, int]]:
         """The client is gone: what only its life held ends at `deadline_ms`. Gives the (queue, offset) concerned."""
         changed = []
-        for queue in self._queues.values():
+        for key in sorted(self._held.pop(client_id, ())):
+            queue = self._queues.get(key)
+            if queue is None:
+                continue
             offsets = [offset for offset, entry in queue.pending.items() if entry.client_id == client_id]
             for offset in offsets:
                 entry = queue.pending[offset]
@@ -218,6 +228,8 @@ class Progress:
             queue = self._queues.get((group_id, topic_id, queue_id))
             if queue is None:
                 continue
+            if queue.timer[1] is offsets:
+                queue.timer = (-1, [])
             for offset in offsets:
                 entry = queue.pending.get(offset)
                 if entry is not None and entry.deadline_ms == deadline:
@@ -324,8 +336,11 @@ class Progress:
             if offset < queue.committed or (entry is not None and entry.number > number):
                 continue
             entry = queue.pending[offset] = Pending(number, attempt, READY, op.client_id)
+            if op.client_id:
+                self._hold(op.client_id, queue)
             self._replay_deadline(queue, offset, entry, op.deadline_ms)
         queue.unkeyed = True
+        queue.walk.clear()
         if op.next_offset > queue.next:
             queue.next = op.next_offset
             queue.advance()
@@ -394,17 +409,32 @@ class Progress:
         if entry.lane is None:
             return
         lane = queue.lanes[entry.lane]
-        lane.remove(offset)
+        if lane[0] == offset:
+            lane.popleft()
+        else:
+            lane.remove(offset)
         if not lane:
             del queue.lanes[entry.lane]
         elif queue.pending[lane[0]].deadline_ms == BLOCKED:
             self.unblock(queue, lane[0])
+
+    def _hold(self, client_id: str, queue: QueueProgress) -> None:
+        key = (queue.group_id, queue.topic_id, queue.queue_id)
+        held = self._held.get(client_id)
+        if held is None:
+            self._held[client_id] = {key}
+        else:
+            held.add(key)
 
     def _make_ready(self, queue: QueueProgress, offset: int, entry: Pending) -> None:
         entry.deadline_ms = READY
         heapq.heappush(queue.ready, offset)
 
     def _arm(self, queue: QueueProgress, deadline_ms: int, offsets: list[int]) -> None:
+        if queue.timer[0] == deadline_ms:  # still in the heap: it holds what is armed for a time to come
+            queue.timer[1].extend(offsets)  # the list was handed over with its first deliveries
+            return
+        queue.timer = (deadline_ms, offsets)
         heapq.heappush(self._timers, (deadline_ms, queue.group_id, queue.topic_id, queue.queue_id, offsets))
         if len(self._timers) > self._compact_at:
             self._compact()
@@ -419,6 +449,8 @@ class Progress:
                 for offset in timer[4]
             ):
                 kept.append(timer)
+            elif queue is not None and queue.timer[1] is timer[4]:
+                queue.timer = (-1, [])
         heapq.heapify(kept)
         self._timers = kept
         self._compact_at = max(4096, 2 * len(kept))

@@ -7,6 +7,7 @@ journalled: they are rebuilt from the messages after a restart. Called by `loops
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
@@ -50,7 +51,7 @@ def admit(
             break
         offset = message.queue_offset
         if held is None:
-            queue.lanes[lane] = [offset]
+            queue.lanes[lane] = deque((offset,))
             out.append(message)
         else:
             held.append(offset)
@@ -73,7 +74,7 @@ def rebuild(progress: Progress, queue: QueueProgress, messages: Sequence[_S]) ->
         if entry is None:
             continue
         entry.lane = lane_name(message.system)
-        lane = queue.lanes.setdefault(entry.lane, [])
+        lane = queue.lanes.setdefault(entry.lane, deque())
         lane.append(message.queue_offset)
         if len(lane) > 1 and entry.deadline_ms == READY:
             entry.deadline_ms = BLOCKED

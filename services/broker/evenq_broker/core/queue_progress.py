@@ -6,6 +6,8 @@ and `committed` is the smallest unfinished offset. Pure.
 
 from __future__ import annotations
 
+from collections import deque
+
 from evenq_broker.core.journal import Invisible
 
 __all__ = ["BLOCKED", "READY", "Pending", "QueueProgress"]
@@ -46,8 +48,10 @@ class QueueProgress:
         "queue_id",
         "reading",
         "ready",
+        "timer",
         "topic_id",
         "unkeyed",
+        "walk",
     )
 
     def __init__(self, group_id: int, topic_id: int, queue_id: int, offset: int) -> None:
@@ -63,7 +67,11 @@ class QueueProgress:
         """Heap of offsets that wait for their next delivery; may hold finished ones, `Progress` skips them."""
         self.reading = False
         """True while somebody fetches fresh messages from disk for this group: others pass by."""
-        self.lanes: dict[str, list[int]] = {}
+        self.walk: list[int] = []
+        """Unfinished offsets, descending, as they were when they were last sorted; see `advance`."""
+        self.timer: tuple[int, list[int]] = (-1, [])
+        """The last timer of `Progress`: its deadline and offsets; deliveries of the same ms share it."""
+        self.lanes: dict[str, deque[int]] = {}
         """Ordered groups (`core.fifo`): message group -> its unfinished offsets, ascending; only the first may be
         delivered.
         """
@@ -84,6 +92,8 @@ class QueueProgress:
         self.committed = self.next = offset
         self.pending.clear()
         self.ready.clear()
+        self.walk.clear()
+        self.timer = (-1, [])
         self.lanes.clear()
         self.unkeyed = False
         return True
@@ -95,9 +105,19 @@ class QueueProgress:
             self.committed = self.next
         elif self.committed not in pending:
             if self.next - self.committed > 4 * len(pending) + 64:
-                self.committed = min(pending)
+                self.committed = self._smallest()
                 return
             at = self.committed + 1
             while at not in pending:
                 at += 1
             self.committed = at
+
+    def _smallest(self) -> int:
+        # Where the unfinished are few and far between: sorted once, then walked; what came since is greater than all
+        # of it. Without this each ack of the oldest would look at all of them.
+        pending, walk = self.pending, self.walk
+        while walk and walk[-1] not in pending:
+            walk.pop()
+        if not walk:
+            walk.extend(sorted(pending, reverse=True))
+        return walk[-1]
