@@ -25,7 +25,7 @@ from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 # | 8    | Delivered    | 3 u32 place, u64 next, u64 deadline, u16 client length, u16 n, client, n (u64, u32, u16)    |
 # | 9    | Invisible    | u32 group, topic, queue, u64 offset, u32 number, u16 attempt, u64 deadline ms               |
 # | 10   | Locked       | u32 length, JSON                                                                            |
-# | 11   | HalfPut      | u64 number, u32 topic, u64 timer, i64 timer before, 2 u64 ms (begun, due), u16 checks, missed |
+# | 11   | HalfPut      | u64 number, u32 topic, u64 timer, i64 timer before, 2 u64 ms begun, due, u16 checks, missed |
 # | 12   | HalvesEnded  | u32 n, n u64 numbers, n u8 outcomes                                                         |
 # | 13   | Unsubscribed | u32 length, JSON                                                                            |
 

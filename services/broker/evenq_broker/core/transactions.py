@@ -24,6 +24,9 @@ ZOMBIE_MS = 3_600_000
 """An open one whose timer did not fire for so long after its time has none: the crash of its birth took it."""
 
 
+SWEEP_MS = 10_000
+
+
 class Outcome(IntEnum):
     """How a transaction ended; the numbers stand in the journal."""
 
@@ -82,7 +85,7 @@ class Half:
 class TransactionTable:
     """number -> open transaction, and the remembered decisions, oldest first."""
 
-    __slots__ = ("_decided", "_open", "age_max_ms", "checks_max", "decisions_max", "open_max")
+    __slots__ = ("_decided", "_open", "_swept_ms", "age_max_ms", "checks_max", "decisions_max", "open_max")
 
     def __init__(self, *, open_max: int, decisions_max: int, checks_max: int, age_max_ms: int) -> None:
         self.open_max = open_max
@@ -91,6 +94,7 @@ class TransactionTable:
         self.age_max_ms = age_max_ms
         self._open: dict[int, Half] = {}
         self._decided: dict[int, Outcome] = {}
+        self._swept_ms = 0
 
     def __len__(self) -> int:
         return len(self._open)
@@ -113,7 +117,7 @@ class TransactionTable:
         """Before another one begins: those without a timer that were dropped. Raises TooManyRequests if it is full."""
         if len(self._open) < self.open_max:
             return []
-        gone = self.drop_zombies(now_ms)
+        gone = self.drop_zombies(now_ms) if abs(now_ms - self._swept_ms) >= SWEEP_MS else []
         if len(self._open) >= self.open_max:
             raise TooManyRequests(
                 f"this broker has {len(self._open)} open transactions, the limit is transactions_max; "
@@ -123,6 +127,7 @@ class TransactionTable:
 
     def drop_zombies(self, now_ms: int) -> list[int]:
         """Forget open ones whose timer should have fired long ago: it was never stored. Only while timers fire."""
+        self._swept_ms = now_ms
         gone = [number for number, half in self._open.items() if half.due_ms + ZOMBIE_MS < now_ms and not half.deciding]
         for number in gone:
             del self._open[number]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
+from itertools import islice
 
 from evenq.errors import Error
 from evenq.runtime.clock import Clock
@@ -18,6 +20,7 @@ __all__ = ["Stream", "Streams"]
 DEAF_MS = 10_000
 BYTES_MAX = 16 << 20
 STREAMS_PER_CLIENT = 8
+CANDIDATES_MAX = 8
 
 
 class Stream:
@@ -87,13 +90,13 @@ class Stream:
 
 
 class Streams:
-    """client id -> its streams, the newest last; and who publishes to a topic."""
+    """client id -> its streams, the newest last; and topic -> the streams of its producers."""
 
     def __init__(self, clock: Clock, *, commands_max: int = 256) -> None:
         self._clock = clock
         self._commands_max = commands_max
         self._streams: dict[str, list[Stream]] = {}
-        self._turn = 0
+        self._producers: dict[str, dict[Stream, None]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._streams.values()))
@@ -107,9 +110,21 @@ class Streams:
             streams.pop(0).end()
         return stream
 
+    def publish(self, stream: Stream, topics: Iterable[str]) -> list[str]:
+        """Its producer publishes to these topics; gives those that it did not tell before."""
+        told = frozenset(topics)
+        for topic in stream.topics - told:
+            self._withdraw(stream, topic)
+        fresh = sorted(told - stream.topics)
+        for topic in fresh:
+            self._producers.setdefault(topic, {})[stream] = None
+        stream.topics = told
+        return fresh
+
     def close(self, stream: Stream) -> None:
         """The stream is over. Idempotent."""
         stream.end()
+        self.publish(stream, ())
         streams = self._streams.get(stream.client_id, [])
         if stream in streams:
             streams.remove(stream)
@@ -119,27 +134,32 @@ class Streams:
     def retire(self, client_id: str) -> None:
         """The client said goodbye or is silent: no commands for it, unless it tells its settings again."""
         for stream in self._streams.get(client_id, ()):
-            stream.topics = frozenset()
-
-    def reaches(self, client_id: str) -> bool:
-        """True if the client has a stream here."""
-        return client_id in self._streams
+            self.publish(stream, ())
 
     def push(self, client_id: str, frame: bytes) -> bool:
         """Send a command to a client; False if it has no stream here that takes it."""
         return any(stream.push(frame) for stream in reversed(self._streams.get(client_id, ())))
 
     def producers(self, topic: str, *, first: str = "") -> list[Stream]:
-        """Streams of producers that publish to the topic: the newest of client `first`, then others, taking turns."""
+        """A few streams of producers that publish to the topic: those of client `first`, its newest before, then
+        others, taking turns.
+        """
+        known = self._producers.get(topic)
+        if known is None:
+            return []
         own = [stream for stream in reversed(self._streams.get(first, ())) if topic in stream.topics]
-        others = [
-            newest
-            for client_id, streams in self._streams.items()
-            if client_id != first
-            and (newest := next((one for one in reversed(streams) if topic in one.topics), None)) is not None
-        ]
-        if others:
-            self._turn += 1
-            at = self._turn % len(others)
-            others = others[at:] + others[:at]
-        return own + others
+        others = list(islice((stream for stream in known if stream.client_id != first), CANDIDATES_MAX))
+        for stream in others[:1]:  # its turn is over
+            del known[stream]
+            known[stream] = None
+        return own + [self._newest(stream, topic) for stream in others]
+
+    def _newest(self, stream: Stream, topic: str) -> Stream:
+        streams = self._streams.get(stream.client_id, ())
+        return next((one for one in reversed(streams) if topic in one.topics), stream)
+
+    def _withdraw(self, stream: Stream, topic: str) -> None:
+        known = self._producers[topic]
+        del known[stream]
+        if not known:
+            del self._producers[topic]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from evenq.errors import ConnectionFailed, Error, InvalidTransactionId, StoreCorrupted, TopicNotFound
@@ -75,6 +76,9 @@ class Transactions:
         )
         self._deciding: dict[int, asyncio.Task[None]] = {}
         self._relays: set[asyncio.Task[None]] = set()
+        self._making: asyncio.Task[None] | None = None
+        self._unasked: dict[int, dict[int, None]] = {}
+        """Topic id -> open transactions whose last check met nobody."""
 
     # ------------------------------------------------------------------------------------------------ begin
 
@@ -111,7 +115,7 @@ class Transactions:
         match verdict:
             case Verdict.FIRST:
                 task = self._deciding[number] = spawn(self._carry_out(number, outcome), name="end a transaction")
-                task.add_done_callback(lambda _: self._deciding.pop(number, None))
+                task.add_done_callback(lambda done: self._decided(number, done))
                 await asyncio.shield(task)
             case Verdict.GIVEN_UP:
                 raise InvalidTransactionId(
@@ -127,6 +131,11 @@ class Transactions:
                 )
             case Verdict.SAME:
                 pass
+
+    def _decided(self, number: int, task: asyncio.Task[None]) -> None:
+        del self._deciding[number]
+        if not task.cancelled():
+            task.exception()  # whoever waits has it; a caller that went away does not want it
 
     async def _carry_out(self, number: int, outcome: Outcome) -> None:
         half = self.table.get(number)
@@ -151,6 +160,7 @@ class Transactions:
             self.table.undo(number)
             raise
         self.table.settle(number, outcome)
+        self._unasked.get(half.topic_id, {}).pop(number, None)
         try:
             await asyncio.shield(stored)
         except Error:
@@ -181,6 +191,7 @@ class Transactions:
         if topic is None:
             log.info("a half message has no topic any more", extra={"topic_id": timer.topic_id, "number": number})
             self.table.forget(number)
+            self._unasked.pop(timer.topic_id, None)
             self._broker.journal.record(HalvesEnded((number,), (Outcome.FORGOTTEN,)))
             return None
         now_ms = self._broker.clock.now_ms()
@@ -188,8 +199,11 @@ class Transactions:
             case Firing.END:
                 return None
             case Firing.DELIVER:
-                return _message(timer, topic)
+                message = _message(timer, topic)
+                self._count_in([message])
+                return message
             case Firing.GIVE_UP:
+                self._unasked.get(timer.topic_id, {}).pop(number, None)
                 return self._given_up(number, timer, header, topic)
             case Firing.WAIT:
                 return self._again(number, timer, header, SOON_MS)
@@ -220,8 +234,10 @@ class Transactions:
     ) -> Append | TimerAppend:
         target = self._broker.topics.get(GIVEN_UP_TOPIC)
         if target is None:
-            self._broker.spawn(self._make_given_up_topic(), name="topic of given-up transactions")
-            return self._again(number, timer, header, SOON_MS)
+            wait_ms = SOON_MS if self._making is None else self._broker.settings.transaction_check_interval_ms
+            if self._making is None or self._making.done():
+                self._making = self._broker.spawn(self._make_given_up_topic(), name="topic of given-up transactions")
+            return self._again(number, timer, header, wait_ms)
         self.stats.given_up += 1
         log.warning(
             "transaction given up",
@@ -265,6 +281,29 @@ class Transactions:
             task.add_done_callback(self._relays.discard)
         return backoff_ms
 
+    def producer_came(self, topics: Iterable[str]) -> None:
+        """A producer of these topics is connected now: ask it about transactions that nobody could be asked about."""
+        for name in topics:
+            topic = self._broker.topics.get(name)
+            numbers = None if topic is None else self._unasked.pop(topic.topic_id, None)
+            if topic is not None and numbers and len(self._relays) < RELAYS_MAX:
+                task = spawn(self._ask_again(topic, list(numbers)), name="ask about transactions")
+                self._relays.add(task)
+                task.add_done_callback(self._relays.discard)
+
+    async def _ask_again(self, topic: TopicConfig, numbers: list[int]) -> None:
+        for number in numbers:
+            half = self.table.get(number)
+            if half is None or half.deciding or half.missed == 0 or half.checks >= self.table.checks_max:
+                continue
+            timer = await self._frame(number, half)
+            if timer is None or self.table.get(number) is not half:
+                continue
+            if not self.push_check(topic.name, unpack_half(timer.head)[0].client_id, self._command(number, timer)):
+                return  # the others are asked when their time comes
+            self.table.checked(number)
+            self._record(number)
+
     def push_check(self, topic: str, client_id: str, command: bytes) -> bool | None:
         """Send the command to a producer of the topic that is connected here, first to that client. False: nobody is;
         None: nobody has room for it now.
@@ -296,6 +335,9 @@ class Transactions:
     def _missed(self, number: int) -> None:
         self.stats.missed += 1
         self.table.missed(number)
+        half = self.table.get(number)
+        if half is not None:
+            self._unasked.setdefault(half.topic_id, {})[number] = None
 
     def _command(self, number: int, timer: StoredTimer) -> bytes:
         """An encoded `TelemetryCommand` with RecoverOrphanedTransactionCommand (5): a full received message."""
@@ -322,9 +364,13 @@ class Transactions:
     def _count(self, topic_id: int, outcome: Outcome, messages: list[Append]) -> None:
         counts = self.stats.rolled_back if outcome is Outcome.ROLLED_BACK else self.stats.committed
         counts[topic_id] = counts.get(topic_id, 0) + 1
-        stats = self._broker.stats.topic(topic_id)
-        stats.messages_in += len(messages)
-        stats.bytes_in += sum(len(message.head) + len(message.system) for message in messages)
+        self._count_in(messages)
+
+    def _count_in(self, messages: list[Append]) -> None:
+        for message in messages:
+            stats = self._broker.stats.topic(message.topic_id)
+            stats.messages_in += 1
+            stats.bytes_in += len(message.head) + len(message.system)
 
 
 class _Frame:

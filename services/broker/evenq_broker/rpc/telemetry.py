@@ -64,7 +64,9 @@ async def _read(broker: Broker, requests: AsyncIterator[bytes], stream: Stream, 
             if command.HasField("settings"):
                 _remember(broker, command.settings, context)
                 published = command.settings.publishing.topics
-                stream.topics = frozenset(qualified(topic, context.namespace) for topic in published)
+                fresh = broker.streams.publish(stream, (qualified(topic, context.namespace) for topic in published))
+                if fresh:
+                    broker.transactions.producer_came(fresh)
                 await stream.answer(settings_reply(broker, command.settings, context))
             else:
                 broker.commands.answered(context.client_id, command)

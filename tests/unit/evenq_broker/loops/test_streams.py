@@ -17,7 +17,7 @@ def made(commands_max: int = 2) -> tuple[Streams, FakeClock]:
 
 def publishing(streams: Streams, client_id: str, *topics: str) -> Stream:
     stream = streams.open(client_id)
-    stream.topics = frozenset(topics)
+    assert streams.publish(stream, topics) == sorted(topics)
     return stream
 
 
@@ -71,7 +71,7 @@ def test_the_sender_comes_first_then_others_in_turns_each_with_its_newest_stream
     others = [publishing(streams, name, "t", "u") for name in ("x", "y")]
     publishing(streams, "stranger", "u")
     assert streams.producers("t", first="sender") in ([new, old, *others], [new, old, *reversed(others)])
-    firsts = {streams.producers("t")[0].client_id for _ in range(6)}
+    firsts = {streams.producers("t")[0].client_id for _ in range(8)}
     assert firsts == {"sender", "x", "y"}
     streams.close(new)
     assert streams.producers("t", first="sender")[0] is old
@@ -82,7 +82,10 @@ def test_a_client_that_said_goodbye_is_not_asked_until_it_speaks_again() -> None
     stream = publishing(streams, "c", "t")
     streams.retire("c")
     assert streams.producers("t") == []
-    stream.topics = frozenset({"t"})
+    assert streams.publish(stream, ["t"]) == ["t"]
+    assert streams.publish(stream, ["t", "u"]) == ["u"]
+    assert streams.publish(stream, ["t"]) == []
+    assert streams.producers("u") == []
     assert streams.producers("t") == [stream]
 
 

@@ -349,6 +349,23 @@ def test_checks_without_a_producer_do_not_count_until_it_is_too_old(run: Run) ->
     run(story)
 
 
+def test_a_producer_that_comes_is_asked_at_once_what_nobody_could_be_asked(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begun(stage)
+        names = [await begin(stage, number) for number in range(3)]
+        assert await end(stage, names[0], ROLLBACK) == OK
+        await stage.until(lambda: broker.transactions.stats.missed >= 2)
+        assert await end(stage, names[1], ROLLBACK) == OK
+        late = await producer(stage, "late", "t")
+        await stage.until(lambda: len(late.checks) == 1, limit_ms=500)
+        assert late.checks[0].transaction_id == names[2]
+        half = broker.transactions.table.get(broker.transactions.ids.read(names[2]).number)
+        assert (half.checks, half.missed) == (1, 0)
+        await late.close()
+
+    run(story)
+
+
 def test_another_broker_decides_and_another_brokers_producer_is_asked(run: Run) -> None:
     async def story(stage: Any) -> None:
         a, b = await begun(stage, "a"), await begun(stage, "b")
