@@ -128,6 +128,27 @@ class World:
         self.clients.append(consumer)
         return await consumer.start()
 
+    async def kill(self, consumer: evenq.aio.PushConsumer) -> None:
+        """The process of a push consumer dies: no goodbye, its tasks end where they are, its lines break."""
+        pushing = consumer._pushing
+        assert pushing is not None
+        member, listening = pushing._member, pushing._listening
+        tasks = [*member._tasks, *member.ownership._tasks, *member.ownership._pull_tasks.values(), *listening._tasks]
+        tasks += [line.task for line in member.sessions._lines.values() if line.task is not None]
+        tasks += [pushing._scan] if pushing._scan is not None else []
+        listening._free = 0
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.clients.remove(consumer)
+        await self.clock.advance(0)
+
+    def cut(self, broker: str = "a") -> Callable[[], None]:
+        """Break all lines to a broker; the result lets it be reached again."""
+        rpcs = list(self.net._hosts[f"{broker}:8081"].rpcs.values())
+        self.net.stop(f"{broker}:8081")
+        return lambda: self.net.serve(f"{broker}:8081", rpcs)
+
     async def ready(self, *consumers: Any, queues: int = 1) -> None:
         """Until the consumers own so many queues together."""
         await self.until(lambda: sum(len(consumer.queues) for consumer in consumers) == queues)

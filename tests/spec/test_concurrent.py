@@ -243,25 +243,13 @@ def test_cc_10_the_next_owner_of_a_dead_member_starts_at_its_last_commit(play):
         await world.clock.advance(300)
         assert await world.committed("g") == 1
         seen = len(world.seen)
-        await kill(world, one)
+        await world.kill(one)
         await world.push("two")
         await world.until(lambda: len(world.seen) == seen + 4)
         assert [int(body) for body in world.saw()[seen:]] == [1, 2, 3, 4]
         stuck.set()
 
     play(story)
-
-
-async def kill(world, consumer) -> None:
-    """No goodbye: its tasks end where they are, its line to the broker breaks."""
-    member = consumer._pushing._member
-    tasks = [*member._tasks, *member.ownership._tasks, *member.ownership._pull_tasks.values()]
-    tasks += [line.task for line in member.sessions._lines.values()]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    world.clients.remove(consumer)
-    await world.clock.advance(0)
 
 
 def test_cc_11_cc_12_a_message_that_runs_too_long_is_sent_back_and_holds_progress_no_more(play):
