@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evenq.cli.dead_letter_options import add_dead_letters
+from evenq.cli.query_options import add_queries
 from evenq.cli.retry_options import add_retry
 from evenq.cli.store_options import add_store
 
@@ -93,6 +94,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_produce(commands)
     _add_consume(commands)
     add_dead_letters(commands, _noun, _command)
+    add_queries(commands, _noun, _command)
     add_store(commands, _noun, _command)
     return parser
 
