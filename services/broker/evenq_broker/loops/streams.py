@@ -136,6 +136,10 @@ class Streams:
         for stream in self._streams.get(client_id, ()):
             self.publish(stream, ())
 
+    def reaches(self, client_id: str) -> bool:
+        """True if the client has a stream here."""
+        return client_id in self._streams
+
     def push(self, client_id: str, frame: bytes) -> bool:
         """Send a command to a client; False if it has no stream here that takes it."""
         return any(stream.push(frame) for stream in reversed(self._streams.get(client_id, ())))
