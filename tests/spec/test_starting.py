@@ -10,7 +10,7 @@ import pytest
 import evenq
 from evenq.client.core.rebalance import Stop, Table
 from evenq.client.core.start_offset import start_policy, timestamp_of
-from evenq.errors import BadRequest
+from evenq.errors import BadRequest, ConnectionFailed
 from evenq.model import QueueOffset, StartFrom
 
 QUIET = {"retry": "local"}
@@ -441,5 +441,33 @@ def test_rb_47_no_policy_skips_a_retry_that_came_before_the_retry_topic_was_read
         await world.ready(one)
         await world.publish("x")
         await world.until(lambda: world.saw() == ["x", "x"], step_ms=50)
+
+    play(story)
+
+
+def test_rb_31_a_lock_that_was_granted_without_our_hearing_of_it_is_let_go_for_the_next_owner(play):
+    """Both the grant's answer and the unlock were lost, and the session lives on: found by random stories."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t", 2)
+        ask = world.net.unary
+        lost = []
+
+        async def losing(address, method, request, **rest):
+            if method.endswith("LockQueues") and len(lost) < 2:
+                lost.append(method)
+                if not method.endswith("UnlockQueues"):
+                    await ask(address, method, request, **rest)
+                raise ConnectionFailed("cut")
+            return await ask(address, method, request, **rest)
+
+        world.net.unary = losing
+        one = await world.push("one", options=evenq.PushOptions(lock_retry_ms=5_000, **QUIET))
+        await world.until(lambda: len(lost) == 2)
+        two = await world.push("aab", options=evenq.PushOptions(**QUIET))
+        three = await world.push("aaa", options=evenq.PushOptions(**QUIET))
+        await world.ready(two, three, queues=2)
+        assert one.queues == []
 
     play(story)

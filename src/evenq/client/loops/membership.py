@@ -22,6 +22,7 @@ from evenq.client.core.calls import (
     Join,
     MembersChanged,
     OffsetsReset,
+    QueueWanted,
     SessionEvent,
     Welcome,
 )
@@ -216,6 +217,8 @@ class Membership:
                 self.routes.changed(event.topic, self.ownership.wake)
             case MembersChanged():
                 log.info("members changed", extra={"group": self._plan.group, "members": len(event.members)})
+            case QueueWanted():
+                self.ownership.asked_for(event.queue)
             case OffsetsReset():
                 self.ownership.reset(event.queues)
             case _:

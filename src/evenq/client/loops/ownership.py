@@ -93,6 +93,7 @@ class Ownership:
         self._wakeup = Wakeup(clock)
         self._retry_soon = False
         self._unknown: set[str] = set()
+        self._owed: set[MessageQueue] = set()  # locks that may be ours although we do not want them
         self._rounds = 0
         self._started_ms = clock.monotonic_ms()
         self._closing = False
@@ -187,6 +188,11 @@ class Ownership:
         for queue in queues:
             self._perform(self._table.lost(queue))
 
+    def asked_for(self, queue: MessageQueue) -> None:
+        """Somebody waits for a queue that its broker thinks is ours: let go, if it is not."""
+        if self._clustering and not self._table.known(queue):
+            self._spawn(self._unlock(queue), f"evenq-unlock-{queue}")
+
     def reset(self, queues: Iterable[MessageQueue]) -> None:
         """An operator moved the group's offsets: what is in hand is left, and the queues are taken anew from there."""
         for queue in queues:
@@ -215,6 +221,9 @@ class Ownership:
                     self._soon()
         if brokers:
             self._sessions.want(brokers)
+        for queue in sorted(self._owed):
+            self.asked_for(queue)
+        self._owed = {queue for queue in self._owed if not self._table.known(queue)}
         waited_ms = self._clock.monotonic_ms() - self._started_ms
         if self._clustering and not self._sessions.settled and waited_ms < SETTLE_MS:
             self._soon()  # the last Welcome wakes us earlier
@@ -435,8 +444,11 @@ class Ownership:
     async def _unlock(self, queue: MessageQueue) -> None:
         try:
             await self._calls.unlock(await self._address(queue), self._group, [queue])
-        except Error as error:  # the lock ends with the session at the latest
+        except Error as error:  # the lock ends with the session, but the session may survive what broke this call
             log.info("no unlock", extra={"queue": str(queue), "error": str(error)})
+            self._owed.add(queue)
+        else:
+            self._owed.discard(queue)
 
     async def _address(self, queue: MessageQueue) -> str:
         address = (await self._routes.get(queue.topic)).addresses.get(queue.broker_name)
