@@ -255,5 +255,10 @@ def test_oc_8_oc_18_a_member_that_lost_its_line_starts_nothing_more_until_its_lo
         assert world.saw() == ["a"]
         line.members = members
         await world.until(lambda: world.saw() == ["a", "b"])
+        assert member.sessions.trusted("a", trust_ms=0)
+        line.members, line.down_ms = None, world.clock.monotonic_ms() - 400
+        await world.publish("c")
+        await world.until(lambda: world.saw() == ["a", "b", "c"], limit_ms=90)  # within `lock_trust_ms` it goes on
+        line.members = members
 
     play(story)

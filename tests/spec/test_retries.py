@@ -133,6 +133,9 @@ def test_rd_1_rd_2_rd_8_a_message_given_back_comes_again_through_the_groups_retr
         assert again.system_properties.delivery_attempt == 2
         assert again.system_properties.dead_letter_queue.topic == "t"
         assert [message.body for message in await world.messages("t")] == [b"x"]
+        broker = world.broker
+        place = broker.groups.get("g").group_id, broker.topics.get("t").topic_id  # type: ignore[union-attr]  # made above
+        assert broker.stats.group_topic(*place).redeliveries == 1
 
     run(story)
 
