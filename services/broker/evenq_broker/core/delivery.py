@@ -10,9 +10,10 @@ offset. Wire contract 5.1, 5.2; replication D3, D4.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 
+from evenq_broker.core.delivery_check import check
 from evenq_broker.core.journal import Acked, Committed, Delivered, Invisible, Op
 from evenq_broker.core.queue_progress import BLOCKED, READY, Pending, QueueProgress
 
@@ -34,11 +35,14 @@ class Verdict(Enum):
 class Progress:
     """All groups on all queues of this broker."""
 
-    __slots__ = ("_compact_at", "_held", "_queues", "_timers", "inflight_max")
+    __slots__ = ("_compact_at", "_held", "_queues", "_timers", "_together", "inflight_max", "on_unblocked")
 
     def __init__(self, *, inflight_max: int = 20_000) -> None:
         self.inflight_max = inflight_max
         self._queues: dict[tuple[int, int, int], QueueProgress] = {}
+        self._together: dict[tuple[int, int], list[QueueProgress]] = {}
+        self.on_unblocked: Callable[[QueueProgress], None] | None = None
+        """Called with a queue of an ordered group that has something to deliver because of another queue."""
         self._held: dict[str, set[tuple[int, int, int]]] = {}
         """Client -> queues where its life may hold deliveries; forgotten at its end."""
         self._timers: list[tuple[int, int, int, int, list[int]]] = []  # deadline, group, topic, queue, offsets
@@ -53,6 +57,10 @@ class Progress:
     def queues(self) -> Iterator[QueueProgress]:
         """Every group on every queue it ever read."""
         return iter(list(self._queues.values()))
+
+    def siblings(self, queue: QueueProgress) -> list[QueueProgress]:
+        """The group's state on the topic's other queues."""
+        return [one for one in self._together[queue.group_id, queue.topic_id] if one is not queue]
 
     def committed(self, group_id: int, topic_id: int, queue_id: int) -> int | None:
         """The smallest unfinished offset; None if the group never read or committed there."""
@@ -87,7 +95,7 @@ class Progress:
         """Let the group begin at `offset` unless it has begun already. Gives what to record."""
         if (group_id, topic_id, queue_id) in self._queues:
             return None
-        self._queues[group_id, topic_id, queue_id] = QueueProgress(group_id, topic_id, queue_id, offset)
+        self._begin(group_id, topic_id, queue_id, offset)
         return Committed(group_id, topic_id, queue_id, offset)
 
     def commit(self, group_id: int, topic_id: int, queue_id: int, offset: int, *, allow_backward: bool = False) -> bool:
@@ -98,10 +106,14 @@ class Progress:
         """
         found = self._queues.get((group_id, topic_id, queue_id))
         if found is None:
-            self._queues[group_id, topic_id, queue_id] = QueueProgress(group_id, topic_id, queue_id, offset)
+            self._begin(group_id, topic_id, queue_id, offset)
             return True
         if allow_backward:
-            return found.reset(offset)
+            free = [lane for lane, held in found.lanes.items() if found.pending[held[0]].deadline_ms != BLOCKED]
+            changed = found.reset(offset)
+            for lane in free if changed else ():
+                self._unblock_elsewhere(found, lane)
+            return changed
         if offset < found.committed:
             return False
         if offset == found.committed:
@@ -319,7 +331,7 @@ class Progress:
             case Delivered():
                 if queue is None:
                     start = min(op.offsets, default=op.next_offset)
-                    queue = self._queues[key] = QueueProgress(*key, start)
+                    queue = self._begin(*key, start)
                 self._replay_delivered(queue, op)
             case Acked():
                 if queue is not None:
@@ -415,8 +427,27 @@ class Progress:
             lane.remove(offset)
         if not lane:
             del queue.lanes[entry.lane]
+        if entry.deadline_ms == BLOCKED:
+            return  # whoever it waited for goes on
+        if not lane:
+            self._unblock_elsewhere(queue, entry.lane)
         elif queue.pending[lane[0]].deadline_ms == BLOCKED:
             self.unblock(queue, lane[0])
+
+    def _unblock_elsewhere(self, queue: QueueProgress, lane: str) -> None:
+        # The same message group in another queue of the topic, as after a change of the number of queues.
+        for one in self.siblings(queue):
+            waiting = one.lanes.get(lane)
+            if waiting and one.pending[waiting[0]].deadline_ms == BLOCKED:
+                self.unblock(one, waiting[0])
+                if self.on_unblocked is not None:
+                    self.on_unblocked(one)
+                return
+
+    def _begin(self, group_id: int, topic_id: int, queue_id: int, offset: int) -> QueueProgress:
+        queue = self._queues[group_id, topic_id, queue_id] = QueueProgress(group_id, topic_id, queue_id, offset)
+        self._together.setdefault((group_id, topic_id), []).append(queue)
+        return queue
 
     def _hold(self, client_id: str, queue: QueueProgress) -> None:
         key = (queue.group_id, queue.topic_id, queue.queue_id)
@@ -457,24 +488,9 @@ class Progress:
 
     def _drop(self, gone: Callable[[tuple[int, int, int]], bool]) -> None:
         for key in [key for key in self._queues if gone(key)]:
-            del self._queues[key]
+            queue = self._queues.pop(key)
+            self._together[key[:2]].remove(queue)
 
     def check(self) -> None:
         """Recompute every invariant; for tests."""
-        armed: dict[tuple[int, int, int, int], set[int]] = {}
-        for deadline, group_id, topic_id, queue_id, offsets in self._timers:
-            for offset in offsets:
-                armed.setdefault((group_id, topic_id, queue_id, offset), set()).add(deadline)
-        for key, queue in self._queues.items():
-            unfinished: Iterable[int] = queue.pending
-            assert queue.committed == min(unfinished, default=queue.next), (key, queue.committed, queue.next)
-            assert all(queue.committed <= offset < queue.next for offset in unfinished)
-            for offset, entry in queue.pending.items():
-                assert entry.attempt <= entry.number
-                if entry.deadline_ms == READY:
-                    assert offset in queue.ready, (key, offset)
-                elif entry.deadline_ms == BLOCKED:
-                    assert entry.lane is not None
-                    assert queue.lanes[entry.lane][0] < offset
-                else:
-                    assert entry.deadline_ms in armed.get((*key, offset), set()), (key, offset)
+        check(self, self._queues, self._timers)

@@ -12,7 +12,7 @@ from itertools import count as count_up
 from typing import TYPE_CHECKING
 
 from evenq.errors import Error, GroupNotFound, StoreCorrupted, TopicNotFound
-from evenq.model import GroupConfig, TopicConfig
+from evenq.model import GroupConfig, MessageType, TopicConfig
 from evenq.store import StoredMessage
 from evenq_broker.core.delivery import READY, QueueProgress
 from evenq_broker.core.fifo import admit, rebuild
@@ -207,6 +207,8 @@ class Popping:
         if queue_id != ANY:
             return [queue_id]
         count = topic.read_queues
+        if topic.message_type is MessageType.PRIORITY:
+            return list(range(count - 1, -1, -1))  # a queue for each level, the highest first
         self._turn += 1
         start = self._turn % count
         return [*range(start, count), *range(start)]
@@ -238,7 +240,9 @@ class Popping:
 
     async def _take(self, queue: QueueProgress, wish: _Wish, batch: Batch, count: int) -> None:
         if queue.unkeyed and wish.group.ordered:
-            await self._learn_lanes(queue)
+            for one in (queue, *self._broker.progress.siblings(queue)):
+                if one.unkeyed:
+                    await self._learn_lanes(one)
         if queue.ready:
             await self._take_ready(queue, wish, batch, count)
         if len(batch.frames) < count:
