@@ -169,7 +169,17 @@ class Producer:
         await self._gate.enter(len(encoded.content))
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         self._sending.submit(
-            [Item(message.topic, message.message_group, encoded.message_id, encoded.content, future, urgent=urgent)]
+            [
+                Item(
+                    message.topic,
+                    message.message_group,
+                    encoded.message_id,
+                    encoded.content,
+                    future,
+                    urgent=urgent,
+                    priority=message.priority,
+                )
+            ]
         )
         return future
 

@@ -260,7 +260,7 @@ class Broker:
         """
         self._check_topic_name(name, system=system)
         old = self.topics.get(name)
-        wanted = queues or (old.write_queues if old else self.settings.default_queues)
+        wanted = queues or (old.write_queues if old else self.default_queues(message_type))
         if not 1 <= wanted <= 4096:
             raise IllegalTopic(f"topic {name} asks for {wanted} queues, the range is 1 to 4096")
         kept_ms = _retention(old, retention_ms)
@@ -281,6 +281,10 @@ class Broker:
         self.cluster.facts_changed()
         await self.journal.record(TopicPut(topic))
         return topic
+
+    def default_queues(self, message_type: MessageType) -> int:
+        """Queues per broker of a topic of this kind that is made without a number."""
+        return self.settings.priority_levels if message_type is MessageType.PRIORITY else self.settings.default_queues
 
     async def delete_topic(self, name: str) -> None:
         """Forget a topic HERE, with every group's progress on it; durable when it returns. Unknown: nothing."""

@@ -105,6 +105,12 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     default_queues: int = Field(
         default=4, ge=1, le=4096, description="Queues per broker of a topic made without a number (RT-6)."
     )
+    priority_levels: int = Field(
+        default=10,
+        ge=1,
+        le=4096,
+        description="Levels, each a queue per broker, of a PRIORITY topic made without a number.",
+    )
     topics_max: int = Field(default=10_000, ge=1, description="Most topics of this broker.")
     groups_max: int = Field(default=10_000, ge=1, description="Most consumer groups of this broker.")
     body_bytes_max: int = Field(default=BODY_BYTES_MAX, ge=1, le=64 << 20, description="Largest message body, bytes.")

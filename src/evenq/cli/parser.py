@@ -284,6 +284,9 @@ def _add_produce(commands: Any) -> None:
         "--key", action="append", default=[], help="key of the messages, to find them by; may be repeated"
     )
     produce.add_argument("--message-group", metavar="NAME", help="ordering key, for FIFO topics")
+    produce.add_argument(
+        "--priority", type=_natural, metavar="N", help="bigger is delivered sooner, from 0; for PRIORITY topics"
+    )
 
 
 def _add_consume(commands: Any) -> None:
@@ -317,6 +320,13 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is below 1")
+    return value
+
+
+def _natural(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is below 0")
     return value
 
 

@@ -133,7 +133,15 @@ class Producer:
         self._gate.enter(len(encoded.content))
         future: Future[SendResult] = Future()
         self._inbox.append(
-            Item(message.topic, message.message_group, encoded.message_id, encoded.content, future, urgent=urgent)
+            Item(
+                message.topic,
+                message.message_group,
+                encoded.message_id,
+                encoded.content,
+                future,
+                urgent=urgent,
+                priority=message.priority,
+            )
         )
         if not self._rung:  # one wake-up of the loop for many messages; the loop clears the flag before it looks
             self._rung = True

@@ -22,7 +22,7 @@ from evenq_broker.core.frames import text_field
 from evenq_broker.core.halves import HALF_MESSAGE
 from evenq_broker.core.tags import tag_hash
 
-__all__ = ["Limits", "checked", "lane_of"]
+__all__ = ["Limits", "checked", "digest_of", "lane_of", "level_of"]
 
 MESSAGE_ID_MAX = 255
 TAG_LENGTH_MAX = 4_096
@@ -87,8 +87,8 @@ def checked(
     message: definition_pb2.Message, topic: TopicConfig, limits: Limits, *, now_ms: int
 ) -> Append | TimerAppend:
     """The message as it is stored, a timer if it is to be delivered later; `message` is used up. Its queue is the one
-    for its message group, or the one it asks for, or -1 for the caller to choose. Raises the error that names what is
-    wrong.
+    for its message group or priority, or the one it asks for, or -1 for the caller to choose. Raises the error that
+    names what is wrong.
     """
     system = message.system_properties
     _check_id(system.message_id)
@@ -106,7 +106,7 @@ def checked(
     elif kind == _TRANSACTION:
         due_ms = now_ms + _first_check_ms(system, limits)
     digest = _check_body(message, system, limits)
-    queue_id = _queue_of(system, topic)
+    queue_id = _queue_of(system, topic, kind)
     _clear_delivery(system)
     if not system.HasField("born_timestamp"):
         set_ms(system.born_timestamp, now_ms)
@@ -165,7 +165,14 @@ def lane_of(message_group: str, queues: int) -> int:
     return zlib.crc32(message_group.encode()) % queues
 
 
-def _queue_of(system: definition_pb2.SystemProperties, topic: TopicConfig) -> int:
+def level_of(priority: int, levels: int) -> int:
+    """The queue of a priority: one for each level, those above the highest share it."""
+    return min(priority, levels - 1)
+
+
+def _queue_of(system: definition_pb2.SystemProperties, topic: TopicConfig, kind: int) -> int:
+    if kind == _PRIORITY:
+        return level_of(system.priority, topic.write_queues)
     if system.message_group:
         return lane_of(system.message_group, topic.write_queues)
     asked = system.queue_id
@@ -273,24 +280,38 @@ def _check_type(system: definition_pb2.SystemProperties, topic: TopicConfig) -> 
     elif system.HasField("message_group"):
         derived = _FIFO
         _check_group(system.message_group)
+    elif system.HasField("priority"):
+        derived = _PRIORITY
     elif declared in {_FIFO, _DELAY, 0}:
         derived = _NORMAL
     if declared not in {0, derived}:
         raise errors.MessageTypeConflict(
             f"the message says {_TYPE_NAMES.get(declared, declared)} but its fields make it {_TYPE_NAMES[derived]}: "
-            "a message group makes FIFO, a delivery time makes DELAY"
+            "a message group makes FIFO, a delivery time makes DELAY, a priority makes PRIORITY"
         )
-    if derived not in {_NORMAL, _FIFO, _DELAY, _TRANSACTION}:
+    if system.HasField("priority"):
+        _check_priority(system.priority, derived)
+    elif derived == _NORMAL and topic.message_type is MessageType.PRIORITY:
+        derived = _PRIORITY  # the lowest
+    if derived not in {_NORMAL, _FIFO, _DELAY, _TRANSACTION, _PRIORITY}:
         name = _TYPE_NAMES.get(derived, str(derived))
-        raise errors.NotImplementedYet(
-            f"this version does not store {name} messages yet; send NORMAL, FIFO, DELAY or TRANSACTION ones"
-        )
+        raise errors.NotImplementedYet(f"this version does not store {name} messages yet; send another kind")
     if derived not in _ACCEPTED[topic.message_type]:
         raise errors.MessageTypeConflict(
             f"topic {topic.name} takes {topic.message_type} messages, this one is {_TYPE_NAMES[derived]}; change the "
             f"message, or send it to a topic made with `evenq topic create NAME --type {_TYPE_NAMES[derived].lower()}`"
         )
     return derived
+
+
+def _check_priority(priority: int, derived: int) -> None:
+    if priority < 0:
+        raise errors.BadRequest(f"the priority is {priority}, the least is 0; leave it out or give 0 or more")
+    if derived != _PRIORITY:
+        raise errors.MessageTypeConflict(
+            f"the message has a priority and is {_TYPE_NAMES[derived]}; leave out the priority, or the message group "
+            "or delivery time"
+        )
 
 
 def _check_group(message_group: str) -> None:

@@ -138,7 +138,7 @@ class ClusterLink:
         known = [at.counts for at in self._broker.routes.route(name)]
         kind = known[0].message_type if known else message_type
         counts = [counts.write_queues for counts in known]
-        wanted = max([queues, *counts] if queues or counts else [self._broker.settings.default_queues])
+        wanted = max([queues, *counts] if queues or counts else [self._broker.default_queues(kind)])
         placements: list[Placement] = []
         for _ in range(ROUNDS_MAX):
             placements = await self._place_topic(name, kind, wanted, retention_ms)

@@ -23,7 +23,7 @@ from evenq.errors import (
     PreconditionFailed,
     TopicNotFound,
 )
-from evenq.model import FilterType, GroupConfig, MessageQueue, TopicConfig
+from evenq.model import FilterType, GroupConfig, MessageQueue, MessageType, TopicConfig
 from evenq.serving.rpc import Kind, Rpc, RpcContext
 from evenq.store import Append, ReadResult, StoredMessage, TimerAppend
 from evenq.wire.status import status_of
@@ -122,7 +122,7 @@ class _Data:
         return entry
 
     def _choose(self, told: int, topic: TopicConfig, entries: Sequence[Append]) -> int:
-        if told >= 0:
+        if told >= 0 and topic.message_type is not MessageType.PRIORITY:
             return told
         lanes = {entry.queue_id for entry in entries}
         if lanes == {-1}:
@@ -132,7 +132,7 @@ class _Data:
         if len(lanes) > 1:
             raise IllegalMessageGroup(
                 f"the messages of the block belong into {len(lanes)} queues of topic {topic.name}; "
-                "name the queue, or send one block per message group"
+                "name the queue, or send one block per message group or priority"
             )
         return lanes.pop()
 

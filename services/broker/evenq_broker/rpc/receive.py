@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evenq.errors import Error, IllegalInvisibleTime, MessageNotFound, TopicNotFound
-from evenq.model import GroupConfig, TopicConfig
+from evenq.model import GroupConfig, MessageType, TopicConfig
 from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import duration_ms_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -202,8 +202,7 @@ class Receiving:
         return _Receive(
             group=group,
             topic=topic,
-            # A real queue id is honoured for push consumers only: simple ones name any queue (wire contract 6.3).
-            queue_id=queue_id if asked.auto_renew and 0 <= queue_id < topic.read_queues else ANY,
+            queue_id=_queue(queue_id, topic, push=asked.auto_renew),
             count=min(max(asked.batch_size, 1), settings.receive_batch_max),
             wanted=message_filter(
                 asked.filter_expression.expression, is_sql=asked.filter_expression.type == definition_pb2.SQL
@@ -244,6 +243,13 @@ class Receiving:
         left_ms = self._left_ms(context)
         hold_ms = self._broker.settings.error_hold_ms
         return hold_ms if left_ms is None else max(0, min(hold_ms, left_ms))
+
+
+def _queue(asked: int, topic: TopicConfig, *, push: bool) -> int:
+    # A real queue id is honoured for push consumers only: simple ones name any queue (wire contract 6.3). The queues of
+    # a PRIORITY topic are its levels, and everybody takes the highest first.
+    whole = not push or topic.message_type is MessageType.PRIORITY
+    return ANY if whole or not 0 <= asked < topic.read_queues else asked
 
 
 def _delivery_time(now_ms: int) -> bytes:

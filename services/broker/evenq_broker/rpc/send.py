@@ -199,6 +199,8 @@ def _type_for(message: object) -> MessageType:
         return MessageType.DELAY
     if system.message_type == definition_pb2.TRANSACTION:
         return MessageType.TRANSACTION
+    if system.HasField("priority") or system.message_type == definition_pb2.PRIORITY:
+        return MessageType.PRIORITY
     return MessageType.FIFO if system.HasField("message_group") else MessageType.NORMAL
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from evenq.model import MessageQueue
 
-__all__ = ["QueueCounter", "queue_of_group"]
+__all__ = ["QueueCounter", "queue_of_group", "queues_of_priority"]
 
 
 class QueueCounter:
@@ -33,6 +33,14 @@ class QueueCounter:
         queue = queues[self._next % len(queues)]
         self._next += 1
         return queue
+
+
+def queues_of_priority(priority: int, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
+    """Each broker's queue for this priority: its queues are the levels, and what is above the highest belongs there."""
+    highest: dict[str, int] = {}
+    for queue in queues:
+        highest[queue.broker_name] = max(highest.get(queue.broker_name, 0), queue.queue_id)
+    return [queue for queue in queues if queue.queue_id == min(max(priority, 0), highest[queue.broker_name])]
 
 
 def queue_of_group(message_group: str, queues: Sequence[MessageQueue]) -> MessageQueue:

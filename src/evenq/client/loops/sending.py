@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from evenq.client.core.batch import QueueBatch
 from evenq.client.core.calls import ProducerCalls, Stored
-from evenq.client.core.queue_choice import QueueCounter, queue_of_group
+from evenq.client.core.queue_choice import QueueCounter, queue_of_group, queues_of_priority
 from evenq.client.core.route import Route
 from evenq.client.loops.routes import RouteBook
 from evenq.client.options import ProducerOptions
@@ -60,16 +60,26 @@ class Item:
         "future",
         "message_group",
         "message_id",
+        "priority",
         "queue",
         "topic",
         "urgent",
     )
 
     def __init__(
-        self, topic: str, message_group: str | None, message_id: str, encoded: bytes, future: Settle, *, urgent: bool
+        self,
+        topic: str,
+        message_group: str | None,
+        message_id: str,
+        encoded: bytes,
+        future: Settle,
+        *,
+        urgent: bool,
+        priority: int | None = None,
     ) -> None:
         self.topic = topic
         self.message_group = message_group
+        self.priority = priority
         self.message_id = message_id
         self.encoded = encoded
         self.future = future
@@ -180,13 +190,15 @@ class Sending:
             self._reject(waiting, failure)
 
     def _place(self, item: Item, route: Route) -> _Lane | None:
-        queues = route.writable
+        queues: Sequence[MessageQueue] = route.writable
         if not queues:
             self._reject([item], Forbidden(f"topic {item.topic} has no writable queue now; look at its permissions"))
             return None
         if item.message_group is not None:
             queue = item.queue or queue_of_group(item.message_group, queues)  # an ordered message never moves (PR-10)
         else:
+            if item.priority is not None:
+                queues = queues_of_priority(item.priority, queues)
             counter = self._counters.get(item.topic)
             if counter is None:
                 counter = self._counters[item.topic] = QueueCounter(self._rng.randrange(1 << 16))

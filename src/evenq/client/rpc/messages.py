@@ -24,7 +24,7 @@ GZIP_WINDOW_ANY = 47  # zlib reads a gzip or a zlib header by itself (wire contr
 
 
 def encode(message: Message, *, message_id: str, born_ms: int, born_host: str) -> bytes:
-    """The encoded v2 Message. A group makes it FIFO, a delivery time DELAY, else it is NORMAL."""
+    """The encoded v2 Message. A group makes it FIFO, a delivery time DELAY, a priority PRIORITY, else it is NORMAL."""
     wire = v2.Message(body=message.body)
     wire.topic.name = message.topic
     if message.properties:
@@ -45,6 +45,9 @@ def encode(message: Message, *, message_id: str, born_ms: int, born_host: str) -
     if message.delivery_ms is not None:
         set_ms(system.delivery_timestamp, message.delivery_ms)
         system.message_type = v2.DELAY
+    if message.priority is not None:
+        system.priority = message.priority
+        system.message_type = v2.PRIORITY
     return wire.SerializeToString()
 
 
@@ -70,6 +73,7 @@ def decode(wire: v2.Message, *, broker_name: str) -> ReceivedMessage:
         keys=tuple(system.keys),
         properties=dict(wire.user_properties),
         message_group=system.message_group if system.HasField("message_group") else None,
+        priority=system.priority if system.HasField("priority") else None,
         queue=MessageQueue(topic, broker_name, system.queue_id),
         queue_offset=QueueOffset(system.queue_offset),
         born_ms=ms_of(system.born_timestamp),
