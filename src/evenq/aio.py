@@ -20,6 +20,7 @@ from evenq.client.core.views import (
     ClusterView,
     GroupDetails,
     GroupView,
+    OffsetMoveView,
     PlacementView,
     TopicDetails,
     TopicView,
@@ -30,7 +31,7 @@ from evenq.client.loops.receiving import Receiving
 from evenq.client.loops.sending import Item, Sending, SendResult
 from evenq.client.loops.transacting import Transacting
 from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
-from evenq.client.plans import filters, push_plan
+from evenq.client.plans import filters, push_plan, reset_target
 from evenq.client.transaction import AsyncTransaction, Checker, resolution_of
 from evenq.client.wiring import (
     Encoder,
@@ -426,6 +427,23 @@ class Admin:
     async def describe_group(self, group: str) -> GroupDetails:
         """Its members, and its progress in each queue."""
         return await self._calls.describe_group(group)
+
+    async def reset_offsets(
+        self,
+        group: str,
+        *,
+        topic: str = "",
+        to: str | int = "latest",
+        timestamp_ms: int | None = None,
+        skip: int | None = None,
+        like_group: str = "",
+        dry_run: bool = True,
+    ) -> list[OffsetMoveView]:
+        """Move a live group on all brokers; see `evenq.Admin.reset_offsets`."""
+        target, value = reset_target(to, timestamp_ms, skip, like_group)
+        return await self._calls.reset_offsets(
+            group, topic=topic, to=target, value=value, source_group=like_group, dry_run=dry_run
+        )
 
     async def list_brokers(self) -> list[BrokerView]:
         """All live brokers."""

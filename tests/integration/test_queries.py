@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from evenq import Message, Producer, PushConsumer, ReceivedMessage, SimpleConsumer
+from evenq import Admin, Message, Producer, PushConsumer, ReceivedMessage, SimpleConsumer
 from evenq.testing.free_ports import FreePorts
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
@@ -109,6 +109,10 @@ def test_a_live_simple_consumer_gets_everything_again_after_a_reset(endpoint: st
         assert done["done"]
         assert {move["broker"] for move in done["moves"]} == {"broker-a", "broker-b"}
         assert all_of_them() == ids
+    with Admin(endpoint=endpoint) as admin:
+        planned = admin.reset_offsets("simple", topic=TOPIC, to="earliest")
+        assert {move.queue.broker_name for move in planned} == {"broker-a", "broker-b"}
+        assert any(move.after < move.before for move in planned)
     shown = json.loads(evenq("offset", "show", "simple", "--json"))
     assert shown["lag"] == 0
     evenq("offset", "clone", "copy-of-it", "--from", "simple", code=1)

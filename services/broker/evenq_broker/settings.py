@@ -198,7 +198,7 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default=4 << 20,
         ge=0,
         le=1 << 30,
-        description="Memory for what `evenq message trace` tells of the past; 0 = off.",
+        description="Memory for what `evenq message trace ID` tells of the past; 0 = off.",
     )
     client_answer_ms: int = Field(
         default=4_000,

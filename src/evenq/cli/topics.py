@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from evenq.cli.admin import Admin, message_type_name, message_type_number, with_admin
 from evenq.cli.output import Column, Listing, Page, print_page
@@ -10,6 +11,8 @@ from evenq.errors import BadRequest, InternalError
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 
 __all__ = ["create", "create_topic", "delete", "list_all", "show"]
+
+READERS_MAX = 50
 
 
 async def create_topic(
@@ -116,11 +119,34 @@ def show(options: argparse.Namespace) -> None:
             "messages": sum(queue.max_offset - queue.min_offset for queue in answer.queues),
             "groups": sorted(answer.groups),
         }
-        print_page(
-            Page(facts=facts, listings=[Listing(key="queues", columns=columns, rows=rows)]), as_json=options.json
-        )
+        listings = [
+            Listing(key="queues", columns=columns, rows=rows),
+            await _readers(admin, options.name, answer.groups),
+        ]
+        print_page(Page(facts=facts, listings=listings), as_json=options.json)
 
     with_admin(options, work)
+
+
+async def _readers(admin: Admin, topic: str, groups: Sequence[str]) -> Listing:
+    """Who reads the topic, and how far behind; the first READERS_MAX groups."""
+    rows: list[tuple[str | int | bool | None, ...]] = []
+    for group in sorted(groups)[:READERS_MAX]:
+        asked = admin_pb2.DescribeGroupRequest(group=group)
+        told = await admin.call("DescribeGroup", asked, admin_pb2.DescribeGroupResponse)
+        queues = [queue for queue in told.queues if queue.queue.topic == topic]
+        wanted = [entry for member in told.members for entry in member.subscriptions if entry.topic == topic]
+        filters = sorted({entry.filter.expression or "*" for entry in wanted})
+        inflight = sum(queue.inflight for queue in queues)
+        rows.append((group, len(told.members), " | ".join(filters), sum(queue.lag for queue in queues), inflight))
+    columns = (
+        Column("group", "group"),
+        Column("members", "members", "number"),
+        Column("filters", "filters"),
+        Column("lag", "lag", "number"),
+        Column("inflight", "in flight", "number"),
+    )
+    return Listing(key="readers", columns=columns, rows=rows, title="Readers", empty="no group has read it")
 
 
 def delete(options: argparse.Namespace) -> None:

@@ -14,11 +14,13 @@ from evenq.client.core.views import (
     ClusterView,
     GroupDetails,
     GroupView,
+    OffsetMoveView,
     PlacementView,
     TopicDetails,
     TopicView,
 )
 from evenq.client.loops.background import Background
+from evenq.client.plans import reset_target
 from evenq.client.wiring import Ground, admin_calls, new_client_id
 from evenq.model import MessageType
 
@@ -89,6 +91,30 @@ class Admin:
     def describe_group(self, group: str) -> GroupDetails:
         """Its members, and its progress in each queue."""
         return self._background.run(self._calls.describe_group(group))
+
+    def reset_offsets(
+        self,
+        group: str,
+        *,
+        topic: str = "",
+        to: str | int = "latest",
+        timestamp_ms: int | None = None,
+        skip: int | None = None,
+        like_group: str = "",
+        dry_run: bool = True,
+    ) -> list[OffsetMoveView]:
+        """Move a group, live or not, on all brokers; one result per queue. Only a plan unless `dry_run=False`.
+
+        Where: `to` is `earliest`, `latest` or an offset; or the first message stored at `timestamp_ms` (since the
+        epoch) or later; or `skip` messages on; or where `like_group` is. Without a topic: all that the group has read.
+        Raises GroupNotFound, TopicNotFound, BadRequest.
+        """
+        target, value = reset_target(to, timestamp_ms, skip, like_group)
+        return self._background.run(
+            self._calls.reset_offsets(
+                group, topic=topic, to=target, value=value, source_group=like_group, dry_run=dry_run
+            )
+        )
 
     def list_brokers(self) -> list[BrokerView]:
         """All live brokers."""

@@ -12,7 +12,7 @@ from evenq.client.options import PullOptions, PushOptions
 from evenq.errors import BadRequest, IllegalFilterExpression, IllegalGroup, IllegalTopic
 from evenq.model import FilterExpression, MessageModel, StartFrom, group_problem, topic_problem
 
-__all__ = ["filters", "pull_plan", "push_plan"]
+__all__ = ["filters", "pull_plan", "push_plan", "reset_target"]
 
 
 def filters(subscriptions: Mapping[str, str | FilterExpression]) -> dict[str, FilterExpression]:
@@ -104,3 +104,20 @@ def _check(group: str, assignment: str, model: MessageModel | str) -> None:
 
 def _timestamp_ms(told: int | str) -> int:
     return timestamp_of(told) if isinstance(told, str) else told
+
+
+def reset_target(to: str | int, timestamp_ms: int | None, skip: int | None, like_group: str) -> tuple[str, int]:
+    """The target of an offset reset and its value, as the wire names them. Raises BadRequest."""
+    if (timestamp_ms is not None) + (skip is not None) + bool(like_group) > 1:
+        raise BadRequest("a reset has one target: give one of timestamp_ms, skip and like_group")
+    if timestamp_ms is not None:
+        return "TIMESTAMP", timestamp_ms
+    if skip is not None:
+        return "SKIP", skip
+    if like_group:
+        return "LIKE_GROUP", 0
+    if isinstance(to, int):
+        return "OFFSET", to
+    if to not in {"earliest", "latest"}:
+        raise BadRequest(f"to={to!r} is no place; give 'earliest', 'latest', an offset, or timestamp_ms")
+    return to.upper(), 0

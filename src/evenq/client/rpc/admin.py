@@ -11,6 +11,7 @@ from evenq.client.core.views import (
     GroupQueueView,
     GroupView,
     MemberView,
+    OffsetMoveView,
     PlacementView,
     QueueView,
     TopicDetails,
@@ -109,6 +110,31 @@ class AdminCalls(Calls):
             members=tuple(_member(member) for member in answer.members),
             queues=tuple(queues),
         )
+
+    async def reset_offsets(
+        self, group: str, *, topic: str, to: str, value: int, source_group: str, dry_run: bool
+    ) -> list[OffsetMoveView]:
+        request = admin_pb2.ResetOffsetsRequest(
+            group=group,
+            topic=topic,
+            to=admin_pb2.OffsetTarget.Value(to),
+            value=value,
+            source_group=source_group,
+            dry_run=dry_run,
+        )
+        answer = await self._ask("ResetOffsets", request, admin_pb2.ResetOffsetsResponse)
+        return [
+            OffsetMoveView(
+                queue=model_queue(move.queue),
+                before=move.before,
+                after=move.after,
+                inflight=move.inflight,
+                owner=move.owner,
+                error=move.error,
+                note=move.note,
+            )
+            for move in answer.moves
+        ]
 
     async def list_brokers(self) -> list[BrokerView]:
         answer = await self._ask("ListBrokers", admin_pb2.ListBrokersRequest(), admin_pb2.ListBrokersResponse)
