@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -39,6 +40,7 @@ class World:
         self.brokers: dict[str, Broker] = {}
         self.clients: list[Any] = []
         self.seen: list[evenq.ReceivedMessage] = []
+        self.ids: Counter[str] = Counter()
 
     # ------------------------------------------------------------------------------------------------ servers
 
@@ -66,7 +68,9 @@ class World:
         request = data_pb2.PublishRequest(queue=common_pb2.Queue(topic=topic, broker_name=broker, queue_id=queue))
         for body in bodies:
             message = request.messages.add(body=str(body).encode())
-            message.system_properties.message_id = f"id-{body}"
+            self.ids[str(body)] += 1
+            again = self.ids[str(body)]
+            message.system_properties.message_id = f"id-{body}" if again == 1 else f"id-{body}-{again}"
             if tag:
                 message.system_properties.tag = tag
         return int((await self.call(DATA + "Publish", request, broker)).first_offset)

@@ -100,10 +100,16 @@ class ProcessQueue:
         chunk: list[ReceivedMessage] = []
         if self._retries and self._retries[0][0] <= now_ms:
             chunk.append(self._hand[heappop(self._retries)[1]])
-        while self._waiting and len(chunk) < count and not (chunk and self.attempts(chunk[0]) > 1):
-            if chunk and self.attempts(self._waiting[0]) > 1:
-                break
-            chunk.append(self._waiting.popleft())
+        else:
+            waiting, failed = self._waiting, self._attempts
+            while waiting and len(chunk) < count:
+                message = waiting[0]
+                alone = message.delivery_attempt > 1 or (failed and message.queue_offset in failed)
+                if alone and chunk:
+                    break
+                chunk.append(waiting.popleft())
+                if alone:
+                    break
         for message in chunk:
             self._running[message.queue_offset] = now_ms
         if chunk:
