@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from datetime import datetime
 
 from evenq.cli.admin import Admin, with_admin
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page, progress_console
@@ -18,12 +19,10 @@ _COLUMNS = (
     Column("kind", "kind"),
     Column("group", "group"),
     Column("language", "language"),
-    Column("version", "version"),
     Column("topics", "topics"),
-    Column("owned", "owns queues", "number"),
+    Column("owned", "owns", "number"),
     Column("inflight", "holds", "number"),
     Column("brokers", "brokers"),
-    Column("joined_ms", "joined", "time"),
     Column("last_seen_ms", "last call", "time"),
 )
 
@@ -57,6 +56,8 @@ def show(options: argparse.Namespace) -> None:
             "protocol": client.protocol,
             "brokers": list(client.brokers),
             "answers_questions_at": list(client.command_brokers),
+            "joined": _moment(client.joined_ms),
+            "last_call": _moment(client.last_seen_ms),
             "deliveries_held": client.inflight,
         }
         wanted: list[tuple[Scalar, ...]] = [
@@ -102,6 +103,10 @@ def stack(options: argparse.Namespace) -> None:
     with_admin(options, work)
 
 
+def _moment(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(sep=" ", timespec="seconds") if ms else "-"
+
+
 async def _clients(admin: Admin, group: str) -> list[admin_pb2.ClientSummary]:
     request = admin_pb2.ListClientsRequest(group=group)
     answer = await admin.call("ListClients", request, admin_pb2.ListClientsResponse)
@@ -117,11 +122,9 @@ def _row(client: admin_pb2.ClientSummary) -> tuple[Scalar, ...]:
         client.kind.lower().replace("_", " "),
         client.group,
         client.language,
-        client.version,
         ", ".join(sorted(entry.topic for entry in client.subscriptions)),
         len(client.owned),
         client.inflight,
         ", ".join(client.brokers),
-        client.joined_ms,
-        client.last_seen_ms,
+        client.last_seen_ms or client.joined_ms,
     )

@@ -60,8 +60,12 @@ async def reset_everywhere(broker: Broker, asked: admin_pb2.ResetOffsetsRequest)
         raise GroupNotFound(f"no consumer group {asked.group!r} on any broker; see `evenq group list`")
     if asked.to == admin_pb2.LIKE_GROUP and not plan.source_known:
         raise GroupNotFound(f"no consumer group {asked.source_group!r} to take offsets from; see `evenq group list`")
-    if asked.topic and not any(move.queue.queue_id >= 0 for move in plan.moves) and not _failed(plan.moves):
-        raise TopicNotFound(f"no topic {asked.topic!r} (with such queues) on any broker; see `evenq topic show`")
+    if asked.topic and not plan.moves:
+        if not asked.queues and asked.to != admin_pb2.LIKE_GROUP:
+            raise TopicNotFound(f"no topic {asked.topic!r} on any live broker; see `evenq topic list`")
+        if asked.queues:
+            named = ", ".join(f"{queue.broker_name}/{queue.queue_id}" for queue in asked.queues[:8])
+            raise BadRequest(f"topic {asked.topic!r} has no queue {named}; see `evenq topic show {asked.topic}`")
     if not asked.dry_run:
         plan = await _all(broker, asked, dry_run=False)
     plan.moves.sort(key=lambda move: (move.queue.topic, move.queue.broker_name, move.queue.queue_id))
@@ -238,7 +242,3 @@ async def _followed(broker: Broker, group: str, fences: list[tuple[MessageQueue,
         await broker.clock.sleep_ms(_STEP_MS)
     for move in held():
         move.note = f"{move.note}; " * bool(move.note) + f"{move.owner} begins there once its listener has ended"
-
-
-def _failed(moves: Iterable[admin_pb2.OffsetMove]) -> bool:
-    return any(move.error for move in moves)

@@ -144,16 +144,17 @@ async def _by_key(
 ) -> None:
     index_must_be_on(broker)
     count = _count(asked)
+    looked_at = count + 1 if asked.newest_first else COUNT_MAX + 1  # the index gives the newest first
     stored = await broker.store.find(
         topic.topic_id,
         (asked.message_id or asked.key).encode(),
         begin_ms=asked.begin_ms,
         end_ms=asked.end_ms or TIME_MAX_MS,
-        count_max=count + 1,
+        count_max=looked_at,
         bytes_max=BYTES_MAX,
     )
     answer.more |= len(stored) > count
-    for one in stored[:count]:
+    for one in stored[:count] if asked.newest_first else stored[-count:]:
         found = found_of(broker, topic, one, body_max=asked.body_max)
         system = found.message.system_properties
         hit = system.message_id == asked.message_id if asked.message_id else asked.key in system.keys

@@ -69,7 +69,10 @@ async def trace_everywhere(broker: Broker, asked: admin_pb2.TraceMessageRequest)
     if not answer.traces:
         where = f"topic {asked.topic}" if asked.topic else "any topic"
         silent = f" ({', '.join(answer.silent)} did not answer)" if answer.silent else ""
-        raise MessageNotFound(f"no message {asked.message_id!r} in {where}{silent}; retention may have removed it")
+        raise MessageNotFound(
+            f"no message {asked.message_id!r} in {where}{silent}; retention may have removed it. "
+            "By a key it is found with `evenq message find TOPIC --key KEY`"
+        )
     answer.traces.sort(key=lambda trace: ms_of(trace.message.message.system_properties.store_timestamp))
     return answer
 

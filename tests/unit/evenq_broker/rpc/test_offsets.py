@@ -206,6 +206,7 @@ def test_offsets_are_taken_from_another_group_where_it_has_read(run: Run) -> Non
         ({"group": "nobody"}, GroupNotFound),
         ({"topic": "nowhere"}, TopicNotFound),
         ({"group": ""}, BadRequest),
+        ({"queues": [common_pb2.Queue(broker_name="x", queue_id=7)]}, BadRequest),
         ({"value": -1}, BadRequest),
         ({"to": 9}, BadRequest),
         ({"topic": "", "queues": [common_pb2.Queue(queue_id=0)]}, BadRequest),

@@ -66,6 +66,7 @@ def test_messages_are_found_by_key_in_order_and_within_a_time(run: Run) -> None:
         answer = await find(stage, key="k")
         assert ids(answer) == [f"id-{number}" for number in range(5)]
         assert ids(await find(stage, key="k", newest_first=True, count_max=2)) == ["id-4", "id-3"]
+        assert ids(await find(stage, key="k", count_max=2)) == ["id-0", "id-1"]
         times = [found.message.system_properties.store_timestamp.ToMilliseconds() for found in answer.messages]
         assert ids(await find(stage, key="k", begin_ms=times[1], end_ms=times[3])) == ["id-1", "id-2", "id-3"]
         assert ids(await find(stage, key="id-2")) == [], "an id is no key"
