@@ -104,12 +104,11 @@ class ProcessQueue:
             waiting, failed = self._waiting, self._attempts
             while waiting and len(chunk) < count:
                 message = waiting[0]
-                alone = message.delivery_attempt > 1 or (failed and message.queue_offset in failed)
-                if alone and chunk:
+                if message.delivery_attempt > 1 or (failed and message.queue_offset in failed):
+                    if not chunk:
+                        chunk.append(waiting.popleft())
                     break
                 chunk.append(waiting.popleft())
-                if alone:
-                    break
         for message in chunk:
             self._running[message.queue_offset] = now_ms
         if chunk:
@@ -238,18 +237,19 @@ class ProcessQueue:
 
     def _stop(self, offset: QueueOffset) -> bool:
         """False: it was sent back meanwhile, and how its listener ended does not count."""
+        if self._running.pop(offset, None) is not None:
+            return True
         if offset in self._expired:
             self._expired.remove(offset)
             return False
-        if offset not in self._running:
-            raise InvalidTransition(
-                f"message {offset} of {self.queue} ends, but no listener has it: {sorted(self._running)[:20]}"
-            )
-        del self._running[offset]
-        return True
+        raise InvalidTransition(
+            f"message {offset} of {self.queue} ends, but no listener has it: {sorted(self._running)[:20]}"
+        )
 
     def _remove(self, offset: QueueOffset) -> None:
         self._bytes -= len(self._hand.pop(offset).body)
-        self._attempts.pop(offset, None)
-        while self._order and self._order[0] not in self._hand:
-            self._order.popleft()
+        if self._attempts:
+            self._attempts.pop(offset, None)
+        hand, order = self._hand, self._order
+        while order and order[0] not in hand:
+            order.popleft()
