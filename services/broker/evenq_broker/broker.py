@@ -38,6 +38,7 @@ from evenq_broker.loops.commands import Commands
 from evenq_broker.loops.delays import due
 from evenq_broker.loops.journal import Journal
 from evenq_broker.loops.liveness import watch_clients
+from evenq_broker.loops.once import Once
 from evenq_broker.loops.opening import open_store
 from evenq_broker.loops.peers import ClusterLink
 from evenq_broker.loops.polls import Waiting
@@ -86,6 +87,8 @@ class Broker:
         """What happened to messages lately; None = not remembered."""
         self.streams = Streams(clock, commands_max=settings.stream_commands_max)
         self.transactions = Transactions(self)
+        self.once = Once(self) if settings.duplicates_window_ms else None
+        """What producers sent lately; None = a retry is one more message."""
         self.journal = Journal(self)
         self.cluster = ClusterLink(self)
         self.addresses: tuple[BrokerAddress, ...] = ()
@@ -122,6 +125,8 @@ class Broker:
         self.waiting.start()
         self.spawn(watch_clients(self), name="client liveness")
         self.wide_polls.start()
+        if self.once is not None:
+            self.once.start()
         await self.cluster.start()
 
     async def close(self) -> None:
@@ -134,6 +139,8 @@ class Broker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         await self.transactions.close()
+        if self.once is not None:
+            await self.once.close()
         await self.journal.close()
         if hasattr(self, "store"):
             await self.store.close()

@@ -38,6 +38,9 @@ def broker_metrics(broker: Broker) -> list[Metric]:
     return [
         metric("rocketmq_messages_in_total", counter, "messages", _TOPIC, "Messages stored.", "messages_in"),
         metric("rocketmq_throughput_in_total", counter, "bytes", _TOPIC, "Bytes of messages stored.", "bytes_in"),
+        metric(
+            "evenq_broker_duplicates_total", counter, "messages", _TOPIC, "Retries, not stored again.", "duplicates"
+        ),
         metric("rocketmq_messages_out_total", counter, "messages", _GROUP_TOPIC, "Messages delivered.", "messages_out"),
         metric("rocketmq_throughput_out_total", counter, "bytes", _GROUP_TOPIC, "Bytes delivered.", "bytes_out"),
         metric(
@@ -100,6 +103,9 @@ class _Source:
 
     def bytes_in(self) -> Iterable[Sample]:
         return self._by_topic("bytes_in")
+
+    def duplicates(self) -> Iterable[Sample]:
+        return self._by_topic("duplicates")
 
     def messages_out(self) -> Iterable[Sample]:
         return self._by_group_topic("messages_out")

@@ -119,6 +119,19 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default=16 << 10, ge=1, description="Most bytes of one message's user properties."
     )
     send_batch_max: int = Field(default=1024, ge=1, description="Most messages in one SendMessage.")
+    duplicates_window_ms: int = Field(
+        default=60_000,
+        ge=0,
+        le=3_600_000,
+        description="So long a message that its producer sends again, with the same id, is answered and not stored "
+        "again, ms; 0 = off.",
+    )
+    duplicates_max: int = Field(
+        default=100_000,
+        ge=1,
+        le=10_000_000,
+        description="Most message ids remembered for that, about 400 bytes each; the oldest go first.",
+    )
     default_group_max_attempts: int = Field(
         default=17, ge=1, le=1000, description="Deliveries before the dead-letter topic (RD-3)."
     )
@@ -180,7 +193,11 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         description="So long a lost answer is given again to the client that asks with the same attempt id, ms.",
     )
     attempts_max: int = Field(default=20_000, ge=1, description="Most answers remembered for that.")
-    inflight_max: int = Field(default=20_000, ge=1, description="Most unfinished deliveries of one group on one queue.")
+    inflight_max: int = Field(
+        default=20_000,
+        ge=1,
+        description="Most unfinished deliveries of one group on one queue; about 200 bytes of memory each.",
+    )
     client_silence_ms: int = Field(default=120_000, ge=1, description="Silence after which a v2 client is dropped, ms.")
     clients_max: int = Field(default=100_000, ge=1, description="Most v2 clients remembered.")
 

@@ -8,11 +8,13 @@ __all__ = ["GroupTopicStats", "Stats", "TopicStats"]
 class TopicStats:
     """What came into one topic."""
 
-    __slots__ = ("bytes_in", "messages_in")
+    __slots__ = ("bytes_in", "duplicates", "messages_in")
 
     def __init__(self) -> None:
         self.messages_in = 0
         self.bytes_in = 0
+        self.duplicates = 0
+        """Retries of messages that were stored already: answered, not stored."""
 
 
 class GroupTopicStats:

@@ -53,6 +53,9 @@ _ACCEPTED = {
     MessageType.PRIORITY: frozenset({_PRIORITY}),
 }
 _IDENTITY, _GZIP, _MD5 = 1, 2, 2
+_DIGEST_HEAD = b"\x22\x24\x08\x02\x12\x20"
+_MD5_DIGITS = 32
+_DIGITS_USED = 8  # they tell two bodies of one message id apart
 _ENCODING_AND_TYPE = {kind: bytes((0x28, _IDENTITY, 0x30, kind)) for kind in _TYPE_NAMES}
 
 
@@ -81,6 +84,12 @@ class Limits:
     def store_host_field(self) -> bytes:
         """`store_host` (10) of system properties, encoded."""
         return text_field(10, self.store_host) if self.store_host else b""
+
+    @cached_property
+    def digest(self) -> slice:
+        """Where the first digits of the body's digest are in system properties that `checked` has just made."""
+        end = len(_ENCODING_AND_TYPE[_NORMAL]) + len(self.store_host_field)
+        return slice(-end - _MD5_DIGITS, -end - _MD5_DIGITS + _DIGITS_USED)
 
 
 def checked(
@@ -120,7 +129,7 @@ def checked(
     message.ClearField("system_properties")
     # Later fields win over what the client wrote: body_digest 4 {type 1 = MD5, checksum 2}, body_encoding 5 = IDENTITY,
     # message_type 6, store_host 10.
-    encoded += b"\x22\x24\x08\x02\x12\x20" + digest + _ENCODING_AND_TYPE[kind] + limits.store_host_field
+    encoded += _DIGEST_HEAD + digest + _ENCODING_AND_TYPE[kind] + limits.store_host_field
     head = message.SerializeToString()
     if due_ms > now_ms:
         timer = HALF_MESSAGE if kind == _TRANSACTION else DELAYED_MESSAGE
@@ -129,6 +138,12 @@ def checked(
             system=encoded,
         )  # fmt: skip
     return Append(topic.topic_id, queue_id, tag_hash(tag), born_ms, head, encoded)
+
+
+def digest_of(system: bytes) -> bytes:
+    """The same of stored system properties, whoever's address they tell."""
+    at = system.rfind(_DIGEST_HEAD) + len(_DIGEST_HEAD)
+    return system[at : at + _DIGITS_USED]
 
 
 def _due_ms(due: Moment, now_ms: int, limits: Limits) -> int:

@@ -83,6 +83,8 @@ async def open_store(broker: Broker) -> None:
     broker.handles = Handles(broker.settings.broker_name, broker.handle_key)
     broker.recalls = Recalls(broker.settings.broker_name, broker.handle_key)
     broker.transactions.ids = TransactionIds(broker.settings.broker_name, broker.handle_key)
+    if broker.once is not None:
+        await broker.once.restore()
     for client_id in sorted(broker.progress.clients()):
         broker.clients.seen(client_id, broker.now_ms())  # they have the usual silence to show that they live
 

@@ -33,6 +33,7 @@ from evenq_broker.core.filters import EVERYTHING, TURNS_MIN, MessageFilter, mess
 from evenq_broker.core.frames import delivered, extra_fields, field, varint_field
 from evenq_broker.core.journal import Committed
 from evenq_broker.core.letters import Reason
+from evenq_broker.core.recent import pack_place, unpack_place
 from evenq_broker.core.validation import Limits, checked
 from evenq_broker.loops.dead_letters import bury
 from evenq_broker.loops.retries import retry_later
@@ -43,6 +44,7 @@ from evenq_broker.rpc.send import limits_of, must_be_open, must_be_writable
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
+    from evenq_broker.loops.once import Once
 
 __all__ = ["rpcs"]
 
@@ -95,19 +97,49 @@ class _Data:
                 f"topic {topic.name} takes messages in queues 0 to {topic.write_queues - 1} of this broker, not "
                 f"{told.queue_id}; -1 lets the broker choose"
             )
+        once = self._broker.once
+        names = [message.system_properties.message_id for message in asked.messages] if once is not None else []
         entries = [self._entry(message, topic) for message in asked.messages]
         queue_id = self._choose(told.queue_id, topic, entries)
         for entry in entries:
             entry.queue_id = queue_id
-        await self._broker.store.append(entries)
-        stats = self._broker.stats.topic(topic.topic_id)
-        stats.messages_in += len(entries)
-        stats.bytes_in += sum(len(entry.head) for entry in entries)
+        if once is None:
+            await self._append(entries, topic)
+        elif (repeated := await self._append_once(once, names, entries, topic)) is not None:
+            return repeated
         return data_pb2.PublishResponse(
             status=OK,
             queue=common_pb2.Queue(topic=topic.name, broker_name=self._broker.settings.broker_name, queue_id=queue_id),
             first_offset=entries[0].queue_offset,
             store_ms=entries[0].store_ms,
+        ).SerializeToString()
+
+    async def _append(self, entries: Sequence[Append | TimerAppend], topic: TopicConfig) -> None:
+        await self._broker.store.append(entries)  # type: ignore[arg-type]  # a block has no timers (`_entry`)
+        stats = self._broker.stats.topic(topic.topic_id)
+        stats.messages_in += len(entries)
+        stats.bytes_in += sum(len(entry.head) for entry in entries)
+
+    async def _append_once(
+        self, once: Once, names: list[str], entries: list[Append], topic: TopicConfig
+    ) -> bytes | None:
+        """Store what was not stored before. None if all of it is new, else the answer."""
+        assert self._limits is not None
+        digest, topic_id = self._limits.digest, topic.topic_id
+        claims = [((name, topic_id, entry.system[digest]), entry) for name, entry in zip(names, entries, strict=True)]
+        answers = await once.store(claims, lambda new: self._append(new, topic), _place_of)
+        if all(entry.queue_offset >= 0 for entry in entries):
+            return None
+        places = [unpack_place(answer) if isinstance(answer, int) else (-1, -1) for answer in answers]
+        return data_pb2.PublishResponse(
+            status=OK,
+            queue=common_pb2.Queue(
+                topic=topic.name, broker_name=self._broker.settings.broker_name, queue_id=places[0][0]
+            ),
+            first_offset=places[0][1],
+            store_ms=max(entry.store_ms for entry in entries),
+            offsets=[offset for _, offset in places],
+            queue_ids=[queue_id for queue_id, _ in places],
         ).SerializeToString()
 
     def _entry(self, message: definition_pb2.Message, topic: TopicConfig) -> Append:
@@ -411,3 +443,8 @@ def _scan_refused(error: IllegalOffset, context: RpcContext) -> bytes:
     return data_pb2.ScanBlock(
         status=status_of(error, context.language), first_offset=error.min_offset, next_offset=error.max_offset
     ).SerializeToString()
+
+
+def _place_of(stored: Append | TimerAppend) -> int:
+    assert isinstance(stored, Append), "a block has no timers"
+    return pack_place(stored.queue_id, stored.queue_offset)

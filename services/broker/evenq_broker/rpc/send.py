@@ -7,6 +7,7 @@ because some SDKs read only the status of the response and others only those of 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,12 +20,14 @@ from evenq.store import Append, TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.frames import field, varint
 from evenq_broker.core.halves import HALF_MESSAGE
+from evenq_broker.core.recent import Answer, Key, pack_place, unpack_place
 from evenq_broker.core.resources import qualified
 from evenq_broker.core.validation import Limits, checked
 from evenq_broker.rpc.answers import OK_STATUS, code_of, parsed, several, status_frame, told
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
+    from evenq_broker.loops.once import Claim, Once
 
 __all__ = ["Sending", "limits_of", "must_be_open", "must_be_writable"]
 
@@ -61,6 +64,7 @@ class Sending:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._once = broker.once
         self._turn = 0
 
     async def send(self, request: bytes, context: RpcContext) -> bytes:
@@ -70,18 +74,23 @@ class Sending:
         try:
             topic = await self._topic(asked, context)
             if len(messages) == 1:
-                message_id = messages[0].system_properties.message_id.encode()
+                name = messages[0].system_properties.message_id
                 stored = self.check(messages[0], topic)
-                if isinstance(stored, TimerAppend):
-                    if stored.kind == HALF_MESSAGE:
-                        name = await self._broker.transactions.begin(stored, context.client_id)
-                        return OK_STATUS + field(2, OK_STATUS + field(2, message_id) + field(3, name.encode()))
-                    await self._broker.store.append((), timers=(stored,))
-                    self._count(topic, (stored,))
-                    return OK_STATUS + self._delayed_entry(message_id, stored)
-                await self._broker.store.append((stored,))
+                if self._once is None:
+                    if isinstance(stored, TimerAppend):
+                        return OK_STATUS + await self._store_timer(name.encode(), stored, topic, context)
+                    await self._broker.store.append((stored,))
+                else:
+                    key = (name, stored.topic_id, stored.system[self._limits.digest])
+                    if self._once.claim(key, stored) is not stored:
+                        told_before = await self._once.first(key, stored)
+                        if told_before is not None:
+                            return OK_STATUS + _told_again(name.encode(), told_before)
+                    if isinstance(stored, TimerAppend):
+                        return OK_STATUS + await self._once.finish(self._timer_once(key, stored, topic, context))
+                    await self._store_once(self._once, key, stored)
                 self._count(topic, (stored,))
-                return OK_STATUS + _ok_entry(message_id, stored.queue_offset)
+                return OK_STATUS + _ok_entry(name.encode(), stored.queue_offset)
             return await self._send_many(asked, topic, context)
         except Error as error:
             if not messages or not told(error):
@@ -91,18 +100,81 @@ class Sending:
             ids = [message.system_properties.message_id.encode() for message in again]
             return b"".join((field(1, status), *(_entry(status, message_id) for message_id in ids)))
 
+    async def _store_once(self, once: Once, key: Key, stored: Append) -> None:
+        try:
+            await self._broker.store.append((stored,))
+        except asyncio.CancelledError:
+            once.abandon([(key, stored)])
+            raise
+        except BaseException:
+            once.failed(key)
+            raise
+        once.kept(key, pack_place(stored.queue_id, stored.queue_offset))
+
+    async def _store_timer(
+        self, message_id: bytes, stored: TimerAppend, topic: TopicConfig, context: RpcContext
+    ) -> bytes:
+        """Store a delayed or a half message; its entry of the answer."""
+        if stored.kind == HALF_MESSAGE:
+            name = await self._broker.transactions.begin(stored, context.client_id)
+            return field(2, OK_STATUS + field(2, message_id) + field(3, name.encode()))
+        await self._broker.store.append((), timers=(stored,))
+        self._count(topic, (stored,))
+        return self._delayed_entry(message_id, stored)
+
+    async def _timer_once(self, key: Key, stored: TimerAppend, topic: TopicConfig, context: RpcContext) -> bytes:
+        assert self._once is not None
+        try:
+            entry = await self._store_timer(key[0].encode(), stored, topic, context)
+        except BaseException:
+            self._once.failed(key)
+            raise
+        self._once.kept(key, entry)
+        return entry
+
     async def _send_many(self, asked: service_pb2.SendMessageRequest, topic: TopicConfig, context: RpcContext) -> bytes:
         ids, verdicts = self._checked(asked, topic, context)
         good = [verdict for verdict in verdicts if not isinstance(verdict, bytes)]
-        if good:
-            await self._append(good)
-            self._count(topic, good)
-        entries = [self._told(verdict, message_id) for message_id, verdict in zip(ids, verdicts, strict=True)]
+        if good and self._once is not None:
+            entries = await self._many_once(self._once, ids, verdicts, topic)
+        else:
+            if good:
+                await self._append(good)
+                self._count(topic, good)
+            entries = [self._told(verdict, message_id) for message_id, verdict in zip(ids, verdicts, strict=True)]
         if len(good) == len(ids):
             return OK_STATUS + b"".join(entries)
         bad = [verdict for verdict in verdicts if isinstance(verdict, bytes)]
         alike = not good and len({code_of(status) for status in bad}) == 1
         return field(1, bad[0] if alike else several()) + b"".join(entries)
+
+    async def _many_once(
+        self, once: Once, ids: list[bytes], verdicts: list[Append | TimerAppend | bytes], topic: TopicConfig
+    ) -> list[bytes]:
+        digest = self._limits.digest
+        claims: list[Claim] = []
+        names: dict[int, bytes] = {}
+        for message_id, verdict in zip(ids, verdicts, strict=True):
+            if not isinstance(verdict, bytes):
+                names[id(verdict)] = message_id
+                claims.append(((message_id.decode(), verdict.topic_id, verdict.system[digest]), verdict))
+
+        async def append(new: list[Append | TimerAppend]) -> None:
+            await self._append(new)
+            self._count(topic, new)
+
+        def told_of(stored: Append | TimerAppend) -> Answer:
+            if isinstance(stored, Append):
+                return pack_place(stored.queue_id, stored.queue_offset)
+            return self._delayed_entry(names[id(stored)], stored)
+
+        work = once.store(claims, append, told_of)
+        timers = any(isinstance(verdict, TimerAppend) for verdict in verdicts)
+        answers = iter(await (once.finish(work) if timers else work))
+        return [
+            _entry(verdict, message_id) if isinstance(verdict, bytes) else _told_again(message_id, next(answers))
+            for message_id, verdict in zip(ids, verdicts, strict=True)
+        ]
 
     async def _append(self, messages: list[Append | TimerAppend]) -> None:
         timers = [one for one in messages if isinstance(one, TimerAppend)]
@@ -202,6 +274,11 @@ def _type_for(message: object) -> MessageType:
     if system.HasField("priority") or system.message_type == definition_pb2.PRIORITY:
         return MessageType.PRIORITY
     return MessageType.FIFO if system.HasField("message_group") else MessageType.NORMAL
+
+
+def _told_again(message_id: bytes, answer: Answer) -> bytes:
+    """The entry that the first try got."""
+    return answer if isinstance(answer, bytes) else _ok_entry(message_id, unpack_place(answer)[1])
 
 
 def _ok_entry(message_id: bytes, offset: int) -> bytes:

@@ -41,6 +41,10 @@ class PublishResponse(_Message):
     def queue(self) -> _evenq_v1_common.Queue: ...
     first_offset: builtins.int
     store_ms: builtins.int
+    @builtins.property
+    def offsets(self) -> _containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @builtins.property
+    def queue_ids(self) -> _containers.RepeatedScalarFieldContainer[builtins.int]: ...
 
     def __init__(
         self,
@@ -49,9 +53,11 @@ class PublishResponse(_Message):
         queue: _evenq_v1_common.Queue | None = ...,
         first_offset: builtins.int | None = ...,
         store_ms: builtins.int | None = ...,
+        offsets: Iterable[builtins.int] | None = ...,
+        queue_ids: Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status", "queue"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "queue", "first_offset", "store_ms"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "queue", "first_offset", "store_ms", "offsets", "queue_ids"]) -> None: ...
 
 class PullRequest(_Message):
     DESCRIPTOR: Descriptor
