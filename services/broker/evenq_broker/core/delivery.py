@@ -15,7 +15,7 @@ from enum import Enum
 
 from evenq_broker.core.delivery_check import check
 from evenq_broker.core.journal import Acked, Committed, Delivered, Invisible, Op
-from evenq_broker.core.queue_progress import BLOCKED, READY, Pending, QueueProgress
+from evenq_broker.core.queue_progress import BLOCKED, NUMBERS, READY, Pending, QueueProgress
 
 __all__ = ["BLOCKED", "READY", "Pending", "Progress", "QueueProgress", "Verdict"]
 
@@ -174,9 +174,9 @@ class Progress:
         self, queue: QueueProgress, offsets: list[int], next_offset: int, *, deadline_ms: int, client_id: str
     ) -> None:
         """Fresh messages, read from `queue.next`, go to a client; the rest below `next_offset` was filtered out."""
-        pending = queue.pending
+        pending, first = queue.pending, queue.first
         for offset in offsets:
-            pending[offset] = Pending(1, 1, deadline_ms, client_id)
+            pending[offset] = Pending(first, 1, deadline_ms, client_id)
         queue.next = next_offset
         if offsets:
             self._arm(queue, deadline_ms, offsets)
@@ -264,7 +264,7 @@ class Progress:
         if number == entry.number:
             if entry.deadline_ms <= now_ms:
                 return Verdict.INVALID
-        elif number > entry.number or expires_ms <= now_ms:
+        elif not queue.first <= number <= entry.number or expires_ms <= now_ms:
             return Verdict.INVALID
         self._finish(queue, offset)
         if offset == queue.committed:
@@ -348,6 +348,7 @@ class Progress:
             if offset < queue.committed or (entry is not None and entry.number > number):
                 continue
             entry = queue.pending[offset] = Pending(number, attempt, READY, op.client_id)
+            queue.first = max(queue.first, (number - 1) // NUMBERS * NUMBERS + 1)
             if op.client_id:
                 self._hold(op.client_id, queue)
             self._replay_deadline(queue, offset, entry, op.deadline_ms)

@@ -61,7 +61,7 @@ def admit(
             out.append(message)
             lanes.append(lane)
         else:
-            entry = queue.pending[offset] = Pending(0, 0, BLOCKED, "")
+            entry = queue.pending[offset] = Pending(queue.first - 1, 0, BLOCKED, "")
             entry.lane = lane
             waiting.append(offset)
     offsets = [message.queue_offset for message in out]

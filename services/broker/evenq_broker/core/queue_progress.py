@@ -10,12 +10,17 @@ from collections import deque
 
 from evenq_broker.core.journal import Invisible
 
-__all__ = ["BLOCKED", "READY", "Pending", "QueueProgress"]
+__all__ = ["BLOCKED", "LITE_QUEUES_FROM", "READY", "Pending", "QueueProgress"]
 
 READY = 0
 """Deadline of a message that waits for its next delivery."""
 BLOCKED = -1
 """Deadline of a message of an ordered group that waits for the one before it (`core.fifo`)."""
+
+NUMBERS = 1_000
+"""How far delivery numbers jump at a reset: more than a message has attempts."""
+LITE_QUEUES_FROM = 1 << 20
+"""Queues of lite topics have these numbers (`core.lite`): order within each, nothing between them."""
 
 
 class Pending:
@@ -41,6 +46,7 @@ class QueueProgress:
 
     __slots__ = (
         "committed",
+        "first",
         "group_id",
         "lanes",
         "next",
@@ -62,6 +68,8 @@ class QueueProgress:
         """The smallest unfinished offset."""
         self.next = offset
         """The first offset never looked at for this group."""
+        self.first = 1
+        """Number of a message's first delivery; handles with smaller ones are from before a reset."""
         self.pending: dict[int, Pending] = {}
         self.ready: list[int] = []
         """Heap of offsets that wait for their next delivery; may hold finished ones, `Progress` skips them."""
@@ -90,6 +98,7 @@ class QueueProgress:
         if (self.committed, self.next) == (offset, offset):
             return False
         self.committed = self.next = offset
+        self.first += NUMBERS
         self.pending.clear()
         self.ready.clear()
         self.walk.clear()

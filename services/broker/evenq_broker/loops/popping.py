@@ -341,7 +341,7 @@ class Popping:
             stats = broker.stats.group_topic(queue.group_id, queue.topic_id)
             stats.filtered += queue.next - start - len(read.messages)
         for message in messages:
-            self._frame(queue, message, batch, wish, number=1, attempt=1, held=False)
+            self._frame(queue, message, batch, wish, number=queue.first, attempt=1, held=False)
 
     def _delivered_op(self, queue: QueueProgress, messages: list[StoredMessage], wish: _Wish) -> Delivered:
         offsets = [message.queue_offset for message in messages]

@@ -1,7 +1,7 @@
 """Whose commits do not count after a reset, and where a reset may go."""
 
 import pytest
-from evenq_broker.core.delivery import Progress
+from evenq_broker.core.delivery import Progress, Verdict
 from evenq_broker.core.resets import FENCE_MS, Fences, within
 
 from evenq.model import MessageQueue
@@ -72,3 +72,22 @@ def test_a_reset_forgets_what_is_in_flight_in_both_directions(target: int) -> No
     assert not progress.commit(1, 1, 0, target, allow_backward=True)
     assert progress.expire(2_000) == []
     progress.check()
+
+
+def test_handles_from_before_a_reset_are_over_also_after_a_restart() -> None:
+    progress = Progress()
+    progress.start(1, 1, 0, 0)
+    queue = progress.queue(1, 1, 0)
+    assert queue is not None
+    progress.deliver(queue, [0], 1, deadline_ms=1_000, client_id="")
+    old = queue.pending[0].number
+    progress.commit(1, 1, 0, 0, allow_backward=True)
+    progress.deliver(queue, [0], 1, deadline_ms=2_000, client_id="")
+    later = Progress()
+    for op in progress.dump():
+        later.apply(op)
+    for one in (progress, later):
+        found = one.queue(1, 1, 0)
+        assert found is not None
+        assert one.ack(found, 0, old, expires_ms=9_000, now_ms=10) is Verdict.INVALID
+        assert one.ack(found, 0, found.pending[0].number, expires_ms=2_000, now_ms=10) is Verdict.DONE

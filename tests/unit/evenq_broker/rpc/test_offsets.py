@@ -112,8 +112,16 @@ def test_a_reset_is_delivered_to_pollers_at_once_and_old_handles_are_over(run: R
         request = service_pb2.AckMessageRequest()
         request.group.name, request.topic.name = "g", "t"
         request.entries.add(message_id="m", receipt_handle=got[0].receipt_handle)
-        await stage.ask("AckMessage", request, service_pb2.AckMessageResponse)
+        request.entries.add(message_id="m", receipt_handle=got[3].receipt_handle)
+        told = await stage.ask("AckMessage", request, service_pb2.AckMessageResponse)
+        assert [entry.status.code for entry in told.entries] == [20000, 40013], (
+            "finished before; of a forgotten delivery"
+        )
         assert broker.progress.committed(1, 1, 0) == 3
+        request.entries.pop()
+        request.entries[0].receipt_handle = again[0].receipt_handle
+        await stage.ask("AckMessage", request, service_pb2.AckMessageResponse)
+        assert broker.progress.committed(1, 1, 0) == 4
 
     run(story)
 
