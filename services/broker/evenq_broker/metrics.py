@@ -64,6 +64,7 @@ def broker_metrics(broker: Broker) -> list[Metric]:
         metric("evenq_broker_locked_queues", gauge, "queues", ("consumer_group",), "Queues with an owner.", "locked"),
         metric("rocketmq_topic_number", gauge, "topics", (), "Topics of this broker.", "topics"),
         metric("rocketmq_consumer_group_number", gauge, "groups", (), "Consumer groups of this broker.", "groups"),
+        metric("evenq_broker_unfollowed_resets", gauge, "queues", (), "Reset, owner not there yet.", "unfollowed"),
         metric("evenq_broker_polls_parked", gauge, "calls", (), "Long polls that wait now.", "polls"),
         metric(
             "evenq_broker_polls_elsewhere", gauge, "wants", (), "Told by peers whose polls wait.", "polls_elsewhere"
@@ -173,6 +174,9 @@ class _Source:
 
     def fetches_empty(self) -> Iterable[Sample]:
         yield (), self._broker.wide_polls.fetches_empty
+
+    def unfollowed(self) -> Iterable[Sample]:
+        return [((), len(self._broker.sessions.fences))]
 
     def polls(self) -> Iterable[Sample]:
         return [((), len(self._broker.polls))]

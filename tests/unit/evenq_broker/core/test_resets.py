@@ -2,6 +2,7 @@
 
 import pytest
 from evenq_broker.core.delivery import Progress, Verdict
+from evenq_broker.core.journal import Acked, Committed, Delivered, Invisible
 from evenq_broker.core.resets import FENCE_MS, Fences, within
 
 from evenq.model import MessageQueue
@@ -85,6 +86,7 @@ def test_handles_from_before_a_reset_are_over_also_after_a_restart() -> None:
     progress.deliver(queue, [0], 1, deadline_ms=2_000, client_id="")
     later = Progress()
     for op in progress.dump():
+        assert isinstance(op, Acked | Committed | Delivered | Invisible)
         later.apply(op)
     for one in (progress, later):
         found = one.queue(1, 1, 0)
