@@ -94,7 +94,9 @@ def test_a_fourth_member_joins_and_one_leaves_and_each_message_is_consumed_once(
         assert admin.describe_group(group).summary.lag == 0
 
 
-def test_consumers_and_producer_go_on_by_themselves_after_kill_9_of_a_broker(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ordered", [False, True])
+def test_consumers_and_producer_go_on_by_themselves_after_kill_9_of_a_broker(tmp_path: Path, *, ordered: bool) -> None:
+    """OC-12: in order too, repeats aside."""
     with LocalCluster(
         brokers=1, rebalancer=False, folder=tmp_path, broker_settings={"STORE__FLUSH": "sync"}
     ) as cluster:
@@ -108,6 +110,7 @@ def test_consumers_and_producer_go_on_by_themselves_after_kill_9_of_a_broker(tmp
                 listener=seen.listen,
                 subscriptions={"killed": "*"},
                 start_from="FIRST",
+                ordered=ordered,
             ).start()
             for _ in range(2)
         ]
@@ -125,6 +128,40 @@ def test_consumers_and_producer_go_on_by_themselves_after_kill_9_of_a_broker(tmp
         eventually(lambda: sorted(len(m.queues) for m in members) == [2, 2], what="both members share again")
         for member in members:
             member.close()
+    if ordered:
+        for queue in {queue for queue, _ in seen.counts}:  # a Counter keeps the order of first sight
+            firsts = [offset for known, offset in seen.counts if known == queue]
+            assert firsts == sorted(firsts)
+
+
+def test_a_message_given_back_comes_again_after_kill_9_of_its_broker(tmp_path: Path) -> None:
+    """RD-8, RD-18: its delay is stored like any delayed message's."""
+    with LocalCluster(
+        brokers=1, rebalancer=False, folder=tmp_path, broker_settings={"STORE__FLUSH": "sync"}
+    ) as cluster:
+        attempts: list[int] = []
+
+        def listen(messages: Sequence[evenq.ReceivedMessage]) -> object:
+            attempts.extend(message.delivery_attempt for message in messages)
+            return evenq.Retry(delay_level=2) if messages[0].delivery_attempt == 1 else None
+
+        consumer = evenq.PushConsumer(
+            group="kept",
+            endpoint=cluster.endpoint,
+            listener=listen,
+            subscriptions={"kept": "*"},
+            start_from="FIRST",
+            options=evenq.PushOptions(commit_interval_ms=100),
+        )
+        with evenq.Producer(endpoint=cluster.endpoint) as producer, evenq.Admin(endpoint=cluster.endpoint) as admin:
+            producer.send(evenq.Message(topic="kept", body=b"x"))
+            admin.create_group("kept")
+            with consumer:
+                eventually(lambda: 1 in {queue.committed for queue in admin.describe_group("kept").queues})
+                cluster.brokers[0].kill()
+                cluster.brokers[0].restart()
+                eventually(lambda: len(attempts) == 2, what="the second delivery")
+        assert attempts == [1, 2]
 
 
 @pytest.mark.parametrize("assignment", ["client", "server"])
