@@ -18,6 +18,7 @@ from evenq_broker.core.handles import Handle
 from evenq_broker.core.journal import Acked
 from evenq_broker.core.resources import Named, qualified
 from evenq_broker.loops.popping import Popping
+from evenq_broker.rpc.ack_parts import ack_parts, is_mixed
 from evenq_broker.rpc.answers import OK_STATUS, code_of, parsed, several, status_frame, told
 from evenq_broker.rpc.forwarding import forward, owner_of_handle
 
@@ -51,6 +52,8 @@ class Settling:
             raise BadRequest(
                 f"the request has {len(entries)} entries, the limit is {ENTRIES_MAX}; acknowledge fewer at once"
             )
+        if len(entries) > 1 and is_mixed(self._broker, asked, context):
+            return await ack_parts(self._broker, asked, context, self.ack)
         own = self._broker.handles.is_own
         if not own(entries[0].receipt_handle):
             address = owner_of_handle(self._broker, entries[0].receipt_handle, context)

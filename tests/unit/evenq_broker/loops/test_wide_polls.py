@@ -227,3 +227,42 @@ def test_parked_polls_send_nothing_at_rest(run: Run) -> None:
         await asyncio.gather(*waiting, return_exceptions=True)
 
     run(story)
+
+
+def test_one_request_settles_messages_of_several_brokers(run: Run) -> None:
+    """Contract 3.10: one entry for each, in order, and one verdict over all."""
+
+    async def story(stage: Any) -> None:
+        a, b = await pair(stage, default_start_from="FIRST")
+        for name in ("a", "b"):
+            await send(stage, name)
+        handles = []
+        for _ in range(2):
+            [got] = await stage.passing(receiving(stage, batch=1))
+            handles.append(got.system_properties.receipt_handle)
+        assert {handle[:5] for handle in handles} == {"e1.a.", "e1.b."}
+
+        async def ack(*texts: str) -> Any:
+            request = service_pb2.AckMessageRequest()
+            request.group.name, request.topic.name = "g", "t"
+            for text in texts:
+                request.entries.add(message_id=text[-3:], receipt_handle=text)
+            return await stage.ask("AckMessage", request, service_pb2.AckMessageResponse, broker="a")
+
+        for _ in range(2):
+            answer = await ack(*handles)
+            assert answer.status.code == 20000
+            assert [(entry.status.code, entry.receipt_handle) for entry in answer.entries] == [
+                (20000, handle) for handle in handles
+            ]
+        mixed = await ack(handles[1], "nonsense", handles[0])
+        assert mixed.status.code == 30000
+        assert [entry.status.code for entry in mixed.entries] == [20000, 40013, 20000]
+        stage.net.stop("b:8081")
+        gone = await ack(*handles)
+        assert sorted(entry.status.code == 20000 for entry in gone.entries) == [False, True]
+        for broker in (a, b):
+            group, topic = broker.groups.get("g"), broker.topics.get("t")
+            assert broker.progress.inflight(group.group_id, topic.topic_id, 0) == 0
+
+    run(story)
