@@ -74,6 +74,9 @@ class Story:
     async def die(self) -> None:
         await self.world.kill(self.members.pop(self.rng.randrange(len(self.members))))
 
+    async def stop(self) -> None:
+        """Every member's own tasks, when a story failed."""
+
     async def send(self) -> None:
         queue = self.rng.choice(QUEUES)
         first, count = self.sent[queue], self.rng.randint(1, 30)
@@ -100,9 +103,8 @@ class Story:
         expected = sum(self.sent.values())
         await self.world.until(lambda: len(self.done) == expected, step_ms=20, limit_ms=300_000)
         await self.world.until(lambda: self.kept() == self.sent, step_ms=20, limit_ms=120_000)
-        for member in self.members:
-            await self.world.do(member.close())
-            self.world.clients.remove(member)
+        while self.members:
+            await self.leave()
         assert self.kept() == self.sent
 
     def kept(self) -> dict[evenq.MessageQueue, int]:
@@ -136,5 +138,69 @@ def test_tq_10_oc_8_whatever_happens_each_message_is_handled(play, seed, ordered
         if ordered:
             told.check_order()
         await asyncio.sleep(0)
+
+    play(story)
+
+
+class PullStory(Story):
+    """The same with members that poll, each in a task of its own."""
+
+    def __init__(self, world, seed: int) -> None:
+        super().__init__(world, seed, ordered=False)
+        self.tasks: dict[object, asyncio.Task] = {}
+
+    async def work(self, member) -> None:
+        while True:
+            for message in await member.poll(self.rng.choice([1, 5, 100]), wait_ms=200):
+                self.done[message.body.decode()] = 1
+                self.order[message.queue].append(message.queue_offset)
+            await self.world.clock.sleep_ms(self.rng.choice([0, 1, 10, 100]))
+
+    async def join(self) -> None:
+        self.names += 1
+        options = evenq.PullOptions(commit_interval_ms=200, drain_ms=500, pull_batch=self.rng.choice([3, 512]))
+        member = await self.world.pull(f"m{self.names}", options=options)
+        self.members.append(member)
+        self.tasks[member] = asyncio.ensure_future(self.work(member))
+
+    async def rest(self, member) -> None:
+        task = self.tasks.pop(member)
+        assert not task.done(), task.exception()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def leave(self) -> None:
+        member = self.members.pop(self.rng.randrange(len(self.members)))
+        await self.rest(member)
+        await self.world.do(member.close())
+        self.world.clients.remove(member)
+
+    async def die(self) -> None:
+        """Its user stops in the middle of a batch, which then comes again."""
+        member = self.members.pop(self.rng.randrange(len(self.members)))
+        await self.rest(member)
+        await self.world.do(member.close(consumed=False))
+        self.world.clients.remove(member)
+
+    async def stop(self) -> None:
+        for member in list(self.tasks):
+            self.tasks.pop(member).cancel()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_tq_10_whatever_happens_each_message_is_polled_in_order(play, seed):
+    """TQ-10, CS-11, RB-26: the first sight of a message comes after that of all before it in its queue."""
+
+    async def story(world):
+        for name in "ab":
+            await world.start(name)
+        await world.create("t", 2)
+        await world.group("g")
+        told = PullStory(world, seed)
+        try:
+            await told.tell(25)
+        finally:
+            await told.stop()
+        told.check_order()
 
     play(story)
