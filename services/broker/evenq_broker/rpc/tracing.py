@@ -34,7 +34,7 @@ METHOD = "/evenq.v1.Admin/TraceMessage"
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 COPIES_MAX = 32
 EVENTS_MAX = 1_000
-_SLICE = 500  # records looked at in one turn of the loop
+_SLICE = 100  # records looked at in one turn of the loop
 _Event = admin_pb2.TraceEvent
 
 
