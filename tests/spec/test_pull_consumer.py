@@ -245,3 +245,28 @@ def test_broadcasting_pull_consumers_each_read_everything(play, tmp_path):
         assert [await poll(world, member) for member in members] == [["x"], ["x"]]
 
     play(story)
+
+
+@pytest.mark.parametrize("auto_commit", [True, False])
+def test_an_interrupted_poll_loses_nothing(play, auto_commit):
+    """Ctrl-C in the sync face: while it waits, and when its messages were on the way to a user who left."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        one = await world.pull(options=evenq.PullOptions(auto_commit=auto_commit))
+        await world.ready(one)
+        waiting = asyncio.ensure_future(one.poll(wait_ms=5_000))
+        await world.clock.advance(100)
+        one._polling.interrupt()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert waiting.cancelled()
+        await world.publish(*"abc")
+        assert await poll(world, one, max_messages=1) == ["a"]
+        assert await poll(world, one, max_messages=1) == ["b"]
+        one._polling.interrupt()
+        assert await poll(world, one) == ["b", "c"]
+        await world.do(one.commit())
+        assert await world.committed("g") == 3
+
+    play(story)

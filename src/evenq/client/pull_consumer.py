@@ -95,7 +95,12 @@ class PullConsumer:
         With automatic commits, what the poll before returned is consumed now. Raises Unsupported while another thread
         polls.
         """
-        return self._background.run(self._running().poll(max_messages, wait_ms))
+        polling = self._running()
+        try:
+            return self._background.run(polling.poll(max_messages, wait_ms))
+        except KeyboardInterrupt:  # what it may have taken must not count as consumed
+            self._background.call_soon(polling.interrupt)
+            raise
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Store progress now: behind everything polled, or these offsets (the next ones to read, also backward). Raises

@@ -7,6 +7,7 @@ a queue that moves away waits for that (at most `drain_ms`). Without, only `comm
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +49,8 @@ class Polling:
         self._returned: list[tuple[ProcessQueue, list[ReceivedMessage]]] = []
         self._positions: dict[ProcessQueue, QueueOffset] = {}
         self._wakeup = Wakeup(clock)
-        self._polling = False
+        self._task: asyncio.Task[object] | None = None  # the poll that is under way
+        self._last: list[ReceivedMessage] = []
 
     def start(self) -> None:
         """Begin; the first rebalance comes at once (CS-6)."""
@@ -70,9 +72,9 @@ class Polling:
             raise BadRequest(f"max_messages is {max_messages}, the range is 1 to 10000")
         if wait_ms < 0:
             raise BadRequest(f"wait_ms is {wait_ms}, give 0 or more")
-        if self._polling:
+        if self._task is not None:
             raise Unsupported("another poll of this consumer is under way; one consumer, one poll at a time")
-        self._polling = True
+        self._task, self._last = asyncio.current_task(), []
         try:
             if self._plan.auto_commit:
                 self._consumed()
@@ -82,9 +84,18 @@ class Polling:
                 if left_ms <= 0:
                     break
                 await self._wakeup.wait(left_ms)
+            self._last = chunk
             return chunk
         finally:
-            self._polling = False
+            self._task = None
+
+    def interrupt(self) -> None:
+        """Nobody waits for the poll any more: end it, or, if it was just done, let the next one return the same."""
+        if self._task is not None:
+            self._task.cancel()
+        elif self._last and self._member.ownership.process(self._last[0].queue) is not None:
+            self.seek(self._last[0].queue, self._last[0].queue_offset)
+        self._last = []
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None) -> None:
         """Store what was polled, or these offsets (also back). Raises PreconditionFailed for a queue that is not
