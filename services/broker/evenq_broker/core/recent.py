@@ -10,15 +10,27 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-__all__ = ["Answer", "Key", "RecentMessages", "pack_place", "unpack_place"]
+__all__ = ["Answer", "Key", "RecentMessages", "key_of", "pack_place", "topic_of", "unpack_place"]
 
-Key = tuple[str, int, bytes]
-"""Message id, topic id, the first digits of the body's digest."""
+Key = bytes
+"""Message id, first digits of the body's digest, topic id: one string of bytes, which the collector need not look at.
+"""
 Answer = int | bytes
 """Where the message is (`pack_place`), or the encoded answer of a message that is in no queue yet."""
 
 _QUEUE_BITS = 16
+_TOPIC_BYTES = 4
 _SWEEP_SHARE = 64  # of the most entries, forgotten in one go when there are too many
+
+
+def key_of(message_id: bytes, digest: bytes, topic_id: int) -> Key:
+    """The name of a message in the window."""
+    return message_id + digest + topic_id.to_bytes(_TOPIC_BYTES, "big")
+
+
+def topic_of(key: Key) -> int:
+    """The id of its topic."""
+    return int.from_bytes(key[-_TOPIC_BYTES:], "big")
 
 
 def pack_place(queue_id: int, offset: int) -> int:

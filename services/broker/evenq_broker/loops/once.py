@@ -20,7 +20,7 @@ from evenq.store import Append, StoredMessage, TimerAppend
 from evenq_broker.core.halves import HALF_MESSAGE
 from evenq_broker.core.journal import encode
 from evenq_broker.core.keys import keys_of
-from evenq_broker.core.recent import Answer, Key, RecentMessages, pack_place
+from evenq_broker.core.recent import Answer, Key, RecentMessages, key_of, pack_place, topic_of
 from evenq_broker.core.validation import digest_of
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Once:
                 if isinstance(known, int) and isinstance(stored, TimerAppend) and stored.kind == HALF_MESSAGE:
                     self.recent.entries[key] = stored  # decided before a restart; its name is not known any more
                     return None
-                self._broker.stats.topic(key[1]).duplicates += 1
+                self._broker.stats.topic(topic_of(key)).duplicates += 1
                 return known
             await self._wait(key)
 
@@ -105,7 +105,7 @@ class Once:
                 answer_or_rival = known[at]
                 if isinstance(answer_or_rival, int | bytes):
                     answers[at] = answer_or_rival
-                    self._broker.stats.topic(claims[at][0][1]).duplicates += 1
+                    self._broker.stats.topic(topic_of(claims[at][0])).duplicates += 1
                 elif answer_or_rival is not claims[at][1]:
                     waiting.append(at)
             if waiting and not mine:
@@ -118,17 +118,20 @@ class Once:
     ) -> None:
         try:
             await append([stored for _, stored in claims])
-        except asyncio.CancelledError:
-            self.abandon(claims)
-            raise
-        except BaseException:
-            for key, _ in claims:
-                self.failed(key)
+        except BaseException as error:
+            self._broken(claims, error)
             raise
 
-    def abandon(self, claims: Sequence[Claim]) -> None:
-        """Their call was broken off: find out whether they were stored."""
-        self._spawn(self._look(claims), "look for messages of a call that was broken off")
+    def broken(self, claim: Claim, error: BaseException) -> None:
+        """Storing the message ended with an error; if its call was broken off, find out whether it is stored."""
+        self._broken([claim], error)
+
+    def _broken(self, claims: Sequence[Claim], error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            self._spawn(self._look(claims), "look for messages of a call that was broken off")
+        else:
+            for key, _ in claims:
+                self.failed(key)
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
         """Do it to its end, also when the call is broken off meanwhile."""
@@ -231,5 +234,5 @@ class Once:
     def _remember(self, topic: TopicConfig, message: StoredMessage) -> None:
         keys = keys_of(message.head, message.system)
         if keys:
-            key = (keys[-1].decode(errors="replace"), topic.topic_id, digest_of(message.system))
+            key = key_of(keys[-1], digest_of(message.system), topic.topic_id)
             self.recent.entries[key] = pack_place(message.queue_id, message.queue_offset)

@@ -33,7 +33,7 @@ from evenq_broker.core.filters import EVERYTHING, TURNS_MIN, MessageFilter, mess
 from evenq_broker.core.frames import delivered, extra_fields, field, varint_field
 from evenq_broker.core.journal import Committed
 from evenq_broker.core.letters import Reason
-from evenq_broker.core.recent import pack_place, unpack_place
+from evenq_broker.core.recent import key_of, pack_place, unpack_place
 from evenq_broker.core.validation import Limits, checked
 from evenq_broker.loops.dead_letters import bury
 from evenq_broker.loops.retries import retry_later
@@ -92,6 +92,8 @@ class _Data:
         must_be_open(told.topic)
         topic = await self._broker.ensure_topic(told.topic)
         must_be_writable(topic)
+        if topic.message_type is MessageType.LITE:
+            raise NotImplementedYet(f"topic {topic.name} takes LITE messages; send them with SendMessage")
         if told.queue_id != -1 and not 0 <= told.queue_id < topic.write_queues:
             raise BadRequest(
                 f"topic {topic.name} takes messages in queues 0 to {topic.write_queues - 1} of this broker, not "
@@ -126,7 +128,10 @@ class _Data:
         """Store what was not stored before. None if all of it is new, else the answer."""
         assert self._limits is not None
         digest, topic_id = self._limits.digest, topic.topic_id
-        claims = [((name, topic_id, entry.system[digest]), entry) for name, entry in zip(names, entries, strict=True)]
+        claims = [
+            (key_of(name.encode(), entry.system[digest], topic_id), entry)
+            for name, entry in zip(names, entries, strict=True)
+        ]
         answers = await once.store(claims, lambda new: self._append(new, topic), _place_of)
         if all(entry.queue_offset >= 0 for entry in entries):
             return None
@@ -314,7 +319,12 @@ class _Data:
             max_offset=high,
             committed=-1 if committed is None else committed,
             timestamp_offset=at,
+            young=group is not None and committed is None and low == 0 < high and self._in_memory(*place),
         )
+
+    def _in_memory(self, topic_id: int, queue_id: int) -> bool:
+        """Whether the queue's first message can be read without the disk (RB-46)."""
+        return self._broker.store.read_hot(topic_id, queue_id, 0, count_max=1, bytes_max=1, tag_hashes=None) is not None
 
     def _queues(self, asked: data_pb2.QueryOffsetsRequest) -> list[tuple[TopicConfig, MessageQueue]]:
         if len(asked.queues) > QUEUES_MAX:

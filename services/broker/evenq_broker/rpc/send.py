@@ -7,7 +7,6 @@ because some SDKs read only the status of the response and others only those of 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from evenq.store import Append, TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.frames import field, varint
 from evenq_broker.core.halves import HALF_MESSAGE
-from evenq_broker.core.recent import Answer, Key, pack_place, unpack_place
+from evenq_broker.core.recent import Answer, Key, key_of, pack_place, unpack_place
 from evenq_broker.core.resources import qualified
 from evenq_broker.core.validation import Limits, checked
 from evenq_broker.rpc.answers import OK_STATUS, code_of, parsed, several, status_frame, told
@@ -74,23 +73,27 @@ class Sending:
         try:
             topic = await self._topic(asked, context)
             if len(messages) == 1:
-                name = messages[0].system_properties.message_id
+                message_id = messages[0].system_properties.message_id.encode()
                 stored = self.check(messages[0], topic)
-                if self._once is None:
-                    if isinstance(stored, TimerAppend):
-                        return OK_STATUS + await self._store_timer(name.encode(), stored, topic, context)
-                    await self._broker.store.append((stored,))
-                else:
-                    key = (name, stored.topic_id, stored.system[self._limits.digest])
-                    if self._once.claim(key, stored) is not stored:
-                        told_before = await self._once.first(key, stored)
+                once, key = self._once, b""
+                if once is not None:
+                    key = key_of(message_id, stored.system[self._limits.digest], stored.topic_id)
+                    if once.claim(key, stored) is not stored:
+                        told_before = await once.first(key, stored)
                         if told_before is not None:
-                            return OK_STATUS + _told_again(name.encode(), told_before)
-                    if isinstance(stored, TimerAppend):
-                        return OK_STATUS + await self._once.finish(self._timer_once(key, stored, topic, context))
-                    await self._store_once(self._once, key, stored)
+                            return OK_STATUS + _told_again(message_id, told_before)
+                if isinstance(stored, TimerAppend):
+                    return OK_STATUS + await self._send_timer(key, message_id, stored, topic, context)
+                try:
+                    await self._broker.store.append((stored,))
+                except BaseException as error:
+                    if once is not None:
+                        once.broken((key, stored), error)
+                    raise
+                if once is not None:
+                    once.kept(key, pack_place(stored.queue_id, stored.queue_offset))
                 self._count(topic, (stored,))
-                return OK_STATUS + _ok_entry(name.encode(), stored.queue_offset)
+                return OK_STATUS + _ok_entry(message_id, stored.queue_offset)
             return await self._send_many(asked, topic, context)
         except Error as error:
             if not messages or not told(error):
@@ -100,21 +103,17 @@ class Sending:
             ids = [message.system_properties.message_id.encode() for message in again]
             return b"".join((field(1, status), *(_entry(status, message_id) for message_id in ids)))
 
-    async def _store_once(self, once: Once, key: Key, stored: Append) -> None:
-        try:
-            await self._broker.store.append((stored,))
-        except asyncio.CancelledError:
-            once.abandon([(key, stored)])
-            raise
-        except BaseException:
-            once.failed(key)
-            raise
-        once.kept(key, pack_place(stored.queue_id, stored.queue_offset))
+    async def _send_timer(
+        self, key: Key, message_id: bytes, stored: TimerAppend, topic: TopicConfig, context: RpcContext
+    ) -> bytes:
+        """A delayed or a half message; its entry of the answer."""
+        if self._once is None:
+            return await self._store_timer(message_id, stored, topic, context)
+        return await self._once.finish(self._timer_once(self._once, key, message_id, stored, topic, context))
 
     async def _store_timer(
         self, message_id: bytes, stored: TimerAppend, topic: TopicConfig, context: RpcContext
     ) -> bytes:
-        """Store a delayed or a half message; its entry of the answer."""
         if stored.kind == HALF_MESSAGE:
             name = await self._broker.transactions.begin(stored, context.client_id)
             return field(2, OK_STATUS + field(2, message_id) + field(3, name.encode()))
@@ -122,14 +121,15 @@ class Sending:
         self._count(topic, (stored,))
         return self._delayed_entry(message_id, stored)
 
-    async def _timer_once(self, key: Key, stored: TimerAppend, topic: TopicConfig, context: RpcContext) -> bytes:
-        assert self._once is not None
+    async def _timer_once(
+        self, once: Once, key: Key, message_id: bytes, stored: TimerAppend, topic: TopicConfig, context: RpcContext
+    ) -> bytes:
         try:
-            entry = await self._store_timer(key[0].encode(), stored, topic, context)
+            entry = await self._store_timer(message_id, stored, topic, context)
         except BaseException:
-            self._once.failed(key)
+            once.failed(key)
             raise
-        self._once.kept(key, entry)
+        once.kept(key, entry)
         return entry
 
     async def _send_many(self, asked: service_pb2.SendMessageRequest, topic: TopicConfig, context: RpcContext) -> bytes:
@@ -157,7 +157,7 @@ class Sending:
         for message_id, verdict in zip(ids, verdicts, strict=True):
             if not isinstance(verdict, bytes):
                 names[id(verdict)] = message_id
-                claims.append(((message_id.decode(), verdict.topic_id, verdict.system[digest]), verdict))
+                claims.append((key_of(message_id, verdict.system[digest], verdict.topic_id), verdict))
 
         async def append(new: list[Append | TimerAppend]) -> None:
             await self._append(new)

@@ -2,13 +2,19 @@
 
 from collections import OrderedDict
 
-from evenq_broker.core.recent import Key, RecentMessages, pack_place, unpack_place
+from evenq_broker.core.recent import Key, RecentMessages, key_of, pack_place, topic_of, unpack_place
 from hypothesis import given
 from hypothesis import strategies as st
 
 
 def key(number: int) -> Key:
-    return (f"id{number}", 1, b"0")
+    return key_of(b"id%d" % number, b"01234567", 1)
+
+
+def test_a_key_tells_messages_bodies_and_topics_apart() -> None:
+    keys = [key_of(name, digest, topic) for name in (b"a", b"b") for digest in (b"0" * 8, b"1" * 8) for topic in (1, 2)]
+    assert len(set(keys)) == 8
+    assert topic_of(key_of(b"a", b"0" * 8, 70_000)) == 70_000
 
 
 def test_the_first_stores_the_next_waits_and_the_later_ones_get_its_answer() -> None:
