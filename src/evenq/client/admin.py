@@ -23,6 +23,7 @@ from evenq.client.loops.background import Background
 from evenq.client.plans import reset_target
 from evenq.client.wiring import Ground, admin_calls, new_client_id
 from evenq.model import MessageType
+from evenq.model.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from evenq.client.rpc.admin import AdminCalls
@@ -70,13 +71,20 @@ class Admin:
         max_attempts: int = 0,
         strategy: str = "",
         start_from: str = "",
+        retry: RetryPolicy | None = None,
     ) -> None:
         """Create on every broker, or change: what is not told stays, or is the default of a new group (not ordered, 17
-        attempts, no strategy for QueryAssignment, LAST). `start_from` is LAST or FIRST.
+        attempts, no strategy for QueryAssignment, LAST, the classic pauses). `start_from` is LAST or FIRST; `retry`
+        (`evenq.model.retry`) says how long a failed message waits.
         """
         self._background.run(
             self._calls.create_group(
-                group, ordered=ordered, max_attempts=max_attempts, strategy=strategy, start_from=start_from
+                group,
+                ordered=ordered,
+                max_attempts=max_attempts,
+                strategy=strategy,
+                start_from=start_from,
+                retry=retry,
             )
         )
 

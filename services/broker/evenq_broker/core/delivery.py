@@ -11,25 +11,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
 
 from evenq_broker.core.delivery_check import check
 from evenq_broker.core.journal import Acked, Committed, Delivered, Invisible, Op
-from evenq_broker.core.queue_progress import BLOCKED, NUMBERS, READY, Pending, QueueProgress
+from evenq_broker.core.queue_progress import BLOCKED, LITE_QUEUES_FROM, NUMBERS, READY, Pending, QueueProgress, Verdict
 
 __all__ = ["BLOCKED", "READY", "Pending", "Progress", "QueueProgress", "Verdict"]
 
 _CHUNK = 30_000  # deliveries in one snapshot operation; its count is 16 bits wide
-
-
-class Verdict(Enum):
-    """What became of an ack or a change."""
-
-    DONE = "done"
-    ALREADY = "already"
-    """The message was finished before: fine for an ack, nothing to record."""
-    INVALID = "invalid"
-    """The delivery is over, or never was."""
 
 
 class Progress:
@@ -60,6 +49,8 @@ class Progress:
 
     def siblings(self, queue: QueueProgress) -> list[QueueProgress]:
         """The group's state on the topic's other queues."""
+        if queue.queue_id >= LITE_QUEUES_FROM:
+            return []
         return [one for one in self._together[queue.group_id, queue.topic_id] if one is not queue]
 
     def committed(self, group_id: int, topic_id: int, queue_id: int) -> int | None:
@@ -131,6 +122,10 @@ class Progress:
     def forget(self, group_id: int, topic_id: int) -> None:
         """The group's subscription of the topic was taken away."""
         self._drop(lambda key: key[:2] == (group_id, topic_id))
+
+    def forget_queue(self, topic_id: int, queue_id: int) -> None:
+        """One queue of the topic is no more."""
+        self._drop(lambda key: key[1:] == (topic_id, queue_id))
 
     def forget_topic(self, topic_id: int) -> None:
         """The topic was deleted."""
@@ -447,7 +442,8 @@ class Progress:
 
     def _begin(self, group_id: int, topic_id: int, queue_id: int, offset: int) -> QueueProgress:
         queue = self._queues[group_id, topic_id, queue_id] = QueueProgress(group_id, topic_id, queue_id, offset)
-        self._together.setdefault((group_id, topic_id), []).append(queue)
+        if queue_id < LITE_QUEUES_FROM:
+            self._together.setdefault((group_id, topic_id), []).append(queue)
         return queue
 
     def _hold(self, client_id: str, queue: QueueProgress) -> None:
@@ -490,7 +486,8 @@ class Progress:
     def _drop(self, gone: Callable[[tuple[int, int, int]], bool]) -> None:
         for key in [key for key in self._queues if gone(key)]:
             queue = self._queues.pop(key)
-            self._together[key[:2]].remove(queue)
+            if queue.queue_id < LITE_QUEUES_FROM:
+                self._together[key[:2]].remove(queue)
 
     def check(self) -> None:
         """Recompute every invariant; for tests."""

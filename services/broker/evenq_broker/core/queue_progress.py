@@ -7,10 +7,11 @@ and `committed` is the smallest unfinished offset. Pure.
 from __future__ import annotations
 
 from collections import deque
+from enum import Enum
 
 from evenq_broker.core.journal import Invisible
 
-__all__ = ["BLOCKED", "LITE_QUEUES_FROM", "READY", "Pending", "QueueProgress"]
+__all__ = ["BLOCKED", "LITE_QUEUES_FROM", "READY", "Pending", "QueueProgress", "Verdict"]
 
 READY = 0
 """Deadline of a message that waits for its next delivery."""
@@ -21,6 +22,16 @@ NUMBERS = 1_000
 """How far delivery numbers jump at a reset: more than a message has attempts."""
 LITE_QUEUES_FROM = 1 << 20
 """Queues of lite topics have these numbers (`core.lite`): order within each, nothing between them."""
+
+
+class Verdict(Enum):
+    """What became of an ack or a change."""
+
+    DONE = "done"
+    ALREADY = "already"
+    """The message was finished before: fine for an ack, nothing to record."""
+    INVALID = "invalid"
+    """The delivery is over, or never was."""
 
 
 class Pending:

@@ -20,6 +20,7 @@ from evenq.client.core.views import (
 from evenq.client.rpc.calls import Calls, model_queue
 from evenq.client.rpc.messages import type_of
 from evenq.model import MessageType
+from evenq.model.retry import RetryPolicy
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, groups_pb2
@@ -77,11 +78,22 @@ class AdminCalls(Calls):
         )
 
     async def create_group(
-        self, group: str, *, ordered: bool | None, max_attempts: int, strategy: str, start_from: str
+        self,
+        group: str,
+        *,
+        ordered: bool | None,
+        max_attempts: int,
+        strategy: str,
+        start_from: str,
+        retry: RetryPolicy | None = None,
     ) -> None:
         request = admin_pb2.CreateGroupRequest(
             group=group, ordered=ordered, max_attempts=max_attempts, strategy=strategy, start_from=start_from
         )
+        if retry is not None:
+            told = request.retry
+            told.kind, told.delays_ms[:] = retry.kind.value, retry.delays_ms
+            told.initial_ms, told.max_ms, told.multiplier = retry.initial_ms, retry.max_ms, retry.multiplier
         await self._ask("CreateGroup", request, admin_pb2.CreateGroupResponse)
 
     async def delete_group(self, group: str) -> None:
