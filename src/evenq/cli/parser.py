@@ -29,6 +29,8 @@ _TOP = """\
   evenq produce orders --body hello          send a message
   evenq consume orders --group billing --from first --max 1
   evenq group show billing                   who reads what, and what is left to read
+  evenq message find orders --from 1h        look at what was stored; message trace ID tells what became of it
+  evenq offset reset billing --to 2h         the plan to read two hours again; --yes does it
 
 Every command but `up` and `store` talks to a running cluster: --endpoint HOST:PORT, or EVENQ_ENDPOINT, or
 127.0.0.1:8081.

@@ -181,13 +181,6 @@ class Ownership:
         if queues and self._clustering:
             self._spawn(self._relock(queues), f"evenq-relock-{broker_name}")
 
-    def begin_again(self, queues: Sequence[MessageQueue]) -> None:
-        """The group was moved on these queues: drop what was read of them without a commit, take the locks again and
-        start at the committed offsets. What listeners hold ends first, at most `drain_ms`.
-        """
-        for queue in queues:
-            self._perform(self._table.lost(queue))
-
     def asked_for(self, queue: MessageQueue) -> None:
         """Somebody waits for a queue that its broker thinks is ours: let go, if it is not."""
         if self._clustering and not self._table.known(queue):
