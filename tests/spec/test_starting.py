@@ -411,20 +411,25 @@ def test_rb_45_the_time_is_a_text_of_fourteen_digits():
             timestamp_of(wrong)
 
 
-def test_rb_46_last_is_strict_a_young_topics_messages_are_not_read(play):
-    """The original starts at 0 while they are still in memory. Here LAST always means what comes from now on; FIRST is
-    the setting for the other wish.
+@pytest.mark.parametrize(("young_from_first", "seen"), [(False, ["new"]), (True, ["young", "new"])])
+def test_rb_46_whether_last_reads_a_young_topic_is_a_setting(play, young_from_first, seen):
+    """The original starts at 0 while the messages are still in memory. Here LAST means what comes from now on, unless
+    asked for; with a stored offset, and in a topic that has lost its first messages, the setting means nothing.
     """
 
     async def story(world):
         await world.start()
         await world.create("t")
         await world.publish("young")
-        one = await world.push(start_from="LAST", options=evenq.PushOptions(**QUIET))
+        options = evenq.PushOptions(young_from_first=young_from_first, **QUIET)
+        one = await world.push(start_from="LAST", options=options)
         await world.ready(one)
         await world.publish("new")
-        await world.until(lambda: len(world.seen) == 1)
-        assert world.saw() == ["new"]
+        await world.until(lambda: world.saw() == seen)
+        await world.do(one.close())
+        await world.publish("later")
+        await world.push("two", start_from="LAST", options=options)
+        await world.until(lambda: world.saw() == [*seen, "later"])
 
     play(story)
 

@@ -126,6 +126,9 @@ class PushOptions:
     """Deadline of one call, on top of its waiting time. 100 .. 60,000."""
     route_refresh_ms: int = 30_000
     """Age at which a route is fetched again. 100 .. 600,000. XO-13."""
+    young_from_first: bool = False
+    """True: a group that never read starts a queue at its first message, also with LAST, while that message is still in
+    the broker's memory, as the original does. False: LAST means from now on, always. RB-46."""
     offsets_folder: Path | None = None
     """Broadcasting only: where progress is kept, `<folder>/<group>/offsets.json`. None = `~/.evenq`. OF-5, OF-6."""
 
@@ -196,6 +199,8 @@ class PullOptions:
     """Deadline of one call, on top of its waiting time."""
     route_refresh_ms: int = 30_000
     """Age at which a route is fetched again."""
+    young_from_first: bool = False
+    """As in PushOptions. RB-46."""
     offsets_folder: Path | None = None
     """Broadcasting only, as in PushOptions."""
 

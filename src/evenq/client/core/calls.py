@@ -74,6 +74,8 @@ class QueueRange:
     maximum: int
     committed: int
     at_timestamp: int
+    young: bool = False
+    """The group never committed here, and the queue's first message is still in the broker's memory (RB-46)."""
 
 
 @dataclass(frozen=True, slots=True)

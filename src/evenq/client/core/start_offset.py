@@ -69,18 +69,18 @@ def stored_start(stored: int) -> Stored:
     return Stored.NEVER if stored == -1 else Stored.UNUSABLE
 
 
-def policy_start(topic: str, policy: StartFrom, *, maximum: int, found: int) -> QueueOffset:
+def policy_start(topic: str, policy: StartFrom, *, maximum: int, found: int, young: bool = False) -> QueueOffset:
     """RB-42, for a queue that was never consumed: `maximum` is the queue's end, `found` the offset at the consume
     timestamp.
 
     RB-48's better way for FIRST: it answers 0, and the pull goes on at the smallest offset still stored. RB-47's better
-    way for retry topics: 0 under all policies, so that no retry is skipped.
+    way for retry topics: 0 under all policies, so that no retry is skipped. `young`: LAST means 0 here (RB-46).
     """
     if topic.startswith(RETRY_PREFIX):
         return QueueOffset(0)
     match policy:
         case StartFrom.LAST:
-            return QueueOffset(maximum)
+            return QueueOffset(0 if young else maximum)
         case StartFrom.FIRST:
             return QueueOffset(0)
         case StartFrom.TIMESTAMP:

@@ -351,7 +351,8 @@ class Ownership:
         told = await self._calls.query_offsets(
             await self._address(queue), self._group, queue, timestamp_ms=timestamp_ms
         )
-        return policy_start(queue.topic, policy, maximum=told.maximum, found=told.at_timestamp)
+        young = self._options.young_from_first and told.young
+        return policy_start(queue.topic, policy, maximum=told.maximum, found=told.at_timestamp, young=young)
 
     def _start(self, queue: MessageQueue, offset: QueueOffset, *, first: bool) -> None:
         self._progress.table.begin(queue, offset, stored=not first or not self._auto_commit)

@@ -239,7 +239,7 @@ class Calls:
             raise InternalError(f"{address} told nothing about {queue}")
         told = answer.offsets[0]
         return QueueRange(
-            told.min_offset, told.max_offset, told.committed, told.timestamp_offset if timestamp_ms else -1
+            told.min_offset, told.max_offset, told.committed, told.timestamp_offset if timestamp_ms else -1, told.young
         )
 
     async def send_back(

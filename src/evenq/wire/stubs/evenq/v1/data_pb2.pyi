@@ -195,6 +195,7 @@ class QueueOffsets(_Message):
     max_offset: builtins.int
     committed: builtins.int
     timestamp_offset: builtins.int
+    young: builtins.bool
 
     def __init__(
         self,
@@ -204,9 +205,10 @@ class QueueOffsets(_Message):
         max_offset: builtins.int | None = ...,
         committed: builtins.int | None = ...,
         timestamp_offset: builtins.int | None = ...,
+        young: builtins.bool | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["queue"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["queue", "min_offset", "max_offset", "committed", "timestamp_offset"]) -> None: ...
+    def ClearField(self, field_name: Literal["queue", "min_offset", "max_offset", "committed", "timestamp_offset", "young"]) -> None: ...
 
 class QueryOffsetsResponse(_Message):
     DESCRIPTOR: Descriptor
