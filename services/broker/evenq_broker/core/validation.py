@@ -17,6 +17,7 @@ from evenq import errors
 from evenq.model import MessageType, TopicConfig
 from evenq.store import Append, TimerAppend
 from evenq.wire.convert import duration_ms_of, set_ms
+from evenq.wire.packing import unpack
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq_broker.core.frames import text_field
 from evenq_broker.core.halves import HALF_MESSAGE
@@ -52,7 +53,7 @@ _ACCEPTED = {
     MessageType.LITE: frozenset({_LITE}),
     MessageType.PRIORITY: frozenset({_PRIORITY}),
 }
-_IDENTITY, _GZIP, _MD5 = 1, 2, 2
+_IDENTITY, _MD5 = 1, 2
 _DIGEST_HEAD = b"\x22\x24\x08\x02\x12\x20"
 _MD5_DIGITS = 32
 _DIGITS_USED = 8  # they tell two bodies of one message id apart
@@ -218,8 +219,9 @@ def _check_id(message_id: str) -> None:
 
 def _check_body(message: definition_pb2.Message, system: definition_pb2.SystemProperties, limits: Limits) -> bytes:
     body = message.body
-    if system.body_encoding == _GZIP and body:
-        body = message.body = _inflated(body, limits.body_bytes_max)
+    packed = system.body_encoding > _IDENTITY
+    if packed and body:  # delivered as IDENTITY: SDKs disagree on what GZIP means (wire contract 5.3)
+        body = message.body = unpack(system.body_encoding, body, limits.body_bytes_max)
     if not body:
         raise errors.BodyEmpty("the message body is empty; send at least one byte")
     if len(body) > limits.body_bytes_max:
@@ -227,25 +229,13 @@ def _check_body(message: definition_pb2.Message, system: definition_pb2.SystemPr
             f"the message body has {len(body)} bytes, the limit is {limits.body_bytes_max}; split or compress it"
         )
     digest = md5(body, usedforsecurity=False).hexdigest().upper()
-    if system.HasField("body_digest") and system.body_encoding != _GZIP:
+    if system.HasField("body_digest") and not packed:
         told = system.body_digest.checksum if system.body_digest.type == _MD5 else ""
         if told and told.upper() != digest:
             raise errors.MessageCorrupted(
                 f"the body's MD5 is {digest}, the message says {told}; it was damaged on its way"
             )
     return digest.encode()
-
-
-def _inflated(body: bytes, bytes_max: int) -> bytes:
-    # Delivered as IDENTITY: SDKs disagree on what GZIP means (wire contract 5.3). zlib and gzip headers are both taken.
-    try:
-        inflater = zlib.decompressobj(47)
-        plain = inflater.decompress(body, bytes_max + 1)
-    except zlib.error as error:
-        raise errors.MessageCorrupted(f"the body is said to be compressed but does not unpack: {error}") from error
-    if len(plain) > bytes_max:
-        raise errors.BodyTooLarge(f"the unpacked body is larger than {bytes_max} bytes, the limit; send less at once")
-    return plain
 
 
 def _check_properties(message: definition_pb2.Message, limits: Limits) -> None:
