@@ -104,6 +104,12 @@ class IllegalDeliveryTime(BadRequest):
     code = 40012
 
 
+class IllegalLiteTopic(BadRequest):
+    """The name of a lite topic is blank, too long, or has a character that is not allowed."""
+
+    code = 40020
+
+
 class InvalidReceiptHandle(BadRequest):
     """A receipt handle is forged, malformed, expired, or of a delivery that is over."""
 
@@ -232,6 +238,20 @@ class TooManyRequests(Error):
 
     code = 42900
     retryable = True
+
+
+class LiteTopicQuotaExceeded(TooManyRequests):
+    """A topic, or a broker, has as many lite topics as it may. Idle ones expire."""
+
+    code = 42901
+    retryable = False
+
+
+class LiteSubscriptionQuotaExceeded(TooManyRequests):
+    """A client is subscribed to as many lite topics as it may be."""
+
+    code = 42902
+    retryable = False
 
 
 class PropertiesTooLarge(BadRequest):

@@ -37,6 +37,7 @@ from evenq_broker.core.trace import Trace
 from evenq_broker.loops.commands import Commands
 from evenq_broker.loops.delays import due
 from evenq_broker.loops.journal import Journal
+from evenq_broker.loops.lite import Lites
 from evenq_broker.loops.liveness import watch_clients
 from evenq_broker.loops.once import Once
 from evenq_broker.loops.opening import open_store
@@ -87,6 +88,7 @@ class Broker:
         """What happened to messages lately; None = not remembered."""
         self.streams = Streams(clock, commands_max=settings.stream_commands_max)
         self.transactions = Transactions(self)
+        self.lite = Lites(self)
         self.once = Once(self) if settings.duplicates_window_ms else None
         """What producers sent lately; None = a retry is one more message."""
         self.journal = Journal(self)
@@ -125,6 +127,7 @@ class Broker:
         self.waiting.start()
         self.spawn(watch_clients(self), name="client liveness")
         self.wide_polls.start()
+        self.spawn(self.lite.sweep(), name="lite topics")
         if self.once is not None:
             self.once.start()
         await self.cluster.start()
@@ -291,6 +294,8 @@ class Broker:
 
     def default_queues(self, message_type: MessageType) -> int:
         """Queues per broker of a topic of this kind that is made without a number."""
+        if message_type is MessageType.LITE:
+            return 1  # every lite topic has a queue of its own; this one is for the route
         return self.settings.priority_levels if message_type is MessageType.PRIORITY else self.settings.default_queues
 
     async def delete_topic(self, name: str) -> None:
@@ -299,6 +304,7 @@ class Broker:
         if topic is None:
             return
         self.progress.forget_topic(topic.topic_id)
+        self.lite.forget_topic(topic.topic_id)
         self.stats.forget_topic(topic.topic_id)
         self.waiting.wake_topic(topic.topic_id)
         self.cluster.facts_changed()

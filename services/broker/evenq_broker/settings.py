@@ -111,6 +111,27 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         le=4096,
         description="Levels, each a queue per broker, of a PRIORITY topic made without a number.",
     )
+    lite_topics_max: int = Field(default=20_000, ge=1, le=1_000_000, description="Most lite topics of this broker.")
+    lite_topics_per_topic_max: int = Field(
+        default=10_000, ge=1, le=1_000_000, description="Most lite topics of one topic on this broker."
+    )
+    lite_topic_size_max: int = Field(default=64, ge=1, le=127, description="Most characters of a lite topic's name.")
+    lite_topic_idle_ms: int = Field(
+        default=72 * 3_600_000,
+        ge=1_000,
+        description="So long a lite topic stays, ms (72 h), to which nothing is sent and nobody is subscribed.",
+    )
+    lite_subscriptions_max: int = Field(
+        default=2_000, ge=1, le=100_000, description="Most lite topics of one topic that one client is subscribed to."
+    )
+    lite_subscriptions_all_max: int = Field(
+        default=1_000_000, ge=1, description="Most lite subscriptions of all clients."
+    )
+    lite_subscription_ms: int = Field(
+        default=90_000,
+        ge=1_000,
+        description="So long after its client told it last a lite subscription counts, ms; clients tell every 30 s.",
+    )
     topics_max: int = Field(default=10_000, ge=1, description="Most topics of this broker.")
     groups_max: int = Field(default=10_000, ge=1, description="Most consumer groups of this broker.")
     body_bytes_max: int = Field(default=BODY_BYTES_MAX, ge=1, le=64 << 20, description="Largest message body, bytes.")

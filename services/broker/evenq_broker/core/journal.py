@@ -28,6 +28,7 @@ from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 # | 11   | HalfPut      | u64 number, u32 topic, u64 timer, i64 timer before, 2 u64 ms begun, due, u16 checks, missed |
 # | 12   | HalvesEnded  | u32 n, n u64 numbers, n u8 outcomes                                                         |
 # | 13   | Unsubscribed | u32 length, JSON                                                                            |
+# | 14-5 | LiteOpened, LiteClosed | u32 length, JSON                                                                  |
 
 __all__ = [
     "Acked",
@@ -39,6 +40,8 @@ __all__ = [
     "HalvesEnded",
     "Invisible",
     "KeyPut",
+    "LiteClosed",
+    "LiteOpened",
     "Locked",
     "Op",
     "TopicPut",
@@ -51,8 +54,8 @@ __all__ = [
 
 VERSION = 1
 _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _COMMITTED, _ACKED, _DELIVERED, _INVISIBLE, _LOCKED = range(1, 11)
-_HALF, _HALVES_ENDED, _UNSUBSCRIBED = 11, 12, 13
-_IN_JSON = frozenset({_KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _LOCKED, _UNSUBSCRIBED})
+_HALF, _HALVES_ENDED, _UNSUBSCRIBED, _LITE, _LITE_GONE = range(11, 16)
+_IN_JSON = frozenset({_KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _LOCKED, _UNSUBSCRIBED, _LITE, _LITE_GONE})
 _COMMITTED_FORM = struct.Struct(">BIIIQB")
 _ACKED_FORM = struct.Struct(">BIIIQ")
 _DELIVERED_FORM = struct.Struct(">BIIIQQHH")
@@ -173,6 +176,24 @@ class Unsubscribed:
     topic_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class LiteOpened:
+    """A lite topic is in this queue of its parent, from the offset `base` on (`core.lite`)."""
+
+    topic_id: int
+    queue_id: int
+    base: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LiteClosed:
+    """The lite topic of this queue has expired, with every group's progress on it."""
+
+    topic_id: int
+    queue_id: int
+
+
 class HalvesEnded(NamedTuple):
     """Transactions ended; `outcomes` are numbers of `core.transactions.Outcome`."""
 
@@ -192,6 +213,8 @@ Op = (
     | Invisible
     | Locked
     | Unsubscribed
+    | LiteOpened
+    | LiteClosed
     | HalfPut
     | HalvesEnded
 )
@@ -236,6 +259,10 @@ def encode_op(op: Op) -> bytes:
             return _json(_GROUP_GONE, {"id": op.group_id})
         case Unsubscribed():
             return _json(_UNSUBSCRIBED, {"group": op.group_id, "topic": op.topic_id})
+        case LiteOpened():
+            return _json(_LITE, {"topic": op.topic_id, "queue": op.queue_id, "base": op.base, "name": op.name})
+        case LiteClosed():
+            return _json(_LITE_GONE, {"topic": op.topic_id, "queue": op.queue_id})
         case Locked():
             queue = op.queue
             return _json(_LOCKED, {
@@ -370,6 +397,10 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
         )
     if kind == _UNSUBSCRIBED:
         return Unsubscribed(value["group"], value["topic"])
+    if kind == _LITE:
+        return LiteOpened(value["topic"], value["queue"], value["base"], value["name"])
+    if kind == _LITE_GONE:
+        return LiteClosed(value["topic"], value["queue"])
     if kind == _LOCKED:
         return Locked(value["group"], MessageQueue(*value["queue"]), value["client"], *value["generation"])
     if kind == _TOPIC_GONE:

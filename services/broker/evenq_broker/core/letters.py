@@ -16,6 +16,7 @@ from evenq.model import MessageType, TopicConfig
 from evenq.model.names import DLQ_PREFIX, GROUP_LENGTH_MAX
 from evenq.store import Append, StoredMessage
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq_broker.core.validation import level_of
 
 __all__ = ["Death", "Reason", "letter", "origin_topic", "properties_of", "replay_group", "replayed"]
 
@@ -110,6 +111,8 @@ def replayed(message: StoredMessage, target: TopicConfig, turn: int) -> Append:
     if system.message_type == definition_pb2.FIFO:
         system.message_group = group or system.message_id
     queue_id = turn % target.write_queues
+    if system.message_type == definition_pb2.PRIORITY:
+        queue_id = level_of(system.priority, target.write_queues)
     if system.HasField("message_group"):
         queue_id = zlib.crc32(system.message_group.encode()) % target.write_queues
     return Append(

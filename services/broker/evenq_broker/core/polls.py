@@ -95,12 +95,15 @@ class PollTable:
         topic_id: int,
         *,
         queue_id: int = ANY,
+        queues: Iterable[int] | None = None,
         deadline_ms: int,
         client_id: str = "",
         push: bool = False,
     ) -> Poll | None:
-        """Wait for messages of one topic (or one queue of it) for a group. None: the table is full."""
+        """Wait for messages of a topic (or of a queue of it, or of `queues`) for a group. None: the table is full."""
         known = None if queue_id == ANY else {(topic_id, queue_id): -1}
+        if queues is not None:
+            known = {(topic_id, one): -1 for one in queues}
         poll = self._add(Poll(group_id, topic_id, known, deadline_ms, client_id))
         if poll is not None:
             poll.push = push
@@ -148,6 +151,14 @@ class PollTable:
                 poll.woken, poll.source = True, source
                 return poll
         return None
+
+    def refresh(self, client_id: str, topic_id: int) -> list[Poll]:
+        """What the client waits for on this topic has changed: its polls, to look again."""
+        polls = [one for one in self._by_client.get(client_id, ()) if one.topic_id == topic_id and one.group_id]
+        for poll in polls:
+            self._remove(poll)
+            poll.woken = True
+        return polls
 
     def tick(self, now_ms: int) -> list[Poll]:
         """The polls whose time is over."""

@@ -21,6 +21,7 @@ from evenq.wire.packing import unpack
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq_broker.core.frames import text_field
 from evenq_broker.core.halves import HALF_MESSAGE
+from evenq_broker.core.lite import lite_problem
 from evenq_broker.core.tags import tag_hash
 
 __all__ = ["Limits", "checked", "digest_of", "lane_of", "level_of"]
@@ -78,6 +79,7 @@ class Limits:
     properties_bytes_max: int
     delay_max_ms: int
     first_check_ms: int = 6_000
+    lite_topic_size_max: int = 64
     store_host: str = ""
     """`host:port` of this broker, told to consumers."""
 
@@ -104,7 +106,7 @@ def checked(
     _check_id(system.message_id)
     if message.user_properties:
         _check_properties(message, limits)
-    kind = _check_type(system, topic)
+    kind = _check_type(system, topic, limits)
     tag = system.tag
     if tag or system.HasField("tag"):
         _check_tag(tag)
@@ -277,7 +279,7 @@ def _check_keys(system: definition_pb2.SystemProperties) -> None:
             raise errors.IllegalMessageKey(f"a key has {len(key)} characters, the limit is {KEY_LENGTH_MAX}")
 
 
-def _check_type(system: definition_pb2.SystemProperties, topic: TopicConfig) -> int:
+def _check_type(system: definition_pb2.SystemProperties, topic: TopicConfig, limits: Limits) -> int:
     declared = int(system.message_type)
     derived = declared
     if system.HasField("delivery_timestamp"):
@@ -285,6 +287,8 @@ def _check_type(system: definition_pb2.SystemProperties, topic: TopicConfig) -> 
     elif system.HasField("message_group"):
         derived = _FIFO
         _check_group(system.message_group)
+    elif system.HasField("lite_topic"):
+        derived = _LITE
     elif system.HasField("priority"):
         derived = _PRIORITY
     elif declared in {_FIFO, _DELAY, 0}:
@@ -292,21 +296,33 @@ def _check_type(system: definition_pb2.SystemProperties, topic: TopicConfig) -> 
     if declared not in {0, derived}:
         raise errors.MessageTypeConflict(
             f"the message says {_TYPE_NAMES.get(declared, declared)} but its fields make it {_TYPE_NAMES[derived]}: "
-            "a message group makes FIFO, a delivery time makes DELAY, a priority makes PRIORITY"
+            "a message group makes FIFO, a delivery time makes DELAY, "
+            "a priority makes PRIORITY, a lite topic makes LITE"
         )
     if system.HasField("priority"):
         _check_priority(system.priority, derived)
     elif derived == _NORMAL and topic.message_type is MessageType.PRIORITY:
         derived = _PRIORITY  # the lowest
-    if derived not in {_NORMAL, _FIFO, _DELAY, _TRANSACTION, _PRIORITY}:
-        name = _TYPE_NAMES.get(derived, str(derived))
-        raise errors.NotImplementedYet(f"this version does not store {name} messages yet; send another kind")
+    if system.HasField("lite_topic") and derived != _LITE:
+        raise errors.MessageTypeConflict(
+            f"the message has a lite topic and is {_TYPE_NAMES.get(derived, derived)}; leave out one of the two"
+        )
+    if derived not in _TYPE_NAMES:
+        raise errors.NotImplementedYet(f"this version does not store messages of type {derived}; send another kind")
+    if derived == _LITE:
+        _check_lite(system.lite_topic, limits)
     if derived not in _ACCEPTED[topic.message_type]:
         raise errors.MessageTypeConflict(
             f"topic {topic.name} takes {topic.message_type} messages, this one is {_TYPE_NAMES[derived]}; change the "
             f"message, or send it to a topic made with `evenq topic create NAME --type {_TYPE_NAMES[derived].lower()}`"
         )
     return derived
+
+
+def _check_lite(name: str, limits: Limits) -> None:
+    problem = lite_problem(name, limits.lite_topic_size_max)
+    if problem:
+        raise errors.IllegalLiteTopic(problem)
 
 
 def _check_priority(priority: int, derived: int) -> None:

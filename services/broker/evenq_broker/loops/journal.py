@@ -85,7 +85,7 @@ class Journal:
             for group, queue, client_id, generation in broker.locks.holders()
         ]
         halves = broker.transactions.table.dump()
-        return encode([key, *topics, *groups, *locks, *halves, *broker.progress.dump()])
+        return encode([key, *topics, *groups, *locks, *halves, *broker.lite.topics.dump(), *broker.progress.dump()])
 
     async def close(self) -> None:
         """Write what waits, then a last snapshot. A failure of it is logged: the log has it all."""

@@ -20,6 +20,8 @@ from evenq_broker.core.journal import (
     HalvesEnded,
     Invisible,
     KeyPut,
+    LiteClosed,
+    LiteOpened,
     Locked,
     Op,
     TopicPut,
@@ -109,6 +111,7 @@ def apply(broker: Broker, op: Op) -> None:
             if topic is not None:
                 broker.topics.remove(topic.name)
             broker.progress.forget_topic(op.topic_id)
+            broker.lite.forget_topic(op.topic_id)
         case GroupRemoved():
             group = broker.groups.by_id(op.group_id)
             if group is not None:
@@ -117,6 +120,11 @@ def apply(broker: Broker, op: Op) -> None:
             broker.progress.forget_group(op.group_id)
         case Unsubscribed():
             broker.progress.forget(op.group_id, op.topic_id)
+        case LiteOpened():
+            broker.lite.topics.apply(op, broker.now_ms())
+        case LiteClosed():
+            broker.lite.topics.apply(op, broker.now_ms())
+            broker.progress.forget_queue(op.topic_id, op.queue_id)
         case HalfPut() | HalvesEnded():
             broker.transactions.table.apply(op)
         case Locked():

@@ -49,17 +49,24 @@ class Waiting:
         topic_id: int,
         *,
         queue_id: int = ANY,
+        queues: Iterable[int] | None = None,
         deadline_ms: int,
         client_id: str,
         push: bool = False,
     ) -> str | None:
-        """Wait for something to deliver to the group: the name of the other broker that has it, empty for this one;
-        None at `deadline_ms` (of `Broker.now_ms`) or at the client's end.
+        """Wait for something to deliver to the group, in any queue, in one, or in `queues`: the name of the other
+        broker that has it, empty for this one; None at `deadline_ms` (of `Broker.now_ms`) or at the client's end.
         """
         if self._closed:
             return None
         poll = self._polls.park(
-            group_id, topic_id, queue_id=queue_id, deadline_ms=deadline_ms, client_id=client_id, push=push
+            group_id,
+            topic_id,
+            queue_id=queue_id,
+            queues=queues,
+            deadline_ms=deadline_ms,
+            client_id=client_id,
+            push=push,
         )
         return poll.source if await self._wait(poll) and poll is not None else None
 
@@ -100,6 +107,11 @@ class Waiting:
         if poll is not None:
             _finish(poll)
         return poll is not None
+
+    def refresh(self, client_id: str, topic_id: int) -> None:
+        """The client's subscription has changed: its polls look again."""
+        for poll in self._polls.refresh(client_id, topic_id):
+            _finish(poll)
 
     def end_client(self, client_id: str) -> None:
         """The client ends: answer its polls now (wire contract 3.3)."""

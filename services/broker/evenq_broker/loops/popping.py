@@ -51,7 +51,7 @@ class Batch:
 class _Wish:
     """One receive, as far as the queues are concerned."""
 
-    __slots__ = ("behind", "client_id", "deadline_ms", "group", "invisible_ms", "topic", "wanted")
+    __slots__ = ("behind", "client_id", "deadline_ms", "group", "invisible_ms", "ordered", "queues", "topic", "wanted")
 
     def __init__(self, group: GroupConfig, topic: TopicConfig, wanted: MessageFilter) -> None:
         self.group = group
@@ -62,6 +62,12 @@ class _Wish:
         self.client_id = ""
         self.deadline_ms = 0
         self.invisible_ms: int | None = None
+        self.queues: Sequence[int] | None = None
+        """Of lite topics: only these are looked at."""
+        self.ordered = group.ordered
+        """One message of a message group at a time; always so in a lite topic, and not across priorities."""
+        if topic.message_type is MessageType.LITE or topic.message_type is MessageType.PRIORITY:
+            self.ordered = topic.message_type is MessageType.LITE
 
 
 class Popping:
@@ -77,6 +83,7 @@ class Popping:
         topic: TopicConfig,
         *,
         queue_id: int,
+        queues: Sequence[int] | None = None,
         count: int,
         wanted: MessageFilter = EVERYTHING,
         invisible_ms: int,
@@ -89,6 +96,7 @@ class Popping:
         """
         broker = self._broker
         wish = _Wish(group, topic, wanted)
+        wish.queues = queues
         wish.client_id = client_id
         wish.invisible_ms = None if client_id else invisible_ms
         batch = Batch()
@@ -103,7 +111,7 @@ class Popping:
                 if batch.frames or not self._more_behind(wish):
                     break
                 if now_ms >= until_ms and turn >= TURNS_MIN:
-                    self._wake_next(group, topic, queue_id)
+                    self._wake_next(wish, queue_id)
                     break
                 await broker.clock.sleep_ms(0)
                 self._must_exist(wish)
@@ -181,14 +189,16 @@ class Popping:
     async def _look(self, wish: _Wish, batch: Batch, queue_id: int, count: int) -> None:
         # One turn: every queue once.
         wish.behind.clear()
-        for one in self._in_turn(wish.topic, queue_id):
-            queue = self._begun(wish.group, wish.topic, one)
+        for one in self._in_turn(wish, queue_id):
+            queue = self._begun(wish, one)
+            if wish.queues is not None and not self._anything_in(queue):
+                continue
             await self._take_whole(queue, wish, batch, count)
             if len(batch.frames) >= count or batch.payload_bytes >= self._broker.settings.receive_bytes_max:
-                self._wake_next(wish.group, wish.topic, queue_id)
+                self._wake_next(wish, queue_id)
                 return
         if batch.frames and wish.behind:
-            self._wake_next(wish.group, wish.topic, queue_id)
+            self._wake_next(wish, queue_id)
 
     def _more_behind(self, wish: _Wish) -> bool:
         # A queue that another one reads is not waited for here: the end of that read wakes a parked poll.
@@ -203,22 +213,32 @@ class Popping:
         if self._broker.groups.by_id(wish.group.group_id) is None:
             raise GroupNotFound(f"consumer group {wish.group.name} was deleted")
 
-    def _in_turn(self, topic: TopicConfig, queue_id: int) -> list[int]:
+    def _in_turn(self, wish: _Wish, queue_id: int) -> Sequence[int]:
         if queue_id != ANY:
             return [queue_id]
-        count = topic.read_queues
-        if topic.message_type is MessageType.PRIORITY:
-            return list(range(count - 1, -1, -1))  # a queue for each level, the highest first
+        count = wish.topic.read_queues
+        if wish.topic.message_type is MessageType.PRIORITY:
+            return range(count - 1, -1, -1)  # a queue for each level, the highest first
         self._turn += 1
+        if wish.queues is not None:
+            start = self._turn % max(1, len(wish.queues))
+            return [*wish.queues[start:], *wish.queues[:start]]
         start = self._turn % count
         return [*range(start, count), *range(start)]
 
-    def _begun(self, group: GroupConfig, topic: TopicConfig, queue_id: int) -> QueueProgress:
+    def _anything_in(self, queue: QueueProgress) -> bool:
+        return bool(queue.ready) or queue.next < self._broker.store.queue_range(queue.topic_id, queue.queue_id)[1]
+
+    def _begun(self, wish: _Wish, queue_id: int) -> QueueProgress:
         progress = self._broker.progress
+        group, topic = wish.group, wish.topic
         found = progress.queue(group.group_id, topic.topic_id, queue_id)
         if found is not None:
             return found
-        begin(self._broker, group, topic)
+        if wish.queues is None:
+            begin(self._broker, group, topic)
+        else:
+            self._broker.lite.begin(group, topic, wish.queues)
         made = progress.queue(group.group_id, topic.topic_id, queue_id)
         assert made is not None
         return made
@@ -239,7 +259,7 @@ class Popping:
                 self.give_back(lost)
 
     async def _take(self, queue: QueueProgress, wish: _Wish, batch: Batch, count: int) -> None:
-        if queue.unkeyed and wish.group.ordered:
+        if queue.unkeyed and wish.ordered:
             for one in (queue, *self._broker.progress.siblings(queue)):
                 if one.unkeyed:
                     await self._learn_lanes(one)
@@ -287,7 +307,7 @@ class Popping:
             wish.behind.append(queue)
             return
         wanted = min(count - len(batch.frames), room)
-        ordered = wish.group.ordered
+        ordered = wish.ordered
         look = wish.wanted.look(_LOOK_AHEAD if ordered else wanted)
         read = broker.store.read_hot(
             queue.topic_id,
@@ -370,9 +390,16 @@ class Popping:
         if not held:
             batch.held.append((queue, message.queue_offset, number))
 
-    def _wake_next(self, group: GroupConfig, topic: TopicConfig, queue_id: int) -> None:
+    def _wake_next(self, wish: _Wish, queue_id: int) -> None:
         # The batch is full, so there may be more: let the next waiting poll of the group look.
-        self._broker.waiting.ready(group.group_id, topic.topic_id, max(queue_id, 0))
+        group_id, topic_id = wish.group.group_id, wish.topic.topic_id
+        if wish.queues is None:
+            self._broker.waiting.ready(group_id, topic_id, max(queue_id, 0))
+            return
+        for one in wish.queues:
+            queue = self._broker.progress.queue(group_id, topic_id, one)
+            if queue is not None and self._anything_in(queue):
+                self._broker.waiting.ready(group_id, topic_id, one)
 
     async def _learn_lanes(self, queue: QueueProgress) -> None:
         found = await self._broker.store.read_at(queue.topic_id, queue.queue_id, sorted(queue.pending))

@@ -11,14 +11,14 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from evenq.errors import Error, Forbidden, TopicNotFound
-from evenq.model import StartFrom, TopicConfig
+from evenq.errors import BadRequest, Error, Forbidden, TopicNotFound
+from evenq.model import MessageType, StartFrom, TopicConfig
 from evenq.model.names import DLQ_PREFIX
 from evenq.store import StoredMessage
 from evenq_broker.core.delivery import QueueProgress
 from evenq_broker.core.filters import MessageFilter
 from evenq_broker.core.journal import Acked, encode
-from evenq_broker.core.letters import origin_topic, replay_group, replayed
+from evenq_broker.core.letters import origin_topic, properties_of, replay_group, replayed
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -160,6 +160,8 @@ class Replay:
             raise Forbidden(f"topic {name} takes no messages; name another one with --to")
         self._turn += 1
         copy = replayed(message, target, self._turn)
+        if target.message_type is MessageType.LITE:
+            copy.queue_id = broker.lite.place(target, _lite_topic(message, target))
         broker.journal.flush()  # what was recorded of the letter before must stand before its mark
         stored = broker.store.append((copy,), state=encode([self._mark(queue, offset)]))
         broker.progress.finish(queue, offset)
@@ -174,6 +176,13 @@ class Replay:
 
     def _mark(self, queue: QueueProgress, offset: int) -> Acked:
         return Acked(queue.group_id, queue.topic_id, queue.queue_id, offset)
+
+
+def _lite_topic(letter: StoredMessage, target: TopicConfig) -> str:
+    name = properties_of(letter)[1].lite_topic
+    if not name:
+        raise BadRequest(f"the letter has no lite topic, and topic {target.name} takes LITE messages; name another one")
+    return name
 
 
 def groups_with_letters(broker: Broker) -> list[str]:

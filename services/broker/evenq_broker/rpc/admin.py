@@ -300,13 +300,15 @@ class _Groups:
         queue = MessageQueue(topic.name, self._broker.settings.broker_name, queue_id)
         low, high = self._broker.store.queue_range(topic.topic_id, queue_id)
         committed = self._broker.progress.committed(*place)
+        first_lite = topic.message_type is MessageType.LITE and queue_id == 0
+        lite = self._broker.lite.lag(group, topic) if first_lite else (0, 0)
         return admin_pb2.GroupQueue(
             queue=queue_message(queue),
             committed=-1 if committed is None else committed,
             min_offset=low,
             max_offset=high,
-            lag=self._broker.progress.lag(*place, low, high),
-            inflight=self._broker.progress.inflight(*place),
+            lag=self._broker.progress.lag(*place, low, high) + lite[0],
+            inflight=self._broker.progress.inflight(*place) + lite[1],
             owner=self._broker.locks.holder(group.name, queue),
         )
 

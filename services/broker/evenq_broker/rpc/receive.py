@@ -9,7 +9,7 @@ once.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from evenq.errors import Error, IllegalInvisibleTime, MessageNotFound, TopicNotFound
@@ -27,6 +27,7 @@ from evenq_broker.loops.popping import Batch, Popping
 from evenq_broker.rpc.answers import OK_STATUS, parsed, status_frame, told
 from evenq_broker.rpc.fetching import Fetched, fetch
 from evenq_broker.rpc.forwarding import forward_stream, owner_of
+from evenq_broker.rpc.lite import LiteReceiving
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -62,6 +63,7 @@ class Receiving:
     def __init__(self, broker: Broker, popping: Popping) -> None:
         self._broker = broker
         self._popping = popping
+        self._lite = LiteReceiving(broker, popping)
         settings = broker.settings
         self._attempts = Attempts(keep_ms=settings.attempt_keep_ms, attempts_max=settings.attempts_max)
 
@@ -75,7 +77,7 @@ class Receiving:
             return
         try:
             wanted = await self._understand(asked, context)
-            batch = await self._pop(wanted, asked, context)
+            batch = await self._take(wanted, asked, context)
         except Error as error:
             if asked.auto_renew:
                 # Go polls again 20 ms after any error: hold it back (wire contract 3.9).
@@ -142,6 +144,22 @@ class Receiving:
             client_id=wanted.client_id if wanted.auto_renew else "",
         )
 
+    async def _take(
+        self, wanted: _Receive, asked: service_pb2.ReceiveMessageRequest, context: RpcContext
+    ) -> Batch | Fetched | None:
+        if wanted.topic.message_type is not MessageType.LITE or wanted.auto_renew:
+            return await self._pop(wanted, asked, context)
+
+        async def here(until_ms: int) -> Batch | Fetched | None:
+            return await self._pop(replace(wanted, poll_until_ms=until_ms), asked, context)
+
+        return await self._lite.receive(wanted.topic, asked, context, here=here, until_ms=wanted.poll_until_ms)
+
+    def _lite_queues(self, wanted: _Receive) -> list[int] | None:
+        if wanted.topic.message_type is not MessageType.LITE:
+            return None
+        return self._broker.lite.queues_of(wanted.client_id, wanted.group, wanted.topic)
+
     async def _pop(
         self, wanted: _Receive, asked: service_pb2.ReceiveMessageRequest, context: RpcContext
     ) -> Batch | Fetched | None:
@@ -151,10 +169,12 @@ class Receiving:
             if again is not None:
                 return again
         for _ in range(_SPIN_MAX):
+            queues = self._lite_queues(wanted)
             batch = await self._popping.pop(
                 wanted.group,
                 wanted.topic,
                 queue_id=wanted.queue_id,
+                queues=queues,
                 count=wanted.count,
                 wanted=wanted.wanted,
                 invisible_ms=wanted.invisible_ms,
@@ -169,6 +189,7 @@ class Receiving:
                 wanted.group.group_id,
                 wanted.topic.topic_id,
                 queue_id=wanted.queue_id,
+                queues=queues,
                 deadline_ms=wanted.poll_until_ms,
                 client_id=wanted.client_id,
                 push=wanted.auto_renew,
@@ -247,8 +268,8 @@ class Receiving:
 
 def _queue(asked: int, topic: TopicConfig, *, push: bool) -> int:
     # A real queue id is honoured for push consumers only: simple ones name any queue (wire contract 6.3). The queues of
-    # a PRIORITY topic are its levels, and everybody takes the highest first.
-    whole = not push or topic.message_type is MessageType.PRIORITY
+    # a PRIORITY topic are its levels, and everybody takes the highest first; those of a LITE topic are in no route.
+    whole = not push or topic.message_type in {MessageType.PRIORITY, MessageType.LITE}
     return ANY if whole or not 0 <= asked < topic.read_queues else asked
 
 

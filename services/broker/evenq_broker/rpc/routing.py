@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 ROUTES_CACHED_MAX = 10_000
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 MIXED_TYPES = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
-WHOLE_BROKERS = frozenset({MessageType.PRIORITY})
+WHOLE_BROKERS = frozenset({MessageType.PRIORITY, MessageType.LITE})
 """Kinds of topics whose queues are not shared out: every push consumer takes from all of a broker."""
 EXPLAIN_TIMEOUT_MS = 2_500
 FORWARDED = {

@@ -7,6 +7,7 @@ because some SDKs read only the status of the response and others only those of 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ from evenq_broker.core.recent import Answer, Key, key_of, pack_place, unpack_pla
 from evenq_broker.core.resources import qualified
 from evenq_broker.core.validation import Limits, checked
 from evenq_broker.rpc.answers import OK_STATUS, code_of, parsed, several, status_frame, told
+from evenq_broker.rpc.forwarding import forward, owner_of
+from evenq_broker.rpc.lite import owner_elsewhere
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -40,6 +43,7 @@ def limits_of(broker: Broker) -> Limits:
         properties_bytes_max=settings.properties_bytes_max,
         delay_max_ms=settings.delay_max_ms,
         first_check_ms=settings.transaction_first_check_ms,
+        lite_topic_size_max=settings.lite_topic_size_max,
         store_host=broker.addresses[0].target if broker.addresses else "",
     )
 
@@ -72,6 +76,10 @@ class Sending:
         messages = asked.messages
         try:
             topic = await self._topic(asked, context)
+            if topic.message_type is MessageType.LITE:
+                answer = await self._at_owners(asked, request, topic, context)
+                if answer is not None:
+                    return answer
             if len(messages) == 1:
                 message_id = messages[0].system_properties.message_id.encode()
                 stored = self.check(messages[0], topic)
@@ -214,9 +222,37 @@ class Sending:
 
     def check(self, message: definition_pb2.Message, topic: TopicConfig) -> Append | TimerAppend:
         """The message ready for the store, with its queue."""
+        if topic.message_type is MessageType.LITE:
+            name = message.system_properties.lite_topic
+            stored = checked(message, topic, self._limits, now_ms=self._broker.clock.now_ms())
+            stored.queue_id = self._broker.lite.place(topic, name)
+            return stored
         stored = checked(message, topic, self._limits, now_ms=self._broker.clock.now_ms())
         self._choose_queue(stored, topic)
         return stored
+
+    async def _at_owners(
+        self, asked: service_pb2.SendMessageRequest, request: bytes, topic: TopicConfig, context: RpcContext
+    ) -> bytes | None:
+        """The answer of the brokers that own the lite topics; None: they are all this one's."""
+        broker = self._broker
+        names = (message.system_properties.lite_topic for message in asked.messages)
+        owners = [owner_elsewhere(broker, topic, name, context) for name in names]
+        if not any(owners):
+            return None
+        if len(set(owners)) == 1:
+            address = owner_of(broker, owners[0], context)
+            assert address is not None
+            return await forward(broker, address, request, context)
+        for message in asked.messages:
+            _must_be_one_topic(message, asked.messages[0].topic)
+        singles = [service_pb2.SendMessageRequest(messages=[one]).SerializeToString() for one in asked.messages]
+        answers = await asyncio.gather(*(self.send(single, context) for single in singles))
+        entries = [service_pb2.SendMessageResponse.FromString(answer).entries[0] for answer in answers]
+        codes = {entry.status.code for entry in entries}
+        told = service_pb2.SendMessageResponse(entries=entries)
+        told.status.ParseFromString(several()) if len(codes) > 1 else told.status.CopyFrom(entries[0].status)
+        return told.SerializeToString()
 
     def _choose_queue(self, stored: Append | TimerAppend, topic: TopicConfig) -> None:
         if stored.queue_id < 0:
@@ -271,6 +307,8 @@ def _type_for(message: object) -> MessageType:
         return MessageType.DELAY
     if system.message_type == definition_pb2.TRANSACTION:
         return MessageType.TRANSACTION
+    if system.HasField("lite_topic") or system.message_type == definition_pb2.LITE:
+        return MessageType.LITE
     if system.HasField("priority") or system.message_type == definition_pb2.PRIORITY:
         return MessageType.PRIORITY
     return MessageType.FIFO if system.HasField("message_group") else MessageType.NORMAL

@@ -33,8 +33,6 @@ PRODUCER_ATTEMPTS = 3
 _HTTP = "HTTP"  # what Node.js calls itself
 _PYTHON = "PYTHON"
 _LIST_ONLY = frozenset({_PYTHON, "CPP"})  # an exponential policy is one second to them
-_LITE_QUOTA = 2_000
-_LITE_TOPIC_MAX = 64
 _SQL = 2
 
 
@@ -102,8 +100,8 @@ def _fill_subscription(broker: Broker, settings: definition_pb2.Settings, contex
     if not simple or duration_ms_of(subscription.long_polling_timeout) <= 0:
         set_duration_ms(subscription.long_polling_timeout, broker.settings.poll_default_ms)
     if settings.client_type in {definition_pb2.LITE_PUSH_CONSUMER, definition_pb2.LITE_SIMPLE_CONSUMER}:
-        subscription.lite_subscription_quota = _LITE_QUOTA
-        subscription.max_lite_topic_size = _LITE_TOPIC_MAX
+        subscription.lite_subscription_quota = broker.settings.lite_subscriptions_max
+        subscription.max_lite_topic_size = broker.settings.lite_topic_size_max
     retry = group.retry if group is not None else CLASSIC_RETRY
     _fill_retry(settings, attempts, retry, broker.delay_levels, context.language)
 

@@ -15,7 +15,7 @@ Run = Callable[[Callable[[Any], Awaitable[None]]], None]
     [
         ("EndTransaction", {}, 40008, "transaction id is empty"),
         ("EndTransaction", {"transaction_id": "x" * 500}, 40008, "not made by this broker"),
-        ("SyncLiteSubscription", {}, 50100, "no lite topics yet"),
+        ("SyncLiteSubscription", {"action": 9}, 40000, "action 9 is unknown"),
     ],
 )
 def test_calls_of_later_versions_say_so(run: Run, method: str, fields: dict[str, str], code: int, told: str) -> None:

@@ -1,0 +1,204 @@
+"""The lite topics of one broker at work: where they are, who wants them, and when they end (wire contract 3.14, 5.6).
+
+`rpc.send` asks where a message goes, `rpc.receive` which queues a client reads, `rpc.lite` tells what clients want. A
+group that has not read a lite topic begins at its first message, whenever it subscribes. A lite topic expires when, for
+`lite_topic_idle_ms`, nothing was sent to it and nobody was subscribed to it; what a live subscription may still read is
+never dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from evenq.errors import IllegalOffset, TopicNotFound
+from evenq.model import GroupConfig, MessageType, TopicConfig
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq_broker.core.journal import Committed, LiteClosed, LiteOpened
+from evenq_broker.core.lite import LiteTopic, LiteTopics, owner_among
+from evenq_broker.core.lite_subscriptions import Action, LiteSubscriptions, Subscriber
+from evenq_broker.core.resets import within
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["Lites"]
+
+log = logging.getLogger(__name__)
+
+SWEEP_MS = 5_000
+
+
+class Lites:
+    """Lite topics and subscriptions, with the journal, the store and the polls around them."""
+
+    def __init__(self, broker: Broker) -> None:
+        settings = broker.settings
+        self._broker = broker
+        self.topics = LiteTopics(all_max=settings.lite_topics_max, each_max=settings.lite_topics_per_topic_max)
+        self.subscriptions = LiteSubscriptions(
+            each_max=settings.lite_subscriptions_max,
+            all_max=settings.lite_subscriptions_all_max,
+            keep_ms=settings.lite_subscription_ms,
+        )
+
+    # ------------------------------------------------------------------------------------------------ sending
+
+    def owner(self, parent: str, name: str) -> str:
+        """The broker that stores the lite topic; this one if no route of the parent is known."""
+        own = self._broker.settings.broker_name
+        brokers = [at.broker.name for at in self._broker.routes.route(parent) if at.counts.permission.writable]
+        return owner_among(brokers, parent, name) or own
+
+    def place(self, parent: TopicConfig, name: str) -> int:
+        """The queue for one more message; what makes a new one is written before it. Raises LiteTopicQuotaExceeded."""
+        broker = self._broker
+        known = self.topics.get(parent.topic_id, name)
+        if known is None:
+            if broker.topics.by_id(parent.topic_id) is None:
+                raise TopicNotFound(f"topic {parent.name} was deleted")
+            queue_id = self.topics.next_queue(parent.topic_id, parent.name)
+            base = broker.store.queue_range(parent.topic_id, queue_id)[1]
+            known = self.topics.opened(parent.topic_id, name, queue_id, base, broker.now_ms())
+            broker.journal.record(LiteOpened(parent.topic_id, queue_id, base, name))
+            broker.journal.flush()
+            self._refresh(self.subscriptions.subscribers(parent.name, name))
+        known.used_ms = broker.now_ms()
+        return known.queue_id
+
+    # ------------------------------------------------------------------------------------------------ receiving
+
+    def queues_of(self, client_id: str, group: GroupConfig, parent: TopicConfig) -> list[int]:
+        """The queues here of what the client is subscribed to."""
+        names = self.subscriptions.names(Subscriber(client_id, group.name, parent.name))
+        found = (self.topics.get(parent.topic_id, name) for name in names)
+        return [one.queue_id for one in found if one is not None]
+
+    def begin(self, group: GroupConfig, parent: TopicConfig, queue_ids: Iterable[int]) -> None:
+        """Let the group begin on each of the queues where it has not, at the first message."""
+        broker = self._broker
+        fresh = {one for one in queue_ids if broker.progress.queue(group.group_id, parent.topic_id, one) is None}
+        if not fresh:
+            return
+        for lite in self.topics.of(parent.topic_id):
+            if lite.queue_id in fresh:
+                op = broker.progress.start(group.group_id, parent.topic_id, lite.queue_id, self._range(lite)[0])
+                if op is not None:
+                    broker.journal.record(op)
+
+    def lag(self, group: GroupConfig, parent: TopicConfig) -> tuple[int, int]:
+        """Messages of the parent's lite topics here that the group has not finished, and those in flight."""
+        lag = inflight = 0
+        for lite in self.topics.of(parent.topic_id):
+            place = (group.group_id, parent.topic_id, lite.queue_id)
+            lag += self._broker.progress.lag(*place, *self._range(lite))
+            inflight += self._broker.progress.inflight(*place)
+        return lag, inflight
+
+    def messages(self, parent: TopicConfig) -> int:
+        """Messages stored here in lite topics of the parent."""
+        return sum(high - low for low, high in map(self._range, self.topics.of(parent.topic_id)))
+
+    def _range(self, lite: LiteTopic) -> tuple[int, int]:
+        low, high = self._broker.store.queue_range(lite.topic_id, lite.queue_id)
+        return max(low, lite.base), max(high, lite.base)
+
+    # ------------------------------------------------------------------------------------------------ subscribing
+
+    async def sync(
+        self,
+        who: Subscriber,
+        action: Action,
+        names: Sequence[str],
+        start: definition_pb2.OffsetOption | None,
+    ) -> None:
+        """A client said what it wants. `start` moves the group on lite topics that none of it was subscribed to.
+
+        Raises LiteSubscriptionQuotaExceeded, IllegalOffset.
+        """
+        if start is not None:
+            _must_make_sense(start)
+        added, changed = self.subscriptions.sync(who, action, names, self._broker.now_ms())
+        moves = start is not None and (start.WhichOneof("offset_type") or "policy") != "policy"
+        if start is not None and (moves or start.policy != definition_pb2.OffsetOption.LAST):
+            for name in added:
+                if not self.subscriptions.wanted(who.parent, name, group=who.group, besides=who):
+                    await self._move(who, name, start)
+        if changed:
+            self._refresh([who])
+
+    async def _move(self, who: Subscriber, name: str, start: definition_pb2.OffsetOption) -> None:
+        broker = self._broker
+        parent, group = broker.topics.get(who.parent), broker.groups.get(who.group)
+        lite = self.topics.get(parent.topic_id, name) if parent is not None else None
+        if parent is None or group is None or lite is None:
+            return  # it begins with its first message
+        offset = within(await self._offset(lite, start), *self._range(lite))[0]
+        place = (group.group_id, parent.topic_id, lite.queue_id)
+        if self.topics.get(parent.topic_id, name) is lite and broker.progress.commit(
+            *place, offset, allow_backward=True
+        ):
+            broker.journal.record(Committed(*place, offset, reset=True))
+            broker.waiting.ready(*place)
+
+    async def _offset(self, lite: LiteTopic, start: definition_pb2.OffsetOption) -> int:
+        low, high = self._range(lite)
+        match start.WhichOneof("offset_type"):
+            case "offset":
+                return start.offset
+            case "tail_n":
+                return high - start.tail_n
+            case "timestamp":
+                return await self._broker.store.offset_at(lite.topic_id, lite.queue_id, start.timestamp)
+        return high if start.policy == definition_pb2.OffsetOption.MAX else low
+
+    def end_client(self, client_id: str) -> None:
+        """The client said goodbye."""
+        self.subscriptions.end_client(client_id)
+
+    def _refresh(self, subscribers: Iterable[Subscriber]) -> None:
+        # Parked polls of these clients look at their queues again.
+        for who in subscribers:
+            topic = self._broker.topics.get(who.parent)
+            if topic is not None:
+                self._broker.waiting.refresh(who.client_id, topic.topic_id)
+
+    # ------------------------------------------------------------------------------------------------ ending
+
+    def forget_topic(self, topic_id: int) -> None:
+        """The parent was deleted."""
+        self.topics.forget_topic(topic_id)
+
+    async def sweep(self) -> None:
+        """Forget subscriptions that are not told any more, and idle lite topics. Runs as a loop of the broker."""
+        while True:
+            await self._broker.clock.sleep_ms(SWEEP_MS)
+            self.tick()
+
+    def tick(self) -> None:
+        """One turn of `sweep`."""
+        broker = self._broker
+        now_ms = broker.now_ms()
+        self._refresh(self.subscriptions.expire(now_ms))
+        for lite in self.topics.all():
+            parent = broker.topics.by_id(lite.topic_id)
+            if parent is None or self.subscriptions.wanted(parent.name, lite.name):
+                lite.used_ms = now_ms
+            elif lite.used_ms + broker.settings.lite_topic_idle_ms <= now_ms:
+                self.topics.closed(lite.topic_id, lite.queue_id)
+                broker.progress.forget_queue(lite.topic_id, lite.queue_id)
+                broker.journal.record(LiteClosed(lite.topic_id, lite.queue_id))
+                log.info("idle lite topic expired", extra={"topic": parent.name, "lite_topic": lite.name})
+
+
+def is_lite(topic: TopicConfig) -> bool:
+    """True for topics whose messages are in lite topics."""
+    return topic.message_type is MessageType.LITE
+
+
+def _must_make_sense(start: definition_pb2.OffsetOption) -> None:
+    kind = start.WhichOneof("offset_type")
+    told = 0 if kind is None or kind == "policy" else int(getattr(start, kind))
+    if told < 0 or start.policy not in {0, 1, 2}:
+        raise IllegalOffset(f"the start {kind} {told or start.policy} of the subscription is none; give 0 or more")

@@ -1,0 +1,178 @@
+"""SyncLiteSubscription, and what a LITE topic needs of all its brokers (wire contract 2.7, 3.14, 5.6).
+
+A subscription told to any broker is passed on to all that carry the parent. A message goes to the broker that owns its
+lite topic. A simple consumer asks one broker for ever, so a receive looks at all of them: at one of them first, another
+one each time, then at all at once, until the first has something; what the others took meanwhile is given back,
+uncounted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from evenq.errors import BadRequest, ClientIdRequired, Error, IllegalLiteTopic, IllegalTopic
+from evenq.model import MessageType, TopicConfig
+from evenq.runtime.tasks import spawn
+from evenq.serving.rpc import RpcContext
+from evenq.wire.status import check
+from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq_broker.core.lite import lite_problem
+from evenq_broker.core.lite_subscriptions import Action, Subscriber
+from evenq_broker.core.resources import qualified
+from evenq_broker.loops.popping import Batch, Popping
+from evenq_broker.rpc.answers import OK_STATUS, parsed
+from evenq_broker.rpc.fetching import Fetched, fetch
+from evenq_broker.rpc.forwarding import MARK, forward, owner_of
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["LiteReceiving", "LiteSyncing", "owner_elsewhere"]
+
+log = logging.getLogger(__name__)
+
+Took = Batch | Fetched | None
+
+
+class LiteSyncing:
+    """The handler of SyncLiteSubscription."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def sync(self, request: bytes, context: RpcContext) -> bytes:
+        """Add to, take from or replace what a client wants of one parent topic, at every broker."""
+        broker = self._broker
+        asked = parsed(service_pb2.SyncLiteSubscriptionRequest, request)
+        if not context.client_id:
+            raise ClientIdRequired("a lite subscription belongs to a client; send the header x-mq-client-id")
+        if int(asked.action) not in list(map(int, Action)):
+            raise BadRequest(
+                f"action {asked.action} is unknown; the actions are 0 (PARTIAL_ADD) to 3 (COMPLETE_REMOVE)"
+            )
+        self._must_be_legal(asked)
+        name = qualified(asked.topic, context.namespace)
+        topic = broker.topics.get(name) or await broker.ensure_topic(name, message_type=MessageType.LITE)
+        if topic.message_type is not MessageType.LITE:
+            raise IllegalTopic(
+                f"topic {name} takes {topic.message_type} messages and has no lite topics; make one with "
+                "`evenq topic create NAME --type lite`"
+            )
+        group = await broker.ensure_group(qualified(asked.group, context.namespace))
+        who = Subscriber(context.client_id, group.name, topic.name)
+        broker.clients.seen(context.client_id, broker.now_ms(), group=group.name)
+        start = asked.offset_option if asked.HasField("offset_option") else None
+        await broker.lite.sync(who, Action(asked.action), list(asked.lite_topic_set), start)
+        if MARK not in context.headers:
+            peers = [at.broker.name for at in broker.routes.route(topic.name)]
+            await asyncio.gather(*(self._pass_on(peer, request, context) for peer in peers))
+        return OK_STATUS
+
+    def _must_be_legal(self, asked: service_pb2.SyncLiteSubscriptionRequest) -> None:
+        if Action(asked.action) in {Action.PARTIAL_REMOVE, Action.COMPLETE_REMOVE}:
+            return
+        for name in asked.lite_topic_set:
+            problem = lite_problem(name, self._broker.settings.lite_topic_size_max)
+            if problem:
+                raise IllegalLiteTopic(problem)
+
+    async def _pass_on(self, peer: str, request: bytes, context: RpcContext) -> None:
+        # A broker that is away hears it within 30 s: clients repeat their whole set.
+        address = owner_of(self._broker, peer, context)
+        if address is None:
+            return
+        try:
+            answer = await forward(self._broker, address, request, context)
+            check(service_pb2.SyncLiteSubscriptionResponse.FromString(answer).status)
+        except Error as error:
+            log.warning("lite subscription not passed on", extra={"peer": peer, "error": str(error)})
+
+
+def owner_elsewhere(broker: Broker, topic: TopicConfig, name: str, context: RpcContext) -> str:
+    """The other broker that a message for this lite topic belongs to; "" = it is stored here."""
+    if MARK in context.headers or lite_problem(name, broker.settings.lite_topic_size_max):
+        return ""
+    owner = broker.lite.owner(topic.name, name)
+    return "" if owner_of(broker, owner, context) is None else owner
+
+
+class LiteReceiving:
+    """Receives of simple consumers on LITE topics, over all brokers."""
+
+    def __init__(self, broker: Broker, popping: Popping) -> None:
+        self._broker = broker
+        self._popping = popping
+        self._turn = 0
+
+    async def receive(
+        self,
+        topic: TopicConfig,
+        asked: service_pb2.ReceiveMessageRequest,
+        context: RpcContext,
+        *,
+        here: Callable[[int], Awaitable[Batch | Fetched | None]],
+        until_ms: int,
+    ) -> Took:
+        """What any broker has. `here` takes from this one, waiting until the time given."""
+        broker = self._broker
+        own = broker.settings.broker_name
+        others = [] if MARK in context.headers else [
+            at.broker.name for at in broker.routes.route(topic.name) if at.broker.name != own
+        ]  # fmt: skip
+        if not others:
+            return await here(until_ms)
+        self._turn += 1
+        first = [own, *others][self._turn % (len(others) + 1)]
+        now_ms = broker.now_ms()
+        found = await (here(now_ms) if first == own else fetch(broker, first, asked, context))
+        if found is not None or until_ms <= now_ms:
+            rest = [] if found is not None else [name for name in (own, *others) if name != first]
+            return found or await self._first(rest, asked, context, here, now_ms)
+        return await self._first([own, *others], asked, context, here, until_ms)
+
+    async def _first(
+        self,
+        places: list[str],
+        asked: service_pb2.ReceiveMessageRequest,
+        context: RpcContext,
+        here: Callable[[int], Awaitable[Took]],
+        until_ms: int,
+    ) -> Took:
+        wait_ms = max(0, until_ms - self._broker.now_ms())
+        own = self._broker.settings.broker_name
+        tasks = [
+            spawn(
+                _run(here(until_ms) if name == own else fetch(self._broker, name, asked, context, wait_ms=wait_ms)),
+                name=f"lite receive at {name}",
+            )
+            for name in places
+        ]
+        waiting = set(tasks)
+        taken: Took = None
+        try:
+            while waiting and taken is None:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                found = [task.result() for task in tasks if task in done]
+                taken = next((one for one in found if one is not None), None)
+        finally:
+            for task in tasks:
+                task.cancel()
+                task.add_done_callback(partial(self._let_go, taken))
+        return taken
+
+    def _let_go(self, taken: Took, task: asyncio.Task[Took]) -> None:
+        took = None if task.cancelled() or task.exception() is not None else task.result()
+        if took is taken:
+            return
+        if isinstance(took, Batch):
+            self._popping.give_back(took)
+        elif took is not None:
+            took.give_back()
+
+
+async def _run(work: Awaitable[Took]) -> Took:
+    return await work
