@@ -28,7 +28,7 @@ from evenq.client.core.views import (
 from evenq.client.loops.gates import TaskGate
 from evenq.client.loops.pushing import Pushing
 from evenq.client.loops.receiving import Receiving
-from evenq.client.loops.sending import Item, Sending, SendResult
+from evenq.client.loops.sending import Item, Nobody, Selector, Sending, SendResult
 from evenq.client.loops.transacting import Transacting
 from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
 from evenq.client.plans import filters, push_plan, reset_target
@@ -78,8 +78,9 @@ class Producer:
         self.options = options or ProducerOptions()
         self._ground = ground or Ground.real()
         self.client_id = client_id or new_client_id(self._ground.clock)
-        self._encoder = Encoder(self._ground.clock)
-        self._gate = TaskGate(messages_max=self.options.pending_messages, bytes_max=self.options.pending_bytes)
+        told = self.options
+        self._encoder = Encoder(self._ground.clock, compression=told.compression, packed_from=told.compress_from_bytes)
+        self._gate = TaskGate(messages_max=told.pending_messages, bytes_max=told.pending_bytes, block_ms=told.block_ms)
         self._calls = producer_calls(self._ground, endpoint, self.client_id, self.options.timeout_ms)
         self._sending = Sending(
             self._calls,
@@ -100,19 +101,32 @@ class Producer:
         self._transaction_topics = tuple(transaction_topics)
         self._closed = False
 
-    async def send(self, message: Message) -> SendResult:
+    async def send(
+        self, message: Message, *, sharding_key: str | None = None, selector: Selector | None = None
+    ) -> SendResult:
         """Send one and wait until it is stored. Raises as `evenq.Producer.send`."""
-        return await (await self._take(message, urgent=True))
+        return await (await self._take(message, sharding_key=sharding_key, selector=selector, urgent=True))
 
-    async def send_async(self, message: Message) -> asyncio.Future[SendResult]:
+    async def send_async(
+        self, message: Message, *, sharding_key: str | None = None, selector: Selector | None = None
+    ) -> asyncio.Future[SendResult]:
         """Send one, gathered with others for up to `options.linger_ms`; awaiting the call waits for room, awaiting the
         future it returns waits for the result.
         """
-        return await self._take(message, urgent=False)
+        return await self._take(message, sharding_key=sharding_key, selector=selector, urgent=False)
 
-    async def send_batch(self, messages: Iterable[Message]) -> list[SendResult]:
+    async def send_oneway(self, message: Message) -> None:
+        """Send one, tried once; nobody is told what became of it. Waits only if too much is pending."""
+        await self._take(message, urgent=False, oneway=True)
+
+    async def send_batch(
+        self, messages: Iterable[Message], *, sharding_key: str | None = None, selector: Selector | None = None
+    ) -> list[SendResult]:
         """Send many and wait for all. Raises the first error after all were answered."""
-        futures = [await self._take(message, urgent=False) for message in messages]
+        futures = [
+            await self._take(message, sharding_key=sharding_key, selector=selector, urgent=False)
+            for message in messages
+        ]
         self._sending.flush()
         results = await asyncio.gather(*futures, return_exceptions=True)
         for result in results:
@@ -163,25 +177,25 @@ class Producer:
     ) -> None:
         await self.close()
 
-    async def _take(self, message: Message, *, urgent: bool) -> asyncio.Future[SendResult]:
+    async def _take(
+        self,
+        message: Message,
+        *,
+        urgent: bool,
+        sharding_key: str | None = None,
+        selector: Selector | None = None,
+        oneway: bool = False,
+    ) -> asyncio.Future[SendResult]:
         if self._closed:
             raise ConnectionFailed("this producer is closed; make a new one")
         encoded = self._encoder.encode(message)
         await self._gate.enter(len(encoded.content))
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
-        self._sending.submit(
-            [
-                Item(
-                    message.topic,
-                    message.message_group,
-                    encoded.message_id,
-                    encoded.content,
-                    future,
-                    urgent=urgent,
-                    priority=message.priority,
-                )
-            ]
-        )
+        item = Item(
+            message, encoded.message_id, encoded.content, Nobody(encoded.message_id) if oneway else future,
+            urgent=urgent, sharding_key=sharding_key, selector=selector, tries_max=1 if oneway else 0,
+        )  # fmt: skip
+        self._sending.submit([item])
         return future
 
 

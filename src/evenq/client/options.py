@@ -40,10 +40,30 @@ class ProducerOptions:
     """Longest such pause."""
     timeout_ms: int = 3_000
     """Deadline of one try. 100 .. 60,000."""
+    send_timeout_ms: int = 30_000
+    """From given to answered, over all tries and pauses; then RequestTimeout, told within a twentieth of it or a second
+    late. 100 .. 3,600,000."""
     pending_messages: int = 20_000
     """Messages taken and not yet answered; above it, sending waits. 1 .. 1,000,000."""
     pending_bytes: int = 64 << 20
     """The same in bytes of encoded messages. 1 KiB .. 1 GiB. A single larger message still goes, alone."""
+    block_ms: int = 60_000
+    """Longest such wait for room; then TooManyRequests. 0 = raise at once. 0 .. 3,600,000."""
+    compression: str = ""
+    """How bodies are packed on their way to the broker, which unpacks them: `zlib`, `lz4` or `zstd`, empty for not at
+    all. lz4 and zstd need `evenq[compression]` and an evenq broker."""
+    compress_from_bytes: int = 4 << 10
+    """Smaller bodies are not packed. 1 .. 64 MiB. RocketMQ 4.9 producer."""
+    latency_faults: bool = False
+    """True: brokers that answer slowly or fail are left alone for a while, by a growing measure, and the first retry
+    goes to another queue of the same broker (PR-4, PR-5). False: a retry goes to another broker (PR-2). XO-14."""
+    ordered_moves: bool = False
+    """False: keys keep their queues while a broker is away, and sends to it wait and fail (PR-10). True: they follow
+    the route at once; order is lost then."""
+    pending_requests: int = 1_000
+    """Requests that wait for their reply at a time; over it TooManyRequests. 1 .. 100,000."""
+    reply_topic: str = "evenq-replies"
+    """Where replies to `request` go."""
     route_refresh_ms: int = 30_000
     """Age at which a route is fetched again. 100 .. 600,000. XO-13."""
 
@@ -60,6 +80,10 @@ class ProducerOptions:
                 "timeout_ms": (100, 60_000),
                 "pending_messages": (1, 1_000_000),
                 "pending_bytes": (1 << 10, 1 << 30),
+                "send_timeout_ms": (100, 3_600_000),
+                "block_ms": (0, 3_600_000),
+                "compress_from_bytes": (1, 64 << 20),
+                "pending_requests": (1, 100_000),
                 "route_refresh_ms": (100, 600_000),
             },
         )

@@ -17,7 +17,7 @@ from typing import Self
 from evenq.client.core.halves import HalfMessage
 from evenq.client.loops.background import Background
 from evenq.client.loops.gates import ThreadGate
-from evenq.client.loops.sending import Item, Sending, SendResult
+from evenq.client.loops.sending import Item, Nobody, Selector, Sending, SendResult
 from evenq.client.loops.transacting import Transacting
 from evenq.client.options import ProducerOptions
 from evenq.client.transaction import Checker, Transaction, resolution_of
@@ -50,8 +50,13 @@ class Producer:
         self.options = options or ProducerOptions()
         self._ground = ground or Ground.real()
         self.client_id = client_id or new_client_id(self._ground.clock)
-        self._encoder = Encoder(self._ground.clock)
-        self._gate = ThreadGate(messages_max=self.options.pending_messages, bytes_max=self.options.pending_bytes)
+        options = self.options
+        self._encoder = Encoder(
+            self._ground.clock, compression=options.compression, packed_from=options.compress_from_bytes
+        )
+        self._gate = ThreadGate(
+            messages_max=options.pending_messages, bytes_max=options.pending_bytes, block_ms=options.block_ms
+        )
         self._inbox: deque[Item] = deque()
         self._rung = False
         self._closed = False
@@ -60,24 +65,39 @@ class Producer:
         self._transacting: Transacting | None = None
         self._background.run(self._open(endpoint, transaction_topics))
 
-    def send(self, message: Message) -> SendResult:
+    def send(
+        self, message: Message, *, sharding_key: str | None = None, selector: Selector | None = None
+    ) -> SendResult:
         """Send one and wait until it is stored. Retries by itself (`options.max_attempts`).
 
-        Raises the last error: TopicNotFound, BodyTooLarge, IllegalMessageTag ..., ConnectionFailed, RequestTimeout
-        (it may or may not be stored).
-        """
-        return self._take(message, urgent=True).result()
+        Equal sharding keys go to one queue, in send order (PR-7); a message group does that by itself, and its
+        messages are delivered in order, too. A selector chooses the queue.
 
-    def send_async(self, message: Message) -> Future[SendResult]:
+        Raises the last error: TopicNotFound, BodyTooLarge, IllegalMessageTag ..., ConnectionFailed, RequestTimeout
+        (it may or may not be stored; `options.send_timeout_ms`), TooManyRequests (no room within `options.block_ms`).
+        """
+        return self._take(message, sharding_key=sharding_key, selector=selector, urgent=True).result()
+
+    def send_async(
+        self, message: Message, *, sharding_key: str | None = None, selector: Selector | None = None
+    ) -> Future[SendResult]:
         """Send one, gathered with others for up to `options.linger_ms`. Waits only if too much is pending.
 
         The future's callbacks run in the SDK's loop thread: keep them short, and make no sync call of the SDK there.
         """
-        return self._take(message, urgent=False)
+        return self._take(message, sharding_key=sharding_key, selector=selector, urgent=False)
 
-    def send_batch(self, messages: Iterable[Message]) -> list[SendResult]:
+    def send_oneway(self, message: Message) -> None:
+        """Send one, tried once; nobody is told what became of it. Waits only if too much is pending."""
+        self._take(message, urgent=False, oneway=True)
+
+    def send_batch(
+        self, messages: Iterable[Message], *, sharding_key: str | None = None, selector: Selector | None = None
+    ) -> list[SendResult]:
         """Send many, spread over the queues, and wait for all. Raises the first error after all were answered."""
-        futures = [self._take(message, urgent=False) for message in messages]
+        futures = [
+            self._take(message, sharding_key=sharding_key, selector=selector, urgent=False) for message in messages
+        ]
         self._background.call_soon(self._flush)
         failures = [error for future in futures if (error := future.exception()) is not None]
         if failures:
@@ -125,22 +145,32 @@ class Producer:
     ) -> None:
         self.close()
 
-    def _take(self, message: Message, *, urgent: bool) -> Future[SendResult]:
+    def _take(
+        self,
+        message: Message,
+        *,
+        urgent: bool,
+        sharding_key: str | None = None,
+        selector: Selector | None = None,
+        oneway: bool = False,
+    ) -> Future[SendResult]:
         if self._closed:
             raise ConnectionFailed("this producer is closed; make a new one")
         self._background.check()
         encoded = self._encoder.encode(message)
         self._gate.enter(len(encoded.content))
         future: Future[SendResult] = Future()
+        settle = Nobody(encoded.message_id) if oneway else future
         self._inbox.append(
             Item(
-                message.topic,
-                message.message_group,
+                message,
                 encoded.message_id,
                 encoded.content,
-                future,
+                settle,
                 urgent=urgent,
-                priority=message.priority,
+                sharding_key=sharding_key,
+                selector=selector,
+                tries_max=1 if oneway else 0,
             )
         )
         if not self._rung:  # one wake-up of the loop for many messages; the loop clears the flag before it looks

@@ -56,6 +56,8 @@ class Stored:
     """Queue id -1: the server chose and did not say."""
     offsets: Sequence[int]
     """One per message, in order."""
+    queue_ids: Sequence[int] = ()
+    """One per message, if not all are in `queue`: an earlier try had stored some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +181,12 @@ class RouteCalls(Protocol):
 class ProducerCalls(RouteCalls, Protocol):
     """What a producer needs."""
 
-    async def publish(self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int) -> Stored:
-        """Store a batch of encoded messages of one topic in one queue: all or none."""
+    async def publish(
+        self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int, delayed: bool = False
+    ) -> Stored:
+        """Store a batch of encoded messages of one topic in one queue: all or none. `delayed`: they have delivery
+        times; the server chooses their queues.
+        """
         ...
 
 

@@ -132,14 +132,18 @@ class Calls:
             },
         )
 
-    async def publish(self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int) -> Stored:
-        if address not in self._no_publish:
+    async def publish(
+        self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int, delayed: bool = False
+    ) -> Stored:
+        if not delayed and address not in self._no_publish:
             head = data_pb2.PublishRequest(queue=wire_queue(queue)).SerializeToString()
             try:
                 data = await self.unary(address, DATA + "Publish", head + repeated(2, encoded), timeout_ms=timeout_ms)
                 answer = data_pb2.PublishResponse.FromString(data)
                 check(answer.status)
                 first = answer.first_offset
+                if answer.offsets:
+                    return Stored(model_queue(answer.queue), list(answer.offsets), list(answer.queue_ids))
                 return Stored(model_queue(answer.queue), range(first, first + len(encoded)))
             except (Unsupported, NotImplementedYet):
                 self._no_publish.add(address)
