@@ -17,11 +17,12 @@ from evenq.cli.dead_letter_options import add_dead_letters
 from evenq.cli.query_options import add_queries
 from evenq.cli.retry_options import add_retry
 from evenq.cli.store_options import add_store
+from evenq.cli.verify_options import add_verify
 
 __all__ = ["DEFAULT_ENDPOINT", "make_parser"]
 
 DEFAULT_ENDPOINT = "127.0.0.1:8081"
-MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
+MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
 
 _TOP = """\
   evenq up                                   start a whole cluster here, in memory
@@ -31,6 +32,7 @@ _TOP = """\
   evenq group show billing                   who reads what, and what is left to read
   evenq message find orders --from 1h        look at what was stored; message trace ID tells what became of it
   evenq offset reset billing --to 2h         the plan to read two hours again; --yes does it
+  evenq verify --seconds 60                  does this cluster keep its promises?
 
 Every command but `up` and `store` talks to a running cluster: --endpoint HOST:PORT, or EVENQ_ENDPOINT, or
 127.0.0.1:8081.
@@ -98,6 +100,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_dead_letters(commands, _noun, _command)
     add_queries(commands, _noun, _command)
     add_store(commands, _noun, _command)
+    add_verify(commands, _command)
     return parser
 
 
