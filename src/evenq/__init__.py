@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from evenq import errors
     from evenq.client.admin import Admin
     from evenq.client.core.outcome import Retry
+    from evenq.client.core.requests import reply_to
     from evenq.client.loops.sending import SendResult
     from evenq.client.options import ProducerOptions, PullOptions, PushOptions, SimpleOptions
     from evenq.client.producer import Producer
@@ -56,6 +57,7 @@ _HOMES = {
     "SimpleOptions": "evenq.client.options",
     "StartFrom": "evenq.model",
     "TransactionResolution": "evenq.model",
+    "reply_to": "evenq.client.core.requests",
 }
 
 __all__ = [
@@ -83,6 +85,7 @@ __all__ = [
     "TransactionResolution",
     "__version__",
     "errors",
+    "reply_to",
 ]
 
 

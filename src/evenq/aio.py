@@ -28,6 +28,7 @@ from evenq.client.core.views import (
 from evenq.client.loops.gates import TaskGate
 from evenq.client.loops.pushing import Pushing
 from evenq.client.loops.receiving import Receiving
+from evenq.client.loops.replies import Replies
 from evenq.client.loops.sending import Item, Nobody, Selector, Sending, SendResult
 from evenq.client.loops.transacting import Transacting
 from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
@@ -89,6 +90,13 @@ class Producer:
             options=self.options,
             left=self._gate.leave,
         )
+        self._replies = Replies(
+            self._calls,
+            clock=self._ground.clock,
+            rng=self._ground.rng,
+            options=self.options,
+            route=self._sending.route,
+        )
         self._checker = checker
         self._transacting = Transacting(
             self._calls,
@@ -134,6 +142,16 @@ class Producer:
                 raise result
         return [result for result in results if isinstance(result, SendResult)]
 
+    async def request(self, message: Message, *, timeout_ms: int = 3_000) -> ReceivedMessage:
+        """Send a request and wait for its reply; see `evenq.Producer.request`."""
+        asked = await self._replies.ask(message, timeout_ms)
+        try:
+            sent = await self._take(asked.message, urgent=True)
+            sent.add_done_callback(asked.sent)
+            return await self._replies.wait(asked)
+        finally:
+            self._replies.end(asked)
+
     async def begin_transaction(self, message: Message) -> AsyncTransaction:
         """Store a message that nobody sees until the transaction is committed; see `evenq.Producer`."""
         if self._closed:
@@ -159,6 +177,7 @@ class Producer:
                 await self.flush()
         finally:
             await self._transacting.close()
+            await self._replies.close()
             await self._sending.close()
             if self._ground.net is None:
                 await self._calls.net.close()

@@ -11,12 +11,14 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from evenq.client.core.halves import HalfMessage
 from evenq.client.loops.background import Background
 from evenq.client.loops.gates import ThreadGate
+from evenq.client.loops.replies import Replies
 from evenq.client.loops.sending import Item, Nobody, Selector, Sending, SendResult
 from evenq.client.loops.transacting import Transacting
 from evenq.client.options import ProducerOptions
@@ -103,6 +105,21 @@ class Producer:
         if failures:
             raise failures[0]
         return [future.result() for future in futures]
+
+    def request(self, message: Message, *, timeout_ms: int = 3_000) -> ReceivedMessage:
+        """Send a request and wait for its reply, which its consumer makes with `evenq.reply_to`.
+
+        Raises RequestTimeout (it may have been handled), TooManyRequests (`options.pending_requests`), and as `send`.
+        """
+        if self._closed:
+            raise ConnectionFailed("this producer is closed; make a new one")
+        asked = self._background.run(self._replies.ask(message, timeout_ms))
+        try:
+            sent = self._take(asked.message, urgent=True)
+            sent.add_done_callback(lambda done: self._background.call_soon(partial(asked.sent, done)))
+            return self._background.run(self._replies.wait(asked))
+        finally:
+            self._background.call_soon(partial(self._replies.end, asked))
 
     def begin_transaction(self, message: Message) -> Transaction:
         """Store a message that nobody sees until the transaction is committed. Not tried twice.
@@ -196,6 +213,13 @@ class Producer:
             options=self.options,
             left=self._gate.leave,
         )
+        self._replies = Replies(
+            self._calls,
+            clock=self._ground.clock,
+            rng=self._ground.rng,
+            options=self.options,
+            route=self._sending.route,
+        )
         if self._checker is not None:
             self._transacting = Transacting(
                 self._calls,
@@ -222,6 +246,7 @@ class Producer:
         self._empty_inbox()
         if self._transacting is not None:
             await self._transacting.close()
+        await self._replies.close()
         await self._sending.close()
         if self._ground.net is None:
             await self._calls.net.close()
