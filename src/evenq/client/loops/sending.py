@@ -114,7 +114,7 @@ class Item:
         self.key = message.message_group if message.message_group is not None else sharding_key
         self.selector = selector
         self.priority = message.priority
-        self.delayed = message.delivery_ms is not None
+        self.delayed = message.delivery_ms is not None or message.delay_level > 0
         self.message_id = message_id
         self.encoded = encoded
         self.future = future
