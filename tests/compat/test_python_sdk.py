@@ -17,6 +17,7 @@ from evenq.testing import LocalCluster
 
 PEER = Path(__file__).with_name("python_sdk_peer.py")
 pytestmark = pytest.mark.timeout(180)
+NAMES = [f"session-{number}" for number in range(6)]
 
 
 class Peer:
@@ -214,6 +215,66 @@ def test_a_wrong_sql_expression_is_told_with_its_place(tmp_path: Path, peer: Cal
     consumer.process.wait(60)
     logs = "".join(log.read_text(errors="replace") for log in tmp_path.glob("peer-simple-*.log"))
     assert "column 8: LIKE is not known" in logs
+
+
+def create(cluster: LocalCluster, name: str, kind: str) -> None:
+    command = ["topic", "create", name, "--type", kind, "--endpoint", cluster.endpoint]
+    subprocess.run([sys.executable, "-m", "evenq.cli", *command], check=True, capture_output=True)
+
+
+def in_order(got: list[Any], count: int) -> None:
+    for name in NAMES:
+        assert [number for at, number in got if at == name] == list(range(count)), name
+
+
+def test_the_highest_priority_comes_first(cluster: LocalCluster, peer: Callable[..., Peer]) -> None:
+    create(cluster, "compat-priority", "priority")
+    client = peer("prioritized", "compat-priority", "compat-priority-group", "0,3,9,5,3,70,1")
+    client.wait_done()
+    got = client.numbers()
+    assert sorted(got) == [0, 1, 3, 3, 5, 9, 70]
+
+
+def test_47_lite_simple_consumers_get_their_lite_topics_of_all_brokers_in_order(
+    cluster: LocalCluster, peer: Callable[..., Peer]
+) -> None:
+    """Checklist 47. The consumer tells its access point what it wants, and asks the first broker of the route only."""
+    create(cluster, "compat-lite", "lite")
+    producer = peer("lite-produce", "compat-lite", ",".join(NAMES), 4)
+    producer.wait_done()
+    peer("lite-produce", "compat-lite", "somebody-elses", 3).wait_done()
+    consumer = peer("lite-simple", "compat-lite", "compat-lite-group", ",".join(NAMES), 24)
+    consumer.wait_done()
+    got = consumer.numbers()
+    assert len(got) == 24
+    in_order(got, 4)
+    assert {said["attempt"] for said in consumer.said if "got" in said} == {1}
+    assert {said["topic"] for said in consumer.said if "got" in said} == {"compat-lite"}
+    assert "max length 64" in str(consumer.numbers("refused")[0])
+
+
+def test_47_lite_push_consumers_get_what_comes_in_order_and_failures_again(
+    cluster: LocalCluster, peer: Callable[..., Peer]
+) -> None:
+    create(cluster, "compat-lite-push", "lite")
+    consumer = peer("lite-push", "compat-lite-push", "compat-lite-push-group", ",".join(NAMES))
+    consumer.wait(lambda said: any("ready" in s for s in said))
+    peer("lite-produce", "compat-lite-push", ",".join(NAMES), 4).wait_done()
+    consumer.wait(lambda said: sum("got" in s for s in said) == 24)
+    in_order(consumer.numbers(), 4)
+    consumer.stop()
+
+
+def test_a_lite_push_consumer_that_fails_gets_the_message_again_before_the_next(
+    cluster: LocalCluster, peer: Callable[..., Peer]
+) -> None:
+    create(cluster, "compat-lite-fail", "lite")
+    consumer = peer("lite-push", "compat-lite-fail", "compat-lite-fail-group", "a", "fail-first")
+    consumer.wait(lambda said: any("ready" in s for s in said))
+    peer("lite-produce", "compat-lite-fail", "a", 1).wait_done()
+    consumer.wait(lambda said: any("got" in s for s in said))
+    assert [(s["got"], s["attempt"]) for s in consumer.said if "got" in s] == [(["a", 0], 2)]
+    consumer.stop()
 
 
 def wait_for_all(members: list[Peer], wanted: set[int], *, seconds: float = 60) -> None:

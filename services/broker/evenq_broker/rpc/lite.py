@@ -54,7 +54,8 @@ class LiteSyncing:
             raise BadRequest(
                 f"action {asked.action} is unknown; the actions are 0 (PARTIAL_ADD) to 3 (COMPLETE_REMOVE)"
             )
-        self._must_be_legal(asked)
+        names = _names(asked, context.language)
+        self._must_be_legal(asked, names)
         name = qualified(asked.topic, context.namespace)
         topic = broker.topics.get(name) or await broker.ensure_topic(name, message_type=MessageType.LITE)
         if topic.message_type is not MessageType.LITE:
@@ -66,16 +67,16 @@ class LiteSyncing:
         who = Subscriber(context.client_id, group.name, topic.name)
         broker.clients.seen(context.client_id, broker.now_ms(), group=group.name)
         start = asked.offset_option if asked.HasField("offset_option") else None
-        await broker.lite.sync(who, Action(asked.action), list(asked.lite_topic_set), start)
+        await broker.lite.sync(who, Action(asked.action), names, start)
         if MARK not in context.headers:
             peers = [at.broker.name for at in broker.routes.route(topic.name)]
             await asyncio.gather(*(self._pass_on(peer, request, context) for peer in peers))
         return OK_STATUS
 
-    def _must_be_legal(self, asked: service_pb2.SyncLiteSubscriptionRequest) -> None:
+    def _must_be_legal(self, asked: service_pb2.SyncLiteSubscriptionRequest, names: list[str]) -> None:
         if Action(asked.action) in {Action.PARTIAL_REMOVE, Action.COMPLETE_REMOVE}:
             return
-        for name in asked.lite_topic_set:
+        for name in names:
             problem = lite_problem(name, self._broker.settings.lite_topic_size_max)
             if problem:
                 raise IllegalLiteTopic(problem)
@@ -90,6 +91,18 @@ class LiteSyncing:
             check(service_pb2.SyncLiteSubscriptionResponse.FromString(answer).status)
         except Error as error:
             log.warning("lite subscription not passed on", extra={"peer": peer, "error": str(error)})
+
+
+def _names(asked: service_pb2.SyncLiteSubscriptionRequest, language: str) -> list[str]:
+    names = list(asked.lite_topic_set)
+    if (
+        language == "PYTHON"
+        and int(asked.action) == Action.PARTIAL_ADD
+        and len(names) > 1
+        and set(map(len, names)) == {1}
+    ):
+        return ["".join(names)]  # 5.1.2 subscribes to one name at a time and sends its letters
+    return names
 
 
 def owner_elsewhere(broker: Broker, topic: TopicConfig, name: str, context: RpcContext) -> str:

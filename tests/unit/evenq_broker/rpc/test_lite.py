@@ -214,6 +214,20 @@ def test_a_receive_that_waits_gets_a_message_of_any_broker_and_of_a_new_lite_top
     run(story)
 
 
+def test_the_letters_of_a_name_are_a_name_when_python_sends_them(run: Run) -> None:
+    """The official Python SDK 5.1.2 sends `subscribe_lite("abba")` as a, b, b, a."""
+
+    async def story(stage: Any) -> None:
+        a, b = await brokers(stage)
+        assert await sync(stage, ADD, *"abba", language="PYTHON") == OK
+        assert await sync(stage, ADD, "x", language="PYTHON") == OK
+        for broker in (a, b):
+            assert [count for _, count in broker.lite.subscriptions.sets()] == [2]
+            assert broker.lite.subscriptions.wanted("p", "abba")
+
+    run(story)
+
+
 def test_a_receive_that_waits_sees_a_new_subscription(run: Run) -> None:
     async def story(stage: Any) -> None:
         await brokers(stage)
