@@ -140,6 +140,11 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default=16 << 10, ge=1, description="Most bytes of one message's user properties."
     )
     send_batch_max: int = Field(default=1024, ge=1, description="Most messages in one SendMessage.")
+    message_group_home: Literal["cluster", "broker"] = Field(
+        default="cluster",
+        description="cluster = SendMessage of a message group goes to one broker for the whole cluster, so that "
+        "producers of all SDKs share one order; broker = it stays at the broker that its producer chose.",
+    )
     duplicates_window_ms: int = Field(
         default=60_000,
         ge=0,

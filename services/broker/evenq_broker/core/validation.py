@@ -7,7 +7,6 @@ fields.
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import md5
@@ -15,6 +14,7 @@ from typing import Protocol
 
 from evenq import errors
 from evenq.model import MessageType, TopicConfig
+from evenq.model.lanes import lane_of
 from evenq.store import Append, TimerAppend
 from evenq.wire.convert import duration_ms_of, set_ms
 from evenq.wire.packing import unpack
@@ -24,7 +24,7 @@ from evenq_broker.core.halves import HALF_MESSAGE
 from evenq_broker.core.lite import lite_problem
 from evenq_broker.core.tags import tag_hash
 
-__all__ = ["Limits", "checked", "digest_of", "lane_of", "level_of"]
+__all__ = ["Limits", "checked", "digest_of", "level_of"]
 
 MESSAGE_ID_MAX = 255
 TAG_LENGTH_MAX = 4_096
@@ -176,11 +176,6 @@ def _born_ms(born: Moment) -> int:
     """Ms since the epoch; what no clock can show becomes the nearest that fits the log."""
     born_ms = born.seconds * 1000 + born.nanos // 1_000_000
     return born_ms if 0 <= born_ms <= BORN_MS_MAX else 0 if born_ms < 0 else BORN_MS_MAX
-
-
-def lane_of(message_group: str, queues: int) -> int:
-    """The queue of a message group: the same for every producer of the broker's topic."""
-    return zlib.crc32(message_group.encode()) % queues
 
 
 def level_of(priority: int, levels: int) -> int:

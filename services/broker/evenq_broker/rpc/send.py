@@ -25,6 +25,7 @@ from evenq_broker.core.resources import qualified
 from evenq_broker.core.validation import Limits, checked
 from evenq_broker.rpc.answers import OK_STATUS, code_of, parsed, several, status_frame, told
 from evenq_broker.rpc.forwarding import forward, owner_of
+from evenq_broker.rpc.homes import Homes
 from evenq_broker.rpc.lite import owner_elsewhere
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from evenq_broker.loops.once import Claim, Once
 
 __all__ = ["Sending", "limits_of", "must_be_open", "must_be_writable"]
+
+
+_OWNED = frozenset({MessageType.FIFO, MessageType.MIXED, MessageType.LITE})
+"""Types of topics whose messages may belong to one broker of the cluster."""
 
 
 def limits_of(broker: Broker) -> Limits:
@@ -68,6 +73,7 @@ class Sending:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._once = broker.once
+        self._homes = Homes(broker, self.send)
         self._turn = 0
 
     async def send(self, request: bytes, context: RpcContext) -> bytes:
@@ -76,8 +82,11 @@ class Sending:
         messages = asked.messages
         try:
             topic = await self._topic(asked, context)
-            if topic.message_type is MessageType.LITE:
-                answer = await self._at_owners(asked, request, topic, context)
+            if topic.message_type in _OWNED:
+                if topic.message_type is MessageType.LITE:
+                    answer = await self._at_owners(asked, request, topic, context)
+                else:
+                    answer = await self._homes.elsewhere(asked, topic, request, context)
                 if answer is not None:
                     return answer
             if len(messages) == 1:

@@ -6,11 +6,11 @@ Called by the producer loop for every message. The counter's random start is han
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 from evenq.client.core.faults import FaultTable
 from evenq.model import MessageQueue
+from evenq.model.lanes import home_of, lane_of
 
 __all__ = ["FixedQueues", "QueueCounter", "queue_of_group", "queues_of_priority"]
 
@@ -94,8 +94,9 @@ def queues_of_priority(priority: int, queues: Sequence[MessageQueue]) -> Sequenc
 
 
 def queue_of_group(message_group: str, queues: Sequence[MessageQueue]) -> MessageQueue:
-    """Equal message groups go to one queue, in every process and release (PR-7): a SHA-256 of the group, modulo the
-    queues.
+    """Equal message groups go to one queue, in every process and release (PR-7): the group's home broker, and there the
+    hash of the group modulo the queues, as brokers do it for other SDKs.
     """
-    digest = hashlib.sha256(message_group.encode()).digest()
-    return queues[int.from_bytes(digest[:8], "big") % len(queues)]
+    home = home_of(message_group, dict.fromkeys(queue.broker_name for queue in queues))
+    there = [queue for queue in queues if queue.broker_name == home]
+    return there[lane_of(message_group, len(there))]
