@@ -61,7 +61,7 @@ def list_all(options: argparse.Namespace) -> None:
     """`evenq topic list`."""
 
     async def work(admin: Admin) -> None:
-        request = admin_pb2.ListTopicsRequest(include_system=options.all)
+        request = admin_pb2.ListTopicsRequest(include_system=options.all, lite=options.lite)
         answer = await admin.call("ListTopics", request, admin_pb2.ListTopicsResponse)
         columns = (
             Column("topic", "topic"),
@@ -75,12 +75,24 @@ def list_all(options: argparse.Namespace) -> None:
             for topic in sorted(answer.topics, key=lambda topic: topic.topic)
         ]
         empty = "No topics yet. Make one: evenq topic create NAME"
-        print_page(
-            Page(facts={}, listings=[Listing(key="topics", columns=columns, rows=rows, empty=empty)]),
-            as_json=options.json,
-        )
+        listings = [Listing(key="topics", columns=columns, rows=rows, empty=empty)]
+        if options.lite:
+            listings.append(_lite_topics(answer))
+        print_page(Page(facts={}, listings=listings), as_json=options.json)
 
     with_admin(options, work)
+
+
+def _lite_topics(answer: admin_pb2.ListTopicsResponse) -> Listing:
+    columns = (
+        Column("topic", "topic"),
+        Column("lite_topic", "lite topic"),
+        Column("broker", "broker"),
+        Column("messages", "messages", "number"),
+        Column("subscribers", "subscribers", "number"),
+    )
+    rows = [(one.topic, one.lite_topic, one.broker_name, one.messages, one.subscribers) for one in answer.lite_topics]
+    return Listing(key="lite_topics", columns=columns, rows=rows, empty="No lite topics: nothing was sent to any yet.")
 
 
 def show(options: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ never dropped.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from evenq.errors import IllegalOffset, TopicNotFound
@@ -98,7 +98,13 @@ class Lites:
 
     def messages(self, parent: TopicConfig) -> int:
         """Messages stored here in lite topics of the parent."""
-        return sum(high - low for low, high in map(self._range, self.topics.of(parent.topic_id)))
+        return sum(messages for _, messages in self.sizes(parent))
+
+    def sizes(self, parent: TopicConfig) -> Iterator[tuple[str, int]]:
+        """Each lite topic here of the parent, with the messages stored in it."""
+        for lite in self.topics.of(parent.topic_id):
+            low, high = self._range(lite)
+            yield lite.name, high - low
 
     def _range(self, lite: LiteTopic) -> tuple[int, int]:
         low, high = self._broker.store.queue_range(lite.topic_id, lite.queue_id)

@@ -8,6 +8,7 @@ doing it again completes it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["LOCAL_HEADER", "describe_group", "rpcs"]
 
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
+LITE_LISTED_MAX = 10_000
 LOCAL_HEADER = "x-evenq-local"
 RETENTION_MS_MAX = 100 * 365 * 86_400_000
 M = TypeVar("M", bound=Message)
@@ -133,10 +135,12 @@ class _Topics:
                     message_type=message_type_number(topic.message_type),
                     brokers=1,
                     queues=topic.read_queues,
-                    messages=sum(high - low for low, high in self._ranges(topic)),
+                    messages=sum(high - low for low, high in self._ranges(topic)) + self._broker.lite.messages(topic),
                 )
+        lite = [*self._lite_topics()] if asked.lite else []
         if LOCAL_HEADER not in context.headers:
             for answer in await _others(self._broker, "ListTopics", request, admin_pb2.ListTopicsResponse):
+                lite.extend(answer.lite_topics)
                 for other in answer.topics:
                     mine = found.setdefault(
                         other.topic, admin_pb2.TopicSummary(topic=other.topic, message_type=other.message_type)
@@ -145,7 +149,23 @@ class _Topics:
                     mine.queues += other.queues
                     mine.messages += other.messages
         summaries = [found[name] for name in sorted(found)]
-        return admin_pb2.ListTopicsResponse(status=OK, topics=summaries).SerializeToString()
+        lite.sort(key=lambda one: (one.topic, one.lite_topic, one.broker_name))
+        response = admin_pb2.ListTopicsResponse(status=OK, topics=summaries, lite_topics=lite[:LITE_LISTED_MAX])
+        return response.SerializeToString()
+
+    def _lite_topics(self) -> Sequence[admin_pb2.LiteTopicSummary]:
+        lites, own = self._broker.lite, self._broker.settings.broker_name
+        return [
+            admin_pb2.LiteTopicSummary(
+                topic=topic.name,
+                lite_topic=name,
+                broker_name=own,
+                messages=messages,
+                subscribers=len(lites.subscriptions.subscribers(topic.name, name)),
+            )
+            for topic in self._broker.topics.all()
+            for name, messages in itertools.islice(lites.sizes(topic), LITE_LISTED_MAX)
+        ]
 
     async def describe(self, request: bytes, _context: RpcContext) -> bytes:
         asked = parsed(admin_pb2.DescribeTopicRequest, request)

@@ -14,6 +14,7 @@ from evenq_broker.core.lite import LITE_QUEUES_FROM
 from evenq.model import BrokerAddress, MessageType
 from evenq.wire.convert import set_duration_ms, set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 V2 = "/apache.rocketmq.v2.MessagingService/"
@@ -399,6 +400,34 @@ def test_kinds_that_do_not_fit_are_refused(run: Run) -> None:
         request.topic.name, request.group.name = "n", "g"
         answer = await stage.ask("SyncLiteSubscription", request, service_pb2.SyncLiteSubscriptionResponse)
         assert answer.status.code == ILLEGAL_TOPIC
+
+    run(story)
+
+
+def test_lite_topics_are_listed_only_when_asked_for_and_their_lag_is_the_groups(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await brokers(stage)
+        await send(stage, *(message(f"{lite}{number}", lite) for lite in ("n0", "n1", "n2") for number in range(2)))
+        await sync(stage, ALL, "n1", "n2")
+        [got] = await received(stage, count=1)
+        await ack(stage, got)
+        told = admin_pb2.ListTopicsRequest()
+        plain = await stage.call("/evenq.v1.Admin/ListTopics", told, admin_pb2.ListTopicsResponse)
+        [parent] = plain.topics
+        assert (parent.topic, parent.queues, parent.messages, len(plain.lite_topics)) == ("p", 2, 6, 0)
+        told.lite = True
+        answer = await stage.call("/evenq.v1.Admin/ListTopics", told, admin_pb2.ListTopicsResponse, broker="b")
+        assert [(one.topic, one.lite_topic, one.messages, one.subscribers) for one in answer.lite_topics] == [
+            ("p", "n0", 2, 0),
+            ("p", "n1", 2, 1),
+            ("p", "n2", 2, 1),
+        ]
+        await received(stage)  # the group has begun on both at both brokers
+        await received(stage)
+        group = await stage.call(
+            "/evenq.v1.Admin/DescribeGroup", admin_pb2.DescribeGroupRequest(group="g"), admin_pb2.DescribeGroupResponse
+        )
+        assert group.summary.lag == 3
 
     run(story)
 

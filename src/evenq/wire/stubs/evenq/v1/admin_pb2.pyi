@@ -126,13 +126,15 @@ class ListTopicsRequest(_Message):
     DESCRIPTOR: Descriptor
 
     include_system: builtins.bool
+    lite: builtins.bool
 
     def __init__(
         self,
         *,
         include_system: builtins.bool | None = ...,
+        lite: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["include_system"]) -> None: ...
+    def ClearField(self, field_name: Literal["include_system", "lite"]) -> None: ...
 
 class TopicSummary(_Message):
     DESCRIPTOR: Descriptor
@@ -161,15 +163,38 @@ class ListTopicsResponse(_Message):
     def status(self) -> _apache_rocketmq_v2_definition.Status: ...
     @builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[TopicSummary]: ...
+    @builtins.property
+    def lite_topics(self) -> _containers.RepeatedCompositeFieldContainer[LiteTopicSummary]: ...
 
     def __init__(
         self,
         *,
         status: _apache_rocketmq_v2_definition.Status | None = ...,
         topics: Iterable[TopicSummary] | None = ...,
+        lite_topics: Iterable[LiteTopicSummary] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "topics"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "topics", "lite_topics"]) -> None: ...
+
+class LiteTopicSummary(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    lite_topic: builtins.str
+    broker_name: builtins.str
+    messages: builtins.int
+    subscribers: builtins.int
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        lite_topic: builtins.str | None = ...,
+        broker_name: builtins.str | None = ...,
+        messages: builtins.int | None = ...,
+        subscribers: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "lite_topic", "broker_name", "messages", "subscribers"]) -> None: ...
 
 class DescribeTopicRequest(_Message):
     DESCRIPTOR: Descriptor
