@@ -23,7 +23,7 @@ from evenq.client.core.queue_choice import FixedQueues, QueueCounter, queue_of_g
 from evenq.client.core.route import Route
 from evenq.client.loops.routes import RouteBook
 from evenq.client.options import ProducerOptions
-from evenq.errors import BadRequest, ConnectionFailed, Error, Forbidden, InternalError, RequestTimeout
+from evenq.errors import BadRequest, ConnectionFailed, Error, Forbidden, InternalError, RequestTimeout, TooManyRequests
 from evenq.model import Message, MessageQueue, QueueOffset
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
@@ -423,8 +423,9 @@ class Sending:
         brokers = len({queue.broker_name for queue in route.writable}) if route is not None else 1
         moving: list[Item] = []
         staying: list[Item] = []
-        for item in again:  # at once to another broker, until all had a try; then after a pause
-            (staying if item.pinned or brokers < 2 or item.attempts % brokers == 0 else moving).append(item)
+        full = isinstance(error, TooManyRequests)  # wire contract 3.7: tried again after a pause
+        for item in again:  # else at once at another broker, until all had a try
+            (staying if full or item.pinned or brokers < 2 or item.attempts % brokers == 0 else moving).append(item)
         self.submit(moving)
         lane.batch.put_back(staying)
         if staying:
