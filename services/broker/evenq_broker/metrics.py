@@ -63,6 +63,10 @@ def broker_metrics(broker: Broker) -> list[Metric]:
         metric("rocketmq_consumer_connections", gauge, "clients", ("consumer_group",), "Members.", "consumers"),
         metric("evenq_broker_locked_queues", gauge, "queues", ("consumer_group",), "Queues with an owner.", "locked"),
         metric("rocketmq_topic_number", gauge, "topics", (), "Topics of this broker.", "topics"),
+        metric("evenq_broker_lite_topics", gauge, "topics", (), "Lite topics of this broker.", "lite_topics"),
+        metric(
+            "evenq_broker_lite_subscriptions", gauge, "names", (), "Lite topics clients want.", "lite_subscriptions"
+        ),
         metric("rocketmq_consumer_group_number", gauge, "groups", (), "Consumer groups of this broker.", "groups"),
         metric("evenq_broker_unfollowed_resets", gauge, "queues", (), "Reset, owner not there yet.", "unfollowed"),
         metric("evenq_broker_polls_parked", gauge, "calls", (), "Long polls that wait now.", "polls"),
@@ -149,6 +153,12 @@ class _Source:
             count = len(queue.pending) + (max(0, high - max(queue.next, low)) if with_fresh else 0)
             sums[group.name, topic.name] = sums.get((group.name, topic.name), 0) + count
         return sums.items()
+
+    def lite_topics(self) -> Iterable[Sample]:
+        return [((), len(self._broker.lite.topics))]
+
+    def lite_subscriptions(self) -> Iterable[Sample]:
+        return [((), len(self._broker.lite.subscriptions))]
 
     def producers(self) -> Iterable[Sample]:
         return [((), self._broker.clients.counts()[0])]

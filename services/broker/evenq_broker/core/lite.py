@@ -59,21 +59,26 @@ class LiteTopic:
 class LiteTopics:
     """The lite topics stored at one broker. Always true: a queue number belongs to one of them, or is free."""
 
-    __slots__ = ("_by_name", "_free", "_next", "all_max", "each_max")
+    __slots__ = ("_by_name", "_by_queue", "_free", "_next", "all_max", "each_max")
 
     def __init__(self, *, all_max: int, each_max: int) -> None:
         self.all_max = all_max
         self.each_max = each_max
         self._by_name: dict[int, dict[str, LiteTopic]] = {}
+        self._by_queue: dict[tuple[int, int], LiteTopic] = {}
         self._free: dict[int, list[int]] = {}
         self._next: dict[int, int] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_name.values()))
+        return len(self._by_queue)
 
     def get(self, topic_id: int, name: str) -> LiteTopic | None:
         """The lite topic if it is here."""
         return self._by_name.get(topic_id, {}).get(name)
+
+    def at(self, topic_id: int, queue_id: int) -> LiteTopic | None:
+        """The lite topic in this queue."""
+        return self._by_queue.get((topic_id, queue_id))
 
     def of(self, topic_id: int) -> list[LiteTopic]:
         """All of one parent, in the order of their making."""
@@ -81,7 +86,7 @@ class LiteTopics:
 
     def all(self) -> list[LiteTopic]:
         """All of this broker."""
-        return [one for parent in self._by_name.values() for one in parent.values()]
+        return list(self._by_queue.values())
 
     def next_queue(self, topic_id: int, parent: str) -> int:
         """The queue of the next lite topic. Raises LiteTopicQuotaExceeded."""
@@ -110,18 +115,20 @@ class LiteTopics:
         self._next[topic_id] = max(self._next.get(topic_id, LITE_QUEUES_FROM), queue_id + 1)
         made = LiteTopic(topic_id, name, queue_id, base, now_ms)
         self._by_name.setdefault(topic_id, {})[name] = made
+        self._by_queue[topic_id, queue_id] = made
         return made
 
     def closed(self, topic_id: int, queue_id: int) -> None:
         """The lite topic of this queue is no more; its number may be used again. Twice is as good as once."""
-        parent = self._by_name.get(topic_id, {})
-        for name in [name for name, one in parent.items() if one.queue_id == queue_id]:
-            del parent[name]
+        gone = self._by_queue.pop((topic_id, queue_id), None)
+        if gone is not None:
+            del self._by_name[topic_id][gone.name]
             heapq.heappush(self._free.setdefault(topic_id, []), queue_id)
 
     def forget_topic(self, topic_id: int) -> None:
         """The parent was deleted."""
-        self._by_name.pop(topic_id, None)
+        for one in self._by_name.pop(topic_id, {}).values():
+            del self._by_queue[topic_id, one.queue_id]
         self._free.pop(topic_id, None)
         self._next.pop(topic_id, None)
 
@@ -133,6 +140,8 @@ class LiteTopics:
         known = self.get(op.topic_id, op.name)
         if known is None or (known.queue_id, known.base) != (op.queue_id, op.base):
             self.closed(op.topic_id, op.queue_id)
+            if known is not None:
+                self.closed(op.topic_id, known.queue_id)
             self.opened(op.topic_id, op.name, op.queue_id, op.base, now_ms)
 
     def dump(self) -> Iterator[LiteOpened]:

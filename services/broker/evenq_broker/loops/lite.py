@@ -78,14 +78,12 @@ class Lites:
     def begin(self, group: GroupConfig, parent: TopicConfig, queue_ids: Iterable[int]) -> None:
         """Let the group begin on each of the queues where it has not, at the first message."""
         broker = self._broker
-        fresh = {one for one in queue_ids if broker.progress.queue(group.group_id, parent.topic_id, one) is None}
-        if not fresh:
-            return
-        for lite in self.topics.of(parent.topic_id):
-            if lite.queue_id in fresh:
-                op = broker.progress.start(group.group_id, parent.topic_id, lite.queue_id, self._range(lite)[0])
-                if op is not None:
-                    broker.journal.record(op)
+        for queue_id in queue_ids:
+            lite = self.topics.at(parent.topic_id, queue_id)
+            start = 0 if lite is None else self._range(lite)[0]
+            op = broker.progress.start(group.group_id, parent.topic_id, queue_id, start)
+            if op is not None:
+                broker.journal.record(op)
 
     def lag(self, group: GroupConfig, parent: TopicConfig) -> tuple[int, int]:
         """Messages of the parent's lite topics here that the group has not finished, and those in flight."""

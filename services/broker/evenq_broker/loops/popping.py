@@ -238,7 +238,7 @@ class Popping:
         if wish.queues is None:
             begin(self._broker, group, topic)
         else:
-            self._broker.lite.begin(group, topic, wish.queues)
+            self._broker.lite.begin(group, topic, [queue_id])
         made = progress.queue(group.group_id, topic.topic_id, queue_id)
         assert made is not None
         return made

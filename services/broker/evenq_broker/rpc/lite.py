@@ -57,7 +57,10 @@ class LiteSyncing:
         names = _names(asked, context.language)
         self._must_be_legal(asked, names)
         name = qualified(asked.topic, context.namespace)
-        topic = broker.topics.get(name) or await broker.ensure_topic(name, message_type=MessageType.LITE)
+        topic = broker.topics.get(name)
+        if topic is None and MARK not in context.headers and broker.routes.route(name):
+            return await self._elsewhere(name, request, context)
+        topic = topic or await broker.ensure_topic(name, message_type=MessageType.LITE)
         if topic.message_type is not MessageType.LITE:
             raise IllegalTopic(
                 f"topic {name} takes {topic.message_type} messages and has no lite topics; make one with "
@@ -69,9 +72,20 @@ class LiteSyncing:
         start = asked.offset_option if asked.HasField("offset_option") else None
         await broker.lite.sync(who, Action(asked.action), names, start)
         if MARK not in context.headers:
-            peers = [at.broker.name for at in broker.routes.route(topic.name)]
-            await asyncio.gather(*(self._pass_on(peer, request, context) for peer in peers))
+            await self._to_all(topic.name, request, context)
         return OK_STATUS
+
+    async def _elsewhere(self, topic: str, request: bytes, context: RpcContext) -> bytes:
+        # This broker came after the topic was made, so it does not carry it.
+        answers = await self._to_all(topic, request, context)
+        errors = [answer for answer in answers if answer is not None]
+        if errors and len(errors) == len(answers):
+            raise errors[0]
+        return OK_STATUS
+
+    async def _to_all(self, topic: str, request: bytes, context: RpcContext) -> list[Error | None]:
+        peers = [at.broker.name for at in self._broker.routes.route(topic)]
+        return await asyncio.gather(*(self._pass_on(peer, request, context) for peer in peers))
 
     def _must_be_legal(self, asked: service_pb2.SyncLiteSubscriptionRequest, names: list[str]) -> None:
         if Action(asked.action) in {Action.PARTIAL_REMOVE, Action.COMPLETE_REMOVE}:
@@ -81,16 +95,18 @@ class LiteSyncing:
             if problem:
                 raise IllegalLiteTopic(problem)
 
-    async def _pass_on(self, peer: str, request: bytes, context: RpcContext) -> None:
+    async def _pass_on(self, peer: str, request: bytes, context: RpcContext) -> Error | None:
         # A broker that is away hears it within 30 s: clients repeat their whole set.
         address = owner_of(self._broker, peer, context)
         if address is None:
-            return
+            return None
         try:
             answer = await forward(self._broker, address, request, context)
             check(service_pb2.SyncLiteSubscriptionResponse.FromString(answer).status)
         except Error as error:
             log.warning("lite subscription not passed on", extra={"peer": peer, "error": str(error)})
+            return error
+        return None
 
 
 def _names(asked: service_pb2.SyncLiteSubscriptionRequest, language: str) -> list[str]:

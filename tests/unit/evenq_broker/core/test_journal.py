@@ -13,6 +13,8 @@ from evenq_broker.core.journal import (
     HalvesEnded,
     Invisible,
     KeyPut,
+    LiteClosed,
+    LiteOpened,
     Op,
     TopicPut,
     TopicRemoved,
@@ -42,6 +44,8 @@ EVERY: list[Op] = [
     HalvesEnded((1, 1 << 50), (1, 2)),
     HalvesEnded((), ()),
     Unsubscribed(4, 3),
+    LiteOpened(4, 1 << 20, 9, "chat-1"),
+    LiteClosed(4, 1 << 20),
 ]
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from evenq_broker.broker import Broker
+from evenq_broker.core.filters import EVERYTHING
 from evenq_broker.core.lite import LITE_QUEUES_FROM
+from evenq_broker.loops.replaying import Replay
 
 from evenq.model import BrokerAddress, MessageType
 from evenq.wire.convert import set_duration_ms, set_ms
@@ -475,6 +477,51 @@ def test_lite_topics_and_progress_survive_a_restart(run: Run, tmp_path: Any) -> 
         assert list(again.lite.topics.dump()) == before
         await sync(stage, ALL, "x", "y")
         assert sorted(names(await received(stage))) == ["x1", "y0"]
+
+    run(story)
+
+
+def test_a_message_that_always_fails_goes_to_the_dead_letters_and_back_into_its_lite_topic(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        [a] = await brokers(stage, "a")
+        await stage.passing(a.create_group("g", max_attempts=1))
+        await sync(stage, ALL, "x", "y")
+        await send(stage, message("x0"), message("x1"))
+        [got] = await received(stage)
+        forward = service_pb2.ForwardMessageToDeadLetterQueueRequest(
+            receipt_handle=got.system_properties.receipt_handle, lite_topic="x", max_delivery_attempts=1
+        )
+        forward.group.name, forward.topic.name = "g", "p"
+        answer = await stage.ask(
+            "ForwardMessageToDeadLetterQueue", forward, service_pb2.ForwardMessageToDeadLetterQueueResponse
+        )
+        assert answer.status.code == OK
+        [got] = await received(stage)
+        assert names([got]) == ["x1"], "the next one goes on"
+        replay = Replay(a, "g", wanted=EVERYTHING, to_topic="", per_second=0, max_count=0)
+
+        async def replayed() -> int:
+            async for count in replay.run():
+                assert count.error == ""
+            return replay.count.replayed
+
+        assert await stage.passing(replayed()) == 1
+        await ack(stage, got)
+        [again] = await received(stage)
+        assert (names([again]), again.system_properties.lite_topic) == (["x0"], "x")
+
+    run(story)
+
+
+def test_a_broker_without_the_topic_passes_a_subscription_on(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await brokers(stage)
+        c = await stage.broker("c")
+        views = [other.cluster.own() for other in (a, b, c)]
+        c.routes.snapshot("nameserver", "n", views, stage.clock.monotonic_ms())
+        assert await sync(stage, ADD, "x", broker="c") == OK
+        assert [len(broker.lite.subscriptions) for broker in (a, b, c)] == [1, 1, 0]
+        assert await sync(stage, ADD, "a b", broker="c") == ILLEGAL_LITE_TOPIC
 
     run(story)
 
