@@ -307,3 +307,29 @@ def test_requests_are_answered_by_another_client_and_one_without_an_answer_ends_
                 await asking.request(evenq.Message(topic="questions", body=b"silence"), timeout_ms=300)
 
     run(story())
+
+
+def test_a_broker_that_stands_still_for_longer_than_the_tries_take_stores_each_message_once(tmp_path: Path) -> None:
+    with LocalCluster(folder=tmp_path, rebalancer=False) as one:
+        options = evenq.ProducerOptions(timeout_ms=200, max_attempts=50, batch_messages=20)
+        with evenq.Producer(endpoint=one.endpoint, options=options) as producer:
+            producer.send(evenq.Message(topic="stills", body=b"first"))
+            futures = []
+            for number in range(3):
+                futures += [
+                    producer.send_async(evenq.Message(topic="stills", body=b"%d-%d" % (number, at)))
+                    for at in range(200)
+                ]
+                one.brokers[0].pause()
+                futures += [
+                    producer.send_async(evenq.Message(topic="stills", body=b"%d+%d" % (number, at))) for at in range(20)
+                ]
+                with pytest.raises(TimeoutError):
+                    futures[-1].result(0.7)
+                one.brokers[0].resume()
+                producer.flush(20_000)
+            places = [future.result() for future in futures]
+        with evenq.Admin(endpoint=one.endpoint) as admin:
+            kept = sum(queue.max_offset for queue in admin.describe_topic("stills").queues)
+        assert kept == len(futures) + 1
+        assert len({(place.queue, place.offset) for place in places}) == len(places), "and each retry is told its place"
