@@ -128,6 +128,7 @@ class Broker:
         self.spawn(watch_clients(self), name="client liveness")
         self.wide_polls.start()
         self.spawn(self.lite.sweep(), name="lite topics")
+        self.spawn(self.lite.learn(), name="lite subscriptions")
         if self.once is not None:
             self.once.start()
         await self.cluster.start()

@@ -7,7 +7,7 @@ ms. Always true: a name of a set is found under its parent and name, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -103,6 +103,24 @@ class LiteSubscriptions:
     def wanted(self, parent: str, name: str, *, group: str = "", besides: Subscriber | None = None) -> bool:
         """True if anybody, or anybody of this group, wants it; `besides`: this one does not count."""
         return any(who != besides and group in {"", who.group} for who in self._wanted.get((parent, name), ()))
+
+    def told(self, names_max: int) -> Iterator[tuple[Subscriber, list[str], int]]:
+        """Whose set it is, its names and when it was told; as many sets as have `names_max` names together."""
+        left = names_max
+        for who, known in self._sets.items():
+            left -= len(known.names)
+            if left < 0:
+                return
+            yield who, list(known.names), known.synced_ms
+
+    def learn(self, who: Subscriber, names: Iterable[str], synced_ms: int) -> bool:
+        """Another broker knows this set. False: this one knows better, or has no room."""
+        if who in self._sets:
+            return False
+        try:
+            return self.sync(who, Action.COMPLETE_ADD, names, synced_ms)[1]
+        except LiteSubscriptionQuotaExceeded:
+            return False
 
     def sets(self) -> list[tuple[Subscriber, int]]:
         """Who has a set, and of how many names."""

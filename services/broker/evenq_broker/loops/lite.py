@@ -12,9 +12,11 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from evenq.errors import IllegalOffset, TopicNotFound
+from evenq.errors import Error, IllegalOffset, TopicNotFound
 from evenq.model import GroupConfig, MessageType, TopicConfig
+from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.core.journal import Committed, LiteClosed, LiteOpened
 from evenq_broker.core.lite import LiteTopic, LiteTopics, owner_among
 from evenq_broker.core.lite_subscriptions import Action, LiteSubscriptions, Subscriber
@@ -28,6 +30,8 @@ __all__ = ["Lites"]
 log = logging.getLogger(__name__)
 
 SWEEP_MS = 5_000
+TOLD_MAX = 20_000
+LEARN_METHOD = "/evenq.v1.Peers/LiteSubscriptions"
 
 
 class Lites:
@@ -131,6 +135,48 @@ class Lites:
                     await self._move(who, name, start)
         if changed:
             self._refresh([who])
+
+    def told(self) -> list[peers_pb2.LiteSet]:
+        """What clients want, for a broker that has just started."""
+        now_ms = self._broker.now_ms()
+        return [
+            peers_pb2.LiteSet(
+                client_id=who.client_id, group=who.group, topic=who.parent, lite_topics=names, age_ms=now_ms - synced_ms
+            )
+            for who, names, synced_ms in self.subscriptions.told(TOLD_MAX)
+        ]
+
+    async def learn(self) -> None:
+        """Ask each broker once, when it comes into sight: after a start, clients repeat their sets only within 30 s.
+        Runs as a loop of the broker.
+        """
+        cluster = self._broker.cluster
+        asked: dict[str, str] = {}
+        while True:
+            seen = cluster.route_changes.count
+            peers = {view.name: view.incarnation for view in cluster.peers()}
+            asked = {name: incarnation for name, incarnation in asked.items() if name in peers}
+            for name, incarnation in peers.items():
+                if asked.get(name) != incarnation:
+                    asked[name] = incarnation
+                    await self._learn_from(name)
+            await cluster.route_changes.wait(seen, clock=self._broker.clock)
+
+    async def _learn_from(self, peer: str) -> None:
+        request = peers_pb2.LiteSubscriptionsRequest().SerializeToString()
+        try:
+            answer = peers_pb2.LiteSubscriptionsResponse.FromString(
+                await self._broker.cluster.ask(peer, LEARN_METHOD, request)
+            )
+            check(answer.status)
+        except Error as error:  # an older one, or gone again
+            log.info("a peer tells no lite subscriptions", extra={"peer": peer, "error": str(error)})
+            return
+        now_ms = self._broker.now_ms()
+        for told in answer.sets:
+            who = Subscriber(told.client_id, told.group, told.topic)
+            if self.subscriptions.learn(who, told.lite_topics, now_ms - max(0, told.age_ms)):
+                self._refresh([who])
 
     async def _move(self, who: Subscriber, name: str, start: definition_pb2.OffsetOption) -> None:
         broker = self._broker

@@ -1,4 +1,7 @@
-"""`evenq.v1.Peers`: what brokers say to each other about parked polls. The work is that of `loops.wide_polls`."""
+"""`evenq.v1.Peers`: what brokers say to each other about parked polls, and about what clients want of lite topics.
+
+The work is that of `loops.wide_polls` and `loops.lite`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from evenq.serving.rpc import Kind, Rpc, RpcContext
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.rpc.access import rpc
 
@@ -14,11 +18,19 @@ if TYPE_CHECKING:
 
 __all__ = ["rpcs"]
 
+OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
+
 
 def rpcs(broker: Broker) -> list[Rpc]:
-    """The one call of this module."""
+    """The calls of this module."""
 
     def interest(requests: AsyncIterator[bytes], _context: RpcContext) -> AsyncIterator[bytes]:
         return broker.wide_polls.serve(requests)
 
-    return [rpc("/evenq.v1.Peers/Interest", interest, peers_pb2.InterestEvent, Kind.BIDI)]
+    async def lite_subscriptions(_request: bytes, _context: RpcContext) -> bytes:
+        return peers_pb2.LiteSubscriptionsResponse(status=OK, sets=broker.lite.told()).SerializeToString()
+
+    return [
+        rpc("/evenq.v1.Peers/Interest", interest, peers_pb2.InterestEvent, Kind.BIDI),
+        rpc("/evenq.v1.Peers/LiteSubscriptions", lite_subscriptions, peers_pb2.LiteSubscriptionsResponse),
+    ]

@@ -51,6 +51,19 @@ def test_a_set_that_is_not_told_again_is_forgotten() -> None:
     assert table.sets() == [(OTHER, 1)]
 
 
+def test_what_another_broker_knows_counts_until_the_client_speaks() -> None:
+    table, other = made(), made()
+    other.sync(ME, Action.PARTIAL_ADD, ["x", "y"], 50)
+    other.sync(OTHER, Action.PARTIAL_ADD, ["x", "y"], 60)
+    assert [told[0] for told in other.told(3)] == [ME], "no more names than asked for"
+    for who, names, synced_ms in other.told(100):
+        assert table.learn(who, names, synced_ms)
+        assert not table.learn(who, ["z"], 70)
+    assert not table.learn(Subscriber("c", "g", "p"), "uvwxyz", 0), "over its limit"
+    assert list(table.told(100)) == list(other.told(100))
+    table.check()
+
+
 def test_over_a_limit_nothing_changes() -> None:
     table = made(all_max=4)
     table.sync(ME, Action.PARTIAL_ADD, ["x", "y", "z"], 0)

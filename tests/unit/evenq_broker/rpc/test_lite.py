@@ -11,6 +11,7 @@ import pytest
 from evenq_broker.broker import Broker
 from evenq_broker.core.filters import EVERYTHING
 from evenq_broker.core.lite import LITE_QUEUES_FROM
+from evenq_broker.core.routes import BrokerView
 from evenq_broker.loops.replaying import Replay
 
 from evenq.model import BrokerAddress, MessageType
@@ -522,6 +523,30 @@ def test_a_broker_without_the_topic_passes_a_subscription_on(run: Run) -> None:
         assert await sync(stage, ADD, "x", broker="c") == OK
         assert [len(broker.lite.subscriptions) for broker in (a, b, c)] == [1, 1, 0]
         assert await sync(stage, ADD, "a b", broker="c") == ILLEGAL_LITE_TOPIC
+
+    run(story)
+
+
+def test_a_broker_that_starts_learns_what_clients_want_from_the_others(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await brokers(stage)
+        await sync(stage, ALL, "x", "y", client="c")
+        await stage.clock.advance(60_000)
+        await sync(stage, ALL, "z", client="d")
+        b.lite.end_client("c")
+        b.lite.end_client("d")
+        waiting = receiving(stage, "b", client="d", poll_ms=20_000)
+        await stage.clock.advance(100)
+        later = BrokerView(
+            name="a", addresses=a.addresses, incarnation="another", start_ms=2**40, topics=a.cluster.own().topics
+        )
+        b.routes.snapshot("nameserver", "n", [later, b.cluster.own()], stage.clock.monotonic_ms())
+        b.cluster.routes_changed()
+        await stage.until(lambda: len(b.lite.subscriptions) == 3)
+        await send(stage, message("m", "z"), broker="b")
+        assert names(await stage.passing(waiting)) == ["m"]
+        await stage.clock.advance(36_000)
+        assert [who.client_id for who, _ in b.lite.subscriptions.sets()] == ["d"], "their age is told, too"
 
     run(story)
 

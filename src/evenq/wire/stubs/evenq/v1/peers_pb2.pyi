@@ -10,8 +10,54 @@ from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
 from google.protobuf.message import Message as _Message
 
 from evenq.wire.stubs import pool as _pool
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as _apache_rocketmq_v2_definition
 
 DESCRIPTOR: FileDescriptor
+
+class LiteSubscriptionsRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+class LiteSubscriptionsResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    @builtins.property
+    def sets(self) -> _containers.RepeatedCompositeFieldContainer[LiteSet]: ...
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        sets: Iterable[LiteSet] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "sets"]) -> None: ...
+
+class LiteSet(_Message):
+    DESCRIPTOR: Descriptor
+
+    client_id: builtins.str
+    group: builtins.str
+    topic: builtins.str
+    @builtins.property
+    def lite_topics(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    age_ms: builtins.int
+
+    def __init__(
+        self,
+        *,
+        client_id: builtins.str | None = ...,
+        group: builtins.str | None = ...,
+        topic: builtins.str | None = ...,
+        lite_topics: Iterable[builtins.str] | None = ...,
+        age_ms: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["client_id", "group", "topic", "lite_topics", "age_ms"]) -> None: ...
 
 class InterestRequest(_Message):
     DESCRIPTOR: Descriptor
