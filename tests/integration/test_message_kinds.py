@@ -114,11 +114,10 @@ def test_47_lite_topics_of_two_brokers_come_in_order_through_one_of_them_also_af
         second = cluster.brokers[1]
         second.kill()
         second.restart()
-        async with asyncio.timeout(20):
-            while len(taken := {**first, **await _more(client, first)}) < len(NAMES) or any(
-                len(bodies) < 4 for bodies in taken.values()
-            ):
-                await client.subscribe()  # as clients do each 30 s
+        taken = first
+        async with asyncio.timeout(20):  # it learns from the other one what the client wants
+            while any(len(taken.get(name, ())) < 4 for name in NAMES):
+                taken = await _more(client, taken)
         assert {name: bodies[:4] for name, bodies in taken.items()} == {name: list("0123") for name in NAMES}
 
     run(story)
