@@ -156,7 +156,7 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default=100_000,
         ge=1,
         le=10_000_000,
-        description="Most message ids remembered for that, about 400 bytes each; the oldest go first.",
+        description="Most message ids remembered for that, about 200 bytes each; the oldest go first.",
     )
     default_group_max_attempts: int = Field(
         default=17, ge=1, le=1000, description="Deliveries before the dead-letter topic (RD-3)."

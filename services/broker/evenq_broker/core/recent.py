@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-__all__ = ["Answer", "Key", "RecentMessages", "key_of", "pack_place", "topic_of", "unpack_place"]
+__all__ = ["QUEUE_BITS", "Answer", "Key", "RecentMessages", "key_of", "pack_place", "topic_of", "unpack_place"]
 
 Key = bytes
 """Message id, first digits of the body's digest, topic id: one string of bytes, which the collector need not look at.
@@ -18,7 +18,7 @@ Key = bytes
 Answer = int | bytes
 """Where the message is (`pack_place`), or the encoded answer of a message that is in no queue yet."""
 
-_QUEUE_BITS = 16
+QUEUE_BITS = 16
 _TOPIC_BYTES = 4
 _SWEEP_SHARE = 64  # of the most entries, forgotten in one go when there are too many
 
@@ -35,12 +35,12 @@ def topic_of(key: Key) -> int:
 
 def pack_place(queue_id: int, offset: int) -> int:
     """Queue and offset as one number: little memory for each message."""
-    return offset << _QUEUE_BITS | queue_id
+    return offset << QUEUE_BITS | queue_id
 
 
 def unpack_place(place: int) -> tuple[int, int]:
     """Queue and offset."""
-    return place & (1 << _QUEUE_BITS) - 1, place >> _QUEUE_BITS
+    return place & (1 << QUEUE_BITS) - 1, place >> QUEUE_BITS
 
 
 class RecentMessages:
@@ -63,11 +63,10 @@ class RecentMessages:
         """`stored` itself if the caller is to store it now; else what is known: the object that is being stored by
         another call, or an `Answer`.
         """
+        if len(self.entries) >= self._count_max:
+            self.make_room()
         known = self.entries.setdefault(key, stored)
-        if known is stored:
-            if len(self.entries) > self._count_max:
-                self._forget(max(1, self._count_max // _SWEEP_SHARE))
-        elif known is None:  # its first try failed
+        if known is None:  # its first try failed
             self.entries[key] = stored
             return stored
         return known
@@ -79,6 +78,10 @@ class RecentMessages:
     def failed(self, key: Key) -> None:
         """It is not stored; a retry will be."""
         self.entries[key] = None
+
+    def make_room(self) -> None:
+        """Forget some of the oldest: there are as many as may be."""
+        self._forget(max(1, self._count_max // _SWEEP_SHARE))
 
     def tick(self, now_ms: int) -> None:
         """Forget what came more than a window ago. `now_ms`: any clock that only goes on."""

@@ -48,23 +48,25 @@ class Once:
         settings = broker.settings
         self._broker = broker
         self._window_ms = settings.duplicates_window_ms
-        self._count_max = settings.duplicates_max
-        self.recent = RecentMessages(window_ms=self._window_ms, count_max=self._count_max)
+        self.count_max = settings.duplicates_max
+        self.recent = RecentMessages(window_ms=self._window_ms, count_max=self.count_max)
+        self.entries = self.recent.entries
         self.claim = self.recent.claim
-        self._waits: dict[Key, asyncio.Future[None]] = {}
+        self.waits: dict[Key, asyncio.Future[None]] = {}
+        """Those who came while the first try was under way."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def kept(self, key: Key, answer: Answer) -> None:
         """The message is stored."""
         self.recent.kept(key, answer)
-        if self._waits:
-            self._wake(key)
+        if self.waits:
+            self.wake(key)
 
     def failed(self, key: Key) -> None:
         """The message is not stored."""
         self.recent.failed(key)
-        if self._waits:
-            self._wake(key)
+        if self.waits:
+            self.wake(key)
 
     async def first(self, key: Key, stored: Append | TimerAppend) -> Answer | None:
         """For a message that another call claimed: what that was answered. None: its try failed, and now the message
@@ -171,13 +173,14 @@ class Once:
         return [(one.head, one.system) for one in found] == [(stored.head, stored.system)]
 
     async def _wait(self, key: Key) -> None:
-        waiting = self._waits.get(key)
+        waiting = self.waits.get(key)
         if waiting is None:
-            waiting = self._waits[key] = asyncio.get_running_loop().create_future()
+            waiting = self.waits[key] = asyncio.get_running_loop().create_future()
         await asyncio.wait({waiting})
 
-    def _wake(self, key: Key) -> None:
-        waiting = self._waits.pop(key, None)
+    def wake(self, key: Key) -> None:
+        """Whoever waits for it looks again."""
+        waiting = self.waits.pop(key, None)
         if waiting is not None:
             waiting.set_result(None)
 
@@ -201,7 +204,7 @@ class Once:
         broker = self._broker
         until_ms = broker.clock.monotonic_ms() + RESTORE_MAX_MS
         since_ms = broker.clock.now_ms() - self._window_ms
-        left = self._count_max
+        left = self.count_max
         for topic in broker.topics.all():
             if is_system_topic(topic.name):
                 continue

@@ -20,7 +20,7 @@ from evenq.store import Append, TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.frames import field, varint
 from evenq_broker.core.halves import HALF_MESSAGE
-from evenq_broker.core.recent import Answer, Key, key_of, pack_place, unpack_place
+from evenq_broker.core.recent import QUEUE_BITS, Answer, Key, key_of, pack_place, unpack_place
 from evenq_broker.core.resources import qualified
 from evenq_broker.core.validation import Limits, checked
 from evenq_broker.rpc.answers import OK_STATUS, code_of, parsed, several, status_frame, told
@@ -93,9 +93,11 @@ class Sending:
                 message_id = messages[0].system_properties.message_id.encode()
                 stored = self.check(messages[0], topic)
                 once, key = self._once, b""
-                if once is not None:
-                    key = key_of(message_id, stored.system[self._limits.digest], stored.topic_id)
-                    if once.claim(key, stored) is not stored:
+                if once is not None:  # `key_of`, `claim` and `kept` by hand: each call costs as much as the work in it
+                    key = message_id + stored.system[self._limits.digest] + stored.topic_id.to_bytes(4, "big")
+                    if len(once.entries) >= once.count_max:
+                        once.recent.make_room()
+                    if once.entries.setdefault(key, stored) is not stored:
                         told_before = await once.first(key, stored)
                         if told_before is not None:
                             return OK_STATUS + _told_again(message_id, told_before)
@@ -108,7 +110,9 @@ class Sending:
                         once.broken((key, stored), error)
                     raise
                 if once is not None:
-                    once.kept(key, pack_place(stored.queue_id, stored.queue_offset))
+                    once.entries[key] = stored.queue_offset << QUEUE_BITS | stored.queue_id
+                    if once.waits:
+                        once.wake(key)
                 self._count(topic, (stored,))
                 return OK_STATUS + _ok_entry(message_id, stored.queue_offset)
             return await self._send_many(asked, topic, context)

@@ -82,13 +82,13 @@ def test_it_does_what_a_slow_and_simple_window_does(steps: list[tuple[str, int]]
                 del model[old]
         elif what == "claim":
             mine = object()
+            if len(model) >= 6:
+                model.popitem(last=False)
             known = model.get(key(number))
             told = recent.claim(key(number), mine)
             assert told is (mine if known is None or known[0] is None else known[0])
             if known is None or known[0] is None:
                 model[key(number)] = (mine, known[1] if known else now_ms + 1)
-            if len(model) > 6:
-                model.popitem(last=False)
         elif key(number) in model:
             answer = pack_place(number, 5) if what == "kept" else None
             recent.entries[key(number)] = answer

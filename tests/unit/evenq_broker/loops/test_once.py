@@ -130,7 +130,7 @@ def test_a_retry_that_waited_for_a_try_that_failed_is_stored_by_itself(run: Run,
         append, late = broker.store.append, asyncio.get_running_loop().create_future()
         monkeypatch.setattr(type(broker.store), "append", lambda self, *args, **kwargs: late)
         first, second = (asyncio.ensure_future(send(stage, request("one"))) for _ in range(2))
-        await stage.until(lambda: bool(broker.once._waits))
+        await stage.until(lambda: bool(broker.once.waits))
         monkeypatch.setattr(type(broker.store), "append", lambda self, *args, **kwargs: append(*args, **kwargs))
         late.set_exception(TooManyRequests("the first one fails"))
         assert (await first).status.code == definition_pb2.TOO_MANY_REQUESTS
