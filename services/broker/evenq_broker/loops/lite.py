@@ -108,6 +108,11 @@ class Lites:
             low, high = self._range(lite)
             yield lite.name, high - low
 
+    def queue_range(self, topic_id: int, queue_id: int) -> tuple[int, int]:
+        """The offsets that a queue holds, of any topic; of a lite topic's none that is not its own."""
+        lite = self.topics.at(topic_id, queue_id)
+        return self._broker.store.queue_range(topic_id, queue_id) if lite is None else self._range(lite)
+
     def _range(self, lite: LiteTopic) -> tuple[int, int]:
         low, high = self._broker.store.queue_range(lite.topic_id, lite.queue_id)
         return max(low, lite.base), max(high, lite.base)

@@ -160,7 +160,7 @@ def _places(
         topics = [topic for topic in topics if not is_system_topic(topic.name)]
     named = {queue.queue_id for queue in asked.queues if queue.broker_name in {"", own}}
     for topic in topics:
-        for queue_id in range(topic.read_queues):
+        for queue_id in [*range(topic.read_queues), *(lite.queue_id for lite in broker.lite.topics.of(topic.topic_id))]:
             if asked.queues and queue_id not in named:
                 continue
             if asked.to == admin_pb2.LIKE_GROUP and (
@@ -183,7 +183,7 @@ async def _planned(
     found_at = -1
     if asked.to == admin_pb2.TIMESTAMP:
         found_at = await broker.store.offset_at(*place, asked.value)
-    low, high = broker.store.queue_range(*place)  # behind the wait: from here to the move nothing else happens
+    low, high = broker.lite.queue_range(*place)  # behind the wait: from here to the move nothing else happens
     match asked.to:
         case admin_pb2.EARLIEST:
             wanted = low
@@ -199,6 +199,9 @@ async def _planned(
             copied = None if source is None else broker.progress.committed(source.group_id, *place)
             wanted = low if copied is None else copied
     after, note = within(wanted, low, high)
+    lite = broker.lite.topics.at(*place)
+    if lite is not None:
+        note = f"lite topic {lite.name}" + f"; {note}" * bool(note)
     queue = MessageQueue(topic.name, broker.settings.broker_name, queue_id)
     return admin_pb2.OffsetMove(
         queue=queue_message(queue),

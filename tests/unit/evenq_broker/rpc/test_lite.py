@@ -514,6 +514,24 @@ def test_a_message_that_always_fails_goes_to_the_dead_letters_and_back_into_its_
     run(story)
 
 
+def test_an_operator_moves_a_group_on_lite_topics_too(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await brokers(stage)
+        await sync(stage, ALL, "x", "y")
+        await send(stage, message("x0"), message("x1"), message("y0", "y"))
+        for _ in range(4):
+            for got in await received(stage):
+                await ack(stage, got)
+        assert [*await received(stage), *await received(stage)] == []
+        asked = admin_pb2.ResetOffsetsRequest(group="g", topic="p", to=admin_pb2.EARLIEST)
+        answer = await stage.call("/evenq.v1.Admin/ResetOffsets", asked, admin_pb2.ResetOffsetsResponse)
+        moves = sorted((move.note, move.before, move.after) for move in answer.moves if move.note)
+        assert moves == [("lite topic x", 2, 0), ("lite topic y", 1, 0)]
+        assert sorted(names([*await received(stage), *await received(stage)])) == ["x0", "y0"]
+
+    run(story)
+
+
 def test_a_broker_without_the_topic_passes_a_subscription_on(run: Run) -> None:
     async def story(stage: Any) -> None:
         a, b = await brokers(stage)
