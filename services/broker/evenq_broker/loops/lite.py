@@ -20,6 +20,7 @@ from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.core.journal import Committed, LiteClosed, LiteOpened
 from evenq_broker.core.lite import LiteTopic, LiteTopics, owner_among
 from evenq_broker.core.lite_subscriptions import Action, LiteSubscriptions, Subscriber
+from evenq_broker.core.queue_progress import READY
 from evenq_broker.core.resets import within
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 
 SWEEP_MS = 5_000
 TOLD_MAX = 20_000
+AGAIN_MS = 100
 LEARN_METHOD = "/evenq.v1.Peers/LiteSubscriptions"
 
 
@@ -88,6 +90,40 @@ class Lites:
             op = broker.progress.start(group.group_id, parent.topic_id, queue_id, start)
             if op is not None:
                 broker.journal.record(op)
+
+    async def ready(self, who: Subscriber, wait_ms: int) -> bool:
+        """Wait until there is something for the client here, without taking it. False: nothing within `wait_ms`."""
+        broker = self._broker
+        until_ms = broker.now_ms() + max(0, min(wait_ms, broker.settings.poll_max_ms))
+        while True:
+            group, parent = broker.groups.get(who.group), broker.topics.get(who.parent)
+            if group is None or parent is None:
+                return False
+            queues = self.queues_of(who.client_id, group, parent)
+            self.begin(group, parent, queues)
+            if any(self._deliverable(group, parent, queue_id) for queue_id in queues):
+                broker.spawn(self._wake_again(group, parent, queues), name="wake lite receives again")
+                return True
+            source = await broker.waiting.for_messages(
+                group.group_id, parent.topic_id, queues=queues, deadline_ms=until_ms, client_id=who.client_id
+            )
+            if source is None:
+                return False
+
+    def _deliverable(self, group: GroupConfig, parent: TopicConfig, queue_id: int) -> bool:
+        queue = self._broker.progress.queue(group.group_id, parent.topic_id, queue_id)
+        if queue is None:
+            return False
+        if any((entry := queue.pending.get(one)) is not None and entry.deadline_ms == READY for one in queue.ready):
+            return True
+        return not queue.lanes and queue.next < self._broker.store.queue_range(parent.topic_id, queue_id)[1]
+
+    async def _wake_again(self, group: GroupConfig, parent: TopicConfig, queues: Sequence[int]) -> None:
+        # Whoever was told may be gone before it takes the message: then let another one have it.
+        await self._broker.clock.sleep_ms(AGAIN_MS)
+        for queue_id in queues:
+            if self._deliverable(group, parent, queue_id):
+                self._broker.waiting.ready(group.group_id, parent.topic_id, queue_id)
 
     def lag(self, group: GroupConfig, parent: TopicConfig) -> tuple[int, int]:
         """Messages of the parent's lite topics here that the group has not finished, and those in flight."""

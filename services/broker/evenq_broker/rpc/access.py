@@ -93,6 +93,7 @@ _ROWS: dict[str, dict[str, tuple[Resource, Action]]] = {
     "/evenq.v1.Peers/": {
         "Interest": (_CLUSTER, Action.INTERNAL),
         "LiteSubscriptions": (_CLUSTER, Action.INTERNAL),
+        "LiteReady": (_CLUSTER, Action.INTERNAL),
     },
     "/evenq.v1.Assignment/": {
         "Query": (_BOTH, Action.CONSUME),

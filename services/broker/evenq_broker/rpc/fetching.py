@@ -59,15 +59,13 @@ class Fetched:
 
 
 async def fetch(
-    broker: Broker, source: str, asked: service_pb2.ReceiveMessageRequest, context: RpcContext, *, wait_ms: int = 0
+    broker: Broker, source: str, asked: service_pb2.ReceiveMessageRequest, context: RpcContext
 ) -> Fetched | None:
-    """What the broker `source` has for this receive, or gets within `wait_ms`; None if it has nothing, or does not
-    answer.
-    """
+    """What the broker `source` has for this receive; None if it has nothing, or does not answer."""
     view = broker.routes.broker(source)
     if view is None:
         return None
-    fetching = _Fetching(broker, peer_address(view).target, asked, wait_ms)
+    fetching = _Fetching(broker, peer_address(view).target, asked)
     task = spawn(fetching.run(source, context), name=f"fetch from {source}")
     try:
         frames = await asyncio.shield(task)
@@ -80,11 +78,10 @@ async def fetch(
 class _Fetching:
     """One receive at another broker."""
 
-    def __init__(self, broker: Broker, address: str, asked: service_pb2.ReceiveMessageRequest, wait_ms: int) -> None:
+    def __init__(self, broker: Broker, address: str, asked: service_pb2.ReceiveMessageRequest) -> None:
         self._broker = broker
         self._address = address
         self._asked = asked
-        self._wait_ms = wait_ms
 
     async def run(self, source: str, context: RpcContext) -> list[bytes]:
         """The frames of a good answer; none if there are no messages."""
@@ -92,7 +89,7 @@ class _Fetching:
         request.CopyFrom(self._asked)
         request.message_queue.broker.name = source
         request.message_queue.id = -1
-        set_duration_ms(request.long_polling_timeout, self._wait_ms)
+        set_duration_ms(request.long_polling_timeout, 0)
         frames: list[bytes] = []
         try:
             async for frame in forward_stream(self._broker, self._address, request.SerializeToString(), context):

@@ -2,8 +2,8 @@
 
 A subscription told to any broker is passed on to all that carry the parent. A message goes to the broker that owns its
 lite topic. A simple consumer asks one broker for ever, so a receive looks at all of them: at one of them first, another
-one each time, then at all at once, until the first has something; what the others took meanwhile is given back,
-uncounted.
+one each time, then it waits for all at once. Waiting takes nothing at the others; what two gave at the same moment is
+given back by one of them, uncounted.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from evenq.errors import BadRequest, ClientIdRequired, Error, IllegalLiteTopic, IllegalTopic
-from evenq.model import MessageType, TopicConfig
+from evenq.model import GroupConfig, MessageType, TopicConfig
 from evenq.runtime.tasks import spawn
 from evenq.serving.rpc import RpcContext
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.core.lite import lite_problem
 from evenq_broker.core.lite_subscriptions import Action, Subscriber
 from evenq_broker.core.resources import qualified
+from evenq_broker.loops.peers import peer_address
 from evenq_broker.loops.popping import Batch, Popping
 from evenq_broker.rpc.answers import OK_STATUS, parsed
 from evenq_broker.rpc.fetching import Fetched, fetch
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["LiteReceiving", "LiteSyncing", "owner_elsewhere"]
 
 log = logging.getLogger(__name__)
+
+READY_METHOD = "/evenq.v1.Peers/LiteReady"
 
 Took = Batch | Fetched | None
 
@@ -139,6 +143,7 @@ class LiteReceiving:
 
     async def receive(
         self,
+        group: GroupConfig,
         topic: TopicConfig,
         asked: service_pb2.ReceiveMessageRequest,
         context: RpcContext,
@@ -155,27 +160,28 @@ class LiteReceiving:
         if not others:
             return await here(until_ms)
         self._turn += 1
+        who = Subscriber(context.client_id, group.name, topic.name)
         first = [own, *others][self._turn % (len(others) + 1)]
         now_ms = broker.now_ms()
         found = await (here(now_ms) if first == own else fetch(broker, first, asked, context))
         if found is not None or until_ms <= now_ms:
             rest = [] if found is not None else [name for name in (own, *others) if name != first]
-            return found or await self._first(rest, asked, context, here, now_ms)
-        return await self._first([own, *others], asked, context, here, until_ms)
+            return found or await self._first(rest, who, asked, context, here, now_ms)
+        return await self._first([own, *others], who, asked, context, here, until_ms)
 
     async def _first(
         self,
         places: list[str],
+        who: Subscriber,
         asked: service_pb2.ReceiveMessageRequest,
         context: RpcContext,
         here: Callable[[int], Awaitable[Took]],
         until_ms: int,
     ) -> Took:
-        wait_ms = max(0, until_ms - self._broker.now_ms())
         own = self._broker.settings.broker_name
         tasks = [
             spawn(
-                _run(here(until_ms) if name == own else fetch(self._broker, name, asked, context, wait_ms=wait_ms)),
+                _run(here(until_ms) if name == own else self._from(name, who, asked, context, until_ms)),
                 name=f"lite receive at {name}",
             )
             for name in places
@@ -192,6 +198,45 @@ class LiteReceiving:
                 task.cancel()
                 task.add_done_callback(partial(self._let_go, taken))
         return taken
+
+    async def _from(
+        self,
+        peer: str,
+        who: Subscriber,
+        asked: service_pb2.ReceiveMessageRequest,
+        context: RpcContext,
+        until_ms: int,
+    ) -> Took:
+        broker = self._broker
+        pause_ms = 0
+        while broker.routes.broker(peer) is not None:
+            if until_ms > broker.now_ms() and not await self._ready(peer, who, until_ms - broker.now_ms()):
+                return None
+            found = await fetch(broker, peer, asked, context)
+            if found is not None or broker.now_ms() >= until_ms:
+                return found
+            pause_ms = min(max(2 * pause_ms, 10), 1_000)  # somebody was faster
+            await broker.clock.sleep_ms(pause_ms)
+        return None
+
+    async def _ready(self, peer: str, who: Subscriber, wait_ms: int) -> bool:
+        broker = self._broker
+        view = broker.routes.broker(peer)
+        if view is None:
+            return False
+        request = peers_pb2.LiteReadyRequest(
+            client_id=who.client_id, group=who.group, topic=who.parent, wait_ms=wait_ms
+        ).SerializeToString()
+        limit_ms = wait_ms + broker.settings.peer_timeout_ms
+        try:
+            answer = peers_pb2.LiteReadyResponse.FromString(
+                await broker.net.unary(peer_address(view).target, READY_METHOD, request, timeout_ms=limit_ms)
+            )
+            check(answer.status)
+        except Error as error:
+            log.info("a peer tells nothing of lite topics", extra={"peer": peer, "error": str(error)})
+            return False
+        return answer.ready
 
     def _let_go(self, taken: Took, task: asyncio.Task[Took]) -> None:
         took = None if task.cancelled() or task.exception() is not None else task.result()

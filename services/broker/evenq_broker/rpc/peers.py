@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from evenq.serving.rpc import Kind, Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import peers_pb2
+from evenq_broker.core.lite_subscriptions import Subscriber
 from evenq_broker.rpc.access import rpc
+from evenq_broker.rpc.answers import parsed
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -30,7 +32,15 @@ def rpcs(broker: Broker) -> list[Rpc]:
     async def lite_subscriptions(_request: bytes, _context: RpcContext) -> bytes:
         return peers_pb2.LiteSubscriptionsResponse(status=OK, sets=broker.lite.told()).SerializeToString()
 
+    async def lite_ready(request: bytes, _context: RpcContext) -> bytes:
+        asked = parsed(peers_pb2.LiteReadyRequest, request)
+        who = Subscriber(asked.client_id, asked.group, asked.topic)
+        return peers_pb2.LiteReadyResponse(
+            status=OK, ready=await broker.lite.ready(who, asked.wait_ms)
+        ).SerializeToString()
+
     return [
+        rpc("/evenq.v1.Peers/LiteReady", lite_ready, peers_pb2.LiteReadyResponse),
         rpc("/evenq.v1.Peers/Interest", interest, peers_pb2.InterestEvent, Kind.BIDI),
         rpc("/evenq.v1.Peers/LiteSubscriptions", lite_subscriptions, peers_pb2.LiteSubscriptionsResponse),
     ]

@@ -153,7 +153,9 @@ class Receiving:
         async def here(until_ms: int) -> Batch | Fetched | None:
             return await self._pop(replace(wanted, poll_until_ms=until_ms), asked, context)
 
-        return await self._lite.receive(wanted.topic, asked, context, here=here, until_ms=wanted.poll_until_ms)
+        return await self._lite.receive(
+            wanted.group, wanted.topic, asked, context, here=here, until_ms=wanted.poll_until_ms
+        )
 
     def _lite_queues(self, wanted: _Receive) -> list[int] | None:
         if wanted.topic.message_type is not MessageType.LITE:

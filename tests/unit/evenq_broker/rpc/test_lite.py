@@ -17,7 +17,7 @@ from evenq_broker.loops.replaying import Replay
 from evenq.model import BrokerAddress, MessageType
 from evenq.wire.convert import set_duration_ms, set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-from evenq.wire.stubs.evenq.v1 import admin_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, peers_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 V2 = "/apache.rocketmq.v2.MessagingService/"
@@ -228,6 +228,47 @@ def test_the_letters_of_a_name_are_a_name_when_python_sends_them(run: Run) -> No
         for broker in (a, b):
             assert [count for _, count in broker.lite.subscriptions.sets()] == [2]
             assert broker.lite.subscriptions.wanted("p", "abba")
+
+    run(story)
+
+
+def test_a_receive_that_was_answered_leaves_nothing_waiting_elsewhere(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await brokers(stage)
+        mine = next(f"n{number}" for number in range(99) if a.lite.owner("p", f"n{number}") == "a")
+        await sync(stage, ALL, mine)
+        for number in range(8):
+            waiting = receiving(stage, poll_ms=20_000)
+            await stage.clock.advance(50)
+            assert len(b.polls) == 1
+            await send(stage, message(f"m{number}", mine))
+            [got] = await stage.passing(waiting)
+            assert await ack(stage, got) == OK
+            await stage.clock.advance(5)
+            assert len(a.polls) == len(b.polls) == 0
+
+    run(story)
+
+
+def test_a_message_that_was_told_to_somebody_who_left_goes_to_another_one(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await brokers(stage)
+        theirs = next(f"n{number}" for number in range(99) if a.lite.owner("p", f"n{number}") == "b")
+        for client in ("c", "d"):
+            await sync(stage, ALL, theirs, client=client)
+        told = peers_pb2.LiteReadyRequest(client_id="c", group="g", topic="p", wait_ms=20_000)
+        ready = asyncio.ensure_future(
+            stage.net.unary("b:8081", "/evenq.v1.Peers/LiteReady", told.SerializeToString(), timeout_ms=60_000)
+        )
+        await stage.clock.advance(50)
+        waiting = receiving(stage, client="d", poll_ms=20_000)
+        await stage.clock.advance(50)
+        assert len(b.polls) == 2
+        await send(stage, message("m", theirs))
+        assert peers_pb2.LiteReadyResponse.FromString(await stage.passing(ready)).ready
+        began = stage.clock.monotonic_ms()
+        assert names(await stage.passing(waiting)) == ["m"]
+        assert stage.clock.monotonic_ms() - began < 300
 
     run(story)
 

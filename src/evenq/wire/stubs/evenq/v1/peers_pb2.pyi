@@ -14,6 +14,40 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as _apache_rocket
 
 DESCRIPTOR: FileDescriptor
 
+class LiteReadyRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    client_id: builtins.str
+    group: builtins.str
+    topic: builtins.str
+    wait_ms: builtins.int
+
+    def __init__(
+        self,
+        *,
+        client_id: builtins.str | None = ...,
+        group: builtins.str | None = ...,
+        topic: builtins.str | None = ...,
+        wait_ms: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["client_id", "group", "topic", "wait_ms"]) -> None: ...
+
+class LiteReadyResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    ready: builtins.bool
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        ready: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "ready"]) -> None: ...
+
 class LiteSubscriptionsRequest(_Message):
     DESCRIPTOR: Descriptor
 
