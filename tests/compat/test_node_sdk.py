@@ -334,3 +334,24 @@ def test_what_always_fails_ends_among_the_dead_letters(cluster: LocalCluster, pe
             s["id"] for s in sender.of("sent") if s["sent"] == number
         ]
         assert consumer.numbers("failed") == [number, number]
+
+
+def test_clients_go_on_by_themselves_after_kill_9_of_their_access_point(
+    cluster: LocalCluster, peer: Callable[..., Peer]
+) -> None:
+    """Checklist 11, 12: within 35 s, also with what asks telemetry: the check of an orphan."""
+    topic = "node-restart"
+    evenq(cluster, "topic", "create", topic, "--type", "TRANSACTION")
+    consumer = peer("push", group=topic, topic=topic, fail="never")
+    living = peer("producer", topics=[topic], decide=True)
+    living.do("transact", topic=topic, first=0, count=3)
+    wait_for_all([consumer], {0})
+    cluster.brokers[0].kill()
+    cluster.brokers[0].restart()
+    dying = peer("producer", topics=[topic], decide=True)
+    dying.do("transact", topic=topic, first=3, count=6)
+    dying.process.kill()
+    living.wait(lambda said: {s["asked"] for s in said if "asked" in s} >= {5, 8}, seconds=35)
+    wait_for_all([consumer], {0, 3, 5, 6}, seconds=35)
+    living.do("transact", topic=topic, first=9, count=1)
+    wait_for_all([consumer], {9}, seconds=35)

@@ -285,3 +285,17 @@ def wait_for_all(members: list[Peer], wanted: set[int], *, seconds: float = 60) 
         waited.wait(0.05)
     got = {number for member in members for number in member.numbers()}
     raise AssertionError(f"{len(wanted - got)} of {len(wanted)} never came, for example {sorted(wanted - got)[:5]}")
+
+
+def test_a_push_consumer_goes_on_by_itself_after_kill_9_of_its_access_point(
+    cluster: LocalCluster, peer: Callable[..., Peer]
+) -> None:
+    """Checklist 11."""
+    consumer = peer("push", "compat-restart", "compat-restart")
+    consumer.wait(lambda said: any("ready" in s for s in said))
+    peer("produce", "compat-restart", 0, 20).wait_done()
+    wait_for_all([consumer], set(range(20)))
+    cluster.brokers[0].kill()
+    cluster.brokers[0].restart()
+    peer("produce", "compat-restart", 20, 20).wait_done()
+    wait_for_all([consumer], set(range(40)), seconds=35)

@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 import pytest
 
+import evenq
 from evenq.errors import Error
 from evenq.testing import FreePorts, LocalCluster
 from evenq.wire.convert import set_duration_ms
@@ -422,6 +423,31 @@ def test_a_message_group_has_one_queue_whatever_queue_its_producers_name(cluster
         offsets = {int(message.body): message.system_properties.queue_offset for message in seen}
         assert sorted(offsets) == list(range(12))
         assert [offsets[number] for number in range(12)] == sorted(offsets.values())
+
+    run(story)
+
+
+def test_any_broker_recalls_a_delayed_message_of_any_other(cluster: LocalCluster) -> None:
+    """Checklist 26: some SDKs ask the access point, some the broker."""
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        admin.create_topic("recalled", message_type="DELAY")
+
+    async def story(net: GrpcNet) -> None:
+        one, two = (Wire(net, broker.address) for broker in cluster.brokers)
+        for sender, recaller in ((one, two), (two, one), (one, one)):
+            request = s.SendMessageRequest()
+            message = request.messages.add(body=b"later")
+            message.topic.name = "recalled"
+            message.system_properties.message_id = f"01{time.monotonic_ns():032X}"
+            message.system_properties.message_type = d.DELAY
+            message.system_properties.delivery_timestamp.seconds = int(time.time()) + 60
+            sent = await sender.call("SendMessage", request, s.SendMessageResponse)
+            assert sent.status.code == OK, sent
+            recall = s.RecallMessageRequest(recall_handle=sent.entries[0].recall_handle)
+            recall.topic.name = "recalled"
+            for _ in range(2):  # a second time is fine
+                answer = await recaller.call("RecallMessage", recall, s.RecallMessageResponse)
+                assert (answer.status.code, answer.message_id) == (OK, message.system_properties.message_id)
 
     run(story)
 
