@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev protos fmt lint type arch tidy test integration compat chaos storage kill-loop helm kubernetes spark docs bench bench-store up demo check clean
+.PHONY: help dev protos fmt lint type arch tidy test integration spec compat chaos storage kill-loop verify helm kubernetes spark docs bench bench-store up demo check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -46,7 +46,10 @@ test: dev ## unit, spec and storage tests, then the real servers on loopback
 integration: dev ## real processes on loopback
 	$(BIN)/pytest -q tests/integration
 
-compat: dev ## the official Python SDK against ours
+spec: dev ## which test proves which promise; fails if one has none
+	$(BIN)/python tools/spec_table.py
+
+compat: dev ## the official Python and Node.js SDKs against ours
 	$(BIN)/pytest -q tests/compat
 
 chaos: dev ## kill -9 while the checker watches: make chaos ROUNDS=20
@@ -59,6 +62,9 @@ storage: dev ## crash, cut, flip and fail the store in every way, at full size; 
 kill-loop: dev ## kill -9 the store and the broker again and again: make kill-loop CYCLES=1000
 	$(BIN)/python -m evenq.testing.kill_loop --cycles $(or $(CYCLES),1000) --flush sync --hits-min 5 --ledger tests/chaos/ledger.md
 	$(BIN)/python -m evenq.testing.kill_loop --cycles $(or $(CYCLES),1000) --flush async --hits-min 5 --ledger tests/chaos/ledger.md
+
+verify: dev ## evenq verify while a broker is killed every 30 s: make verify MINUTES=10
+	EVENQ_TEST_KILL_SECONDS=30 EVENQ_TEST_ROUNDS=$$(( 2 * $(or $(MINUTES),10) )) $(BIN)/pytest -q -s tests/chaos/test_verify.py
 
 helm: dev ## the chart, rendered and validated
 	$(BIN)/pytest -q tests/helm -m "not kubernetes"

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from evenq import errors
     from evenq.client.admin import Admin
+    from evenq.client.core.outcome import Retry
+    from evenq.client.core.requests import reply_to
     from evenq.client.loops.sending import SendResult
-    from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
+    from evenq.client.options import ProducerOptions, PullOptions, PushOptions, SimpleOptions
     from evenq.client.producer import Producer
+    from evenq.client.pull_consumer import PullConsumer
     from evenq.client.push_consumer import PushConsumer
     from evenq.client.simple_consumer import SimpleConsumer
     from evenq.errors import Error
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
         QueueOffset,
         ReceivedMessage,
         StartFrom,
+        TransactionResolution,
     )
 
 __version__ = "0.1.0"
@@ -41,14 +45,19 @@ _HOMES = {
     "MessageType": "evenq.model",
     "Producer": "evenq.client.producer",
     "ProducerOptions": "evenq.client.options",
+    "PullConsumer": "evenq.client.pull_consumer",
+    "PullOptions": "evenq.client.options",
     "PushConsumer": "evenq.client.push_consumer",
     "PushOptions": "evenq.client.options",
     "QueueOffset": "evenq.model",
     "ReceivedMessage": "evenq.model",
+    "Retry": "evenq.client.core.outcome",
     "SendResult": "evenq.client.loops.sending",
     "SimpleConsumer": "evenq.client.simple_consumer",
     "SimpleOptions": "evenq.client.options",
     "StartFrom": "evenq.model",
+    "TransactionResolution": "evenq.model",
+    "reply_to": "evenq.client.core.requests",
 }
 
 __all__ = [
@@ -62,16 +71,21 @@ __all__ = [
     "MessageType",
     "Producer",
     "ProducerOptions",
+    "PullConsumer",
+    "PullOptions",
     "PushConsumer",
     "PushOptions",
     "QueueOffset",
     "ReceivedMessage",
+    "Retry",
     "SendResult",
     "SimpleConsumer",
     "SimpleOptions",
     "StartFrom",
+    "TransactionResolution",
     "__version__",
     "errors",
+    "reply_to",
 ]
 
 

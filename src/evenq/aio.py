@@ -14,11 +14,13 @@ from types import TracebackType
 from typing import Self
 
 from evenq.allocation import Strategy
+from evenq.client.async_pull_consumer import PullConsumer
 from evenq.client.core.views import (
     BrokerView,
     ClusterView,
     GroupDetails,
     GroupView,
+    OffsetMoveView,
     PlacementView,
     TopicDetails,
     TopicView,
@@ -26,9 +28,12 @@ from evenq.client.core.views import (
 from evenq.client.loops.gates import TaskGate
 from evenq.client.loops.pushing import Pushing
 from evenq.client.loops.receiving import Receiving
-from evenq.client.loops.sending import Item, Sending, SendResult
+from evenq.client.loops.replies import Replies
+from evenq.client.loops.sending import Item, Nobody, Selector, Sending, SendResult
+from evenq.client.loops.transacting import Transacting
 from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
-from evenq.client.plans import filters, push_plan
+from evenq.client.plans import filters, push_plan, reset_target
+from evenq.client.transaction import AsyncTransaction, Checker, resolution_of
 from evenq.client.wiring import (
     Encoder,
     Ground,
@@ -39,10 +44,19 @@ from evenq.client.wiring import (
     simple_calls,
 )
 from evenq.errors import ConnectionFailed, IllegalGroup, Unsupported
-from evenq.model import FilterExpression, Message, MessageModel, MessageQueue, MessageType, ReceivedMessage, StartFrom
+from evenq.model import (
+    FilterExpression,
+    Message,
+    MessageModel,
+    MessageQueue,
+    MessageType,
+    ReceivedMessage,
+    StartFrom,
+    TransactionResolution,
+)
 from evenq.model.names import group_problem
 
-__all__ = ["Admin", "Message", "Producer", "PushConsumer", "SimpleConsumer"]
+__all__ = ["Admin", "Message", "Producer", "PullConsumer", "PushConsumer", "SimpleConsumer"]
 
 Listener = Callable[[Sequence[ReceivedMessage]], object]
 """A coroutine function (or a plain, fast function); an exception or False: none of the messages is done."""
@@ -58,13 +72,16 @@ class Producer:
         endpoint: str = "127.0.0.1:8081",
         options: ProducerOptions | None = None,
         client_id: str = "",
+        checker: Checker | None = None,
+        transaction_topics: Iterable[str] = (),
         ground: Ground | None = None,
     ) -> None:
         self.options = options or ProducerOptions()
         self._ground = ground or Ground.real()
         self.client_id = client_id or new_client_id(self._ground.clock)
-        self._encoder = Encoder(self._ground.clock)
-        self._gate = TaskGate(messages_max=self.options.pending_messages, bytes_max=self.options.pending_bytes)
+        told = self.options
+        self._encoder = Encoder(self._ground.clock, compression=told.compression, packed_from=told.compress_from_bytes)
+        self._gate = TaskGate(messages_max=told.pending_messages, bytes_max=told.pending_bytes, block_ms=told.block_ms)
         self._calls = producer_calls(self._ground, endpoint, self.client_id, self.options.timeout_ms)
         self._sending = Sending(
             self._calls,
@@ -73,27 +90,77 @@ class Producer:
             options=self.options,
             left=self._gate.leave,
         )
+        self._replies = Replies(
+            self._calls,
+            clock=self._ground.clock,
+            rng=self._ground.rng,
+            options=self.options,
+            route=self._sending.route,
+        )
+        self._checker = checker
+        self._transacting = Transacting(
+            self._calls,
+            clock=self._ground.clock,
+            rng=self._ground.rng,
+            options=self.options,
+            route=self._sending.route,
+            run_checker=self._check,
+        )
+        self._transaction_topics = tuple(transaction_topics)
         self._closed = False
 
-    async def send(self, message: Message) -> SendResult:
+    async def send(
+        self, message: Message, *, sharding_key: str | None = None, selector: Selector | None = None
+    ) -> SendResult:
         """Send one and wait until it is stored. Raises as `evenq.Producer.send`."""
-        return await (await self._take(message, urgent=True))
+        return await (await self._take(message, sharding_key=sharding_key, selector=selector, urgent=True))
 
-    async def send_async(self, message: Message) -> asyncio.Future[SendResult]:
+    async def send_async(
+        self, message: Message, *, sharding_key: str | None = None, selector: Selector | None = None
+    ) -> asyncio.Future[SendResult]:
         """Send one, gathered with others for up to `options.linger_ms`; awaiting the call waits for room, awaiting the
         future it returns waits for the result.
         """
-        return await self._take(message, urgent=False)
+        return await self._take(message, sharding_key=sharding_key, selector=selector, urgent=False)
 
-    async def send_batch(self, messages: Iterable[Message]) -> list[SendResult]:
+    async def send_oneway(self, message: Message) -> None:
+        """Send one, tried once; nobody is told what became of it. Waits only if too much is pending."""
+        await self._take(message, urgent=False, oneway=True)
+
+    async def send_batch(
+        self, messages: Iterable[Message], *, sharding_key: str | None = None, selector: Selector | None = None
+    ) -> list[SendResult]:
         """Send many and wait for all. Raises the first error after all were answered."""
-        futures = [await self._take(message, urgent=False) for message in messages]
+        futures = [
+            await self._take(message, sharding_key=sharding_key, selector=selector, urgent=False)
+            for message in messages
+        ]
         self._sending.flush()
         results = await asyncio.gather(*futures, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
         return [result for result in results if isinstance(result, SendResult)]
+
+    async def request(self, message: Message, *, timeout_ms: int = 3_000) -> ReceivedMessage:
+        """Send a request and wait for its reply; see `evenq.Producer.request`."""
+        asked = await self._replies.ask(message, timeout_ms)
+        try:
+            sent = await self._take(asked.message, urgent=True)
+            sent.add_done_callback(asked.sent)
+            return await self._replies.wait(asked)
+        finally:
+            self._replies.end(asked)
+
+    async def begin_transaction(self, message: Message) -> AsyncTransaction:
+        """Store a message that nobody sees until the transaction is committed; see `evenq.Producer`."""
+        if self._closed:
+            raise ConnectionFailed("this producer is closed; make a new one")
+        if self._checker is None:
+            raise Unsupported("this producer has no checker; give one, so that brokers can ask about open transactions")
+        encoded = self._encoder.encode(message)
+        half = await self._transacting.begin(message.topic, encoded.message_id, encoded.content)
+        return AsyncTransaction(half, self._transacting.end)
 
     async def flush(self) -> None:
         """Wait until everything given so far is answered."""
@@ -109,27 +176,45 @@ class Producer:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self.flush()
         finally:
+            await self._transacting.close()
+            await self._replies.close()
             await self._sending.close()
             if self._ground.net is None:
                 await self._calls.net.close()
 
     async def __aenter__(self) -> Self:
+        if self._checker is not None:
+            self._transacting.watch(self._transaction_topics)
         return self
+
+    async def _check(self, message: ReceivedMessage) -> TransactionResolution:
+        assert self._checker is not None
+        return await resolution_of(self._checker(message))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
 
-    async def _take(self, message: Message, *, urgent: bool) -> asyncio.Future[SendResult]:
+    async def _take(
+        self,
+        message: Message,
+        *,
+        urgent: bool,
+        sharding_key: str | None = None,
+        selector: Selector | None = None,
+        oneway: bool = False,
+    ) -> asyncio.Future[SendResult]:
         if self._closed:
             raise ConnectionFailed("this producer is closed; make a new one")
         encoded = self._encoder.encode(message)
         await self._gate.enter(len(encoded.content))
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
-        self._sending.submit(
-            [Item(message.topic, message.message_group, encoded.message_id, encoded.content, future, urgent=urgent)]
-        )
+        item = Item(
+            message, encoded.message_id, encoded.content, Nobody(encoded.message_id) if oneway else future,
+            urgent=urgent, sharding_key=sharding_key, selector=selector, tries_max=1 if oneway else 0,
+        )  # fmt: skip
+        self._sending.submit([item])
         return future
 
 
@@ -150,7 +235,8 @@ class PushConsumer:
         strategy: str | Strategy = "AVG",
         consume_threads: int = 20,
         start_from: StartFrom | str | None = None,
-        start_timestamp_ms: int = 0,
+        start_timestamp_ms: int | str = 0,
+        ordered: bool = False,
         on_rebalance: OnRebalance | None = None,
         options: PushOptions | None = None,
         client_id: str = "",
@@ -166,6 +252,7 @@ class PushConsumer:
             start_from=start_from,
             start_timestamp_ms=start_timestamp_ms,
             options=options,
+            ordered=ordered,
         )
         self._ground = ground or Ground.real()
         self.client_id = client_id or new_client_id(self._ground.clock)
@@ -210,10 +297,23 @@ class PushConsumer:
         """One topic less: its queues are handed over (RB-5)."""
         self._running().unsubscribe(topic)
 
+    def pause(self) -> None:
+        """Fetch nothing and rebalance no more until `resume`; what is in hand is consumed (CS-9)."""
+        self._running().pause(paused=True)
+
+    def resume(self) -> None:
+        """Go on."""
+        self._running().pause(paused=False)
+
     @property
     def queues(self) -> list[MessageQueue]:
         """The queues this member reads now, sorted."""
         return [] if self._pushing is None or self._closed else self._pushing.owned()
+
+    @property
+    def balanced(self) -> bool:
+        """True if this member knows its share of every topic and reads exactly that."""
+        return self._pushing is not None and not self._closed and self._pushing.balanced
 
     async def __aenter__(self) -> Self:
         return self if self._pushing is not None else await self.start()
@@ -228,11 +328,11 @@ class PushConsumer:
             raise Unsupported(f"this consumer of {self._plan.group} is not running; call start()")
         return self._pushing
 
-    async def _listen(self, messages: Sequence[ReceivedMessage]) -> bool:
-        told = self._listener(messages)
+    async def _listen(self, messages: Sequence[ReceivedMessage]) -> object:
+        told: object = self._listener(messages)
         if inspect.isawaitable(told):
             told = await told
-        return told is not False
+        return told
 
     async def _tell(self, gained: Sequence[MessageQueue], lost: Sequence[MessageQueue]) -> None:
         assert self._on_rebalance is not None
@@ -360,6 +460,23 @@ class Admin:
     async def describe_group(self, group: str) -> GroupDetails:
         """Its members, and its progress in each queue."""
         return await self._calls.describe_group(group)
+
+    async def reset_offsets(
+        self,
+        group: str,
+        *,
+        topic: str = "",
+        to: str | int = "latest",
+        timestamp_ms: int | None = None,
+        skip: int | None = None,
+        like_group: str = "",
+        dry_run: bool = True,
+    ) -> list[OffsetMoveView]:
+        """Move a live group on all brokers; see `evenq.Admin.reset_offsets`."""
+        target, value = reset_target(to, timestamp_ms, skip, like_group)
+        return await self._calls.reset_offsets(
+            group, topic=topic, to=target, value=value, source_group=like_group, dry_run=dry_run
+        )
 
     async def list_brokers(self) -> list[BrokerView]:
         """All live brokers."""

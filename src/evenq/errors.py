@@ -75,7 +75,7 @@ class IllegalPropertyKey(BadRequest):
 
 
 class InvalidTransactionId(BadRequest):
-    """No open transaction has this id."""
+    """The transaction id is empty, forged or of another topic, or the transaction was given up."""
 
     code = 40008
 
@@ -102,6 +102,12 @@ class IllegalDeliveryTime(BadRequest):
     """A delivery time lies too far ahead."""
 
     code = 40012
+
+
+class IllegalLiteTopic(BadRequest):
+    """The name of a lite topic is blank, too long, or has a character that is not allowed."""
+
+    code = 40020
 
 
 class InvalidReceiptHandle(BadRequest):
@@ -232,6 +238,20 @@ class TooManyRequests(Error):
 
     code = 42900
     retryable = True
+
+
+class LiteTopicQuotaExceeded(TooManyRequests):
+    """A topic, or a broker, has as many lite topics as it may. Idle ones expire."""
+
+    code = 42901
+    retryable = False
+
+
+class LiteSubscriptionQuotaExceeded(TooManyRequests):
+    """A client is subscribed to as many lite topics as it may be."""
+
+    code = 42902
+    retryable = False
 
 
 class PropertiesTooLarge(BadRequest):

@@ -1,7 +1,10 @@
 """A process that uses the official Python SDK and nothing of ours; spoken to by arguments, answering in JSON lines.
 
 produce ENDPOINT TOPIC FIRST COUNT | simple ENDPOINT TOPIC GROUP TAG COUNT | nack ENDPOINT TOPIC GROUP | delay ENDPOINT TOPIC GROUP
-push ENDPOINT TOPIC GROUP [fail-first]
+push ENDPOINT TOPIC GROUP [fail-first | "SQL expression"]. TAG may be an "SQL expression", too.
+prioritized ENDPOINT TOPIC GROUP PRIORITIES: sends one of each, takes them all one by one
+lite-produce ENDPOINT TOPIC LITE,LITE,... COUNT | lite-simple, lite-push ENDPOINT TOPIC GROUP LITE,LITE,... COUNT [forget LITE]
+transact ENDPOINT TOPIC FIRST COUNT: commits each third, rolls back the next, leaves the last open | checker ENDPOINT TOPIC
 """
 
 import json
@@ -14,12 +17,18 @@ from rocketmq import (
     ConsumeResult,
     Credentials,
     FilterExpression,
+    LitePushConsumer,
+    LiteSimpleConsumer,
     Message,
     MessageListener,
     Producer,
     PushConsumer,
     SimpleConsumer,
+    TransactionChecker,
+    TransactionResolution,
 )
+from rocketmq.grpc_protocol import FilterType
+from rocketmq.v5.exception import ClientException, LiteSubscriptionQuotaExceededException
 
 SPOKEN = threading.Lock()  # listeners run in many threads; a line is one line
 
@@ -31,6 +40,10 @@ def say(**fields: object) -> None:
 
 def configuration(endpoint: str) -> ClientConfiguration:
     return ClientConfiguration(endpoint, Credentials())
+
+
+def wanted(text: str) -> FilterExpression:
+    return FilterExpression(text[4:], FilterType.SQL) if text.startswith("SQL ") else FilterExpression(text)
 
 
 def produce(endpoint: str, topic: str, first: str, count: str) -> None:
@@ -53,7 +66,7 @@ def produce(endpoint: str, topic: str, first: str, count: str) -> None:
 
 
 def simple(endpoint: str, topic: str, group: str, tag: str, count: str) -> None:
-    consumer = SimpleConsumer(configuration(endpoint), group, {topic: FilterExpression(tag)}, await_duration=5)
+    consumer = SimpleConsumer(configuration(endpoint), group, {topic: wanted(tag)}, await_duration=5)
     consumer.startup()
     say(ready=True)
     got, empty = 0, 0
@@ -131,7 +144,8 @@ def push(endpoint: str, topic: str, group: str, mode: str = "") -> None:
             say(got=int(number), attempt=message.delivery_attempt)
             return ConsumeResult.SUCCESS
 
-    consumer = PushConsumer(configuration(endpoint), group, Listener(), {topic: FilterExpression("*")})
+    filters = {topic: wanted(mode if mode.startswith("SQL ") else "*")}
+    consumer = PushConsumer(configuration(endpoint), group, Listener(), filters)
     consumer.startup()
     say(ready=True)
     stop = threading.Event()
@@ -142,5 +156,133 @@ def push(endpoint: str, topic: str, group: str, mode: str = "") -> None:
     say(done=True, shutdown_s=time.monotonic() - begun)
 
 
+def prioritized(endpoint: str, topic: str, group: str, priorities: str) -> None:
+    producer = Producer(configuration(endpoint), (topic,))
+    producer.startup()
+    for number in priorities.split(","):
+        message = Message()
+        message.topic, message.body, message.priority = topic, b"x", int(number)
+        producer.send(message)
+    producer.shutdown()
+    consumer = SimpleConsumer(configuration(endpoint), group, {topic: FilterExpression("*")}, await_duration=1)
+    consumer.startup()
+    for _ in priorities.split(","):
+        got = one(consumer)
+        say(got=got.priority)
+        consumer.ack(got)
+    consumer.shutdown()
+    say(done=True)
+
+
+def lite_produce(endpoint: str, topic: str, names: str, count: str) -> None:
+    producer = Producer(configuration(endpoint), (topic,))
+    producer.startup()
+    for number in range(int(count)):
+        for name in names.split(","):
+            message = Message()
+            message.topic, message.body, message.lite_topic = topic, str(number).encode(), name
+            say(sent=number, id=producer.send(message).message_id)
+    producer.shutdown()
+    say(done=True)
+
+
+def lite_simple(endpoint: str, topic: str, group: str, names: str, count: str) -> None:
+    consumer = LiteSimpleConsumer(topic, configuration(endpoint), group, await_duration=5)
+    consumer.startup()
+    wanted_names = names.split(",")
+    for _ in range(100):  # this SDK has a quota of 0 until its settings are there, and does not wait for them
+        try:
+            consumer.subscribe_lite(wanted_names[0])
+        except LiteSubscriptionQuotaExceededException:
+            time.sleep(0.05)
+        else:
+            break
+    for name in wanted_names:
+        consumer.subscribe_lite(name)
+    try:
+        consumer.subscribe_lite("x" * 65)
+    except ClientException as error:
+        say(refused=str(error))
+    say(ready=True)
+    got = empty = 0
+    while got < int(count) and empty < 4:
+        messages = consumer.receive(4, 30)
+        empty = 0 if messages else empty + 1
+        for message in messages or ():
+            got += 1
+            say(got=[message.lite_topic, int(message.body)], topic=message.topic, attempt=message.delivery_attempt)
+            consumer.ack(message)
+    consumer.unsubscribe_lite(wanted_names[0])
+    consumer.shutdown()
+    say(done=True)
+
+
+def lite_push(endpoint: str, topic: str, group: str, names: str, mode: str = "") -> None:
+    failed: set[tuple[str, int]] = set()
+
+    class Listener(MessageListener):
+        def consume(self, message: Message) -> ConsumeResult:
+            place = (message.lite_topic, int(message.body))
+            if mode == "fail-first" and place not in failed:
+                failed.add(place)
+                say(failed=list(place), attempt=message.delivery_attempt)
+                return ConsumeResult.FAILURE
+            say(got=list(place), topic=message.topic, attempt=message.delivery_attempt)
+            return ConsumeResult.SUCCESS
+
+    consumer = LitePushConsumer(configuration(endpoint), group, topic, Listener())
+    consumer.startup()
+    for name in names.split(","):
+        consumer.subscribe_lite(name)
+    say(ready=True)
+    sys.stdin.readline()
+    consumer.shutdown()
+    say(done=True)
+
+
+class Checker(TransactionChecker):
+    def check(self, message: Message) -> TransactionResolution:
+        number = int(message.properties["number"])
+        say(asked=number, body=message.body.decode(), attempt=message.delivery_attempt)
+        return TransactionResolution.COMMIT if number % 2 else TransactionResolution.ROLLBACK
+
+
+def transact(endpoint: str, topic: str, first: str, count: str) -> None:
+    producer = Producer(configuration(endpoint), (topic,), checker=Checker())
+    producer.startup()
+    for number in range(int(first), int(first) + int(count)):
+        transaction = producer.begin_transaction()
+        message = Message()
+        message.topic, message.body, message.tag, message.keys = (
+            topic,
+            f"body-{number}".encode(),
+            "paid",
+            f"key-{number}",
+        )
+        message.add_property("number", str(number))
+        receipt = producer.send(message, transaction)
+        if number % 3 == 0:
+            transaction.commit()
+            transaction.commit()
+        elif number % 3 == 1:
+            transaction.rollback()
+        say(sent=number, id=receipt.message_id, transaction=receipt.transaction_id)
+    producer.shutdown()
+    say(done=True)
+
+
+def checker(endpoint: str, topic: str) -> None:
+    producer = Producer(configuration(endpoint), (topic,), checker=Checker())
+    producer.startup()
+    say(ready=True)
+    sys.stdin.readline()
+    producer.shutdown()
+    say(done=True)
+
+
 if __name__ == "__main__":
-    {"produce": produce, "simple": simple, "nack": nack, "delay": delay, "push": push}[sys.argv[1]](*sys.argv[2:])
+    {
+        "produce": produce, "simple": simple, "nack": nack, "delay": delay, "push": push, "transact": transact,
+        "checker": checker, "prioritized": prioritized, "lite-produce": lite_produce, "lite-simple": lite_simple,
+        "lite-push": lite_push,
+    }[sys.argv[1]](*sys.argv[2:])  # fmt: skip

@@ -17,6 +17,7 @@ from evenq.testing import LocalCluster
 
 PEER = Path(__file__).with_name("python_sdk_peer.py")
 pytestmark = pytest.mark.timeout(180)
+NAMES = [f"session-{number}" for number in range(6)]
 
 
 class Peer:
@@ -137,6 +138,29 @@ def test_a_delayed_message_comes_at_its_time_and_a_recalled_one_never(
     assert all(0 <= s["after_due_s"] < 5 for s in client.said if "got" in s)
 
 
+def test_transactions_end_as_decided_and_orphans_as_another_producer_says(
+    cluster: LocalCluster, peer: Callable[..., Peer]
+) -> None:
+    """Wire contract 8: 25. Of each three messages one is committed, one rolled back, one left open by a producer that
+    ends; a producer that never sent anything is asked about those: it commits the odd ones.
+    """
+    command = ["topic", "create", "compat-transaction", "--type", "transaction", "--endpoint", cluster.endpoint]
+    subprocess.run([sys.executable, "-m", "evenq.cli", *command], check=True, capture_output=True)
+    living = peer("checker", "compat-transaction")
+    living.wait(lambda said: any("ready" in s for s in said))
+    sender = peer("transact", "compat-transaction", 0, 12)
+    sender.wait_done()
+    assert len({s["transaction"] for s in sender.said if "transaction" in s}) == 12
+    left_open = [2, 5, 8, 11]
+    living.wait(lambda said: sorted(s["asked"] for s in said if "asked" in s) == left_open)  # 6 s after each was sent
+    assert all(s["body"] == f"body-{s['asked']}" and s["attempt"] == 1 for s in living.said if "asked" in s)
+    consumer = peer("simple", "compat-transaction", "compat-transaction-group", "paid", 6)
+    consumer.wait_done()
+    assert sorted(consumer.numbers()) == [0, 3, 5, 6, 9, 11]
+    assert {s["tag"] for s in consumer.said if "got" in s} == {"paid"}
+    living.stop()
+
+
 def test_push_consumers_share_a_topic_two_members_then_three(peer: Callable[..., Peer]) -> None:
     members = [peer("push", "compat-push", "compat-push-group") for _ in range(2)]
     for member in members:
@@ -171,6 +195,88 @@ def test_a_failed_message_comes_again_with_its_attempt_counted(peer: Callable[..
     consumer.stop()
 
 
+def test_sql_expressions_select_for_simple_and_push_consumers(peer: Callable[..., Peer]) -> None:
+    """Wire contract 5.4, and 8: a filter's rest is skipped for the group."""
+    wanted = "SQL number BETWEEN 10 AND 29 AND TAGS = 'even'"
+    push = peer("push", "compat-sql", "compat-sql-push", wanted)
+    push.wait(lambda said: any("ready" in s for s in said))
+    peer("produce", "compat-sql", 0, 60).wait_done()
+    expected = set(range(10, 30, 2))
+    wait_for_all([push], expected)
+    simple = peer("simple", "compat-sql", "compat-sql-simple", wanted, len(expected))
+    simple.wait_done()
+    assert sorted(simple.numbers()) == sorted(expected)
+    assert sorted(push.numbers()) == sorted(expected)
+    push.stop()
+
+
+def test_a_wrong_sql_expression_is_told_with_its_place(tmp_path: Path, peer: Callable[..., Peer]) -> None:
+    consumer = peer("simple", "compat-sql-wrong", "compat-sql-wrong", "SQL number LIKE '1%'", 1)
+    consumer.process.wait(60)
+    logs = "".join(log.read_text(errors="replace") for log in tmp_path.glob("peer-simple-*.log"))
+    assert "column 8: LIKE is not known" in logs
+
+
+def create(cluster: LocalCluster, name: str, kind: str) -> None:
+    command = ["topic", "create", name, "--type", kind, "--endpoint", cluster.endpoint]
+    subprocess.run([sys.executable, "-m", "evenq.cli", *command], check=True, capture_output=True)
+
+
+def in_order(got: list[Any], count: int) -> None:
+    for name in NAMES:
+        assert [number for at, number in got if at == name] == list(range(count)), name
+
+
+def test_the_highest_priority_comes_first(cluster: LocalCluster, peer: Callable[..., Peer]) -> None:
+    create(cluster, "compat-priority", "priority")
+    client = peer("prioritized", "compat-priority", "compat-priority-group", "0,3,9,5,3,70,1")
+    client.wait_done()
+    got = client.numbers()
+    assert sorted(got) == [0, 1, 3, 3, 5, 9, 70]
+
+
+def test_47_lite_simple_consumers_get_their_lite_topics_of_all_brokers_in_order(
+    cluster: LocalCluster, peer: Callable[..., Peer]
+) -> None:
+    """Checklist 47. The consumer tells its access point what it wants, and asks the first broker of the route only."""
+    create(cluster, "compat-lite", "lite")
+    producer = peer("lite-produce", "compat-lite", ",".join(NAMES), 4)
+    producer.wait_done()
+    peer("lite-produce", "compat-lite", "somebody-elses", 3).wait_done()
+    consumer = peer("lite-simple", "compat-lite", "compat-lite-group", ",".join(NAMES), 24)
+    consumer.wait_done()
+    got = consumer.numbers()
+    assert len(got) == 24
+    in_order(got, 4)
+    assert {said["attempt"] for said in consumer.said if "got" in said} == {1}
+    assert {said["topic"] for said in consumer.said if "got" in said} == {"compat-lite"}
+    assert "max length 64" in str(consumer.numbers("refused")[0])
+
+
+def test_47_lite_push_consumers_get_what_comes_in_order_and_failures_again(
+    cluster: LocalCluster, peer: Callable[..., Peer]
+) -> None:
+    create(cluster, "compat-lite-push", "lite")
+    consumer = peer("lite-push", "compat-lite-push", "compat-lite-push-group", ",".join(NAMES))
+    consumer.wait(lambda said: any("ready" in s for s in said))
+    peer("lite-produce", "compat-lite-push", ",".join(NAMES), 4).wait_done()
+    consumer.wait(lambda said: sum("got" in s for s in said) == 24)
+    in_order(consumer.numbers(), 4)
+    consumer.stop()
+
+
+def test_a_lite_push_consumer_that_fails_gets_the_message_again_before_the_next(
+    cluster: LocalCluster, peer: Callable[..., Peer]
+) -> None:
+    create(cluster, "compat-lite-fail", "lite")
+    consumer = peer("lite-push", "compat-lite-fail", "compat-lite-fail-group", "a", "fail-first")
+    consumer.wait(lambda said: any("ready" in s for s in said))
+    peer("lite-produce", "compat-lite-fail", "a", 1).wait_done()
+    consumer.wait(lambda said: any("got" in s for s in said))
+    assert [(s["got"], s["attempt"]) for s in consumer.said if "got" in s] == [(["a", 0], 2)]
+    consumer.stop()
+
+
 def wait_for_all(members: list[Peer], wanted: set[int], *, seconds: float = 60) -> None:
     waited = threading.Event()
     for _ in range(int(seconds * 20)):
@@ -179,3 +285,17 @@ def wait_for_all(members: list[Peer], wanted: set[int], *, seconds: float = 60) 
         waited.wait(0.05)
     got = {number for member in members for number in member.numbers()}
     raise AssertionError(f"{len(wanted - got)} of {len(wanted)} never came, for example {sorted(wanted - got)[:5]}")
+
+
+def test_a_push_consumer_goes_on_by_itself_after_kill_9_of_its_access_point(
+    cluster: LocalCluster, peer: Callable[..., Peer]
+) -> None:
+    """Checklist 11."""
+    consumer = peer("push", "compat-restart", "compat-restart")
+    consumer.wait(lambda said: any("ready" in s for s in said))
+    peer("produce", "compat-restart", 0, 20).wait_done()
+    wait_for_all([consumer], set(range(20)))
+    cluster.brokers[0].kill()
+    cluster.brokers[0].restart()
+    peer("produce", "compat-restart", 20, 20).wait_done()
+    wait_for_all([consumer], set(range(40)), seconds=35)

@@ -16,7 +16,16 @@ DEADLINE_MS = 40_000
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("page", ["docs/guides/python_sdk.md", "docs/guides/strategies.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "docs/guides/filters.md",
+        "docs/guides/message_kinds.md",
+        "docs/guides/python_sdk.md",
+        "docs/guides/strategies.md",
+        "docs/guides/transactions.md",
+    ],
+)
 def test_every_python_block_of_the_guide_runs(page, blocks, endpoint, start):
     programs = blocks(page, "python")
     assert programs

@@ -15,7 +15,20 @@ ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)(?:#[^)]*)?\)")
 MACHINE = re.compile(r"(?<![\w./])/(?:work|root|tmp)/")
 INLINE = re.compile(r"`(evenq [^`]+)`")
-COMMANDS = {"up", "topic", "group", "broker", "cluster", "produce", "consume", "store"}
+COMMANDS = {
+    "up",
+    "topic",
+    "group",
+    "broker",
+    "cluster",
+    "produce",
+    "consume",
+    "store",
+    "offset",
+    "message",
+    "client",
+    "verify",
+}
 
 
 def test_every_link_to_a_file_leads_somewhere(all_pages):

@@ -496,7 +496,7 @@ async def test_telemetry_answers_each_settings_with_ok_and_the_same_shape(talk: 
         if language == "HTTP":
             assert settings.backoff_policy.exponential_backoff.initial.seconds == 10_000
         else:
-            assert [delay.seconds for delay in settings.backoff_policy.customized_backoff.next[:2]] == [1, 5]
+            assert [delay.seconds for delay in settings.backoff_policy.customized_backoff.next[:2]] == [10, 30]
     producer = service_pb2.TelemetryCommand()
     producer.settings.client_type = definition_pb2.PRODUCER
     producer.settings.publishing.topics.add().name = "orders"

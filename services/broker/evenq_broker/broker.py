@@ -15,7 +15,9 @@ from typing import Any
 
 from evenq.errors import Error, GroupNotFound, IllegalGroup, IllegalTopic, TooManyRequests, TopicNotFound
 from evenq.model import BrokerAddress, GroupConfig, MessageType, Permission, StartFrom, Subscription, TopicConfig
+from evenq.model.delay_levels import DelayLevels
 from evenq.model.names import RESERVED_TOPICS, group_problem, topic_problem
+from evenq.model.retry import CLASSIC_RETRY, RetryPolicy
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq.runtime.tasks import spawn
@@ -31,13 +33,20 @@ from evenq_broker.core.name_table import NameTable
 from evenq_broker.core.polls import PollTable
 from evenq_broker.core.recalls import Recalls
 from evenq_broker.core.routes import RouteTable
+from evenq_broker.core.trace import Trace
+from evenq_broker.loops.commands import Commands
 from evenq_broker.loops.delays import due
 from evenq_broker.loops.journal import Journal
+from evenq_broker.loops.lite import Lites
 from evenq_broker.loops.liveness import watch_clients
+from evenq_broker.loops.once import Once
 from evenq_broker.loops.opening import open_store
 from evenq_broker.loops.peers import ClusterLink
 from evenq_broker.loops.polls import Waiting
 from evenq_broker.loops.sessions import Sessions
+from evenq_broker.loops.streams import Streams
+from evenq_broker.loops.transactions import Transactions
+from evenq_broker.loops.wide_polls import WidePolls
 from evenq_broker.settings import Settings
 from evenq_broker.stats import Stats
 
@@ -68,9 +77,20 @@ class Broker:
         """Key of receipt handles; from the journal, or made with the store."""
         self.members = MemberTable()
         self.locks = LockTable()
+        self.delay_levels = DelayLevels.parse(settings.delay_levels)
+        """What a message that was given back waits (RD-9)."""
         self.routes = RouteTable()
         self.polls = PollTable(polls_max=settings.polls_max)
+        self.wide_polls = WidePolls(self)
         self.waiting = Waiting(self)
+        self.commands = Commands(self)
+        self.trace = Trace(settings.trace_bytes, now_ms=clock.now_ms()) if settings.trace_bytes else None
+        """What happened to messages lately; None = not remembered."""
+        self.streams = Streams(clock, commands_max=settings.stream_commands_max)
+        self.transactions = Transactions(self)
+        self.lite = Lites(self)
+        self.once = Once(self) if settings.duplicates_window_ms else None
+        """What producers sent lately; None = a retry is one more message."""
         self.journal = Journal(self)
         self.cluster = ClusterLink(self)
         self.addresses: tuple[BrokerAddress, ...] = ()
@@ -106,16 +126,25 @@ class Broker:
         self.store.fire_timers(partial(due, self))
         self.waiting.start()
         self.spawn(watch_clients(self), name="client liveness")
+        self.wide_polls.start()
+        self.spawn(self.lite.sweep(), name="lite topics")
+        self.spawn(self.lite.learn(), name="lite subscriptions")
+        if self.once is not None:
+            self.once.start()
         await self.cluster.start()
 
     async def close(self) -> None:
         """End polls and loops, flush, close the store. Idempotent."""
         self.waiting.close()
+        self.wide_polls.close()
         await self.cluster.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
+        await self.transactions.close()
+        if self.once is not None:
+            await self.once.close()
         await self.journal.close()
         if hasattr(self, "store"):
             await self.store.close()
@@ -142,9 +171,39 @@ class Broker:
 
     def rpcs(self) -> list[Rpc]:
         """Every call this broker answers."""
-        from evenq_broker.rpc import admin, admin_v2, data, groups, messaging, routing, telemetry
+        from evenq_broker.rpc import (
+            admin,
+            admin_v2,
+            client_list,
+            data,
+            dead_letters,
+            groups,
+            messaging,
+            offsets,
+            peers,
+            queries,
+            routing,
+            telemetry,
+            tracing,
+        )
+        from evenq_broker.rpc import transactions as transaction_calls
 
-        modules = (messaging, telemetry, routing, admin_v2, data, groups, admin)
+        modules = (
+            messaging,
+            telemetry,
+            routing,
+            admin_v2,
+            data,
+            dead_letters,
+            groups,
+            admin,
+            offsets,
+            peers,
+            transaction_calls,
+            queries,
+            tracing,
+            client_list,
+        )
         return [rpc for module in modules for rpc in module.rpcs(self)]
 
     async def wait_for_growth(self, queues: Iterable[tuple[int, int, int]], timeout_ms: int) -> bool:
@@ -212,7 +271,7 @@ class Broker:
         """
         self._check_topic_name(name, system=system)
         old = self.topics.get(name)
-        wanted = queues or (old.write_queues if old else self.settings.default_queues)
+        wanted = queues or (old.write_queues if old else self.default_queues(message_type))
         if not 1 <= wanted <= 4096:
             raise IllegalTopic(f"topic {name} asks for {wanted} queues, the range is 1 to 4096")
         kept_ms = _retention(old, retention_ms)
@@ -234,12 +293,19 @@ class Broker:
         await self.journal.record(TopicPut(topic))
         return topic
 
+    def default_queues(self, message_type: MessageType) -> int:
+        """Queues per broker of a topic of this kind that is made without a number."""
+        if message_type is MessageType.LITE:
+            return 1  # every lite topic has a queue of its own; this one is for the route
+        return self.settings.priority_levels if message_type is MessageType.PRIORITY else self.settings.default_queues
+
     async def delete_topic(self, name: str) -> None:
         """Forget a topic HERE, with every group's progress on it; durable when it returns. Unknown: nothing."""
         topic = self.topics.remove(name)
         if topic is None:
             return
         self.progress.forget_topic(topic.topic_id)
+        self.lite.forget_topic(topic.topic_id)
         self.stats.forget_topic(topic.topic_id)
         self.waiting.wake_topic(topic.topic_id)
         self.cluster.facts_changed()
@@ -268,6 +334,7 @@ class Broker:
         max_attempts: int = 0,
         strategy: str = "",
         start_from: StartFrom | None = None,
+        retry: RetryPolicy | None = None,
     ) -> GroupConfig:
         """Create a group HERE, or change an existing one; durable when it returns.
 
@@ -287,6 +354,7 @@ class Broker:
                 max_attempts=max_attempts or (old.max_attempts if old else self.settings.default_group_max_attempts),
                 start_from=start_from or (old.start_from if old else StartFrom(self.settings.default_start_from)),
                 strategy=strategy or (old.strategy if old else ""),
+                retry=retry or (old.retry if old else CLASSIC_RETRY),
             )
         except ValueError as error:
             raise IllegalGroup(str(error)) from error

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from evenq.serving.metrics import Metric, MetricKind, Sample
+from evenq_broker.core.subscriptions import different_filters, wanted_of
+from evenq_broker.transaction_metrics import transaction_metrics
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -36,12 +38,24 @@ def broker_metrics(broker: Broker) -> list[Metric]:
     return [
         metric("rocketmq_messages_in_total", counter, "messages", _TOPIC, "Messages stored.", "messages_in"),
         metric("rocketmq_throughput_in_total", counter, "bytes", _TOPIC, "Bytes of messages stored.", "bytes_in"),
+        metric(
+            "evenq_broker_duplicates_total", counter, "messages", _TOPIC, "Retries, not stored again.", "duplicates"
+        ),
         metric("rocketmq_messages_out_total", counter, "messages", _GROUP_TOPIC, "Messages delivered.", "messages_out"),
         metric("rocketmq_throughput_out_total", counter, "bytes", _GROUP_TOPIC, "Bytes delivered.", "bytes_out"),
         metric(
             "rocketmq_send_to_dlq_messages_total", counter, "messages", _GROUP_TOPIC, "Dead letters.", "dead_letters"
         ),
         metric("evenq_broker_redeliveries_total", counter, "messages", _GROUP_TOPIC, "Repeated.", "redeliveries"),
+        metric("evenq_broker_filtered_total", counter, "messages", _GROUP_TOPIC, "Left out by a filter.", "filtered"),
+        metric(
+            "evenq_broker_differing_filters",
+            gauge,
+            "filters",
+            _GROUP_TOPIC,
+            "Different filters in one group.",
+            "differing",
+        ),
         metric("evenq_broker_acks_total", counter, "messages", _GROUP_TOPIC, "Messages acknowledged.", "acks"),
         metric("rocketmq_consumer_lag_messages", gauge, "messages", _GROUP_TOPIC, "Not finished yet.", "lag"),
         metric("rocketmq_consumer_inflight_messages", gauge, "messages", _GROUP_TOPIC, "Delivered, open.", "inflight"),
@@ -49,8 +63,18 @@ def broker_metrics(broker: Broker) -> list[Metric]:
         metric("rocketmq_consumer_connections", gauge, "clients", ("consumer_group",), "Members.", "consumers"),
         metric("evenq_broker_locked_queues", gauge, "queues", ("consumer_group",), "Queues with an owner.", "locked"),
         metric("rocketmq_topic_number", gauge, "topics", (), "Topics of this broker.", "topics"),
+        metric("evenq_broker_lite_topics", gauge, "topics", (), "Lite topics of this broker.", "lite_topics"),
+        metric(
+            "evenq_broker_lite_subscriptions", gauge, "names", (), "Lite topics clients want.", "lite_subscriptions"
+        ),
         metric("rocketmq_consumer_group_number", gauge, "groups", (), "Consumer groups of this broker.", "groups"),
+        metric("evenq_broker_unfollowed_resets", gauge, "queues", (), "Reset, owner not there yet.", "unfollowed"),
         metric("evenq_broker_polls_parked", gauge, "calls", (), "Long polls that wait now.", "polls"),
+        metric(
+            "evenq_broker_polls_elsewhere", gauge, "wants", (), "Told by peers whose polls wait.", "polls_elsewhere"
+        ),
+        metric("evenq_broker_fetches_total", counter, "calls", (), "Receives woken by peers.", "fetches"),
+        metric("evenq_broker_empty_fetches_total", counter, "calls", (), "Of them in vain.", "fetches_empty"),
         metric("rocketmq_storage_size", gauge, "bytes", (), "Size of the commit log.", "log_bytes"),
         metric("evenq_store_fsyncs_total", counter, "calls", (), "Syncs of the commit log.", "fsyncs"),
         metric("evenq_store_snapshots_total", counter, "snapshots", (), "Snapshots written.", "snapshots"),
@@ -58,6 +82,7 @@ def broker_metrics(broker: Broker) -> list[Metric]:
         metric("evenq_store_index_behind_bytes", gauge, "bytes", (), "Log not indexed by key yet.", "index_behind"),
         metric("evenq_store_cold_reads_total", counter, "reads", (), "Reads that needed the disk.", "cold_reads"),
         metric("evenq_store_batches_total", counter, "batches", (), "Groups the writer wrote.", "batches"),
+        *transaction_metrics(broker),
     ]
 
 
@@ -84,6 +109,9 @@ class _Source:
     def bytes_in(self) -> Iterable[Sample]:
         return self._by_topic("bytes_in")
 
+    def duplicates(self) -> Iterable[Sample]:
+        return self._by_topic("duplicates")
+
     def messages_out(self) -> Iterable[Sample]:
         return self._by_group_topic("messages_out")
 
@@ -95,6 +123,15 @@ class _Source:
 
     def redeliveries(self) -> Iterable[Sample]:
         return self._by_group_topic("redeliveries")
+
+    def filtered(self) -> Iterable[Sample]:
+        return self._by_group_topic("filtered")
+
+    def differing(self) -> Iterable[Sample]:
+        members = self._broker.members
+        for group in members.groups():
+            for topic, filters in different_filters(wanted_of(members.members(group))).items():
+                yield (group, topic), len(filters)
 
     def acks(self) -> Iterable[Sample]:
         return self._by_group_topic("acks")
@@ -117,6 +154,12 @@ class _Source:
             sums[group.name, topic.name] = sums.get((group.name, topic.name), 0) + count
         return sums.items()
 
+    def lite_topics(self) -> Iterable[Sample]:
+        return [((), len(self._broker.lite.topics))]
+
+    def lite_subscriptions(self) -> Iterable[Sample]:
+        return [((), len(self._broker.lite.subscriptions))]
+
     def producers(self) -> Iterable[Sample]:
         return [((), self._broker.clients.counts()[0])]
 
@@ -132,6 +175,18 @@ class _Source:
 
     def groups(self) -> Iterable[Sample]:
         return [((), len(self._broker.groups))]
+
+    def polls_elsewhere(self) -> Iterable[Sample]:
+        yield (), len(self._broker.wide_polls.waiters)
+
+    def fetches(self) -> Iterable[Sample]:
+        yield (), self._broker.wide_polls.fetches
+
+    def fetches_empty(self) -> Iterable[Sample]:
+        yield (), self._broker.wide_polls.fetches_empty
+
+    def unfollowed(self) -> Iterable[Sample]:
+        return [((), len(self._broker.sessions.fences))]
 
     def polls(self) -> Iterable[Sample]:
         return [((), len(self._broker.polls))]

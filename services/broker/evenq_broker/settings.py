@@ -11,6 +11,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
+from evenq.errors import BadRequest
+from evenq.model.delay_levels import CLASSIC_TEXT, DelayLevels
 from evenq.model.names import broker_problem
 
 __all__ = ["BODY_BYTES_MAX", "Settings", "StoreSettings"]
@@ -103,6 +105,33 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     default_queues: int = Field(
         default=4, ge=1, le=4096, description="Queues per broker of a topic made without a number (RT-6)."
     )
+    priority_levels: int = Field(
+        default=10,
+        ge=1,
+        le=4096,
+        description="Levels, each a queue per broker, of a PRIORITY topic made without a number.",
+    )
+    lite_topics_max: int = Field(default=20_000, ge=1, le=1_000_000, description="Most lite topics of this broker.")
+    lite_topics_per_topic_max: int = Field(
+        default=10_000, ge=1, le=1_000_000, description="Most lite topics of one topic on this broker."
+    )
+    lite_topic_size_max: int = Field(default=64, ge=1, le=127, description="Most characters of a lite topic's name.")
+    lite_topic_idle_ms: int = Field(
+        default=72 * 3_600_000,
+        ge=1_000,
+        description="So long a lite topic stays, ms (72 h), to which nothing is sent and nobody is subscribed.",
+    )
+    lite_subscriptions_max: int = Field(
+        default=2_000, ge=1, le=100_000, description="Most lite topics of one topic that one client is subscribed to."
+    )
+    lite_subscriptions_all_max: int = Field(
+        default=1_000_000, ge=1, description="Most lite subscriptions of all clients."
+    )
+    lite_subscription_ms: int = Field(
+        default=90_000,
+        ge=1_000,
+        description="So long after its client told it last a lite subscription counts, ms; clients tell every 30 s.",
+    )
     topics_max: int = Field(default=10_000, ge=1, description="Most topics of this broker.")
     groups_max: int = Field(default=10_000, ge=1, description="Most consumer groups of this broker.")
     body_bytes_max: int = Field(default=BODY_BYTES_MAX, ge=1, le=64 << 20, description="Largest message body, bytes.")
@@ -111,6 +140,24 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default=16 << 10, ge=1, description="Most bytes of one message's user properties."
     )
     send_batch_max: int = Field(default=1024, ge=1, description="Most messages in one SendMessage.")
+    message_group_home: Literal["cluster", "broker"] = Field(
+        default="cluster",
+        description="cluster = SendMessage of a message group goes to one broker for the whole cluster, so that "
+        "producers of all SDKs share one order; broker = it stays at the broker that its producer chose.",
+    )
+    duplicates_window_ms: int = Field(
+        default=60_000,
+        ge=0,
+        le=3_600_000,
+        description="So long a message that its producer sends again, with the same id, is answered and not stored "
+        "again, ms; 0 = off.",
+    )
+    duplicates_max: int = Field(
+        default=100_000,
+        ge=1,
+        le=10_000_000,
+        description="Most message ids remembered for that, about 200 bytes each; the oldest go first.",
+    )
     default_group_max_attempts: int = Field(
         default=17, ge=1, le=1000, description="Deliveries before the dead-letter topic (RD-3)."
     )
@@ -120,6 +167,30 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
 
     delay_max_ms: int = Field(
         default=40 * 86_400_000, ge=1, description="Longest time a message may be delayed, ms (40 days)."
+    )
+    delay_levels: str = Field(
+        default=CLASSIC_TEXT,
+        description="Delays of the levels 1, 2 ... by name, as in `1s 5s 1m 2h`; retries wait from level 3 on (RD-9).",
+    )
+
+    transaction_first_check_ms: int = Field(
+        default=6_000, ge=100, le=3_600_000, description="Age of an open transaction at its first check, ms."
+    )
+    transaction_check_interval_ms: int = Field(
+        default=30_000, ge=100, le=3_600_000, description="Time between two checks of an open transaction, ms."
+    )
+    transaction_checks_max: int = Field(
+        default=15, ge=1, le=1_000, description="Checks of an open transaction before it is given up."
+    )
+    transaction_age_max_ms: int = Field(
+        default=3 * 86_400_000, ge=1_000, description="Age at which an open transaction is given up, ms (3 days)."
+    )
+    transactions_max: int = Field(default=100_000, ge=1, description="Most open transactions of this broker.")
+    transaction_decisions_max: int = Field(
+        default=100_000, ge=1, description="Decided transactions remembered, so that a repeated decision is told apart."
+    )
+    stream_commands_max: int = Field(
+        default=256, ge=1, description="Most commands that wait for one client's telemetry stream."
     )
 
     receive_batch_max: int = Field(
@@ -142,7 +213,17 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     renew_max_ms: int = Field(
         default=86_400_000, ge=1, description="Longest delivery of a push consumer that stays alive, ms."
     )
-    inflight_max: int = Field(default=20_000, ge=1, description="Most unfinished deliveries of one group on one queue.")
+    attempt_keep_ms: int = Field(
+        default=20_000,
+        ge=0,
+        description="So long a lost answer is given again to the client that asks with the same attempt id, ms.",
+    )
+    attempts_max: int = Field(default=20_000, ge=1, description="Most answers remembered for that.")
+    inflight_max: int = Field(
+        default=20_000,
+        ge=1,
+        description="Most unfinished deliveries of one group on one queue; about 200 bytes of memory each.",
+    )
     client_silence_ms: int = Field(default=120_000, ge=1, description="Silence after which a v2 client is dropped, ms.")
     clients_max: int = Field(default=100_000, ge=1, description="Most v2 clients remembered.")
 
@@ -156,11 +237,28 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default=2_500, ge=10, description="Deadline of calls to other brokers, nameservers and rebalancer, ms."
     )
 
+    trace_bytes: int = Field(
+        default=4 << 20,
+        ge=0,
+        le=1 << 30,
+        description="Memory for what `evenq message trace ID` tells of the past; 0 = off.",
+    )
+    client_answer_ms: int = Field(
+        default=4_000,
+        ge=1,
+        le=5_000,
+        description="Longest wait for a client that is asked for its stack or a verdict, ms.",
+    )
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         problem = broker_problem(self.broker_name)
         if problem:
             raise ValueError(problem)
+        try:
+            DelayLevels.parse(self.delay_levels)
+        except BadRequest as error:
+            raise ValueError(error.message) from error
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key belong together; give both or neither")
         return self

@@ -8,17 +8,19 @@ __all__ = ["GroupTopicStats", "Stats", "TopicStats"]
 class TopicStats:
     """What came into one topic."""
 
-    __slots__ = ("bytes_in", "messages_in")
+    __slots__ = ("bytes_in", "duplicates", "messages_in")
 
     def __init__(self) -> None:
         self.messages_in = 0
         self.bytes_in = 0
+        self.duplicates = 0
+        """Retries of messages that were stored already: answered, not stored."""
 
 
 class GroupTopicStats:
     """What one group took out of one topic."""
 
-    __slots__ = ("acks", "bytes_out", "dead_letters", "messages_out", "redeliveries")
+    __slots__ = ("acks", "bytes_out", "dead_letters", "filtered", "messages_out", "redeliveries")
 
     def __init__(self) -> None:
         self.messages_out = 0
@@ -26,6 +28,8 @@ class GroupTopicStats:
         self.acks = 0
         self.redeliveries = 0
         self.dead_letters = 0
+        self.filtered = 0
+        """Messages that a filter left out."""
 
 
 class Stats:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from evenq.errors import ConnectionFailed, GroupNotFound, TopicNotFound
+from evenq.errors import ConnectionFailed, Error, GroupNotFound, TopicNotFound
 from evenq.runtime.net import Net
 from evenq.wire.net import GrpcNet
 from evenq.wire.status import check
@@ -29,9 +29,11 @@ class Admin:
         self._net = net
         self._timeout_ms = timeout_ms
 
-    async def call(self, method: str, request: Any, answer_type: type[Answer]) -> Answer:
+    async def call(
+        self, method: str, request: Any, answer_type: type[Answer], *, service: str = "evenq.v1.Admin"
+    ) -> Answer:
         """Call one method. Raises the error of the answer's status, ConnectionFailed, RequestTimeout."""
-        path = f"/evenq.v1.Admin/{method}"
+        path = f"/{service}/{method}"
         try:
             raw = await self._net.unary(self.endpoint, path, request.SerializeToString(), timeout_ms=self._timeout_ms)
         except ConnectionFailed as error:
@@ -54,11 +56,15 @@ async def _with_admin(options: argparse.Namespace, work: Callable[[Admin], Await
     try:
         await work(Admin(net, options.endpoint, timeout_ms=options.timeout * 1000))
     except TopicNotFound as error:
-        raise TopicNotFound(f"{error}; `evenq topic list` shows what exists") from error
+        raise TopicNotFound(_with_hint(error, "evenq topic list")) from error
     except GroupNotFound as error:
-        raise GroupNotFound(f"{error}; `evenq group list` shows what exists") from error
+        raise GroupNotFound(_with_hint(error, "evenq group list")) from error
     finally:
         await net.close()
+
+
+def _with_hint(error: Error, command: str) -> str:
+    return str(error) if command in str(error) else f"{error}; `{command}` shows what exists"
 
 
 def message_type_name(number: int) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from evenq.cli.admin import Admin, with_admin
 from evenq.cli.groups import ensure_group
 from evenq.cli.output import progress_console
-from evenq.model import ReceivedMessage
+from evenq.model import FilterExpression, ReceivedMessage
 from evenq.runtime.clock import SystemClock
 
 __all__ = ["message_as_json", "message_as_text", "run"]
@@ -87,8 +87,9 @@ def _receive(options: argparse.Namespace, counted: Counter[str]) -> None:
     clock = SystemClock()
     last_ms = clock.monotonic_ms()
     show = message_as_json if options.json else message_as_text
+    chosen = options.filter if options.sql is None else FilterExpression.sql(options.sql)
     with SimpleConsumer(
-        group=options.group, endpoint=options.endpoint, subscriptions={options.topic: options.filter}
+        group=options.group, endpoint=options.endpoint, subscriptions={options.topic: chosen}
     ) as consumer:
         while options.max is None or counted["received"] < options.max:
             wanted = BATCH_MAX if options.max is None else min(BATCH_MAX, options.max - counted["received"])

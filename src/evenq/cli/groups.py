@@ -6,8 +6,9 @@ import argparse
 
 from evenq.cli.admin import Admin, with_admin
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page
+from evenq.cli.retry_options import retry_asked, retry_text
 from evenq.errors import BadRequest
-from evenq.wire.stubs.evenq.v1 import admin_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
 
 __all__ = ["create", "delete", "ensure_group", "list_all", "show"]
 
@@ -30,6 +31,7 @@ def create(options: argparse.Namespace) -> None:
             max_attempts=options.max_attempts,
             strategy=options.strategy,
             start_from=options.start_from,
+            retry=retry_asked(options),
         )
         await admin.call("CreateGroup", request, admin_pb2.CreateGroupResponse)
         asked = admin_pb2.DescribeGroupRequest(group=options.name)
@@ -40,6 +42,7 @@ def create(options: argparse.Namespace) -> None:
                 "ordered": now.ordered,
                 "max_attempts": now.max_attempts,
                 "strategy": now.strategy,
+                "retry": retry_text(now.retry),
             },
             sentence=f"Group {options.name} is ready. Read with it: evenq consume TOPIC --group {options.name}",
         )
@@ -96,6 +99,7 @@ def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
         Column("version", "version"),
         Column("protocol", "protocol"),
         Column("topics", "topics"),
+        Column("filters", "filters"),
         Column("joined_ms", "joined", "time"),
     )
     members: list[tuple[Scalar, ...]] = [
@@ -105,6 +109,7 @@ def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
             m.version,
             m.protocol,
             ", ".join(sorted(s.topic for s in m.subscriptions)),
+            ", ".join(_filter(s.filter) for s in sorted(m.subscriptions, key=lambda s: s.topic)),
             m.joined_ms,
         )
         for m in answer.members
@@ -127,19 +132,36 @@ def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
         for q in ordered
     ]
     summary = answer.summary
+    differing = Listing(
+        key="differing_filters",
+        columns=(Column("topic", "topic"), Column("filter", "filter"), Column("members", "members")),
+        rows=[
+            (one.topic, _filter(told.filter), ", ".join(told.client_ids))
+            for one in answer.differing_filters
+            for told in one.filters
+        ],
+        title="Members that filter differently (what one filter leaves out is passed over for all)",
+    )
     return Page(
         facts={
             "group": name,
             "ordered": summary.ordered,
             "max_attempts": summary.max_attempts,
             "strategy": summary.strategy,
+            "retry": retry_text(summary.retry),
             "lag": summary.lag,
         },
         listings=[
             Listing(key="members", columns=member_columns, rows=members, title="Members", empty="nobody reads now"),
             Listing(key="queues", columns=queue_columns, rows=queues, title="Queues", empty="nothing was read yet"),
+            differing,
         ],
     )
+
+
+def _filter(told: common_pb2.Filter) -> str:
+    """As a user wrote it."""
+    return f"SQL {told.expression}" if told.type == common_pb2.Filter.SQL else told.expression or "*"
 
 
 def delete(options: argparse.Namespace) -> None:

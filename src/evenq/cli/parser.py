@@ -13,12 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from evenq.cli.dead_letter_options import add_dead_letters
+from evenq.cli.query_options import add_queries
+from evenq.cli.retry_options import add_retry
 from evenq.cli.store_options import add_store
+from evenq.cli.verify_options import add_verify
 
 __all__ = ["DEFAULT_ENDPOINT", "make_parser"]
 
 DEFAULT_ENDPOINT = "127.0.0.1:8081"
-MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
+MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
 
 _TOP = """\
   evenq up                                   start a whole cluster here, in memory
@@ -26,6 +30,9 @@ _TOP = """\
   evenq produce orders --body hello          send a message
   evenq consume orders --group billing --from first --max 1
   evenq group show billing                   who reads what, and what is left to read
+  evenq message find orders --from 1h        look at what was stored; message trace ID tells what became of it
+  evenq offset reset billing --to 2h         the plan to read two hours again; --yes does it
+  evenq verify --seconds 60                  does this cluster keep its promises?
 
 Every command but `up` and `store` talks to a running cluster: --endpoint HOST:PORT, or EVENQ_ENDPOINT, or
 127.0.0.1:8081.
@@ -52,6 +59,7 @@ examples:
   evenq consume orders --group billing                   wait for what comes from now on
   evenq consume orders --group audit --from first --max 100
   evenq consume orders --group new --filter "new || paid"
+  evenq consume orders --group eu --sql "region = 'eu' AND amount >= 10"
   evenq consume orders --group export --from first --idle 3 --json > orders.jsonl
 """
 _TOPIC = """\
@@ -65,6 +73,8 @@ _GROUP = """\
 examples:
   evenq group create billing --max-attempts 5
   evenq group create ledger --ordered --strategy AVG
+  evenq group create calls --retry-delays "1s 10s 1m" --max-attempts 5
+  evenq group create feeds --retry-initial 500ms --retry-max 10m
   evenq group list
   evenq group show billing
 """
@@ -87,7 +97,10 @@ def make_parser() -> argparse.ArgumentParser:
     _add_cluster(commands)
     _add_produce(commands)
     _add_consume(commands)
+    add_dead_letters(commands, _noun, _command)
+    add_queries(commands, _noun, _command)
     add_store(commands, _noun, _command)
+    add_verify(commands, _command)
     return parser
 
 
@@ -204,9 +217,10 @@ def _add_topic(commands: Any) -> None:
     )
     listing = _command(actions, "list", "list all topics", "topics", "list_all")
     listing.add_argument("--all", action="store_true", help="also the system's own topics")
+    listing.add_argument("--lite", action="store_true", help="also the lite topics of LITE topics")
     show = _command(actions, "show", "show a topic's queues and readers; without a name list all", "topics", "show")
     show.add_argument("name", nargs="?")
-    show.set_defaults(all=False)
+    show.set_defaults(all=False, lite=False)
     delete = _command(actions, "delete", "delete a topic with all its messages", "topics", "delete")
     delete.add_argument("name")
     delete.add_argument("--yes", action="store_true", help="really do it")
@@ -240,6 +254,7 @@ def _add_group(commands: Any) -> None:
         choices=("LAST", "FIRST"),
         help="where a queue without progress begins (default %(default)s)",
     )
+    add_retry(create)
     _command(actions, "list", "list all consumer groups", "groups", "list_all")
     show = _command(
         actions, "show", "show a group's members, queues, owners and lag; without a name list all", "groups", "show"
@@ -275,6 +290,9 @@ def _add_produce(commands: Any) -> None:
         "--key", action="append", default=[], help="key of the messages, to find them by; may be repeated"
     )
     produce.add_argument("--message-group", metavar="NAME", help="ordering key, for FIFO topics")
+    produce.add_argument(
+        "--priority", type=_natural, metavar="N", help="bigger is delivered sooner, from 0; for PRIORITY topics"
+    )
 
 
 def _add_consume(commands: Any) -> None:
@@ -295,8 +313,12 @@ def _add_consume(commands: Any) -> None:
     )
     consume.add_argument("--max", type=_positive, metavar="N", help="stop after N messages (default: at Ctrl-C)")
     consume.add_argument("--idle", type=_positive, metavar="SECONDS", help="stop when nothing came for so long")
-    consume.add_argument(
+    wanted = consume.add_mutually_exclusive_group()
+    wanted.add_argument(
         "--filter", default="*", metavar="TAGS", help='only these tags, e.g. "new || paid" (default: all)'
+    )
+    wanted.add_argument(
+        "--sql", metavar="EXPRESSION", help="only messages that fit, e.g. \"region = 'eu' AND amount >= 10\""
     )
 
 
@@ -304,6 +326,13 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is below 1")
+    return value
+
+
+def _natural(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is below 0")
     return value
 
 

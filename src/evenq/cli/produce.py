@@ -62,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
                 tag=options.tag,
                 keys=tuple(options.key),
                 message_group=options.message_group,
+                priority=options.priority,
             )
             producer.send_async(message).add_done_callback(answered)
             advance()

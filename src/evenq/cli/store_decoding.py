@@ -13,7 +13,7 @@ from dataclasses import asdict
 from enum import Enum
 from typing import Any, Final
 
-from evenq_broker.core.journal import Acked, Op, TopicPut, decode
+from evenq_broker.core.journal import Op, TopicPut, decode
 
 from evenq.errors import NotFound, StoreCorrupted
 from evenq.store.disk import Disk
@@ -129,7 +129,7 @@ def _ops(payload: bytes) -> dict[str, Any]:
 
 
 def _op(op: Op) -> dict[str, Any]:
-    values = op._asdict() if isinstance(op, Acked) else asdict(op)
+    values = op._asdict() if isinstance(op, tuple) else asdict(op)
     return {"operation": type(op).__name__} | {name: _plain(value) for name, value in values.items()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from evenq.cli.admin import Admin, message_type_name, message_type_number, with_admin
 from evenq.cli.output import Column, Listing, Page, print_page
@@ -10,6 +11,8 @@ from evenq.errors import BadRequest, InternalError
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 
 __all__ = ["create", "create_topic", "delete", "list_all", "show"]
+
+READERS_MAX = 50
 
 
 async def create_topic(
@@ -58,7 +61,7 @@ def list_all(options: argparse.Namespace) -> None:
     """`evenq topic list`."""
 
     async def work(admin: Admin) -> None:
-        request = admin_pb2.ListTopicsRequest(include_system=options.all)
+        request = admin_pb2.ListTopicsRequest(include_system=options.all, lite=options.lite)
         answer = await admin.call("ListTopics", request, admin_pb2.ListTopicsResponse)
         columns = (
             Column("topic", "topic"),
@@ -72,12 +75,24 @@ def list_all(options: argparse.Namespace) -> None:
             for topic in sorted(answer.topics, key=lambda topic: topic.topic)
         ]
         empty = "No topics yet. Make one: evenq topic create NAME"
-        print_page(
-            Page(facts={}, listings=[Listing(key="topics", columns=columns, rows=rows, empty=empty)]),
-            as_json=options.json,
-        )
+        listings = [Listing(key="topics", columns=columns, rows=rows, empty=empty)]
+        if options.lite:
+            listings.append(_lite_topics(answer))
+        print_page(Page(facts={}, listings=listings), as_json=options.json)
 
     with_admin(options, work)
+
+
+def _lite_topics(answer: admin_pb2.ListTopicsResponse) -> Listing:
+    columns = (
+        Column("topic", "topic"),
+        Column("lite_topic", "lite topic"),
+        Column("broker", "broker"),
+        Column("messages", "messages", "number"),
+        Column("subscribers", "subscribers", "number"),
+    )
+    rows = [(one.topic, one.lite_topic, one.broker_name, one.messages, one.subscribers) for one in answer.lite_topics]
+    return Listing(key="lite_topics", columns=columns, rows=rows, empty="No lite topics: nothing was sent to any yet.")
 
 
 def show(options: argparse.Namespace) -> None:
@@ -116,11 +131,34 @@ def show(options: argparse.Namespace) -> None:
             "messages": sum(queue.max_offset - queue.min_offset for queue in answer.queues),
             "groups": sorted(answer.groups),
         }
-        print_page(
-            Page(facts=facts, listings=[Listing(key="queues", columns=columns, rows=rows)]), as_json=options.json
-        )
+        listings = [
+            Listing(key="queues", columns=columns, rows=rows),
+            await _readers(admin, options.name, answer.groups),
+        ]
+        print_page(Page(facts=facts, listings=listings), as_json=options.json)
 
     with_admin(options, work)
+
+
+async def _readers(admin: Admin, topic: str, groups: Sequence[str]) -> Listing:
+    """Who reads the topic, and how far behind; the first READERS_MAX groups."""
+    rows: list[tuple[str | int | bool | None, ...]] = []
+    for group in sorted(groups)[:READERS_MAX]:
+        asked = admin_pb2.DescribeGroupRequest(group=group)
+        told = await admin.call("DescribeGroup", asked, admin_pb2.DescribeGroupResponse)
+        queues = [queue for queue in told.queues if queue.queue.topic == topic]
+        wanted = [entry for member in told.members for entry in member.subscriptions if entry.topic == topic]
+        filters = sorted({entry.filter.expression or "*" for entry in wanted})
+        inflight = sum(queue.inflight for queue in queues)
+        rows.append((group, len(told.members), " | ".join(filters), sum(queue.lag for queue in queues), inflight))
+    columns = (
+        Column("group", "group"),
+        Column("members", "members", "number"),
+        Column("filters", "filters"),
+        Column("lag", "lag", "number"),
+        Column("inflight", "in flight", "number"),
+    )
+    return Listing(key="readers", columns=columns, rows=rows, title="Readers", empty="no group has read it")
 
 
 def delete(options: argparse.Namespace) -> None:

@@ -14,13 +14,16 @@ from evenq.client.core.views import (
     ClusterView,
     GroupDetails,
     GroupView,
+    OffsetMoveView,
     PlacementView,
     TopicDetails,
     TopicView,
 )
 from evenq.client.loops.background import Background
+from evenq.client.plans import reset_target
 from evenq.client.wiring import Ground, admin_calls, new_client_id
 from evenq.model import MessageType
+from evenq.model.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from evenq.client.rpc.admin import AdminCalls
@@ -68,13 +71,20 @@ class Admin:
         max_attempts: int = 0,
         strategy: str = "",
         start_from: str = "",
+        retry: RetryPolicy | None = None,
     ) -> None:
         """Create on every broker, or change: what is not told stays, or is the default of a new group (not ordered, 17
-        attempts, no strategy for QueryAssignment, LAST). `start_from` is LAST or FIRST.
+        attempts, no strategy for QueryAssignment, LAST, the classic pauses). `start_from` is LAST or FIRST; `retry`
+        (`evenq.model.retry`) says how long a failed message waits.
         """
         self._background.run(
             self._calls.create_group(
-                group, ordered=ordered, max_attempts=max_attempts, strategy=strategy, start_from=start_from
+                group,
+                ordered=ordered,
+                max_attempts=max_attempts,
+                strategy=strategy,
+                start_from=start_from,
+                retry=retry,
             )
         )
 
@@ -89,6 +99,30 @@ class Admin:
     def describe_group(self, group: str) -> GroupDetails:
         """Its members, and its progress in each queue."""
         return self._background.run(self._calls.describe_group(group))
+
+    def reset_offsets(
+        self,
+        group: str,
+        *,
+        topic: str = "",
+        to: str | int = "latest",
+        timestamp_ms: int | None = None,
+        skip: int | None = None,
+        like_group: str = "",
+        dry_run: bool = True,
+    ) -> list[OffsetMoveView]:
+        """Move a group, live or not, on all brokers; one result per queue. Only a plan unless `dry_run=False`.
+
+        Where: `to` is `earliest`, `latest` or an offset; or the first message stored at `timestamp_ms` (since the
+        epoch) or later; or `skip` messages on; or where `like_group` is. Without a topic: all that the group has read.
+        Raises GroupNotFound, TopicNotFound, BadRequest.
+        """
+        target, value = reset_target(to, timestamp_ms, skip, like_group)
+        return self._background.run(
+            self._calls.reset_offsets(
+                group, topic=topic, to=target, value=value, source_group=like_group, dry_run=dry_run
+            )
+        )
 
     def list_brokers(self) -> list[BrokerView]:
         """All live brokers."""

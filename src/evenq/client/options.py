@@ -11,7 +11,7 @@ from pathlib import Path
 
 from evenq.errors import BadRequest
 
-__all__ = ["ProducerOptions", "PushOptions", "SimpleOptions"]
+__all__ = ["ProducerOptions", "PullOptions", "PushOptions", "SimpleOptions"]
 
 
 def _check(options: object, bounds: dict[str, tuple[int, int]]) -> None:
@@ -40,10 +40,30 @@ class ProducerOptions:
     """Longest such pause."""
     timeout_ms: int = 3_000
     """Deadline of one try. 100 .. 60,000."""
+    send_timeout_ms: int = 30_000
+    """From given to answered, over all tries and pauses; then RequestTimeout, told within a twentieth of it or a second
+    late. 100 .. 3,600,000."""
     pending_messages: int = 20_000
     """Messages taken and not yet answered; above it, sending waits. 1 .. 1,000,000."""
     pending_bytes: int = 64 << 20
     """The same in bytes of encoded messages. 1 KiB .. 1 GiB. A single larger message still goes, alone."""
+    block_ms: int = 60_000
+    """Longest such wait for room; then TooManyRequests. 0 = raise at once. 0 .. 3,600,000."""
+    compression: str = ""
+    """How bodies are packed on their way to the broker, which unpacks them: `zlib`, `lz4` or `zstd`, empty for not at
+    all. lz4 and zstd need `evenq[compression]` and an evenq broker."""
+    compress_from_bytes: int = 4 << 10
+    """Smaller bodies are not packed. 1 .. 64 MiB. RocketMQ 4.9 producer."""
+    latency_faults: bool = False
+    """True: brokers that answer slowly or fail are left alone for a while, by a growing measure, and the first retry
+    goes to another queue of the same broker (PR-4, PR-5). False: a retry goes to another broker (PR-2). XO-14."""
+    ordered_moves: bool = False
+    """False: keys keep their queues while a broker is away, and sends to it wait and fail (PR-10). True: they follow
+    the route at once; order is lost then."""
+    pending_requests: int = 1_000
+    """Requests that wait for their reply at a time; over it TooManyRequests. 1 .. 100,000."""
+    reply_topic: str = "evenq-replies"
+    """Where replies to `request` go."""
     route_refresh_ms: int = 30_000
     """Age at which a route is fetched again. 100 .. 600,000. XO-13."""
 
@@ -60,6 +80,10 @@ class ProducerOptions:
                 "timeout_ms": (100, 60_000),
                 "pending_messages": (1, 1_000_000),
                 "pending_bytes": (1 << 10, 1 << 30),
+                "send_timeout_ms": (100, 3_600_000),
+                "block_ms": (0, 3_600_000),
+                "compress_from_bytes": (1, 64 << 20),
+                "pending_requests": (1, 100_000),
                 "route_refresh_ms": (100, 600_000),
             },
         )
@@ -103,8 +127,21 @@ class PushOptions:
     """Longest wait for messages in hand when a queue moves away or the consumer closes. 0 .. 60,000."""
     pull_idle_ms: int = 120_000
     """A queue without a finished pull for longer is dropped and taken anew. RB-20. 1,000 .. 3,600,000."""
+    retry: str = "broker"
+    """Where a failed message of a concurrent listener waits: `broker` gives it back, it comes again through the retry
+    topic after 10 s, 30 s ... 2 h, to any member (RD-1); `local` keeps it in this process, and the queue's progress
+    stands meanwhile."""
+    consume_timeout_ms: int = 900_000
+    """A concurrent listener that has had a message for longer loses it: it is given back to the broker. 1,000 ..
+    86,400,000. CC-12, XO-13."""
+    suspend_ms: int = 1_000
+    """Ordered only: pause of a queue after its listener failed. 10 .. 600,000. OC-15."""
+    lock_trust_ms: int = 500
+    """Ordered only: how long after a broken line to its broker a queue is still worked on; less than the broker's
+    `session_grace_ms`. 0 .. 60,000. OC-8."""
     retry_first_ms: int = 1_000
-    """Pause before a failed message is handed to the listener again; doubles each time. 1 .. 3,600,000. CC-6."""
+    """Pause before a failed message is handed to the listener again where it waits here: with `retry="local"`, or when
+    it could not be given back (CC-6); doubles each time. 1 .. 3,600,000."""
     retry_max_ms: int = 60_000
     """Longest such pause. 1 .. 7,200,000."""
     max_attempts: int = 0
@@ -113,10 +150,15 @@ class PushOptions:
     """Deadline of one call, on top of its waiting time. 100 .. 60,000."""
     route_refresh_ms: int = 30_000
     """Age at which a route is fetched again. 100 .. 600,000. XO-13."""
+    young_from_first: bool = False
+    """True: a group that never read starts a queue at its first message, also with LAST, while that message is still in
+    the broker's memory, as the original does. False: LAST means from now on, always. RB-46."""
     offsets_folder: Path | None = None
     """Broadcasting only: where progress is kept, `<folder>/<group>/offsets.json`. None = `~/.evenq`. OF-5, OF-6."""
 
     def __post_init__(self) -> None:
+        if self.retry not in {"broker", "local"}:
+            raise BadRequest(f"PushOptions.retry is {self.retry!r}, it is 'broker' or 'local'")
         _check(
             self,
             {
@@ -136,6 +178,9 @@ class PushOptions:
                 "lock_retry_ms": (10, 60_000),
                 "drain_ms": (0, 60_000),
                 "pull_idle_ms": (1_000, 3_600_000),
+                "consume_timeout_ms": (1_000, 86_400_000),
+                "suspend_ms": (10, 600_000),
+                "lock_trust_ms": (0, 60_000),
                 "retry_first_ms": (1, 3_600_000),
                 "retry_max_ms": (1, 7_200_000),
                 "max_attempts": (0, 1_000),
@@ -143,6 +188,53 @@ class PushOptions:
                 "route_refresh_ms": (100, 600_000),
             },
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullOptions:
+    """How a pull consumer fetches ahead and commits. Bounds are those of the same names in PushOptions."""
+
+    auto_commit: bool = True
+    """True: what a `poll` returned counts as consumed at the next one, and is reported every `commit_interval_ms`.
+    False: progress is stored only by `commit`."""
+    pull_batch: int = 512
+    """Messages per pull."""
+    pull_bytes: int = 1 << 20
+    """Bytes per pull; one larger message still comes."""
+    pull_wait_ms: int = 15_000
+    """Longest long poll at the broker."""
+    pull_threshold_queue: int = 1_000
+    """Messages fetched ahead per queue above which its pulls are put off. PQ-8."""
+    pull_threshold_bytes_queue: int = 100 << 20
+    """The same in bytes of bodies."""
+    pull_threshold_topic: int = -1
+    """Messages over all queues of a topic; -1 = no such limit. RB-39."""
+    pull_threshold_bytes_topic: int = -1
+    """The same in bytes."""
+    span_max: int = 2_000
+    """Distance of smallest and largest offset in hand above which pulls are put off. PQ-7."""
+    commit_interval_ms: int = 5_000
+    """Period of the offset report. OF-2."""
+    rebalance_interval_ms: int = 20_000
+    """The safety net beside wake-ups. CS-3."""
+    drain_ms: int = 3_000
+    """Longest wait for the next `poll` or `commit` when a queue moves away while its messages are being worked on."""
+    timeout_ms: int = 3_000
+    """Deadline of one call, on top of its waiting time."""
+    route_refresh_ms: int = 30_000
+    """Age at which a route is fetched again."""
+    young_from_first: bool = False
+    """As in PushOptions. RB-46."""
+    offsets_folder: Path | None = None
+    """Broadcasting only, as in PushOptions."""
+
+    def __post_init__(self) -> None:
+        self.engine()
+
+    def engine(self) -> PushOptions:
+        """What the shared parts of push and pull consumers need (RB-1); checks the bounds."""
+        told = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "auto_commit"}
+        return PushOptions(**told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

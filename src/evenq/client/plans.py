@@ -1,16 +1,18 @@
-"""From the arguments of a push consumer to its plan, with all checks; shared by both faces."""
+"""From the arguments of a push or pull consumer to its plan, with all checks; shared by both faces."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from evenq.allocation import Strategy, by_name
+from evenq.client.core.start_offset import start_policy, timestamp_of
+from evenq.client.loops.membership import MemberPlan
 from evenq.client.loops.pushing import PushPlan
-from evenq.client.options import PushOptions
+from evenq.client.options import PullOptions, PushOptions
 from evenq.errors import BadRequest, IllegalFilterExpression, IllegalGroup, IllegalTopic
 from evenq.model import FilterExpression, MessageModel, StartFrom, group_problem, topic_problem
 
-__all__ = ["filters", "push_plan"]
+__all__ = ["filters", "pull_plan", "push_plan", "reset_target"]
 
 
 def filters(subscriptions: Mapping[str, str | FilterExpression]) -> dict[str, FilterExpression]:
@@ -36,23 +38,17 @@ def push_plan(
     strategy: str | Strategy,
     consume_threads: int,
     start_from: StartFrom | str | None,
-    start_timestamp_ms: int,
+    start_timestamp_ms: int | str,
     options: PushOptions | None,
+    ordered: bool = False,
 ) -> PushPlan:
     """Raises IllegalGroup, IllegalTopic, BadRequest."""
-    problem = group_problem(group)
-    if problem:
-        raise IllegalGroup(problem)
     if not subscriptions:
         raise BadRequest(f"consumer group {group} subscribes to nothing; give subscriptions={{'topic': '*'}} (CS-1)")
-    if assignment not in {"client", "server"}:
-        raise BadRequest(f"assignment {assignment!r} is unknown; it is 'client' or 'server'")
+    _check(group, assignment, model)
     if not 1 <= consume_threads <= 1_000:
         raise BadRequest(f"consume_threads is {consume_threads}, the range is 1 to 1000")
-    if start_from is not None and start_from not in set(StartFrom):
-        raise BadRequest(f"start_from {start_from!r} is unknown; it is one of {', '.join(StartFrom)}")
-    if model not in set(MessageModel):
-        raise BadRequest(f"model {model!r} is unknown; it is one of {', '.join(MessageModel)}")
+    options = options or PushOptions()
     return PushPlan(
         group=group,
         subscriptions=filters(subscriptions),
@@ -60,7 +56,68 @@ def push_plan(
         strategy=by_name(strategy) if isinstance(strategy, str) else strategy,
         ask_server=assignment == "server",
         slots=consume_threads,
-        start_from=None if start_from is None else StartFrom(start_from),
-        start_timestamp_ms=start_timestamp_ms,
-        options=options or PushOptions(),
+        start_from=None if start_from is None else start_policy(start_from),
+        start_timestamp_ms=_timestamp_ms(start_timestamp_ms),
+        options=options,
+        ordered=ordered,
+        retry_topic=options.retry == "broker" and not ordered,
     )
+
+
+def pull_plan(
+    *,
+    group: str,
+    subscriptions: Mapping[str, str | FilterExpression],
+    model: MessageModel | str,
+    assignment: str,
+    strategy: str | Strategy,
+    start_from: StartFrom | str | None,
+    start_timestamp_ms: int | str,
+    options: PullOptions | None,
+) -> MemberPlan:
+    """Without subscriptions the user will choose queues. Raises IllegalGroup, IllegalTopic, BadRequest."""
+    _check(group, assignment, model)
+    options = options or PullOptions()
+    return MemberPlan(
+        group=group,
+        subscriptions=filters(subscriptions),
+        model=MessageModel(model),
+        strategy=by_name(strategy) if isinstance(strategy, str) else strategy,
+        ask_server=assignment == "server",
+        start_from=None if start_from is None else start_policy(start_from),
+        start_timestamp_ms=_timestamp_ms(start_timestamp_ms),
+        options=options.engine(),
+        auto_commit=options.auto_commit,
+        chosen=not subscriptions,
+    )
+
+
+def _check(group: str, assignment: str, model: MessageModel | str) -> None:
+    problem = group_problem(group)
+    if problem:
+        raise IllegalGroup(problem)
+    if assignment not in {"client", "server"}:
+        raise BadRequest(f"assignment {assignment!r} is unknown; it is 'client' or 'server'")
+    if model not in set(MessageModel):
+        raise BadRequest(f"model {model!r} is unknown; it is one of {', '.join(MessageModel)}")
+
+
+def _timestamp_ms(told: int | str) -> int:
+    return timestamp_of(told) if isinstance(told, str) else told
+
+
+def reset_target(to: str | int, timestamp_ms: int | None, skip: int | None, like_group: str) -> tuple[str, int]:
+    """The target of an offset reset and its value, as the wire names them. Raises BadRequest."""
+    if (timestamp_ms is not None) + (skip is not None) + bool(like_group) > 1:
+        raise BadRequest("a reset has one target: give one of timestamp_ms, skip and like_group")
+    if timestamp_ms is not None:
+        return "TIMESTAMP", timestamp_ms
+    if skip is not None:
+        return "SKIP", skip
+    if like_group:
+        return "LIKE_GROUP", 0
+    if isinstance(to, int):
+        return "OFFSET", to
+    if to not in {"earliest", "latest"}:
+        raise BadRequest(f"to={to!r} is no place; give 'earliest', 'latest', an offset, or timestamp_ms")
+    return to.upper(), 0

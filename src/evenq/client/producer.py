@@ -7,19 +7,25 @@ share one.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Self
 
+from evenq.client.core.halves import HalfMessage
 from evenq.client.loops.background import Background
 from evenq.client.loops.gates import ThreadGate
-from evenq.client.loops.sending import Item, Sending, SendResult
+from evenq.client.loops.replies import Replies
+from evenq.client.loops.sending import Item, Nobody, Selector, Sending, SendResult
+from evenq.client.loops.transacting import Transacting
 from evenq.client.options import ProducerOptions
+from evenq.client.transaction import Checker, Transaction, resolution_of
 from evenq.client.wiring import Encoder, Ground, new_client_id, producer_calls
-from evenq.errors import ConnectionFailed, RequestTimeout
-from evenq.model import Message
+from evenq.errors import ConnectionFailed, RequestTimeout, Unsupported
+from evenq.model import Message, ReceivedMessage, TransactionResolution
 
 __all__ = ["Producer"]
 
@@ -33,43 +39,101 @@ class Producer:
         endpoint: str = "127.0.0.1:8081",
         options: ProducerOptions | None = None,
         client_id: str = "",
+        checker: Checker | None = None,
+        transaction_topics: Iterable[str] = (),
         ground: Ground | None = None,
     ) -> None:
-        """`endpoint` is the access point, `host:port`, or several joined with `;`. `ground` is for tests."""
+        """`endpoint` is the access point, `host:port`, or several joined with `;`. `ground` is for tests.
+
+        `checker` makes transactions possible (`begin_transaction`): brokers ask it what became of a half message that
+        this or another producer left open; it returns a `TransactionResolution` and runs in a thread of its own. It is
+        asked about the topics in `transaction_topics` from the start, about others from their first transaction on.
+        """
         self.options = options or ProducerOptions()
         self._ground = ground or Ground.real()
         self.client_id = client_id or new_client_id(self._ground.clock)
-        self._encoder = Encoder(self._ground.clock)
-        self._gate = ThreadGate(messages_max=self.options.pending_messages, bytes_max=self.options.pending_bytes)
+        options = self.options
+        self._encoder = Encoder(
+            self._ground.clock, compression=options.compression, packed_from=options.compress_from_bytes
+        )
+        self._gate = ThreadGate(
+            messages_max=options.pending_messages, bytes_max=options.pending_bytes, block_ms=options.block_ms
+        )
         self._inbox: deque[Item] = deque()
         self._rung = False
         self._closed = False
         self._background = Background.shared()
-        self._background.run(self._open(endpoint))
+        self._checker = checker
+        self._transacting: Transacting | None = None
+        self._background.run(self._open(endpoint, transaction_topics))
 
-    def send(self, message: Message) -> SendResult:
+    def send(
+        self, message: Message, *, sharding_key: str | None = None, selector: Selector | None = None
+    ) -> SendResult:
         """Send one and wait until it is stored. Retries by itself (`options.max_attempts`).
 
-        Raises the last error: TopicNotFound, BodyTooLarge, IllegalMessageTag ..., ConnectionFailed, RequestTimeout
-        (it may or may not be stored).
-        """
-        return self._take(message, urgent=True).result()
+        Equal sharding keys go to one queue, in send order (PR-7); a message group does that by itself, and its
+        messages are delivered in order, too. A selector chooses the queue.
 
-    def send_async(self, message: Message) -> Future[SendResult]:
+        Raises the last error: TopicNotFound, BodyTooLarge, IllegalMessageTag ..., ConnectionFailed, RequestTimeout
+        (it may or may not be stored; `options.send_timeout_ms`), TooManyRequests (no room within `options.block_ms`).
+        """
+        return self._take(message, sharding_key=sharding_key, selector=selector, urgent=True).result()
+
+    def send_async(
+        self, message: Message, *, sharding_key: str | None = None, selector: Selector | None = None
+    ) -> Future[SendResult]:
         """Send one, gathered with others for up to `options.linger_ms`. Waits only if too much is pending.
 
         The future's callbacks run in the SDK's loop thread: keep them short, and make no sync call of the SDK there.
         """
-        return self._take(message, urgent=False)
+        return self._take(message, sharding_key=sharding_key, selector=selector, urgent=False)
 
-    def send_batch(self, messages: Iterable[Message]) -> list[SendResult]:
+    def send_oneway(self, message: Message) -> None:
+        """Send one, tried once; nobody is told what became of it. Waits only if too much is pending."""
+        self._take(message, urgent=False, oneway=True)
+
+    def send_batch(
+        self, messages: Iterable[Message], *, sharding_key: str | None = None, selector: Selector | None = None
+    ) -> list[SendResult]:
         """Send many, spread over the queues, and wait for all. Raises the first error after all were answered."""
-        futures = [self._take(message, urgent=False) for message in messages]
+        futures = [
+            self._take(message, sharding_key=sharding_key, selector=selector, urgent=False) for message in messages
+        ]
         self._background.call_soon(self._flush)
         failures = [error for future in futures if (error := future.exception()) is not None]
         if failures:
             raise failures[0]
         return [future.result() for future in futures]
+
+    def request(self, message: Message, *, timeout_ms: int = 3_000) -> ReceivedMessage:
+        """Send a request and wait for its reply, which its consumer makes with `evenq.reply_to`.
+
+        Raises RequestTimeout (it may have been handled), TooManyRequests (`options.pending_requests`), and as `send`.
+        """
+        if self._closed:
+            raise ConnectionFailed("this producer is closed; make a new one")
+        asked = self._background.run(self._replies.ask(message, timeout_ms))
+        try:
+            sent = self._take(asked.message, urgent=True)
+            sent.add_done_callback(lambda done: self._background.call_soon(partial(asked.sent, done)))
+            return self._background.run(self._replies.wait(asked))
+        finally:
+            self._background.call_soon(partial(self._replies.end, asked))
+
+    def begin_transaction(self, message: Message) -> Transaction:
+        """Store a message that nobody sees until the transaction is committed. Not tried twice.
+
+        Use the result in a `with` block, or call its `commit` or `rollback`. Raises Unsupported without a checker, and
+        as `send` does; after RequestTimeout the message may be stored, and then the checker decides.
+        """
+        if self._closed:
+            raise ConnectionFailed("this producer is closed; make a new one")
+        if self._transacting is None:
+            raise Unsupported("this producer has no checker; give one, so that brokers can ask about open transactions")
+        encoded = self._encoder.encode(message)
+        work = self._transacting.begin(message.topic, encoded.message_id, encoded.content)
+        return Transaction(self._background.run(work), self._end_transaction)
 
     def flush(self, timeout_ms: int | None = None) -> None:
         """Wait until everything given so far is answered. Raises RequestTimeout after `timeout_ms`."""
@@ -98,22 +162,49 @@ class Producer:
     ) -> None:
         self.close()
 
-    def _take(self, message: Message, *, urgent: bool) -> Future[SendResult]:
+    def _take(
+        self,
+        message: Message,
+        *,
+        urgent: bool,
+        sharding_key: str | None = None,
+        selector: Selector | None = None,
+        oneway: bool = False,
+    ) -> Future[SendResult]:
         if self._closed:
             raise ConnectionFailed("this producer is closed; make a new one")
         self._background.check()
         encoded = self._encoder.encode(message)
         self._gate.enter(len(encoded.content))
         future: Future[SendResult] = Future()
+        settle = Nobody(encoded.message_id) if oneway else future
         self._inbox.append(
-            Item(message.topic, message.message_group, encoded.message_id, encoded.content, future, urgent=urgent)
+            Item(
+                message,
+                encoded.message_id,
+                encoded.content,
+                settle,
+                urgent=urgent,
+                sharding_key=sharding_key,
+                selector=selector,
+                tries_max=1 if oneway else 0,
+            )
         )
         if not self._rung:  # one wake-up of the loop for many messages; the loop clears the flag before it looks
             self._rung = True
             self._background.call_soon(self._empty_inbox)
         return future
 
-    async def _open(self, endpoint: str) -> None:
+    def _end_transaction(self, half: HalfMessage, resolution: TransactionResolution) -> None:
+        assert self._transacting is not None
+        self._background.run(self._transacting.end(half, resolution))
+
+    async def _check(self, message: ReceivedMessage) -> TransactionResolution:
+        assert self._checker is not None
+        told = await asyncio.get_running_loop().run_in_executor(None, self._checker, message)
+        return await resolution_of(told)
+
+    async def _open(self, endpoint: str, transaction_topics: Iterable[str]) -> None:
         self._calls = producer_calls(self._ground, endpoint, self.client_id, self.options.timeout_ms)
         self._sending = Sending(
             self._calls,
@@ -122,6 +213,23 @@ class Producer:
             options=self.options,
             left=self._gate.leave,
         )
+        self._replies = Replies(
+            self._calls,
+            clock=self._ground.clock,
+            rng=self._ground.rng,
+            options=self.options,
+            route=self._sending.route,
+        )
+        if self._checker is not None:
+            self._transacting = Transacting(
+                self._calls,
+                clock=self._ground.clock,
+                rng=self._ground.rng,
+                options=self.options,
+                route=self._sending.route,
+                run_checker=self._check,
+            )
+            self._transacting.watch(transaction_topics)
 
     def _empty_inbox(self) -> None:
         self._rung = False
@@ -136,6 +244,9 @@ class Producer:
 
     async def _shut(self) -> None:
         self._empty_inbox()
+        if self._transacting is not None:
+            await self._transacting.close()
+        await self._replies.close()
         await self._sending.close()
         if self._ground.net is None:
             await self._calls.net.close()

@@ -28,7 +28,8 @@ from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMe
 __all__ = ["Listener", "OnRebalance", "PushConsumer"]
 
 Listener = Callable[[Sequence[ReceivedMessage]], object]
-"""Gets messages of one queue in offset order. An exception or False: none of them is done, and all come again."""
+"""Gets messages of one queue in offset order. An exception or False: none of them is done, and all come again; a
+`Retry` names those that are not done. Anything else: all are done."""
 OnRebalance = Callable[[Sequence[MessageQueue], Sequence[MessageQueue]], object]
 """Hears of gained queues before their first message, of lost ones after their last."""
 
@@ -48,7 +49,8 @@ class PushConsumer:
         strategy: str | Strategy = "AVG",
         consume_threads: int = 20,
         start_from: StartFrom | str | None = None,
-        start_timestamp_ms: int = 0,
+        start_timestamp_ms: int | str = 0,
+        ordered: bool = False,
         on_rebalance: OnRebalance | None = None,
         options: PushOptions | None = None,
         client_id: str = "",
@@ -58,7 +60,9 @@ class PushConsumer:
 
         `assignment`: `client` divides with `strategy` in every member, `server` asks the broker or rebalancer.
         `start_from` where the group never read: LAST, FIRST, TIMESTAMP (with `start_timestamp_ms`, ms since the epoch);
-        None: as the group is configured. `consume_threads` 1 .. 1,000 run the listener.
+        None: as the group is configured; classic names like CONSUME_FROM_LAST_OFFSET are taken, and the time may be a
+        text yyyyMMddHHmmss. `consume_threads` 1 .. 1,000 run the listener. `ordered`: one call at a time per queue, in
+        offset order; a failed message holds its queue (OC-15).
         """
         self._plan = push_plan(
             group=group,
@@ -70,6 +74,7 @@ class PushConsumer:
             start_from=start_from,
             start_timestamp_ms=start_timestamp_ms,
             options=options,
+            ordered=ordered,
         )
         self._ground = ground or Ground.real()
         self.client_id = client_id or new_client_id(self._ground.clock)
@@ -114,12 +119,27 @@ class PushConsumer:
         pushing = self._running()
         self._background.call_soon(lambda: pushing.unsubscribe(topic))
 
+    def pause(self) -> None:
+        """Fetch nothing and rebalance no more until `resume`; what is in hand is consumed, queues stay ours (CS-9)."""
+        pushing = self._running()
+        self._background.call_soon(lambda: pushing.pause(paused=True))
+
+    def resume(self) -> None:
+        """Go on."""
+        pushing = self._running()
+        self._background.call_soon(lambda: pushing.pause(paused=False))
+
     @property
     def queues(self) -> list[MessageQueue]:
         """The queues this member reads now, sorted."""
         if self._pushing is None or self._closed:
             return []
         return self._background.run(self._owned(self._pushing))
+
+    @property
+    def balanced(self) -> bool:
+        """True if this member knows its share of every topic and reads exactly that; the moment to say "ready"."""
+        return self._pushing is not None and not self._closed and self._pushing.balanced
 
     def __enter__(self) -> Self:
         return self if self._pushing is not None else self.start()
@@ -156,9 +176,9 @@ class PushConsumer:
     async def _owned(self, pushing: Pushing) -> list[MessageQueue]:
         return pushing.owned()
 
-    async def _listen(self, messages: Sequence[ReceivedMessage]) -> bool:
-        told = await asyncio.get_running_loop().run_in_executor(self._threads, self._listener, messages)
-        return told is not False
+    async def _listen(self, messages: Sequence[ReceivedMessage]) -> object:
+        told: object = await asyncio.get_running_loop().run_in_executor(self._threads, self._listener, messages)
+        return told
 
     async def _tell(self, gained: Sequence[MessageQueue], lost: Sequence[MessageQueue]) -> None:
         assert self._on_rebalance is not None

@@ -22,9 +22,9 @@ from evenq.runtime.net import Net
 
 if TYPE_CHECKING:
     from evenq.client.rpc.admin import AdminCalls
-    from evenq.client.rpc.calls import Calls
     from evenq.client.rpc.receiving import SimpleCalls
     from evenq.client.rpc.sessions import ConsumerCalls
+    from evenq.client.rpc.transactions import TransactionCalls
 
 __all__ = ["Encoder", "Ground", "admin_calls", "consumer_calls", "new_client_id", "producer_calls", "simple_calls"]
 
@@ -66,11 +66,11 @@ def _net(ground: Ground) -> Net:
     return GrpcNet()
 
 
-def producer_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) -> Calls:
+def producer_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) -> TransactionCalls:
     """The wire of a producer."""
-    from evenq.client.rpc.calls import Calls
+    from evenq.client.rpc.transactions import TransactionCalls
 
-    return Calls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
+    return TransactionCalls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
 
 
 def consumer_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) -> ConsumerCalls:
@@ -105,10 +105,17 @@ class Encoded:
 class Encoder:
     """Checks and encodes messages, in whatever thread calls."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, compression: str = "", packed_from: int = 0) -> None:
+        """Bodies of `packed_from` bytes or more are packed by the method `compression` ("" = none); see
+        `wire.packing`.
+        """
         from evenq.client.rpc.messages import encode
+        from evenq.wire.packing import check_method
 
+        check_method(compression)
         self._encode = encode
+        self._compression = compression
+        self._packed_from = packed_from
         self._clock = clock
         self._host = socket.gethostname()
         self._legal: set[str] = set()
@@ -125,7 +132,11 @@ class Encoder:
             raise BodyEmpty(f"a message for {message.topic} has no body; send at least one byte")
         now_ms = self._clock.now_ms()
         message_id = message.message_id or self._ids.next(now_ms)
-        return Encoded(message_id, self._encode(message, message_id=message_id, born_ms=now_ms, born_host=self._host))
+        content = self._encode(
+            message, message_id=message_id, born_ms=now_ms, born_host=self._host, compression=self._compression,
+            packed_from=self._packed_from,
+        )  # fmt: skip
+        return Encoded(message_id, content)
 
 
 def _process_ids() -> MessageIds:

@@ -11,6 +11,7 @@ from evenq.model.queue import MessageQueue
 from evenq.model.route import BrokerAddress, BrokerRoute, QueueCounts, TopicRoute
 from evenq.model.subscription import FilterExpression, FilterType, Subscription
 from evenq.model.topic import MessageType, Permission, TopicConfig
+from evenq.model.transaction import TransactionResolution
 
 __all__ = [
     "BrokerAddress",
@@ -31,6 +32,7 @@ __all__ = [
     "Subscription",
     "TopicConfig",
     "TopicRoute",
+    "TransactionResolution",
     "group_problem",
     "topic_problem",
 ]

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from evenq.model.names import group_problem
+from evenq.model.retry import CLASSIC_RETRY, RetryPolicy
 
 __all__ = ["GroupConfig", "MessageModel", "StartFrom"]
 
@@ -37,6 +38,8 @@ class GroupConfig:
     start_from: StartFrom = StartFrom.LAST
     strategy: str = ""
     """Allocate strategy for QueryAssignment (AVG, AVG_BY_CIRCLE ...); empty: every member gets every broker."""
+    retry: RetryPolicy = CLASSIC_RETRY
+    """Pauses between deliveries of a message that failed."""
 
     def __post_init__(self) -> None:
         problem = group_problem(self.name)

@@ -24,6 +24,13 @@ class Message:
     """Ordering key: messages of one group are stored and delivered in order."""
     delivery_ms: int | None = None
     """Earliest delivery, ms since the epoch."""
+    delay_level: int = 0
+    """The same by the classic levels: 1 is a second, 5 a minute, 18 two hours; 0 = no delay (RD-9). `delivery_ms` wins.
+    """
+    priority: int | None = None
+    """Bigger is delivered sooner, 0 the least; for PRIORITY topics, and not together with a message group or a delivery
+    time. As many differ as the topic has queues per broker (10 unless told); those above are the highest.
+    """
     message_id: str = ""
     """Empty: made by the producer."""
 
@@ -47,5 +54,7 @@ class ReceivedMessage:
     """Ms since the epoch, by the broker's clock."""
     delivery_attempt: int = 1
     """1 for the first delivery to this group."""
+    priority: int | None = None
+    """As it was sent; None if it was sent without one."""
     receipt_handle: str = ""
     """Empty when the message was pulled; opaque else."""

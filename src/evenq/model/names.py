@@ -13,7 +13,11 @@ CLIENT_LENGTH_MAX = 255
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-RESERVED_TOPICS = frozenset({SCHEDULE_TOPIC, "TBW102", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
+GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""Where half messages end that nobody committed or rolled back after all checks; everybody may read it."""
+RESERVED_TOPICS = frozenset(
+    {SCHEDULE_TOPIC, GIVEN_UP_TOPIC, "TBW102", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
+)
 
 _LEGAL = re.compile(r"[%a-zA-Z0-9_-]+\Z")
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 __all__ = ["FilterExpression", "FilterType", "Subscription"]
 
@@ -19,6 +20,11 @@ class FilterExpression:
 
     expression: str = "*"
     type: FilterType = FilterType.TAG
+
+    @classmethod
+    def sql(cls, expression: str) -> Self:
+        """Messages whose properties fit, as in `region = 'eu' AND amount > 10`; `TAGS` is the tag."""
+        return cls(expression, FilterType.SQL)
 
     @property
     def tags(self) -> frozenset[str] | None:

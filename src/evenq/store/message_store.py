@@ -225,6 +225,12 @@ class MessageStore:
         self._firing = TimerService(self._timers, self._clock, self.append, on_due)
         self._firing.start()
 
+    async def read_timers(self, timer_ids: Sequence[int]) -> list[StoredTimer | None]:
+        """Timers by their ids, in that order, from the log, pending or not; None where no whole timer is (any more).
+        Raises StoreCorrupted.
+        """
+        return await self._timers.frames(timer_ids)
+
     async def cancel_timers(self, timer_ids: Iterable[int]) -> list[int]:
         """End timers (by the log offsets that `append` filled in). Returns those that were pending: they never fire.
         The others have fired, are firing just now, or never were. Raises StoreFull, StorePoisoned, StoreCorrupted.

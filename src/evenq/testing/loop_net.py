@@ -86,7 +86,7 @@ class LoopNet:
             assert isinstance(requests, bytes), f"{method} takes one request"
             answers = cast("ServerStream", rpc.handler)(requests, context)
         frames: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue(maxsize=4)
-        pump = spawn(_pump(answers, frames, rpc, address), name=method)
+        pump = spawn(_pump(answers, frames, rpc, context.language, address), name=method)
         host.calls.add(pump)
         try:
             while (frame := await frames.get()) is not None:
@@ -125,7 +125,11 @@ async def _answer(rpc: Rpc, request: bytes, context: RpcContext) -> bytes:
 
 
 async def _pump(
-    answers: AsyncIterator[bytes], frames: asyncio.Queue[bytes | BaseException | None], rpc: Rpc, address: str
+    answers: AsyncIterator[bytes],
+    frames: asyncio.Queue[bytes | BaseException | None],
+    rpc: Rpc,
+    language: str,
+    address: str,
 ) -> None:
     try:
         async for answer in answers:
@@ -133,7 +137,7 @@ async def _pump(
         await frames.put(None)
     except Error as error:
         if "status" in rpc.response.DESCRIPTOR.fields_by_name:
-            await frames.put(rpc.response(status=status_of(error)).SerializeToString())
+            await frames.put(rpc.response(status=status_of(error, language)).SerializeToString())
             await frames.put(None)
         else:
             await frames.put(error)

@@ -40,6 +40,7 @@ CLASS_OF_CODE: dict[int, type[errors.Error]] = {
         errors.MessageCorrupted,
         errors.ClientIdRequired,
         errors.IllegalOffset,
+        errors.IllegalLiteTopic,
         errors.InvalidClientProperties,
         errors.Unauthorized,
         errors.Forbidden,
@@ -54,6 +55,8 @@ CLASS_OF_CODE: dict[int, type[errors.Error]] = {
         errors.BodyEmpty,
         errors.PreconditionFailed,
         errors.TooManyRequests,
+        errors.LiteTopicQuotaExceeded,
+        errors.LiteSubscriptionQuotaExceeded,
         errors.PropertiesTooLarge,
         errors.InternalError,
         errors.HaNotAvailable,
@@ -71,9 +74,6 @@ NEVER_SENT = frozenset(
         20000,  # OK and
         30000,  # MULTIPLE_RESULTS are not errors: handlers write them
         40018,  # ILLEGAL_POLLING_TIME: a short deadline makes a short poll (wire contract 9.3)
-        40020,  # ILLEGAL_LITE_TOPIC and
-        42901,  # LITE_TOPIC_QUOTA_EXCEEDED and
-        42902,  # LITE_SUBSCRIPTION_QUOTA_EXCEEDED wait for lite topics
         40200,  # PAYMENT_REQUIRED: reserved
         43100,  # REQUEST_HEADER_FIELDS_TOO_LARGE: gRPC itself refuses
         50000,  # INTERNAL_ERROR: reserved, 50001 is sent
@@ -105,6 +105,9 @@ RUST_KNOWS = {
 }
 """Rust's SDK 5.0.0 panics on codes that its older proto lacks, so it gets an older one of the same family."""
 
+_NO_LITE_NAMES = frozenset({"DOTNET", "HTTP"})
+"""Languages whose SDKs call ILLEGAL_LITE_TOPIC unsupported: C# and Node.js (wire contract 3.14)."""
+
 _FAMILIES: tuple[tuple[int, int, type[errors.Error]], ...] = (
     (40000, 40100, errors.BadRequest),
     (40100, 40200, errors.Unauthorized),
@@ -123,6 +126,8 @@ _FAMILIES: tuple[tuple[int, int, type[errors.Error]], ...] = (
 
 def code_for(code: int, language: str = "") -> int:
     """The code that a client of this language (`RpcContext.language`) understands in place of `code`."""
+    if code == errors.IllegalLiteTopic.code and language in _NO_LITE_NAMES:
+        return errors.BadRequest.code
     return RUST_KNOWS.get(code, code) if language == "RUST" else code
 
 

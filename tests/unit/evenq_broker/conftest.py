@@ -28,6 +28,7 @@ class Stage:
         self.brokers: list[Broker] = []
 
     async def broker(self, name: str = "a", **settings: Any) -> Broker:
+        settings.setdefault("duplicates_window_ms", 0)  # stories send one id often; those about retries say so
         told = Settings(broker_name=name, **settings)
         broker = Broker(told, clock=self.clock, rng=random.Random(name), net=self.net)
         await broker.open()

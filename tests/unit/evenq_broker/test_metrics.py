@@ -4,9 +4,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from evenq_broker.core.locks import Generation
+from evenq_broker.core.members import Member, Protocol
 from evenq_broker.metrics import broker_metrics, constant_labels
 
-from evenq.model import MessageQueue
+from evenq.model import FilterExpression, MessageQueue, MessageType, Subscription
 from evenq.serving.metrics import MetricKind, exposition
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
@@ -53,6 +54,35 @@ async def busy(stage: Any) -> Any:
     return broker
 
 
+def differ(broker: Any) -> None:
+    """Two members of group `g` filter topic `t` differently."""
+    for client_id in ("c", "d"):
+        told = Subscription("t", FilterExpression(client_id))
+        broker.members.join(
+            "g",
+            Member(client_id=client_id, protocol=Protocol.V2, subscriptions=(told,)),
+            now_ms=broker.clock.monotonic_ms(),
+            lease_ms=60_000,
+        )
+
+
+def test_what_filters_leave_out_and_where_they_differ_are_told(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await busy(stage)
+        assert 'evenq_broker_differing_filters{consumer_group="g",topic="t"}' not in page(broker)
+        differ(broker)
+        receive = service_pb2.ReceiveMessageRequest(batch_size=2)
+        receive.group.name, receive.message_queue.topic.name = "g", "t"
+        receive.invisible_duration.seconds = 10
+        receive.filter_expression.type, receive.filter_expression.expression = definition_pb2.SQL, "TAGS = 'none'"
+        await stage.frames("ReceiveMessage", receive, service_pb2.ReceiveMessageResponse)
+        found = page(broker)
+        assert found['evenq_broker_filtered_total{consumer_group="g",topic="t"}'] == 2
+        assert found['evenq_broker_differing_filters{consumer_group="g",topic="t"}'] == 2
+
+    run(story)
+
+
 def test_the_numbers_are_those_of_the_messages(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await busy(stage)
@@ -87,6 +117,8 @@ def test_each_listed_metric_has_a_series_and_counters_say_so_in_their_names(run:
     async def story(stage: Any) -> None:
         broker = await busy(stage)
         broker.locks.acquire("g", "c", MessageQueue("t", "a", 0))
+        differ(broker)
+        await stage.passing(broker.create_topic("payments", message_type=MessageType.TRANSACTION))
         found = {series.partition("{")[0] for series in page(broker)}
         for metric in broker_metrics(broker):
             assert metric.name in found

@@ -62,6 +62,10 @@ class ClientTable:
             client.group = group
         return client
 
+    def all(self) -> list[tuple[str, Client]]:
+        """Everybody with their ids, the one silent for longest first."""
+        return list(self._clients.items())
+
     def forget(self, client_id: str) -> Client | None:
         """The client said goodbye; gives what was known."""
         return self._clients.pop(client_id, None)

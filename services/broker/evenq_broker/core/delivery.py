@@ -10,35 +10,30 @@ offset. Wire contract 5.1, 5.2; replication D3, D4.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from enum import Enum
+from collections.abc import Callable, Iterator, Sequence
 
+from evenq_broker.core.delivery_check import check
 from evenq_broker.core.journal import Acked, Committed, Delivered, Invisible, Op
-from evenq_broker.core.queue_progress import BLOCKED, READY, Pending, QueueProgress
+from evenq_broker.core.queue_progress import BLOCKED, LITE_QUEUES_FROM, NUMBERS, READY, Pending, QueueProgress, Verdict
 
 __all__ = ["BLOCKED", "READY", "Pending", "Progress", "QueueProgress", "Verdict"]
 
 _CHUNK = 30_000  # deliveries in one snapshot operation; its count is 16 bits wide
 
 
-class Verdict(Enum):
-    """What became of an ack or a change."""
-
-    DONE = "done"
-    ALREADY = "already"
-    """The message was finished before: fine for an ack, nothing to record."""
-    INVALID = "invalid"
-    """The delivery is over, or never was."""
-
-
 class Progress:
     """All groups on all queues of this broker."""
 
-    __slots__ = ("_compact_at", "_queues", "_timers", "inflight_max")
+    __slots__ = ("_compact_at", "_held", "_queues", "_timers", "_together", "inflight_max", "on_unblocked")
 
     def __init__(self, *, inflight_max: int = 20_000) -> None:
         self.inflight_max = inflight_max
         self._queues: dict[tuple[int, int, int], QueueProgress] = {}
+        self._together: dict[tuple[int, int], list[QueueProgress]] = {}
+        self.on_unblocked: Callable[[QueueProgress], None] | None = None
+        """Called with a queue of an ordered group that has something to deliver because of another queue."""
+        self._held: dict[str, set[tuple[int, int, int]]] = {}
+        """Client -> queues where its life may hold deliveries; forgotten at its end."""
         self._timers: list[tuple[int, int, int, int, list[int]]] = []  # deadline, group, topic, queue, offsets
         self._compact_at = 4096
 
@@ -51,6 +46,12 @@ class Progress:
     def queues(self) -> Iterator[QueueProgress]:
         """Every group on every queue it ever read."""
         return iter(list(self._queues.values()))
+
+    def siblings(self, queue: QueueProgress) -> list[QueueProgress]:
+        """The group's state on the topic's other queues."""
+        if queue.queue_id >= LITE_QUEUES_FROM:
+            return []
+        return [one for one in self._together[queue.group_id, queue.topic_id] if one is not queue]
 
     def committed(self, group_id: int, topic_id: int, queue_id: int) -> int | None:
         """The smallest unfinished offset; None if the group never read or committed there."""
@@ -85,23 +86,27 @@ class Progress:
         """Let the group begin at `offset` unless it has begun already. Gives what to record."""
         if (group_id, topic_id, queue_id) in self._queues:
             return None
-        self._queues[group_id, topic_id, queue_id] = QueueProgress(group_id, topic_id, queue_id, offset)
+        self._begin(group_id, topic_id, queue_id, offset)
         return Committed(group_id, topic_id, queue_id, offset)
 
     def commit(self, group_id: int, topic_id: int, queue_id: int, offset: int, *, allow_backward: bool = False) -> bool:
         """Everything below `offset` is finished. True if that changed something (then record `Committed`).
 
-        Backward is ignored, or with `allow_backward` a reset: what was in flight is forgotten (D6).
+        Backward is ignored. `allow_backward` is a reset, backward or forward: what was in flight is forgotten, and
+        everything from `offset` on is delivered again (D6).
         """
         found = self._queues.get((group_id, topic_id, queue_id))
         if found is None:
-            self._queues[group_id, topic_id, queue_id] = QueueProgress(group_id, topic_id, queue_id, offset)
+            self._begin(group_id, topic_id, queue_id, offset)
             return True
+        if allow_backward:
+            free = [lane for lane, held in found.lanes.items() if found.pending[held[0]].deadline_ms != BLOCKED]
+            changed = found.reset(offset)
+            for lane in free if changed else ():
+                self._unblock_elsewhere(found, lane)
+            return changed
         if offset < found.committed:
-            if not allow_backward:
-                return False
-            self._queues[group_id, topic_id, queue_id] = QueueProgress(group_id, topic_id, queue_id, offset)
-            return True
+            return False
         if offset == found.committed:
             return False
         for done in sorted(held for held in found.pending if held < offset):
@@ -113,6 +118,14 @@ class Progress:
     def forget_group(self, group_id: int) -> None:
         """The group was deleted."""
         self._drop(lambda key: key[0] == group_id)
+
+    def forget(self, group_id: int, topic_id: int) -> None:
+        """The group's subscription of the topic was taken away."""
+        self._drop(lambda key: key[:2] == (group_id, topic_id))
+
+    def forget_queue(self, topic_id: int, queue_id: int) -> None:
+        """One queue of the topic is no more."""
+        self._drop(lambda key: key[1:] == (topic_id, queue_id))
 
     def forget_topic(self, topic_id: int) -> None:
         """The topic was deleted."""
@@ -148,19 +161,42 @@ class Progress:
                 again.append(offset)
         if again or dead:
             self._arm(queue, deadline_ms, again + dead)
+            if client_id:
+                self._hold(client_id, queue)
         return again, dead
 
     def deliver(
         self, queue: QueueProgress, offsets: list[int], next_offset: int, *, deadline_ms: int, client_id: str
     ) -> None:
         """Fresh messages, read from `queue.next`, go to a client; the rest below `next_offset` was filtered out."""
-        pending = queue.pending
+        pending, first = queue.pending, queue.first
         for offset in offsets:
-            pending[offset] = Pending(1, 1, deadline_ms, client_id)
+            pending[offset] = Pending(first, 1, deadline_ms, client_id)
         queue.next = next_offset
         if offsets:
             self._arm(queue, deadline_ms, offsets)
+            if client_id:
+                self._hold(client_id, queue)
         queue.advance()
+
+    def set_aside(self, queue: QueueProgress, offsets: Sequence[int]) -> None:
+        """Note messages, ascending, as unfinished without delivering them: somebody settles them one by one."""
+        for offset in offsets:
+            queue.pending[offset] = Pending(0, 0, READY, "")
+            heapq.heappush(queue.ready, offset)
+        if offsets:
+            queue.walk.clear()
+            queue.committed = min(queue.committed, offsets[0])
+            queue.next = max(queue.next, offsets[-1] + 1)
+
+    def hold_on(self, queue: QueueProgress, offset: int, number: int, *, now_ms: int, deadline_ms: int) -> bool:
+        """Let a running delivery last until `deadline_ms`, as the same one: its answer got lost. False: it is over."""
+        entry = queue.pending.get(offset)
+        if entry is None or entry.number != number or entry.deadline_ms <= now_ms:
+            return False
+        entry.deadline_ms = deadline_ms
+        self._arm(queue, deadline_ms, [offset])
+        return True
 
     def give_back(self, queue: QueueProgress, offset: int, number: int) -> Invisible | None:
         """A delivery that nobody saw: the message is ready again and the attempt does not count."""
@@ -175,7 +211,10 @@ class Progress:
     def release(self, client_id: str, deadline_ms: int) -> list[tuple[QueueProgress, int]]:
         """The client is gone: what only its life held ends at `deadline_ms`. Gives the (queue, offset) concerned."""
         changed = []
-        for queue in self._queues.values():
+        for key in sorted(self._held.pop(client_id, ())):
+            queue = self._queues.get(key)
+            if queue is None:
+                continue
             offsets = [offset for offset, entry in queue.pending.items() if entry.client_id == client_id]
             for offset in offsets:
                 entry = queue.pending[offset]
@@ -196,6 +235,8 @@ class Progress:
             queue = self._queues.get((group_id, topic_id, queue_id))
             if queue is None:
                 continue
+            if queue.timer[1] is offsets:
+                queue.timer = (-1, [])
             for offset in offsets:
                 entry = queue.pending.get(offset)
                 if entry is not None and entry.deadline_ms == deadline:
@@ -218,7 +259,7 @@ class Progress:
         if number == entry.number:
             if entry.deadline_ms <= now_ms:
                 return Verdict.INVALID
-        elif number > entry.number or expires_ms <= now_ms:
+        elif not queue.first <= number <= entry.number or expires_ms <= now_ms:
             return Verdict.INVALID
         self._finish(queue, offset)
         if offset == queue.committed:
@@ -285,7 +326,7 @@ class Progress:
             case Delivered():
                 if queue is None:
                     start = min(op.offsets, default=op.next_offset)
-                    queue = self._queues[key] = QueueProgress(*key, start)
+                    queue = self._begin(*key, start)
                 self._replay_delivered(queue, op)
             case Acked():
                 if queue is not None:
@@ -302,8 +343,12 @@ class Progress:
             if offset < queue.committed or (entry is not None and entry.number > number):
                 continue
             entry = queue.pending[offset] = Pending(number, attempt, READY, op.client_id)
+            queue.first = max(queue.first, (number - 1) // NUMBERS * NUMBERS + 1)
+            if op.client_id:
+                self._hold(op.client_id, queue)
             self._replay_deadline(queue, offset, entry, op.deadline_ms)
         queue.unkeyed = True
+        queue.walk.clear()
         if op.next_offset > queue.next:
             queue.next = op.next_offset
             queue.advance()
@@ -372,17 +417,52 @@ class Progress:
         if entry.lane is None:
             return
         lane = queue.lanes[entry.lane]
-        lane.remove(offset)
+        if lane[0] == offset:
+            lane.popleft()
+        else:
+            lane.remove(offset)
         if not lane:
             del queue.lanes[entry.lane]
+        if entry.deadline_ms == BLOCKED:
+            return  # whoever it waited for goes on
+        if not lane:
+            self._unblock_elsewhere(queue, entry.lane)
         elif queue.pending[lane[0]].deadline_ms == BLOCKED:
             self.unblock(queue, lane[0])
+
+    def _unblock_elsewhere(self, queue: QueueProgress, lane: str) -> None:
+        # The same message group in another queue of the topic, as after a change of the number of queues.
+        for one in self.siblings(queue):
+            waiting = one.lanes.get(lane)
+            if waiting and one.pending[waiting[0]].deadline_ms == BLOCKED:
+                self.unblock(one, waiting[0])
+                if self.on_unblocked is not None:
+                    self.on_unblocked(one)
+                return
+
+    def _begin(self, group_id: int, topic_id: int, queue_id: int, offset: int) -> QueueProgress:
+        queue = self._queues[group_id, topic_id, queue_id] = QueueProgress(group_id, topic_id, queue_id, offset)
+        if queue_id < LITE_QUEUES_FROM:
+            self._together.setdefault((group_id, topic_id), []).append(queue)
+        return queue
+
+    def _hold(self, client_id: str, queue: QueueProgress) -> None:
+        key = (queue.group_id, queue.topic_id, queue.queue_id)
+        held = self._held.get(client_id)
+        if held is None:
+            self._held[client_id] = {key}
+        else:
+            held.add(key)
 
     def _make_ready(self, queue: QueueProgress, offset: int, entry: Pending) -> None:
         entry.deadline_ms = READY
         heapq.heappush(queue.ready, offset)
 
     def _arm(self, queue: QueueProgress, deadline_ms: int, offsets: list[int]) -> None:
+        if queue.timer[0] == deadline_ms:  # still in the heap: it holds what is armed for a time to come
+            queue.timer[1].extend(offsets)  # the list was handed over with its first deliveries
+            return
+        queue.timer = (deadline_ms, offsets)
         heapq.heappush(self._timers, (deadline_ms, queue.group_id, queue.topic_id, queue.queue_id, offsets))
         if len(self._timers) > self._compact_at:
             self._compact()
@@ -397,30 +477,18 @@ class Progress:
                 for offset in timer[4]
             ):
                 kept.append(timer)
+            elif queue is not None and queue.timer[1] is timer[4]:
+                queue.timer = (-1, [])
         heapq.heapify(kept)
         self._timers = kept
         self._compact_at = max(4096, 2 * len(kept))
 
     def _drop(self, gone: Callable[[tuple[int, int, int]], bool]) -> None:
         for key in [key for key in self._queues if gone(key)]:
-            del self._queues[key]
+            queue = self._queues.pop(key)
+            if queue.queue_id < LITE_QUEUES_FROM:
+                self._together[key[:2]].remove(queue)
 
     def check(self) -> None:
         """Recompute every invariant; for tests."""
-        armed: dict[tuple[int, int, int, int], set[int]] = {}
-        for deadline, group_id, topic_id, queue_id, offsets in self._timers:
-            for offset in offsets:
-                armed.setdefault((group_id, topic_id, queue_id, offset), set()).add(deadline)
-        for key, queue in self._queues.items():
-            unfinished: Iterable[int] = queue.pending
-            assert queue.committed == min(unfinished, default=queue.next), (key, queue.committed, queue.next)
-            assert all(queue.committed <= offset < queue.next for offset in unfinished)
-            for offset, entry in queue.pending.items():
-                assert entry.attempt <= entry.number
-                if entry.deadline_ms == READY:
-                    assert offset in queue.ready, (key, offset)
-                elif entry.deadline_ms == BLOCKED:
-                    assert entry.lane is not None
-                    assert queue.lanes[entry.lane][0] < offset
-                else:
-                    assert entry.deadline_ms in armed.get((*key, offset), set()), (key, offset)
+        check(self, self._queues, self._timers)

@@ -1,12 +1,14 @@
 """Ordered groups: at most one message of a message group is out at a time, the next only after it is finished (D5).
 
 Each queue has lanes: message group -> its unfinished offsets, ascending. Only the first of a lane is delivered or
-waits for its next delivery; the others are BLOCKED. Messages without a group share the lane "". Lanes are not
+waits for its next delivery; the others are BLOCKED. A message group that is in several queues of the topic, because
+their number changed, has at most one out over all of them. Messages without a group share the lane "". Lanes are not
 journalled: they are rebuilt from the messages after a restart. Called by `loops.popping`; pure.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
@@ -42,25 +44,30 @@ def admit(
     """
     out: list[_S] = []
     waiting: list[int] = []
+    lanes: list[str] = []
+    siblings = progress.siblings(queue)
     for message in messages:
         lane = lane_name(message.system)
         held = queue.lanes.get(lane)
-        if held is None and len(out) >= count:
+        free = held is None and not any(lane in one.lanes for one in siblings)
+        if free and len(out) >= count:
             next_offset = message.queue_offset
             break
         offset = message.queue_offset
         if held is None:
-            queue.lanes[lane] = [offset]
+            held = queue.lanes[lane] = deque()
+        held.append(offset)
+        if free:
             out.append(message)
+            lanes.append(lane)
         else:
-            held.append(offset)
-            entry = queue.pending[offset] = Pending(0, 0, BLOCKED, "")
+            entry = queue.pending[offset] = Pending(queue.first - 1, 0, BLOCKED, "")
             entry.lane = lane
             waiting.append(offset)
     offsets = [message.queue_offset for message in out]
     progress.deliver(queue, offsets, next_offset, deadline_ms=deadline_ms, client_id=client_id)
-    for lane, held in queue.lanes.items():
-        queue.pending[held[0]].lane = lane
+    for offset, lane in zip(offsets, lanes, strict=True):
+        queue.pending[offset].lane = lane
     return out, waiting
 
 
@@ -73,12 +80,27 @@ def rebuild(progress: Progress, queue: QueueProgress, messages: Sequence[_S]) ->
         if entry is None:
             continue
         entry.lane = lane_name(message.system)
-        lane = queue.lanes.setdefault(entry.lane, [])
+        lane = queue.lanes.setdefault(entry.lane, deque())
         lane.append(message.queue_offset)
         if len(lane) > 1 and entry.deadline_ms == READY:
             entry.deadline_ms = BLOCKED
         elif len(lane) == 1 and entry.deadline_ms == BLOCKED:
             progress.unblock(queue, message.queue_offset)
+    for name, offsets in queue.lanes.items():
+        _settle(progress, queue, name, queue.pending[offsets[0]])
+
+
+def _settle(progress: Progress, queue: QueueProgress, lane: str, head: Pending) -> None:
+    # The same message group in two queues: whoever is out goes on, else the queue that was learnt first.
+    for one in progress.siblings(queue):
+        offsets = one.lanes.get(lane)
+        if not offsets:
+            continue
+        other = one.pending[offsets[0]]
+        if other.deadline_ms != BLOCKED and head.deadline_ms == READY:
+            head.deadline_ms = BLOCKED
+        elif other.deadline_ms == READY and head.deadline_ms > READY:
+            other.deadline_ms = BLOCKED
 
 
 def lane_name(system: bytes) -> str:

@@ -1,19 +1,7 @@
 """The broker's state as records of its log: small operations, and snapshots made of the same operations.
 
-All operations are absolute ("this is committed", "this is finished"), so replaying some twice, over a snapshot that
-already holds them, ends in the same state. A record is a version byte and operations one after another; a snapshot is
-a record whose operations describe everything. Hot operations are packed, rare ones are JSON. An unknown version or
-kind is refused.
-
-| kind | operation    | content after the kind byte (big-endian)                                                      |
-|------|--------------|-----------------------------------------------------------------------------------------------|
-| 1    | KeyPut       | u32 length, JSON                                                                              |
-| 2-5  | Topic, Group | u32 length, JSON                                                                              |
-| 6    | Committed    | u32 group, u32 topic, u32 queue, u64 offset, u8 reset                                         |
-| 7    | Acked        | u32 group, u32 topic, u32 queue, u64 offset                                                   |
-| 8    | Delivered    | 3 u32 place, u64 next, u64 deadline, u16 client length, u16 n, client, n (u64, u32, u16)  |
-| 9    | Invisible    | u32 group, topic, queue, u64 offset, u32 number, u16 attempt, u64 deadline ms                 |
-| 10   | Locked       | u32 length, JSON                                                                              |
+All operations are absolute ("this is finished"), so replaying some twice, over a snapshot that already holds them, ends
+in the same state. A record is a version byte and operations; a snapshot is a record of everything. Unknown: refused.
 """
 
 from __future__ import annotations
@@ -26,6 +14,21 @@ from typing import Any, NamedTuple
 
 from evenq.errors import StoreCorrupted
 from evenq.model import GroupConfig, MessageQueue, MessageType, Permission, StartFrom, TopicConfig
+from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
+
+# | kind | operation    | content after the kind byte (big-endian)                                                    |
+# |------|--------------|--------------------------------------------------------------------------------------------|
+# | 1    | KeyPut       | u32 length, JSON                                                                            |
+# | 2-5  | Topic, Group | u32 length, JSON                                                                            |
+# | 6    | Committed    | u32 group, u32 topic, u32 queue, u64 offset, u8 reset                                       |
+# | 7    | Acked        | u32 group, u32 topic, u32 queue, u64 offset                                                 |
+# | 8    | Delivered    | 3 u32 place, u64 next, u64 deadline, u16 client length, u16 n, client, n (u64, u32, u16)    |
+# | 9    | Invisible    | u32 group, topic, queue, u64 offset, u32 number, u16 attempt, u64 deadline ms               |
+# | 10   | Locked       | u32 length, JSON                                                                            |
+# | 11   | HalfPut      | u64 number, u32 topic, u64 timer, i64 timer before, 2 u64 ms begun, due, u16 checks, missed |
+# | 12   | HalvesEnded  | u32 n, n u64 numbers, n u8 outcomes                                                         |
+# | 13   | Unsubscribed | u32 length, JSON                                                                            |
+# | 14-5 | LiteOpened, LiteClosed | u32 length, JSON                                                                  |
 
 __all__ = [
     "Acked",
@@ -33,12 +36,17 @@ __all__ = [
     "Delivered",
     "GroupPut",
     "GroupRemoved",
+    "HalfPut",
+    "HalvesEnded",
     "Invisible",
     "KeyPut",
+    "LiteClosed",
+    "LiteOpened",
     "Locked",
     "Op",
     "TopicPut",
     "TopicRemoved",
+    "Unsubscribed",
     "decode",
     "encode",
     "encode_op",
@@ -46,11 +54,13 @@ __all__ = [
 
 VERSION = 1
 _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _COMMITTED, _ACKED, _DELIVERED, _INVISIBLE, _LOCKED = range(1, 11)
-_IN_JSON = frozenset({_KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _LOCKED})
+_HALF, _HALVES_ENDED, _UNSUBSCRIBED, _LITE, _LITE_GONE = range(11, 16)
+_IN_JSON = frozenset({_KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _LOCKED, _UNSUBSCRIBED, _LITE, _LITE_GONE})
 _COMMITTED_FORM = struct.Struct(">BIIIQB")
 _ACKED_FORM = struct.Struct(">BIIIQ")
 _DELIVERED_FORM = struct.Struct(">BIIIQQHH")
 _INVISIBLE_FORM = struct.Struct(">BIIIQIHQ")
+_HALF_FORM = struct.Struct(">BQIQqQQHH")
 _LENGTH = struct.Struct(">I")
 
 
@@ -144,7 +154,70 @@ class Locked:
     """With `epoch`: the newest generation that the lock was granted under."""
 
 
-Op = KeyPut | TopicPut | TopicRemoved | GroupPut | GroupRemoved | Committed | Acked | Delivered | Invisible | Locked
+class HalfPut(NamedTuple):
+    """A transaction is open (`core.transactions`)."""
+
+    number: int
+    topic_id: int
+    timer_id: int
+    previous_id: int
+    """-1: there is only one."""
+    first_ms: int
+    due_ms: int
+    checks: int
+    missed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribed:
+    """A group's progress on a topic is forgotten: an operator took the subscription away."""
+
+    group_id: int
+    topic_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiteOpened:
+    """A lite topic is in this queue of its parent, from the offset `base` on (`core.lite`)."""
+
+    topic_id: int
+    queue_id: int
+    base: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LiteClosed:
+    """The lite topic of this queue has expired, with every group's progress on it."""
+
+    topic_id: int
+    queue_id: int
+
+
+class HalvesEnded(NamedTuple):
+    """Transactions ended; `outcomes` are numbers of `core.transactions.Outcome`."""
+
+    numbers: tuple[int, ...]
+    outcomes: tuple[int, ...]
+
+
+Op = (
+    KeyPut
+    | TopicPut
+    | TopicRemoved
+    | GroupPut
+    | GroupRemoved
+    | Committed
+    | Acked
+    | Delivered
+    | Invisible
+    | Locked
+    | Unsubscribed
+    | LiteOpened
+    | LiteClosed
+    | HalfPut
+    | HalvesEnded
+)
 
 
 def encode(ops: Iterable[Op]) -> bytes:
@@ -164,6 +237,10 @@ def encode_op(op: Op) -> bytes:
             return _INVISIBLE_FORM.pack(_INVISIBLE, *place, op.number, op.attempt, op.deadline_ms)
         case Committed():
             return _COMMITTED_FORM.pack(_COMMITTED, op.group_id, op.topic_id, op.queue_id, op.offset, op.reset)
+        case HalfPut():
+            return _HALF_FORM.pack(_HALF, *op[:-2], min(op.checks, 0xFFFF), min(op.missed, 0xFFFF))
+        case HalvesEnded():
+            return _encode_ended(op)
         case TopicPut():
             topic = op.topic
             return _json(_TOPIC, {
@@ -174,12 +251,18 @@ def encode_op(op: Op) -> bytes:
             group = op.group
             return _json(_GROUP, {
                 "name": group.name, "id": group.group_id, "ordered": group.ordered, "attempts": group.max_attempts,
-                "start": str(group.start_from), "strategy": group.strategy,
+                "start": str(group.start_from), "strategy": group.strategy, "retry": _retry_json(group.retry),
             })  # fmt: skip
         case TopicRemoved():
             return _json(_TOPIC_GONE, {"id": op.topic_id})
         case GroupRemoved():
             return _json(_GROUP_GONE, {"id": op.group_id})
+        case Unsubscribed():
+            return _json(_UNSUBSCRIBED, {"group": op.group_id, "topic": op.topic_id})
+        case LiteOpened():
+            return _json(_LITE, {"topic": op.topic_id, "queue": op.queue_id, "base": op.base, "name": op.name})
+        case LiteClosed():
+            return _json(_LITE_GONE, {"topic": op.topic_id, "queue": op.queue_id})
         case Locked():
             queue = op.queue
             return _json(_LOCKED, {
@@ -188,6 +271,25 @@ def encode_op(op: Op) -> bytes:
             })  # fmt: skip
         case KeyPut():
             return _json(_KEY, {"key": op.key.hex(), "topic": op.next_topic_id, "group": op.next_group_id})
+
+
+def _retry_json(retry: RetryPolicy) -> list[Any] | None:
+    if retry.kind is RetryKind.CLASSIC:
+        return None
+    return [str(retry.kind), list(retry.delays_ms), retry.initial_ms, retry.max_ms, retry.multiplier]
+
+
+def _retry_of(told: list[Any] | None) -> RetryPolicy:
+    if told is None:
+        return CLASSIC_RETRY
+    kind, delays_ms, initial_ms, max_ms, multiplier = told
+    return RetryPolicy(
+        kind=RetryKind(kind),
+        delays_ms=tuple(delays_ms),
+        initial_ms=initial_ms,
+        max_ms=max_ms,
+        multiplier=multiplier,
+    )
 
 
 def _encode_delivered(op: Delivered) -> bytes:
@@ -200,6 +302,11 @@ def _encode_delivered(op: Delivered) -> bytes:
         client,
         struct.pack(f">{count}Q{count}I{count}H", *op.offsets, *op.numbers, *op.attempts),
     ))  # fmt: skip
+
+
+def _encode_ended(op: HalvesEnded) -> bytes:
+    count = len(op.numbers)
+    return struct.pack(f">BI{count}Q{count}B", _HALVES_ENDED, count, *op.numbers, *op.outcomes)
 
 
 def _json(kind: int, value: dict[str, Any]) -> bytes:
@@ -234,6 +341,10 @@ def _decode_op(record: bytes, at: int) -> tuple[Op, int]:
         return Committed(group, topic, queue, offset, bool(reset)), at + _COMMITTED_FORM.size
     if kind == _DELIVERED:
         return _decode_delivered(record, at)
+    if kind == _HALF:
+        return HalfPut(*_HALF_FORM.unpack_from(record, at)[1:]), at + _HALF_FORM.size
+    if kind == _HALVES_ENDED:
+        return _decode_ended(record, at)
     if kind not in _IN_JSON:
         raise StoreCorrupted(f"a state record holds an operation of kind {kind}, which this program does not know")
     (length,) = _LENGTH.unpack_from(record, at + 1)
@@ -250,6 +361,13 @@ def _decode_delivered(record: bytes, at: int) -> tuple[Op, int]:
     offsets, numbers, attempts = values[:count], values[count : 2 * count], values[2 * count :]
     op = Delivered(group, topic, queue, following, deadline, client, offsets, numbers, attempts)
     return op, at + client_length + form.size
+
+
+def _decode_ended(record: bytes, at: int) -> tuple[Op, int]:
+    (count,) = _LENGTH.unpack_from(record, at + 1)
+    form = struct.Struct(f">{count}Q{count}B")
+    values = form.unpack_from(record, at + 1 + _LENGTH.size)
+    return HalvesEnded(values[:count], values[count:]), at + 1 + _LENGTH.size + form.size
 
 
 def _from_json(kind: int, value: dict[str, Any]) -> Op:
@@ -274,8 +392,15 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
                 max_attempts=value["attempts"],
                 start_from=StartFrom(value["start"]),
                 strategy=value["strategy"],
+                retry=_retry_of(value.get("retry")),  # none in journals of before
             )
         )
+    if kind == _UNSUBSCRIBED:
+        return Unsubscribed(value["group"], value["topic"])
+    if kind == _LITE:
+        return LiteOpened(value["topic"], value["queue"], value["base"], value["name"])
+    if kind == _LITE_GONE:
+        return LiteClosed(value["topic"], value["queue"])
     if kind == _LOCKED:
         return Locked(value["group"], MessageQueue(*value["queue"]), value["client"], *value["generation"])
     if kind == _TOPIC_GONE:

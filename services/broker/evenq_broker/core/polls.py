@@ -2,7 +2,8 @@
 
 Called by `loops.polls`, which owns the futures (kept here as an opaque `token`) and the clock. A poll for messages
 belongs to a group and waits for any queue of one topic, or for one queue; one event wakes one poll of each group, and
-whoever takes a full batch wakes the next. A watch (no group) is woken by every growth of its queues. Always true: a
+whoever takes a full batch wakes the next. A watch (no group) is woken by every growth of its queues. Polls for any
+queue are also counted by group and topic, for the other brokers of the cluster (`loops.wide_polls`). Always true: a
 poll is in the table or done.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 __all__ = ["Poll", "PollTable"]
 
@@ -21,7 +22,18 @@ ANY = -1
 class Poll:
     """One caller that waits."""
 
-    __slots__ = ("client_id", "deadline_ms", "group_id", "known", "parked", "token", "topic_id", "woken")
+    __slots__ = (
+        "client_id",
+        "deadline_ms",
+        "group_id",
+        "known",
+        "parked",
+        "push",
+        "source",
+        "token",
+        "topic_id",
+        "woken",
+    )
 
     def __init__(
         self, group_id: int, topic_id: int, known: dict[tuple[int, int], int] | None, deadline_ms: int, client_id: str
@@ -38,12 +50,27 @@ class Poll:
         """True if an event ended it, False for its deadline or the end of its client."""
         self.token: object = None
         """The loop's future."""
+        self.push = False
+        """A push consumer's: it polls every broker by itself."""
+        self.source = ""
+        """Name of the broker whose message woke it; empty: this one."""
 
 
 class PollTable:
     """All parked polls of one broker."""
 
-    __slots__ = ("_by_client", "_deadlines", "_parked", "_receivers", "_sequence", "_stale", "_watches", "polls_max")
+    __slots__ = (
+        "_by_client",
+        "_deadlines",
+        "_parked",
+        "_receivers",
+        "_sequence",
+        "_stale",
+        "_watches",
+        "on_wide",
+        "polls_max",
+        "wide",
+    )
 
     def __init__(self, *, polls_max: int = 20_000) -> None:
         self.polls_max = polls_max
@@ -54,18 +81,35 @@ class PollTable:
         self._sequence = 0
         self._parked = 0
         self._stale = 0
+        self.wide: dict[tuple[int, int, bool], int] = {}
+        """Group, topic, whether of push consumers -> parked polls that any queue may answer."""
+        self.on_wide: Callable[[tuple[int, int, bool]], None] | None = None
+        """Called when a count of `wide` leaves 0 or comes back to it."""
 
     def __len__(self) -> int:
         return self._parked
 
     def park(
-        self, group_id: int, topic_id: int, *, queue_id: int = ANY, deadline_ms: int, client_id: str = ""
+        self,
+        group_id: int,
+        topic_id: int,
+        *,
+        queue_id: int = ANY,
+        queues: Iterable[int] | None = None,
+        deadline_ms: int,
+        client_id: str = "",
+        push: bool = False,
     ) -> Poll | None:
-        """Wait for messages of one topic (or one queue of it) for a group. None: the table is full."""
+        """Wait for messages of a topic (or of a queue of it, or of `queues`) for a group. None: the table is full."""
         known = None if queue_id == ANY else {(topic_id, queue_id): -1}
+        if queues is not None:
+            known = {(topic_id, one): -1 for one in queues}
         poll = self._add(Poll(group_id, topic_id, known, deadline_ms, client_id))
         if poll is not None:
+            poll.push = push
             self._receivers.setdefault(topic_id, {}).setdefault(group_id, deque()).append(poll)
+            if known is None:
+                self._count((group_id, topic_id, push), 1)
         return poll
 
     def watch(self, queues: Iterable[tuple[int, int, int]], *, deadline_ms: int, client_id: str = "") -> Poll | None:
@@ -98,6 +142,23 @@ class PollTable:
         if poll is not None:
             poll.woken = True
         return poll
+
+    def ready_elsewhere(self, group_id: int, topic_id: int, *, push: bool, source: str) -> Poll | None:
+        """Another broker has something for the group: the poll to wake, one that any queue may answer."""
+        for poll in self._receivers.get(topic_id, {}).get(group_id, ()):
+            if poll.known is None and poll.push == push:
+                self._remove(poll)
+                poll.woken, poll.source = True, source
+                return poll
+        return None
+
+    def refresh(self, client_id: str, topic_id: int) -> list[Poll]:
+        """What the client waits for on this topic has changed: its polls, to look again."""
+        polls = [one for one in self._by_client.get(client_id, ()) if one.topic_id == topic_id and one.group_id]
+        for poll in polls:
+            self._remove(poll)
+            poll.woken = True
+        return polls
 
     def tick(self, now_ms: int) -> list[Poll]:
         """The polls whose time is over."""
@@ -167,6 +228,8 @@ class PollTable:
             if not mine:
                 del self._by_client[poll.client_id]
         if poll.group_id:
+            if poll.known is None:
+                self._count((poll.group_id, poll.topic_id, poll.push), -1)
             groups = self._receivers[poll.topic_id]
             polls = groups[poll.group_id]
             if polls[0] is poll:
@@ -187,6 +250,15 @@ class PollTable:
             heapq.heapify(self._deadlines)
             self._stale = 0
 
+    def _count(self, key: tuple[int, int, bool], step: int) -> None:
+        count = self.wide.get(key, 0) + step
+        if count:
+            self.wide[key] = count
+        else:
+            del self.wide[key]
+        if self.on_wide is not None and count == max(step, 0):
+            self.on_wide(key)
+
     def check(self) -> None:
         """Recompute every invariant; for tests."""
         receivers = [poll for groups in self._receivers.values() for polls in groups.values() for poll in polls]
@@ -194,4 +266,10 @@ class PollTable:
         assert self._parked == len(receivers) + len(watches)
         assert all(poll.parked for poll in [*receivers, *watches])
         assert sum(entry[2].parked for entry in self._deadlines) == self._parked
+        wide: dict[tuple[int, int, bool], int] = {}
+        for poll in receivers:
+            if poll.known is None:
+                key = (poll.group_id, poll.topic_id, poll.push)
+                wide[key] = wide.get(key, 0) + 1
+        assert wide == self.wide
         assert sum(map(len, self._by_client.values())) <= self._parked

@@ -6,14 +6,32 @@ and `committed` is the smallest unfinished offset. Pure.
 
 from __future__ import annotations
 
+from collections import deque
+from enum import Enum
+
 from evenq_broker.core.journal import Invisible
 
-__all__ = ["BLOCKED", "READY", "Pending", "QueueProgress"]
+__all__ = ["BLOCKED", "LITE_QUEUES_FROM", "READY", "Pending", "QueueProgress", "Verdict"]
 
 READY = 0
 """Deadline of a message that waits for its next delivery."""
 BLOCKED = -1
 """Deadline of a message of an ordered group that waits for the one before it (`core.fifo`)."""
+
+NUMBERS = 1_000
+"""How far delivery numbers jump at a reset: more than a message has attempts."""
+LITE_QUEUES_FROM = 1 << 20
+"""Queues of lite topics have these numbers (`core.lite`): order within each, nothing between them."""
+
+
+class Verdict(Enum):
+    """What became of an ack or a change."""
+
+    DONE = "done"
+    ALREADY = "already"
+    """The message was finished before: fine for an ack, nothing to record."""
+    INVALID = "invalid"
+    """The delivery is over, or never was."""
 
 
 class Pending:
@@ -39,6 +57,7 @@ class QueueProgress:
 
     __slots__ = (
         "committed",
+        "first",
         "group_id",
         "lanes",
         "next",
@@ -46,8 +65,10 @@ class QueueProgress:
         "queue_id",
         "reading",
         "ready",
+        "timer",
         "topic_id",
         "unkeyed",
+        "walk",
     )
 
     def __init__(self, group_id: int, topic_id: int, queue_id: int, offset: int) -> None:
@@ -58,12 +79,18 @@ class QueueProgress:
         """The smallest unfinished offset."""
         self.next = offset
         """The first offset never looked at for this group."""
+        self.first = 1
+        """Number of a message's first delivery; handles with smaller ones are from before a reset."""
         self.pending: dict[int, Pending] = {}
         self.ready: list[int] = []
         """Heap of offsets that wait for their next delivery; may hold finished ones, `Progress` skips them."""
         self.reading = False
         """True while somebody fetches fresh messages from disk for this group: others pass by."""
-        self.lanes: dict[str, list[int]] = {}
+        self.walk: list[int] = []
+        """Unfinished offsets, descending, as they were when they were last sorted; see `advance`."""
+        self.timer: tuple[int, list[int]] = (-1, [])
+        """The last timer of `Progress`: its deadline and offsets; deliveries of the same ms share it."""
+        self.lanes: dict[str, deque[int]] = {}
         """Ordered groups (`core.fifo`): message group -> its unfinished offsets, ascending; only the first may be
         delivered.
         """
@@ -75,6 +102,22 @@ class QueueProgress:
         place = (self.group_id, self.topic_id, self.queue_id, offset)
         return Invisible(*place, entry.number, entry.attempt, entry.deadline_ms)
 
+    def reset(self, offset: int) -> bool:
+        """Begin anew at `offset`, whatever was in flight; False if that is how it is. In place: whoever waits for the
+        disk on behalf of this group sees that `next` has moved.
+        """
+        if (self.committed, self.next) == (offset, offset):
+            return False
+        self.committed = self.next = offset
+        self.first += NUMBERS
+        self.pending.clear()
+        self.ready.clear()
+        self.walk.clear()
+        self.timer = (-1, [])
+        self.lanes.clear()
+        self.unkeyed = False
+        return True
+
     def advance(self) -> None:
         """Move `committed` to the smallest unfinished offset."""
         pending = self.pending
@@ -82,9 +125,19 @@ class QueueProgress:
             self.committed = self.next
         elif self.committed not in pending:
             if self.next - self.committed > 4 * len(pending) + 64:
-                self.committed = min(pending)
+                self.committed = self._smallest()
                 return
             at = self.committed + 1
             while at not in pending:
                 at += 1
             self.committed = at
+
+    def _smallest(self) -> int:
+        # Where the unfinished are few and far between: sorted once, then walked; what came since is greater than all
+        # of it. Without this each ack of the oldest would look at all of them.
+        pending, walk = self.pending, self.walk
+        while walk and walk[-1] not in pending:
+            walk.pop()
+        if not walk:
+            walk.extend(sorted(pending, reverse=True))
+        return walk[-1]

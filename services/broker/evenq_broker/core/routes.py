@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from evenq.model import BrokerAddress, MessageQueue, QueueCounts
+from evenq.model import BrokerAddress, MessageQueue, MessageType, QueueCounts
 
 __all__ = ["BrokerView", "RouteTable", "TopicAt", "listener_of"]
 
@@ -139,6 +139,10 @@ class RouteTable:
             for view in self.brokers()
             if view.broker_id == 0 and (counts := view.topics.get(topic)) is not None
         ]
+
+    def kind_of(self, topic: str) -> MessageType | None:
+        """What the topic takes, by the first of its brokers; None if nobody has it."""
+        return next((at.counts.message_type for at in self.route(topic)), None)
 
     def readable(self, topic: str) -> list[MessageQueue]:
         """The queues consumers share, sorted (RT-6, RT-7)."""

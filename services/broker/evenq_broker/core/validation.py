@@ -7,7 +7,6 @@ fields.
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import md5
@@ -15,13 +14,17 @@ from typing import Protocol
 
 from evenq import errors
 from evenq.model import MessageType, TopicConfig
+from evenq.model.lanes import lane_of
 from evenq.store import Append, TimerAppend
-from evenq.wire.convert import set_ms
+from evenq.wire.convert import duration_ms_of, set_ms
+from evenq.wire.packing import unpack
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq_broker.core.frames import text_field
+from evenq_broker.core.halves import HALF_MESSAGE
+from evenq_broker.core.lite import lite_problem
 from evenq_broker.core.tags import tag_hash
 
-__all__ = ["Limits", "checked", "lane_of"]
+__all__ = ["Limits", "checked", "digest_of", "level_of"]
 
 MESSAGE_ID_MAX = 255
 TAG_LENGTH_MAX = 4_096
@@ -31,6 +34,7 @@ MESSAGE_GROUP_BYTES = 64  # the reference refuses groups of 64 bytes and more
 SYSTEM_BYTES_MAX = 256 << 10
 BORN_MS_MAX = 1 << 62
 DELAYED_MESSAGE = 1  # the kind of our timers
+FIRST_CHECK_MAX_MS = 3_600_000  # wire contract 3.7: orphaned_transaction_recovery_duration
 
 _NORMAL, _FIFO, _DELAY, _TRANSACTION, _LITE, _PRIORITY = 1, 2, 3, 4, 5, 6
 _TYPE_NAMES = {
@@ -50,7 +54,10 @@ _ACCEPTED = {
     MessageType.LITE: frozenset({_LITE}),
     MessageType.PRIORITY: frozenset({_PRIORITY}),
 }
-_IDENTITY, _GZIP, _MD5 = 1, 2, 2
+_IDENTITY, _MD5 = 1, 2
+_DIGEST_HEAD = b"\x22\x24\x08\x02\x12\x20"
+_MD5_DIGITS = 32
+_DIGITS_USED = 8  # they tell two bodies of one message id apart
 _ENCODING_AND_TYPE = {kind: bytes((0x28, _IDENTITY, 0x30, kind)) for kind in _TYPE_NAMES}
 
 
@@ -71,6 +78,8 @@ class Limits:
     properties_max: int
     properties_bytes_max: int
     delay_max_ms: int
+    first_check_ms: int = 6_000
+    lite_topic_size_max: int = 64
     store_host: str = ""
     """`host:port` of this broker, told to consumers."""
 
@@ -79,27 +88,37 @@ class Limits:
         """`store_host` (10) of system properties, encoded."""
         return text_field(10, self.store_host) if self.store_host else b""
 
+    @cached_property
+    def digest(self) -> slice:
+        """Where the first digits of the body's digest are in system properties that `checked` has just made."""
+        end = len(_ENCODING_AND_TYPE[_NORMAL]) + len(self.store_host_field)
+        return slice(-end - _MD5_DIGITS, -end - _MD5_DIGITS + _DIGITS_USED)
+
 
 def checked(
     message: definition_pb2.Message, topic: TopicConfig, limits: Limits, *, now_ms: int
 ) -> Append | TimerAppend:
     """The message as it is stored, a timer if it is to be delivered later; `message` is used up. Its queue is the one
-    for its message group, or the one it asks for, or -1 for the caller to choose. Raises the error that names what is
-    wrong.
+    for its message group or priority, or the one it asks for, or -1 for the caller to choose. Raises the error that
+    names what is wrong.
     """
     system = message.system_properties
     _check_id(system.message_id)
     if message.user_properties:
         _check_properties(message, limits)
-    kind = _check_type(system, topic)
+    kind = _check_type(system, topic, limits)
     tag = system.tag
     if tag or system.HasField("tag"):
         _check_tag(tag)
     if system.keys:
         _check_keys(system)
-    due_ms = _due_ms(system.delivery_timestamp, now_ms, limits) if kind == _DELAY else 0
+    due_ms = 0
+    if kind == _DELAY:
+        due_ms = _due_ms(system.delivery_timestamp, now_ms, limits)
+    elif kind == _TRANSACTION:
+        due_ms = now_ms + _first_check_ms(system, limits)
     digest = _check_body(message, system, limits)
-    queue_id = _queue_of(system, topic)
+    queue_id = _queue_of(system, topic, kind)
     _clear_delivery(system)
     if not system.HasField("born_timestamp"):
         set_ms(system.born_timestamp, now_ms)
@@ -113,14 +132,21 @@ def checked(
     message.ClearField("system_properties")
     # Later fields win over what the client wrote: body_digest 4 {type 1 = MD5, checksum 2}, body_encoding 5 = IDENTITY,
     # message_type 6, store_host 10.
-    encoded += b"\x22\x24\x08\x02\x12\x20" + digest + _ENCODING_AND_TYPE[kind] + limits.store_host_field
+    encoded += _DIGEST_HEAD + digest + _ENCODING_AND_TYPE[kind] + limits.store_host_field
     head = message.SerializeToString()
     if due_ms > now_ms:
+        timer = HALF_MESSAGE if kind == _TRANSACTION else DELAYED_MESSAGE
         return TimerAppend(
-            topic.topic_id, queue_id, tag_hash(tag), due_ms=due_ms, kind=DELAYED_MESSAGE, born_ms=born_ms, head=head,
+            topic.topic_id, queue_id, tag_hash(tag), due_ms=due_ms, kind=timer, born_ms=born_ms, head=head,
             system=encoded,
         )  # fmt: skip
     return Append(topic.topic_id, queue_id, tag_hash(tag), born_ms, head, encoded)
+
+
+def digest_of(system: bytes) -> bytes:
+    """The same of stored system properties, whoever's address they tell."""
+    at = system.rfind(_DIGEST_HEAD) + len(_DIGEST_HEAD)
+    return system[at : at + _DIGITS_USED]
 
 
 def _due_ms(due: Moment, now_ms: int, limits: Limits) -> int:
@@ -133,18 +159,33 @@ def _due_ms(due: Moment, now_ms: int, limits: Limits) -> int:
     return due_ms
 
 
+def _first_check_ms(system: definition_pb2.SystemProperties, limits: Limits) -> int:
+    """Age of the transaction at its first check, ms."""
+    if not system.HasField("orphaned_transaction_recovery_duration"):
+        return limits.first_check_ms
+    asked_ms = duration_ms_of(system.orphaned_transaction_recovery_duration)
+    if asked_ms > FIRST_CHECK_MAX_MS:
+        raise errors.BadRequest(
+            f"the transaction's recovery time is {asked_ms} ms, the limit is {FIRST_CHECK_MAX_MS}; ask for a first "
+            "check within an hour"
+        )
+    return asked_ms if asked_ms > 0 else limits.first_check_ms
+
+
 def _born_ms(born: Moment) -> int:
     """Ms since the epoch; what no clock can show becomes the nearest that fits the log."""
     born_ms = born.seconds * 1000 + born.nanos // 1_000_000
     return born_ms if 0 <= born_ms <= BORN_MS_MAX else 0 if born_ms < 0 else BORN_MS_MAX
 
 
-def lane_of(message_group: str, queues: int) -> int:
-    """The queue of a message group: the same for every producer of the broker's topic."""
-    return zlib.crc32(message_group.encode()) % queues
+def level_of(priority: int, levels: int) -> int:
+    """The queue of a priority: one for each level, those above the highest share it."""
+    return min(priority, levels - 1)
 
 
-def _queue_of(system: definition_pb2.SystemProperties, topic: TopicConfig) -> int:
+def _queue_of(system: definition_pb2.SystemProperties, topic: TopicConfig, kind: int) -> int:
+    if kind == _PRIORITY:
+        return level_of(system.priority, topic.write_queues)
     if system.message_group:
         return lane_of(system.message_group, topic.write_queues)
     asked = system.queue_id
@@ -175,8 +216,9 @@ def _check_id(message_id: str) -> None:
 
 def _check_body(message: definition_pb2.Message, system: definition_pb2.SystemProperties, limits: Limits) -> bytes:
     body = message.body
-    if system.body_encoding == _GZIP and body:
-        body = message.body = _inflated(body, limits.body_bytes_max)
+    packed = system.body_encoding > _IDENTITY
+    if packed and body:  # delivered as IDENTITY: SDKs disagree on what GZIP means (wire contract 5.3)
+        body = message.body = unpack(system.body_encoding, body, limits.body_bytes_max)
     if not body:
         raise errors.BodyEmpty("the message body is empty; send at least one byte")
     if len(body) > limits.body_bytes_max:
@@ -184,25 +226,13 @@ def _check_body(message: definition_pb2.Message, system: definition_pb2.SystemPr
             f"the message body has {len(body)} bytes, the limit is {limits.body_bytes_max}; split or compress it"
         )
     digest = md5(body, usedforsecurity=False).hexdigest().upper()
-    if system.HasField("body_digest") and system.body_encoding != _GZIP:
+    if system.HasField("body_digest") and not packed:
         told = system.body_digest.checksum if system.body_digest.type == _MD5 else ""
         if told and told.upper() != digest:
             raise errors.MessageCorrupted(
                 f"the body's MD5 is {digest}, the message says {told}; it was damaged on its way"
             )
     return digest.encode()
-
-
-def _inflated(body: bytes, bytes_max: int) -> bytes:
-    # Delivered as IDENTITY: SDKs disagree on what GZIP means (wire contract 5.3). zlib and gzip headers are both taken.
-    try:
-        inflater = zlib.decompressobj(47)
-        plain = inflater.decompress(body, bytes_max + 1)
-    except zlib.error as error:
-        raise errors.MessageCorrupted(f"the body is said to be compressed but does not unpack: {error}") from error
-    if len(plain) > bytes_max:
-        raise errors.BodyTooLarge(f"the unpacked body is larger than {bytes_max} bytes, the limit; send less at once")
-    return plain
 
 
 def _check_properties(message: definition_pb2.Message, limits: Limits) -> None:
@@ -244,7 +274,7 @@ def _check_keys(system: definition_pb2.SystemProperties) -> None:
             raise errors.IllegalMessageKey(f"a key has {len(key)} characters, the limit is {KEY_LENGTH_MAX}")
 
 
-def _check_type(system: definition_pb2.SystemProperties, topic: TopicConfig) -> int:
+def _check_type(system: definition_pb2.SystemProperties, topic: TopicConfig, limits: Limits) -> int:
     declared = int(system.message_type)
     derived = declared
     if system.HasField("delivery_timestamp"):
@@ -252,24 +282,52 @@ def _check_type(system: definition_pb2.SystemProperties, topic: TopicConfig) -> 
     elif system.HasField("message_group"):
         derived = _FIFO
         _check_group(system.message_group)
+    elif system.HasField("lite_topic"):
+        derived = _LITE
+    elif system.HasField("priority"):
+        derived = _PRIORITY
     elif declared in {_FIFO, _DELAY, 0}:
         derived = _NORMAL
     if declared not in {0, derived}:
         raise errors.MessageTypeConflict(
             f"the message says {_TYPE_NAMES.get(declared, declared)} but its fields make it {_TYPE_NAMES[derived]}: "
-            "a message group makes FIFO, a delivery time makes DELAY"
+            "a message group makes FIFO, a delivery time makes DELAY, "
+            "a priority makes PRIORITY, a lite topic makes LITE"
         )
-    if derived not in {_NORMAL, _FIFO, _DELAY}:
-        name = _TYPE_NAMES.get(derived, str(derived))
-        raise errors.NotImplementedYet(
-            f"this version does not store {name} messages yet; send NORMAL, FIFO or DELAY ones"
+    if system.HasField("priority"):
+        _check_priority(system.priority, derived)
+    elif derived == _NORMAL and topic.message_type is MessageType.PRIORITY:
+        derived = _PRIORITY  # the lowest
+    if system.HasField("lite_topic") and derived != _LITE:
+        raise errors.MessageTypeConflict(
+            f"the message has a lite topic and is {_TYPE_NAMES.get(derived, derived)}; leave out one of the two"
         )
+    if derived not in _TYPE_NAMES:
+        raise errors.NotImplementedYet(f"this version does not store messages of type {derived}; send another kind")
+    if derived == _LITE:
+        _check_lite(system.lite_topic, limits)
     if derived not in _ACCEPTED[topic.message_type]:
         raise errors.MessageTypeConflict(
-            f"topic {topic.name} takes {topic.message_type} messages, this one is {_TYPE_NAMES[derived]}; "
-            "choose another topic or change the message"
+            f"topic {topic.name} takes {topic.message_type} messages, this one is {_TYPE_NAMES[derived]}; change the "
+            f"message, or send it to a topic made with `evenq topic create NAME --type {_TYPE_NAMES[derived].lower()}`"
         )
     return derived
+
+
+def _check_lite(name: str, limits: Limits) -> None:
+    problem = lite_problem(name, limits.lite_topic_size_max)
+    if problem:
+        raise errors.IllegalLiteTopic(problem)
+
+
+def _check_priority(priority: int, derived: int) -> None:
+    if priority < 0:
+        raise errors.BadRequest(f"the priority is {priority}, the least is 0; leave it out or give 0 or more")
+    if derived != _PRIORITY:
+        raise errors.MessageTypeConflict(
+            f"the message has a priority and is {_TYPE_NAMES[derived]}; leave out the priority, or the message group "
+            "or delivery time"
+        )
 
 
 def _check_group(message_group: str) -> None:

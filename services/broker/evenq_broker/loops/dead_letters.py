@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from evenq.model import GroupConfig, TopicConfig
 from evenq.model.names import DLQ_PREFIX
-from evenq.store import Append, StoredMessage
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq_broker.core.delivery import QueueProgress
 from evenq_broker.core.journal import Acked
+from evenq_broker.core.letters import Death, Reason, letter
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -21,19 +20,36 @@ __all__ = ["bury", "settle", "to_dead_letters"]
 
 
 async def to_dead_letters(
-    broker: Broker, group: GroupConfig, topic: TopicConfig, queue: QueueProgress, offset: int
+    broker: Broker,
+    group: GroupConfig,
+    topic: TopicConfig,
+    queue: QueueProgress,
+    offset: int,
+    reason: Reason = Reason.ATTEMPTS,
 ) -> None:
-    """Copy the message at `offset` with its origin told in `dead_letter_queue`, then finish it. Raises what a send
-    raises.
+    """Copy the message at `offset` with its origin told in `dead_letter_queue` and in user properties, then finish it.
+    Raises what a send raises.
 
     A message that retention has already removed is only finished.
     """
-    await bury(broker, group, topic, queue.queue_id, offset)
+    entry = queue.pending.get(offset)
+    attempts = entry.attempt if entry is not None else 0
+    await bury(broker, group, topic, queue.queue_id, offset, attempts=attempts, reason=reason)
     await settle(broker, queue, offset)
 
 
-async def bury(broker: Broker, group: GroupConfig, topic: TopicConfig, queue_id: int, offset: int) -> bool:
+async def bury(
+    broker: Broker,
+    group: GroupConfig,
+    topic: TopicConfig,
+    queue_id: int,
+    offset: int,
+    *,
+    attempts: int = 0,
+    reason: Reason = Reason.SENT_BACK,
+) -> bool:
     """Copy the message at `offset` of the topic into the group's dead-letter topic; its progress stays as it is.
+    `attempts`: deliveries it had, 0 = not known.
 
     False if there is no such message (any more). Raises what a send raises.
     """
@@ -41,7 +57,8 @@ async def bury(broker: Broker, group: GroupConfig, topic: TopicConfig, queue_id:
     if not found:
         return False
     target = await broker.create_topic(f"{DLQ_PREFIX}{group.name}", queues=1, system=True)
-    await broker.store.append((_copy(found[0], topic, target),))
+    death = Death(topic, broker.settings.broker_name, queue_id, offset, attempts, reason)
+    await broker.store.append((letter(found[0], death, target),))
     broker.stats.group_topic(group.group_id, topic.topic_id).dead_letters += 1
     return True
 
@@ -52,18 +69,3 @@ async def settle(broker: Broker, queue: QueueProgress, offset: int) -> None:
         await broker.journal.record(Acked(queue.group_id, queue.topic_id, queue.queue_id, offset))
     if queue.ready:
         broker.waiting.ready(queue.group_id, queue.topic_id, queue.queue_id)
-
-
-def _copy(message: StoredMessage, origin: TopicConfig, target: TopicConfig) -> Append:
-    head = definition_pb2.Message.FromString(message.head)
-    head.topic.Clear()
-    head.topic.name = target.name
-    system = definition_pb2.SystemProperties.FromString(message.system)
-    system.ClearField("message_group")
-    system.message_type = definition_pb2.NORMAL
-    if not system.HasField("dead_letter_queue"):
-        system.dead_letter_queue.topic = origin.name
-        system.dead_letter_queue.message_id = system.message_id
-    return Append(
-        target.topic_id, 0, message.tag_hash, message.born_ms, head.SerializeToString(), system.SerializeToString()
-    )

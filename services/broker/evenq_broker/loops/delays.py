@@ -7,7 +7,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from evenq.store import Append, StoredTimer
+from evenq.store import Append, StoredTimer, TimerAppend
+from evenq_broker.core.halves import HALF_MESSAGE
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -17,9 +18,13 @@ __all__ = ["due"]
 log = logging.getLogger(__name__)
 
 
-def due(broker: Broker, timers: list[StoredTimer]) -> list[Append | None]:
-    """The messages of due timers; None for one whose topic was deleted meanwhile."""
-    return [_message(broker, timer) for timer in timers]
+def due(broker: Broker, timers: list[StoredTimer]) -> list[Append | TimerAppend | None]:
+    """What due timers become: a delayed message its message, a half message its next check (`loops.transactions`);
+    None for one whose topic was deleted meanwhile.
+    """
+    return [
+        broker.transactions.due(timer) if timer.kind == HALF_MESSAGE else _message(broker, timer) for timer in timers
+    ]
 
 
 def _message(broker: Broker, timer: StoredTimer) -> Append | None:

@@ -50,12 +50,19 @@ class Journal:
             loop.call_soon(self._flush)
         return self._batch
 
+    def flush(self) -> None:
+        """Write what waits at once: whatever is appended next stands behind it in the log."""
+        if self._batch is not None:
+            self._flush()
+
     def _flush(self) -> None:
         batch, self._batch = self._batch, None
         payload = b"".join((bytes((VERSION,)), *self._ops))
         self._ops.clear()
         if batch is None:
             return
+        if self._broker.trace is not None:
+            self._broker.trace.add(self._broker.now_ms(), payload)
         passing("journal.flushing")
         try:
             stored = self._broker.store.append_state(payload)
@@ -77,7 +84,8 @@ class Journal:
             Locked(group, queue, client_id, generation.epoch, generation.counter)
             for group, queue, client_id, generation in broker.locks.holders()
         ]
-        return encode([key, *topics, *groups, *locks, *broker.progress.dump()])
+        halves = broker.transactions.table.dump()
+        return encode([key, *topics, *groups, *locks, *halves, *broker.lite.topics.dump(), *broker.progress.dump()])
 
     async def close(self) -> None:
         """Write what waits, then a last snapshot. A failure of it is logged: the log has it all."""

@@ -25,7 +25,9 @@ def end_client(broker: Broker, client_id: str, *, delay_ms: int = RELEASE_MS) ->
     if not client_id:
         return
     broker.clients.forget(client_id)
+    broker.streams.retire(client_id)
     broker.waiting.end_client(client_id)
+    broker.lite.end_client(client_id)
     changed = broker.progress.release(client_id, broker.now_ms() + delay_ms)
     if changed:
         broker.journal.record(*(queue.op(offset, queue.pending[offset]) for queue, offset in changed))

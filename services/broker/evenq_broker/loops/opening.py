@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from evenq.runtime.failpoints import passing
 from evenq.store import FlushMode, MessageStore, StoreOptions
+from evenq_broker.core.halves import TransactionIds
 from evenq_broker.core.handles import KEY_BYTES, Handles
 from evenq_broker.core.journal import (
     Acked,
@@ -15,12 +16,17 @@ from evenq_broker.core.journal import (
     Delivered,
     GroupPut,
     GroupRemoved,
+    HalfPut,
+    HalvesEnded,
     Invisible,
     KeyPut,
+    LiteClosed,
+    LiteOpened,
     Locked,
     Op,
     TopicPut,
     TopicRemoved,
+    Unsubscribed,
     decode,
 )
 from evenq_broker.core.keys import keys_of
@@ -78,6 +84,9 @@ async def open_store(broker: Broker) -> None:
         passing("opening.key_safe")
     broker.handles = Handles(broker.settings.broker_name, broker.handle_key)
     broker.recalls = Recalls(broker.settings.broker_name, broker.handle_key)
+    broker.transactions.ids = TransactionIds(broker.settings.broker_name, broker.handle_key)
+    if broker.once is not None:
+        await broker.once.restore()
     for client_id in sorted(broker.progress.clients()):
         broker.clients.seen(client_id, broker.now_ms())  # they have the usual silence to show that they live
 
@@ -102,12 +111,22 @@ def apply(broker: Broker, op: Op) -> None:
             if topic is not None:
                 broker.topics.remove(topic.name)
             broker.progress.forget_topic(op.topic_id)
+            broker.lite.forget_topic(op.topic_id)
         case GroupRemoved():
             group = broker.groups.by_id(op.group_id)
             if group is not None:
                 broker.groups.remove(group.name)
                 broker.locks.forget_group(group.name)
             broker.progress.forget_group(op.group_id)
+        case Unsubscribed():
+            broker.progress.forget(op.group_id, op.topic_id)
+        case LiteOpened():
+            broker.lite.topics.apply(op, broker.now_ms())
+        case LiteClosed():
+            broker.lite.topics.apply(op, broker.now_ms())
+            broker.progress.forget_queue(op.topic_id, op.queue_id)
+        case HalfPut() | HalvesEnded():
+            broker.transactions.table.apply(op)
         case Locked():
             broker.locks.restore(op.group, op.queue, op.client_id, Generation(op.epoch, op.counter))
         case KeyPut():

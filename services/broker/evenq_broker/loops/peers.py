@@ -138,7 +138,7 @@ class ClusterLink:
         known = [at.counts for at in self._broker.routes.route(name)]
         kind = known[0].message_type if known else message_type
         counts = [counts.write_queues for counts in known]
-        wanted = max([queues, *counts] if queues or counts else [self._broker.settings.default_queues])
+        wanted = max([queues, *counts] if queues or counts else [self._broker.default_queues(kind)])
         placements: list[Placement] = []
         for _ in range(ROUNDS_MAX):
             placements = await self._place_topic(name, kind, wanted, retention_ms)
@@ -172,6 +172,11 @@ class ClusterLink:
         return _failures(answers, admin_pb2.DeleteGroupResponse)
 
     # ------------------------------------------------------------------------------------------------ peers
+
+    @property
+    def route_changes(self) -> Signal:
+        """Counts changes of the route table."""
+        return self._route_changes
 
     def peers(self) -> list[BrokerView]:
         """All other live brokers, ascending by name."""

@@ -26,6 +26,7 @@ class Waiting:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._polls = broker.polls
+        self._wide = broker.wide_polls
         self._changed: asyncio.Future[None] | None = None
         self._sleeping_until: int | None = None
         self._closed = False
@@ -33,6 +34,7 @@ class Waiting:
     def start(self) -> None:
         """Begin to keep time and to listen to the store."""
         self._broker.store.on_dispatched = self.dispatched
+        self._broker.progress.on_unblocked = lambda queue: self.ready(queue.group_id, queue.topic_id, queue.queue_id)
         self._broker.spawn(self._keep_time(), name="deadlines")
 
     def close(self) -> None:
@@ -42,15 +44,31 @@ class Waiting:
             _finish(poll)
 
     async def for_messages(
-        self, group_id: int, topic_id: int, *, queue_id: int = ANY, deadline_ms: int, client_id: str
-    ) -> bool:
-        """Wait for something to deliver to the group; False at `deadline_ms` (of `Broker.now_ms`) or at the client's
-        end.
+        self,
+        group_id: int,
+        topic_id: int,
+        *,
+        queue_id: int = ANY,
+        queues: Iterable[int] | None = None,
+        deadline_ms: int,
+        client_id: str,
+        push: bool = False,
+    ) -> str | None:
+        """Wait for something to deliver to the group, in any queue, in one, or in `queues`: the name of the other
+        broker that has it, empty for this one; None at `deadline_ms` (of `Broker.now_ms`) or at the client's end.
         """
-        poll = None
-        if not self._closed:
-            poll = self._polls.park(group_id, topic_id, queue_id=queue_id, deadline_ms=deadline_ms, client_id=client_id)
-        return await self._wait(poll)
+        if self._closed:
+            return None
+        poll = self._polls.park(
+            group_id,
+            topic_id,
+            queue_id=queue_id,
+            queues=queues,
+            deadline_ms=deadline_ms,
+            client_id=client_id,
+            push=push,
+        )
+        return poll.source if await self._wait(poll) and poll is not None else None
 
     async def for_growth(self, queues: Iterable[tuple[int, int, int]], timeout_ms: int) -> bool:
         """Wait until one of the queues (topic id, queue id, known maximum) has grown past it; False after
@@ -66,17 +84,34 @@ class Waiting:
 
     def dispatched(self, grown: list[tuple[int, int, int]]) -> None:
         """The store has made these queues longer: (topic id, queue id, new maximum)."""
-        if len(self._polls):
+        elsewhere = self._wide.waiters
+        if elsewhere or len(self._polls):
             for topic_id, queue_id, maximum in grown:
-                for poll in self._polls.arrived(topic_id, queue_id, maximum):
+                woken = self._polls.arrived(topic_id, queue_id, maximum)
+                for poll in woken:
                     _finish(poll)
+                if elsewhere:
+                    self._wide.arrived(topic_id, {poll.group_id for poll in woken})
 
     def ready(self, group_id: int, topic_id: int, queue_id: int) -> None:
         """Something became deliverable to one group."""
-        if len(self._polls):
-            poll = self._polls.ready(group_id, topic_id, queue_id)
-            if poll is not None:
-                _finish(poll)
+        poll = self._polls.ready(group_id, topic_id, queue_id) if len(self._polls) else None
+        if poll is not None:
+            _finish(poll)
+        elif self._wide.waiters:
+            self._wide.ready(group_id, topic_id)
+
+    def ready_elsewhere(self, group_id: int, topic_id: int, *, push: bool, source: str) -> bool:
+        """The broker `source` has something for one group: wake one poll for it. False: there is none."""
+        poll = self._polls.ready_elsewhere(group_id, topic_id, push=push, source=source)
+        if poll is not None:
+            _finish(poll)
+        return poll is not None
+
+    def refresh(self, client_id: str, topic_id: int) -> None:
+        """The client's subscription has changed: its polls look again."""
+        for poll in self._polls.refresh(client_id, topic_id):
+            _finish(poll)
 
     def end_client(self, client_id: str) -> None:
         """The client ends: answer its polls now (wire contract 3.3)."""
@@ -106,6 +141,8 @@ class Waiting:
         except asyncio.CancelledError:
             if poll.parked:
                 self._polls.cancel(poll)
+            elif poll.source:
+                self._wide.not_taken(poll.group_id, poll.topic_id, push=poll.push, source=poll.source)
             elif poll.woken and poll.group_id:
                 for _, queue_id in poll.known or {(0, 0): 0}:
                     self.ready(poll.group_id, poll.topic_id, queue_id)

@@ -7,16 +7,21 @@ here are the store's reads around them, the journal records behind them, and the
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from itertools import count as count_up
 from typing import TYPE_CHECKING
 
-from evenq.errors import Error, StoreCorrupted
-from evenq.model import GroupConfig, StartFrom, TopicConfig
+from evenq.errors import Error, GroupNotFound, StoreCorrupted, TopicNotFound
+from evenq.model import GroupConfig, MessageType, TopicConfig
 from evenq.store import StoredMessage
 from evenq_broker.core.delivery import READY, QueueProgress
 from evenq_broker.core.fifo import admit, rebuild
+from evenq_broker.core.filters import EVERYTHING, TURNS_MIN, MessageFilter
 from evenq_broker.core.frames import delivered, extra_fields, varint
 from evenq_broker.core.journal import Acked, Delivered, Invisible, Op
+from evenq_broker.core.letters import Reason
 from evenq_broker.core.polls import ANY
+from evenq_broker.loops.beginning import begin
 from evenq_broker.loops.dead_letters import to_dead_letters
 
 if TYPE_CHECKING:
@@ -28,6 +33,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_AHEAD = 256  # fresh messages of an ordered queue looked at in one receive
 _RETRY_TAKE_MAX = 32
+_BURY_AGAIN_MS = 10_000  # after a dead letter that could not be stored
 
 
 class Batch:
@@ -45,15 +51,23 @@ class Batch:
 class _Wish:
     """One receive, as far as the queues are concerned."""
 
-    __slots__ = ("client_id", "deadline_ms", "group", "invisible_ms", "tags", "topic")
+    __slots__ = ("behind", "client_id", "deadline_ms", "group", "invisible_ms", "ordered", "queues", "topic", "wanted")
 
-    def __init__(self, group: GroupConfig, topic: TopicConfig, tags: frozenset[int] | None) -> None:
+    def __init__(self, group: GroupConfig, topic: TopicConfig, wanted: MessageFilter) -> None:
         self.group = group
         self.topic = topic
-        self.tags = tags
+        self.wanted = wanted
+        self.behind: list[QueueProgress] = []
+        """Queues that may hold more than was looked at: behind the look-ahead of a filter, or read by another."""
         self.client_id = ""
         self.deadline_ms = 0
         self.invisible_ms: int | None = None
+        self.queues: Sequence[int] | None = None
+        """Of lite topics: only these are looked at."""
+        self.ordered = group.ordered
+        """One message of a message group at a time; always so in a lite topic, and not across priorities."""
+        if topic.message_type is MessageType.LITE or topic.message_type is MessageType.PRIORITY:
+            self.ordered = topic.message_type is MessageType.LITE
 
 
 class Popping:
@@ -69,31 +83,38 @@ class Popping:
         topic: TopicConfig,
         *,
         queue_id: int,
+        queues: Sequence[int] | None = None,
         count: int,
-        tags: frozenset[int] | None,
+        wanted: MessageFilter = EVERYTHING,
         invisible_ms: int,
         client_id: str,
+        until_ms: int = 0,
     ) -> Batch | None:
         """Up to `count` messages, delivered to `client_id` (empty: nobody's life holds them) for `invisible_ms`.
-        None: nothing.
+        None: nothing. What a filter leaves out is passed over in turns with everybody else; messages behind it are
+        looked for until `until_ms` (of `Broker.now_ms`), and for `TURNS_MIN` turns at least.
         """
         broker = self._broker
-        now_ms = broker.now_ms()
-        for queue in broker.progress.expire(now_ms):
-            broker.waiting.ready(queue.group_id, queue.topic_id, queue.queue_id)
-        wish = _Wish(group, topic, tags)
+        wish = _Wish(group, topic, wanted)
+        wish.queues = queues
         wish.client_id = client_id
-        # A delivery held by its client's life has no timer but the maximum (wire contract 5.1).
-        wish.deadline_ms = now_ms + (broker.settings.renew_max_ms if client_id else invisible_ms)
         wish.invisible_ms = None if client_id else invisible_ms
         batch = Batch()
         try:
-            for one in self._in_turn(topic, queue_id):
-                queue = self._begun(group, topic, one)
-                await self._take_whole(queue, wish, batch, count)
-                if len(batch.frames) >= count or batch.payload_bytes >= broker.settings.receive_bytes_max:
-                    self._wake_next(group, topic, queue_id)
+            for turn in count_up(1):
+                now_ms = broker.now_ms()
+                for queue in broker.progress.expire(now_ms):
+                    broker.waiting.ready(queue.group_id, queue.topic_id, queue.queue_id)
+                # A delivery held by its client's life has no timer but the maximum (wire contract 5.1).
+                wish.deadline_ms = now_ms + (broker.settings.renew_max_ms if client_id else invisible_ms)
+                await self._look(wish, batch, queue_id, count)
+                if batch.frames or not self._more_behind(wish):
                     break
+                if now_ms >= until_ms and turn >= TURNS_MIN:
+                    self._wake_next(wish, queue_id)
+                    break
+                await broker.clock.sleep_ms(0)
+                self._must_exist(wish)
         except BaseException:
             self.give_back(batch)
             raise
@@ -104,6 +125,51 @@ class Popping:
         stats.messages_out += len(batch.frames)
         stats.bytes_out += batch.payload_bytes
         return batch
+
+    async def again(
+        self,
+        group: GroupConfig,
+        topic: TopicConfig,
+        held: Sequence[tuple[QueueProgress, int, int]],
+        *,
+        invisible_ms: int,
+        client_id: str,
+    ) -> Batch | None:
+        """What is still open of a batch whose answer got lost: the same deliveries, with their numbers and attempts,
+        for `invisible_ms` from now. None: nothing.
+        """
+        broker = self._broker
+        now_ms = broker.now_ms()
+        wish = _Wish(group, topic, EVERYTHING)
+        wish.client_id = client_id
+        wish.invisible_ms = None if client_id else invisible_ms
+        wish.deadline_ms = now_ms + (broker.settings.renew_max_ms if client_id else invisible_ms)
+        progress = broker.progress
+        batch = Batch()
+        batch.held.extend(
+            (queue, offset, number)
+            for queue, offset, number in held
+            if progress.queue(queue.group_id, queue.topic_id, queue.queue_id) is queue
+            and progress.hold_on(queue, offset, number, now_ms=now_ms, deadline_ms=wish.deadline_ms)
+        )
+        try:
+            for queue in {id(queue): queue for queue, _, _ in batch.held}.values():
+                await self._same(queue, [offset for one, offset, _ in batch.held if one is queue], wish, batch)
+        except BaseException:
+            self.give_back(batch)
+            raise
+        if not batch.frames:
+            return None
+        broker.waiting.sooner(wish.deadline_ms)
+        return batch
+
+    async def _same(self, queue: QueueProgress, offsets: list[int], wish: _Wish, batch: Batch) -> None:
+        found = await self._broker.store.read_at(queue.topic_id, queue.queue_id, offsets)
+        messages = [message for message in found if message.queue_offset in queue.pending]
+        self._broker.journal.record(self._delivered_op(queue, messages, wish))
+        for message in messages:
+            entry = queue.pending[message.queue_offset]
+            self._frame(queue, message, batch, wish, number=entry.number, attempt=entry.attempt, held=True)
 
     def give_back(self, batch: Batch) -> None:
         """Nobody saw these deliveries: the messages are ready again, at once."""
@@ -120,30 +186,59 @@ class Popping:
 
     # ------------------------------------------------------------------------------------------------ queues
 
-    def _in_turn(self, topic: TopicConfig, queue_id: int) -> list[int]:
+    async def _look(self, wish: _Wish, batch: Batch, queue_id: int, count: int) -> None:
+        # One turn: every queue once.
+        wish.behind.clear()
+        for one in self._in_turn(wish, queue_id):
+            queue = self._begun(wish, one)
+            if wish.queues is not None and not self._anything_in(queue):
+                continue
+            await self._take_whole(queue, wish, batch, count)
+            if len(batch.frames) >= count or batch.payload_bytes >= self._broker.settings.receive_bytes_max:
+                self._wake_next(wish, queue_id)
+                return
+        if batch.frames and wish.behind:
+            self._wake_next(wish, queue_id)
+
+    def _more_behind(self, wish: _Wish) -> bool:
+        # A queue that another one reads is not waited for here: the end of that read wakes a parked poll.
+        queue_range = self._broker.store.queue_range
+        return any(
+            not queue.reading and queue.next < queue_range(queue.topic_id, queue.queue_id)[1] for queue in wish.behind
+        )
+
+    def _must_exist(self, wish: _Wish) -> None:
+        if self._broker.topics.by_id(wish.topic.topic_id) is None:
+            raise TopicNotFound(f"topic {wish.topic.name} was deleted")
+        if self._broker.groups.by_id(wish.group.group_id) is None:
+            raise GroupNotFound(f"consumer group {wish.group.name} was deleted")
+
+    def _in_turn(self, wish: _Wish, queue_id: int) -> Sequence[int]:
         if queue_id != ANY:
             return [queue_id]
-        count = topic.read_queues
+        count = wish.topic.read_queues
+        if wish.topic.message_type is MessageType.PRIORITY:
+            return range(count - 1, -1, -1)  # a queue for each level, the highest first
         self._turn += 1
+        if wish.queues is not None:
+            start = self._turn % max(1, len(wish.queues))
+            return [*wish.queues[start:], *wish.queues[:start]]
         start = self._turn % count
         return [*range(start, count), *range(start)]
 
-    def _begun(self, group: GroupConfig, topic: TopicConfig, queue_id: int) -> QueueProgress:
-        progress, store = self._broker.progress, self._broker.store
+    def _anything_in(self, queue: QueueProgress) -> bool:
+        return bool(queue.ready) or queue.next < self._broker.store.queue_range(queue.topic_id, queue.queue_id)[1]
+
+    def _begun(self, wish: _Wish, queue_id: int) -> QueueProgress:
+        progress = self._broker.progress
+        group, topic = wish.group, wish.topic
         found = progress.queue(group.group_id, topic.topic_id, queue_id)
         if found is not None:
             return found
-        # The first receive of a topic decides the start of all its queues, so that nothing sent later is missed.
-        # A queue that came later is read from its beginning.
-        first = not any(progress.queue(group.group_id, topic.topic_id, one) for one in range(topic.read_queues))
-        ops: list[Op] = []
-        for one in range(topic.read_queues):
-            low, high = store.queue_range(topic.topic_id, one)
-            start = high if first and group.start_from is StartFrom.LAST else low
-            op = progress.start(group.group_id, topic.topic_id, one, start)
-            if op is not None:
-                ops.append(op)
-        self._broker.journal.record(*ops)
+        if wish.queues is None:
+            begin(self._broker, group, topic)
+        else:
+            self._broker.lite.begin(group, topic, [queue_id])
         made = progress.queue(group.group_id, topic.topic_id, queue_id)
         assert made is not None
         return made
@@ -164,8 +259,10 @@ class Popping:
                 self.give_back(lost)
 
     async def _take(self, queue: QueueProgress, wish: _Wish, batch: Batch, count: int) -> None:
-        if queue.unkeyed and wish.group.ordered:
-            await self._learn_lanes(queue)
+        if queue.unkeyed and wish.ordered:
+            for one in (queue, *self._broker.progress.siblings(queue)):
+                if one.unkeyed:
+                    await self._learn_lanes(one)
         if queue.ready:
             await self._take_ready(queue, wish, batch, count)
         if len(batch.frames) < count:
@@ -204,17 +301,21 @@ class Popping:
         low, high = broker.store.queue_range(queue.topic_id, queue.queue_id)
         start = max(queue.next, low)
         room = broker.progress.room(queue)
-        if start >= high or room <= 0 or queue.reading:
+        if start >= high or room <= 0:
+            return
+        if queue.reading:
+            wish.behind.append(queue)
             return
         wanted = min(count - len(batch.frames), room)
-        ordered = wish.group.ordered
+        ordered = wish.ordered
+        look = wish.wanted.look(_LOOK_AHEAD if ordered else wanted)
         read = broker.store.read_hot(
             queue.topic_id,
             queue.queue_id,
             start,
-            count_max=_LOOK_AHEAD if ordered else wanted,
+            count_max=look,
             bytes_max=broker.settings.receive_bytes_max,
-            tag_hashes=wish.tags,
+            tag_hashes=wish.wanted.tag_hashes,
         )
         before = queue.next
         if read is None:
@@ -224,15 +325,18 @@ class Popping:
                     queue.topic_id,
                     queue.queue_id,
                     start,
-                    count_max=_LOOK_AHEAD if ordered else wanted,
+                    count_max=look,
                     bytes_max=broker.settings.receive_bytes_max,
-                    tag_hashes=wish.tags,
+                    tag_hashes=wish.wanted.tag_hashes,
                 )
             finally:
                 queue.reading = False
                 broker.waiting.ready(queue.group_id, queue.topic_id, queue.queue_id)
             if queue.next != before:
+                wish.behind.append(queue)
                 return
+        if wish.wanted is not EVERYTHING:
+            read = wish.wanted.sift(read, look if ordered else wanted)
         messages = read.messages
         if ordered:
             messages, waiting = admit(
@@ -251,8 +355,13 @@ class Popping:
                 client_id=wish.client_id,
             )
         broker.journal.record(self._delivered_op(queue, messages, wish))
+        if wish.wanted is not EVERYTHING:
+            if queue.next < high:
+                wish.behind.append(queue)
+            stats = broker.stats.group_topic(queue.group_id, queue.topic_id)
+            stats.filtered += queue.next - start - len(read.messages)
         for message in messages:
-            self._frame(queue, message, batch, wish, number=1, attempt=1, held=False)
+            self._frame(queue, message, batch, wish, number=queue.first, attempt=1, held=False)
 
     def _delivered_op(self, queue: QueueProgress, messages: list[StoredMessage], wish: _Wish) -> Delivered:
         offsets = [message.queue_offset for message in messages]
@@ -281,16 +390,31 @@ class Popping:
         if not held:
             batch.held.append((queue, message.queue_offset, number))
 
-    def _wake_next(self, group: GroupConfig, topic: TopicConfig, queue_id: int) -> None:
+    def _wake_next(self, wish: _Wish, queue_id: int) -> None:
         # The batch is full, so there may be more: let the next waiting poll of the group look.
-        if len(self._broker.polls):
-            self._broker.waiting.ready(group.group_id, topic.topic_id, max(queue_id, 0))
+        group_id, topic_id = wish.group.group_id, wish.topic.topic_id
+        if wish.queues is None:
+            self._broker.waiting.ready(group_id, topic_id, max(queue_id, 0))
+            return
+        for one in wish.queues:
+            queue = self._broker.progress.queue(group_id, topic_id, one)
+            if queue is not None and self._anything_in(queue):
+                self._broker.waiting.ready(group_id, topic_id, one)
 
     async def _learn_lanes(self, queue: QueueProgress) -> None:
         found = await self._broker.store.read_at(queue.topic_id, queue.queue_id, sorted(queue.pending))
         rebuild(self._broker.progress, queue, found)
 
     # ------------------------------------------------------------------------------------------------ dead letters
+
+    def _try_again(self, queue: QueueProgress, offset: int) -> None:
+        broker = self._broker
+        now_ms = broker.now_ms()
+        entry = queue.pending.get(offset)
+        if entry is not None:
+            due_ms = now_ms + _BURY_AGAIN_MS
+            broker.progress.hold_on(queue, offset, entry.number, now_ms=now_ms, deadline_ms=due_ms)
+            broker.waiting.sooner(due_ms)
 
     async def bury(
         self, group: GroupConfig, topic: TopicConfig, queue: QueueProgress, offset: int, *, quiet: bool = True
@@ -300,8 +424,10 @@ class Popping:
         `quiet`: a failure is logged and the message comes up again later; else it is raised.
         """
         try:
-            await to_dead_letters(self._broker, group, topic, queue, offset)
+            reason = Reason.ATTEMPTS if quiet else Reason.FORWARDED
+            await to_dead_letters(self._broker, group, topic, queue, offset, reason)
         except Error as error:
             if not quiet:
                 raise
+            self._try_again(queue, offset)
             log.warning("dead letter not stored", extra={"group": group.name, "topic": topic.name, "error": str(error)})

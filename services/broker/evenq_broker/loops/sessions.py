@@ -21,12 +21,23 @@ from evenq.serving.rpc import RpcContext
 from evenq_broker.core.journal import Locked
 from evenq_broker.core.locks import NO_GENERATION, Generation, Grant
 from evenq_broker.core.members import Member, Protocol
+from evenq_broker.core.resets import Fence, Fences
 from evenq_broker.loops.signals import done_within
+from evenq_broker.loops.subscriptions import SubscriptionReports
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
 
-__all__ = ["AssignmentChanged", "Mail", "MembersChanged", "QueueWanted", "Session", "Sessions", "lock_op"]
+__all__ = [
+    "AssignmentChanged",
+    "Mail",
+    "MembersChanged",
+    "OffsetsReset",
+    "QueueWanted",
+    "Session",
+    "Sessions",
+    "lock_op",
+]
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +67,14 @@ class QueueWanted:
     queue: MessageQueue
 
 
-Mail = MembersChanged | AssignmentChanged | QueueWanted
+@dataclass(frozen=True, slots=True)
+class OffsetsReset:
+    """The group was moved on queues that this member holds: begin there again."""
+
+    queues: tuple[MessageQueue, ...]
+
+
+Mail = MembersChanged | AssignmentChanged | QueueWanted | OffsetsReset
 
 
 class Session:
@@ -72,6 +90,7 @@ class Session:
         self._members_changed = False
         self._assignments: dict[str, Generation] = {}
         self._wanted: dict[MessageQueue, None] = {}
+        self._reset: dict[MessageQueue, None] = {}
         self._wake = asyncio.Event()
 
     def members_changed(self, now_ms: int) -> None:
@@ -89,6 +108,11 @@ class Session:
         self._wanted[queue] = None
         self._ring(now_ms)
 
+    def offsets_reset(self, queues: Iterable[MessageQueue], now_ms: int) -> None:
+        """The group was moved on these queues."""
+        self._reset.update(dict.fromkeys(queues))
+        self._ring(now_ms)
+
     def end(self) -> None:
         """Make `take` return an empty list, for ever."""
         self.ended = True
@@ -104,9 +128,12 @@ class Session:
                 mail.append(MembersChanged(tuple(members.members(self.group))))
             mail += [AssignmentChanged(topic, generation) for topic, generation in self._assignments.items()]
             mail += [QueueWanted(queue) for queue in self._wanted]
+            if self._reset:
+                mail.append(OffsetsReset(tuple(self._reset)))
             self._members_changed = False
             self._assignments.clear()
             self._wanted.clear()
+            self._reset.clear()
             self.waiting_since_ms = None
             if mail and not self.ended:
                 return mail
@@ -125,6 +152,9 @@ class Sessions:
         self._broker = broker
         self._sessions: dict[str, dict[str, Session]] = {}
         self._tickets: dict[int, asyncio.Future[bool]] = {}
+        self._reports = SubscriptionReports(broker.members, broker.clock)
+        self.fences = Fences()
+        """Members that have yet to follow an operator's reset."""
 
     # ------------------------------------------------------------------------------------------------ evenq members
 
@@ -141,6 +171,8 @@ class Sessions:
         if old is not None:
             old.end()
         session = sessions[member.client_id] = Session(group, member.client_id)
+        if self.fences and (missed := self.fences.of(group, member.client_id)):
+            session.offsets_reset(missed, now_ms)
         if changed:
             log.info("member joined", extra={"group": group, "client_id": member.client_id})
             self._tell_group(group, but=member.client_id)
@@ -175,6 +207,20 @@ class Sessions:
             now_ms=self._broker.clock.monotonic_ms(),
             grace_ms=self._broker.settings.session_grace_ms,
         )
+
+    def offsets_reset(self, group: str, queue: MessageQueue, offset: int) -> tuple[str, Fence | None]:
+        """The group was moved to `offset`: whoever holds the queue is told, and its commits do not count until it has
+        begun again. Gives the holder and what it is held by; ("", None) if nobody owns the queue.
+        """
+        holder = self._broker.locks.holder(group, queue)
+        if not holder:
+            return "", None
+        now_ms = self._broker.clock.monotonic_ms()
+        fence = self.fences.put(group, queue, holder, offset, now_ms=now_ms)
+        session = self._sessions.get(group, {}).get(holder)
+        if session is not None:
+            session.offsets_reset([queue], now_ms)
+        return holder, fence
 
     def members(self, group: str) -> list[Member]:
         """All members of the group, ascending by client id."""
@@ -365,6 +411,7 @@ class Sessions:
         for client_id, session in self._sessions.get(group, {}).items():
             if client_id != but:
                 session.members_changed(now_ms)
+        self._reports.look(group)
         self._broker.cluster.facts_changed()
 
     def _ask_holder(self, group: str, queue: MessageQueue) -> None:

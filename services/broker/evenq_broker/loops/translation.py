@@ -22,18 +22,22 @@ from evenq.model import (
     Subscription,
     TopicConfig,
 )
+from evenq.model.retry import RetryKind, RetryPolicy
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
-from evenq.wire.stubs.evenq.v1 import common_pb2, groups_pb2, registry_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, groups_pb2, registry_pb2
 from evenq_broker.core.locks import Generation
 from evenq_broker.core.members import Member, Protocol
 from evenq_broker.core.routes import BrokerView
+from evenq_broker.core.subscriptions import different_filters, wanted_of
 
 __all__ = [
     "broker_info",
     "broker_state",
     "broker_view",
     "counts_of",
+    "differing_filters",
     "entry_of",
+    "filter_message",
     "filter_of",
     "generation_of",
     "group_settings",
@@ -43,6 +47,8 @@ __all__ = [
     "message_type_of",
     "queue_message",
     "queue_of",
+    "retry_message",
+    "retry_of",
 ]
 
 _TYPES = {
@@ -91,6 +97,11 @@ def filter_of(told: common_pb2.Filter) -> FilterExpression:
     """The filter of a request; an empty expression means every message."""
     kind = FilterType.SQL if told.type == common_pb2.Filter.SQL else FilterType.TAG
     return FilterExpression(told.expression or "*", kind)
+
+
+def filter_message(wanted: FilterExpression) -> common_pb2.Filter:
+    """The wire form of a filter."""
+    return common_pb2.Filter(type=common_pb2.Filter.Type.Value(wanted.type.value), expression=wanted.expression)
 
 
 # --------------------------------------------------------------------------------------------------- brokers and topics
@@ -185,10 +196,7 @@ def member_message(member: Member) -> groups_pb2.Member:
         subscriptions=[
             groups_pb2.MemberSubscription(
                 topic=subscription.topic,
-                filter=common_pb2.Filter(
-                    type=common_pb2.Filter.Type.Value(subscription.filter.type.value),
-                    expression=subscription.filter.expression,
-                ),
+                filter=filter_message(subscription.filter),
                 version=subscription.version,
             )
             for subscription in member.subscriptions
@@ -215,6 +223,21 @@ def _subscriptions(told: Iterable[groups_pb2.MemberSubscription]) -> tuple[Subsc
     return tuple(wanted[topic] for topic in sorted(wanted))
 
 
+def differing_filters(told: Iterable[groups_pb2.Member]) -> list[admin_pb2.DifferingFilters]:
+    """Topics that members of one group filter differently, and who how."""
+    found = different_filters(wanted_of([member_of(member, joined_ms=member.joined_ms) for member in told]))
+    return [
+        admin_pb2.DifferingFilters(
+            topic=topic,
+            filters=[
+                admin_pb2.FilterOfMembers(filter=filter_message(one), client_ids=clients)
+                for one, clients in filters.items()
+            ],
+        )
+        for topic, filters in found.items()
+    ]
+
+
 def group_settings(group: GroupConfig) -> groups_pb2.GroupSettings:
     """What a member should know of its group's configuration."""
     return groups_pb2.GroupSettings(
@@ -222,4 +245,30 @@ def group_settings(group: GroupConfig) -> groups_pb2.GroupSettings:
         max_attempts=group.max_attempts,
         strategy=group.strategy,
         start_from=group.start_from.value,
+        retry=retry_message(group.retry),
     )
+
+
+def retry_message(retry: RetryPolicy) -> groups_pb2.RetryPolicy:
+    """The wire form of a retry policy."""
+    if retry.kind is RetryKind.EXPONENTIAL:
+        return groups_pb2.RetryPolicy(
+            kind=retry.kind.value, initial_ms=retry.initial_ms, max_ms=retry.max_ms, multiplier=retry.multiplier
+        )
+    return groups_pb2.RetryPolicy(kind=retry.kind.value, delays_ms=retry.delays_ms)
+
+
+def retry_of(told: groups_pb2.RetryPolicy) -> RetryPolicy:
+    """The policy of a request. Raises BadRequest for a kind nobody knows and for numbers outside their ranges."""
+    if told.kind not in set(RetryKind):
+        raise BadRequest(f"retry kind {told.kind[:40]!r} is unknown; give one of {', '.join(RetryKind)}")
+    try:
+        return RetryPolicy(
+            kind=RetryKind(told.kind),
+            delays_ms=tuple(told.delays_ms),
+            initial_ms=told.initial_ms,
+            max_ms=told.max_ms,
+            multiplier=told.multiplier or 2.0,
+        )
+    except ValueError as error:
+        raise BadRequest(str(error)) from error

@@ -62,6 +62,7 @@ _ROWS: dict[str, dict[str, tuple[Resource, Action]]] = {
         "QueryOffsets": (_BOTH, Action.DESCRIBE),
         "CommitOffsets": (_BOTH, Action.CONSUME),
         "SendBack": (_BOTH, Action.CONSUME),
+        "RelayCheck": (_CLUSTER, Action.INTERNAL),
     },
     "/evenq.v1.Groups/": {
         "Session": (_GROUP, Action.CONSUME),
@@ -80,6 +81,19 @@ _ROWS: dict[str, dict[str, tuple[Resource, Action]]] = {
         "DescribeGroup": (_GROUP, Action.DESCRIBE),
         "ListBrokers": (_CLUSTER, Action.DESCRIBE),
         "DescribeCluster": (_CLUSTER, Action.DESCRIBE),
+        "ResetOffsets": (_BOTH, Action.OPERATE),
+        "FindMessages": (_TOPIC, Action.CONSUME),
+        "TraceMessage": (_TOPIC, Action.DESCRIBE),
+        "ListClients": (_CLUSTER, Action.DESCRIBE),
+    },
+    "/evenq.v1.DeadLetters/": {
+        "List": (_GROUP, Action.DESCRIBE),
+        "Replay": (_GROUP, Action.OPERATE),
+    },
+    "/evenq.v1.Peers/": {
+        "Interest": (_CLUSTER, Action.INTERNAL),
+        "LiteSubscriptions": (_CLUSTER, Action.INTERNAL),
+        "LiteReady": (_CLUSTER, Action.INTERNAL),
     },
     "/evenq.v1.Assignment/": {
         "Query": (_BOTH, Action.CONSUME),

@@ -8,6 +8,7 @@ doing it again completes it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -33,11 +34,14 @@ from evenq_broker.loops.peers import Placement
 from evenq_broker.loops.translation import (
     broker_info,
     counts_of,
+    differing_filters,
     entry_of,
     member_message,
     message_type_number,
     message_type_of,
     queue_message,
+    retry_message,
+    retry_of,
 )
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
@@ -45,9 +49,10 @@ from evenq_broker.rpc.answers import parsed
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
 
-__all__ = ["LOCAL_HEADER", "rpcs"]
+__all__ = ["LOCAL_HEADER", "describe_group", "rpcs"]
 
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
+LITE_LISTED_MAX = 10_000
 LOCAL_HEADER = "x-evenq-local"
 RETENTION_MS_MAX = 100 * 365 * 86_400_000
 M = TypeVar("M", bound=Message)
@@ -130,10 +135,12 @@ class _Topics:
                     message_type=message_type_number(topic.message_type),
                     brokers=1,
                     queues=topic.read_queues,
-                    messages=sum(high - low for low, high in self._ranges(topic)),
+                    messages=sum(high - low for low, high in self._ranges(topic)) + self._broker.lite.messages(topic),
                 )
+        lite = [*self._lite_topics()] if asked.lite else []
         if LOCAL_HEADER not in context.headers:
             for answer in await _others(self._broker, "ListTopics", request, admin_pb2.ListTopicsResponse):
+                lite.extend(answer.lite_topics)
                 for other in answer.topics:
                     mine = found.setdefault(
                         other.topic, admin_pb2.TopicSummary(topic=other.topic, message_type=other.message_type)
@@ -142,7 +149,23 @@ class _Topics:
                     mine.queues += other.queues
                     mine.messages += other.messages
         summaries = [found[name] for name in sorted(found)]
-        return admin_pb2.ListTopicsResponse(status=OK, topics=summaries).SerializeToString()
+        lite.sort(key=lambda one: (one.topic, one.lite_topic, one.broker_name))
+        response = admin_pb2.ListTopicsResponse(status=OK, topics=summaries, lite_topics=lite[:LITE_LISTED_MAX])
+        return response.SerializeToString()
+
+    def _lite_topics(self) -> Sequence[admin_pb2.LiteTopicSummary]:
+        lites, own = self._broker.lite, self._broker.settings.broker_name
+        return [
+            admin_pb2.LiteTopicSummary(
+                topic=topic.name,
+                lite_topic=name,
+                broker_name=own,
+                messages=messages,
+                subscribers=len(lites.subscriptions.subscribers(topic.name, name)),
+            )
+            for topic in self._broker.topics.all()
+            for name, messages in itertools.islice(lites.sizes(topic), LITE_LISTED_MAX)
+        ]
 
     async def describe(self, request: bytes, _context: RpcContext) -> bytes:
         asked = parsed(admin_pb2.DescribeTopicRequest, request)
@@ -202,6 +225,7 @@ class _Groups:
             max_attempts=asked.max_attempts,
             strategy=asked.strategy,
             start_from=_start_from(asked.start_from),
+            retry=retry_of(asked.retry) if asked.HasField("retry") else None,
         )
         if not asked.local:
             failed = await self._broker.cluster.create_group_everywhere(asked)
@@ -242,7 +266,7 @@ class _Groups:
         if group is not None:
             found[group.name] = self._summary(group)
             response.members.extend(member_message(m) for m in self._broker.members.members(group.name))
-            response.queues.extend(self._queues(group))
+            response.queues.extend([await self._timed(queue) for queue in self._queues(group)])
         if not asked.local:
             told = admin_pb2.DescribeGroupRequest(group=asked.group, local=True).SerializeToString()
             for answer in await _others(self._broker, "DescribeGroup", told, admin_pb2.DescribeGroupResponse):
@@ -254,6 +278,7 @@ class _Groups:
             raise GroupNotFound(f"no consumer group {asked.group!r}; create it with `evenq group create {asked.group}`")
         response.summary.CopyFrom(found[asked.group])
         response.members.sort(key=lambda member: member.client_id)
+        response.differing_filters.extend(differing_filters(response.members))
         response.summary.members = len(response.members)
         response.summary.topics = len({at.queue.topic for at in response.queues})
         response.queues.sort(key=lambda at: (at.queue.topic, at.queue.broker_name, at.queue.queue_id))
@@ -269,6 +294,7 @@ class _Groups:
             members=len(self._broker.members.members(group.name)),
             topics=len({at.queue.topic for at in queues}),
             lag=sum(at.lag for at in queues),
+            retry=retry_message(group.retry),
         )
 
     def _queues(self, group: GroupConfig) -> Sequence[admin_pb2.GroupQueue]:
@@ -280,19 +306,39 @@ class _Groups:
             for queue_id in range(topic.read_queues)
         ]
 
+    async def _timed(self, queue: admin_pb2.GroupQueue) -> admin_pb2.GroupQueue:
+        """With the time at which the next message to read was stored."""
+        topic = self._broker.topics.get(queue.queue.topic)
+        if topic is not None and queue.committed >= 0:
+            at = [max(queue.committed, queue.min_offset)]
+            for message in await self._broker.store.read_at(topic.topic_id, queue.queue.queue_id, at):
+                queue.next_store_ms = message.store_ms
+        return queue
+
     def _queue(self, group: GroupConfig, topic: TopicConfig, queue_id: int) -> admin_pb2.GroupQueue:
         place = (group.group_id, topic.topic_id, queue_id)
         queue = MessageQueue(topic.name, self._broker.settings.broker_name, queue_id)
         low, high = self._broker.store.queue_range(topic.topic_id, queue_id)
         committed = self._broker.progress.committed(*place)
+        first_lite = topic.message_type is MessageType.LITE and queue_id == 0
+        lite = self._broker.lite.lag(group, topic) if first_lite else (0, 0)
         return admin_pb2.GroupQueue(
             queue=queue_message(queue),
             committed=-1 if committed is None else committed,
+            min_offset=low,
             max_offset=high,
-            lag=self._broker.progress.lag(*place, low, high),
-            inflight=self._broker.progress.inflight(*place),
+            lag=self._broker.progress.lag(*place, low, high) + lite[0],
+            inflight=self._broker.progress.inflight(*place) + lite[1],
             owner=self._broker.locks.holder(group.name, queue),
         )
+
+
+async def describe_group(broker: Broker, group: str) -> admin_pb2.DescribeGroupResponse:
+    """A group, its members and its progress, over all brokers. Raises GroupNotFound."""
+    request = admin_pb2.DescribeGroupRequest(group=group).SerializeToString()
+    return admin_pb2.DescribeGroupResponse.FromString(
+        await _Groups(broker).describe(request, RpcContext("", [], "", None))
+    )
 
 
 class _Cluster:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from evenq.errors import (
     BadRequest,
     GroupNotFound,
-    IllegalFilterExpression,
     IllegalMessageGroup,
     IllegalOffset,
     MessageCorrupted,
@@ -24,17 +23,20 @@ from evenq.errors import (
     PreconditionFailed,
     TopicNotFound,
 )
-from evenq.model import FilterType, GroupConfig, MessageQueue, TopicConfig
+from evenq.model import FilterType, GroupConfig, MessageQueue, MessageType, TopicConfig
 from evenq.serving.rpc import Kind, Rpc, RpcContext
 from evenq.store import Append, ReadResult, StoredMessage, TimerAppend
 from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
+from evenq_broker.core.filters import EVERYTHING, TURNS_MIN, MessageFilter, message_filter
 from evenq_broker.core.frames import delivered, extra_fields, field, varint_field
 from evenq_broker.core.journal import Committed
-from evenq_broker.core.tags import wanted_hashes
+from evenq_broker.core.letters import Reason
+from evenq_broker.core.recent import key_of, pack_place, unpack_place
 from evenq_broker.core.validation import Limits, checked
 from evenq_broker.loops.dead_letters import bury
+from evenq_broker.loops.retries import retry_later
 from evenq_broker.loops.translation import filter_of, generation_of, queue_message
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
@@ -42,6 +44,7 @@ from evenq_broker.rpc.send import limits_of, must_be_open, must_be_writable
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
+    from evenq_broker.loops.once import Once
 
 __all__ = ["rpcs"]
 
@@ -89,24 +92,59 @@ class _Data:
         must_be_open(told.topic)
         topic = await self._broker.ensure_topic(told.topic)
         must_be_writable(topic)
+        if topic.message_type is MessageType.LITE:
+            raise NotImplementedYet(f"topic {topic.name} takes LITE messages; send them with SendMessage")
         if told.queue_id != -1 and not 0 <= told.queue_id < topic.write_queues:
             raise BadRequest(
                 f"topic {topic.name} takes messages in queues 0 to {topic.write_queues - 1} of this broker, not "
                 f"{told.queue_id}; -1 lets the broker choose"
             )
+        once = self._broker.once
+        names = [message.system_properties.message_id for message in asked.messages] if once is not None else []
         entries = [self._entry(message, topic) for message in asked.messages]
         queue_id = self._choose(told.queue_id, topic, entries)
         for entry in entries:
             entry.queue_id = queue_id
-        await self._broker.store.append(entries)
-        stats = self._broker.stats.topic(topic.topic_id)
-        stats.messages_in += len(entries)
-        stats.bytes_in += sum(len(entry.head) for entry in entries)
+        if once is None:
+            await self._append(entries, topic)
+        elif (repeated := await self._append_once(once, names, entries, topic)) is not None:
+            return repeated
         return data_pb2.PublishResponse(
             status=OK,
             queue=common_pb2.Queue(topic=topic.name, broker_name=self._broker.settings.broker_name, queue_id=queue_id),
             first_offset=entries[0].queue_offset,
             store_ms=entries[0].store_ms,
+        ).SerializeToString()
+
+    async def _append(self, entries: Sequence[Append | TimerAppend], topic: TopicConfig) -> None:
+        await self._broker.store.append(entries)  # type: ignore[arg-type]  # a block has no timers (`_entry`)
+        stats = self._broker.stats.topic(topic.topic_id)
+        stats.messages_in += len(entries)
+        stats.bytes_in += sum(len(entry.head) for entry in entries)
+
+    async def _append_once(
+        self, once: Once, names: list[str], entries: list[Append], topic: TopicConfig
+    ) -> bytes | None:
+        """Store what was not stored before. None if all of it is new, else the answer."""
+        assert self._limits is not None
+        digest, topic_id = self._limits.digest, topic.topic_id
+        claims = [
+            (key_of(name.encode(), entry.system[digest], topic_id), entry)
+            for name, entry in zip(names, entries, strict=True)
+        ]
+        answers = await once.store(claims, lambda new: self._append(new, topic), _place_of)
+        if all(entry.queue_offset >= 0 for entry in entries):
+            return None
+        places = [unpack_place(answer) if isinstance(answer, int) else (-1, -1) for answer in answers]
+        return data_pb2.PublishResponse(
+            status=OK,
+            queue=common_pb2.Queue(
+                topic=topic.name, broker_name=self._broker.settings.broker_name, queue_id=places[0][0]
+            ),
+            first_offset=places[0][1],
+            store_ms=max(entry.store_ms for entry in entries),
+            offsets=[offset for _, offset in places],
+            queue_ids=[queue_id for queue_id, _ in places],
         ).SerializeToString()
 
     def _entry(self, message: definition_pb2.Message, topic: TopicConfig) -> Append:
@@ -117,11 +155,11 @@ class _Data:
             self._limits = limits_of(self._broker)
         entry = checked(message, topic, self._limits, now_ms=self._broker.clock.now_ms())
         if isinstance(entry, TimerAppend):
-            raise NotImplementedYet("a block holds no delayed messages; send them with SendMessage")
+            raise NotImplementedYet("a block holds no delayed and no transaction messages; send them with SendMessage")
         return entry
 
     def _choose(self, told: int, topic: TopicConfig, entries: Sequence[Append]) -> int:
-        if told >= 0:
+        if told >= 0 and topic.message_type is not MessageType.PRIORITY:
             return told
         lanes = {entry.queue_id for entry in entries}
         if lanes == {-1}:
@@ -131,7 +169,7 @@ class _Data:
         if len(lanes) > 1:
             raise IllegalMessageGroup(
                 f"the messages of the block belong into {len(lanes)} queues of topic {topic.name}; "
-                "name the queue, or send one block per message group"
+                "name the queue, or send one block per message group or priority"
             )
         return lanes.pop()
 
@@ -144,11 +182,13 @@ class _Data:
         if group is not None:
             sessions = self._broker.cluster.sessions
             sessions.must_not_be_stale(group.name, asked.client_id, queue, generation_of(asked.generation))
+            if sessions.fences:
+                sessions.fences.read(group.name, queue, asked.client_id, asked.offset)
             if 0 <= asked.committed <= self._broker.store.queue_range(topic.topic_id, queue.queue_id)[1]:
-                self._commit(group, topic, queue.queue_id, asked.committed, allow_backward=False)
-        hashes = _hashes(asked.filter)
+                self._commit(group, topic, queue, asked.client_id, asked.committed)
+        wanted = _wanted(asked.filter)
         until_ms = self._until_ms(asked.wait_ms, context)
-        found = await self._found(topic, queue.queue_id, asked, hashes, until_ms)
+        found = await self._found(topic, queue.queue_id, asked, wanted, until_ms)
         if isinstance(found, IllegalOffset):
             return data_pb2.PullResponse(
                 status=status_of(found, context.language),
@@ -184,23 +224,27 @@ class _Data:
         topic: TopicConfig,
         queue_id: int,
         asked: data_pb2.PullRequest,
-        hashes: frozenset[int] | None,
+        wanted: MessageFilter,
         until_ms: int,
     ) -> ReadResult | IllegalOffset:
         # Reads until something fits the filter, the queue's end is reached and the time is over, or the queue is gone.
+        # A filter has turns with everybody else, and an end: the answer says where to go on.
         count = min(asked.batch_max or PULL_DEFAULT, PULL_MAX)
         size = min(asked.bytes_max or PULL_BYTES_DEFAULT, self._broker.settings.receive_bytes_max)
         position = asked.offset
+        turns = 0
         while True:
             low, high = self._broker.store.queue_range(topic.topic_id, queue_id)
             if not low <= position <= high:
                 return _out_of_range(position, low, high)
-            found = await self._read(topic.topic_id, queue_id, position, count, size, hashes)
+            found = await self._read(topic.topic_id, queue_id, position, count, size, wanted)
             left_ms = until_ms - self._broker.clock.monotonic_ms()
-            if found.messages or (left_ms <= 0 and found.next_offset >= high):
+            turns += 1
+            if found.messages or (left_ms <= 0 and (found.next_offset >= high or turns >= TURNS_MIN)):
                 return found
             stepped, position = found.next_offset > position, found.next_offset
             if position < found.max_offset and stepped:
+                await self._broker.clock.sleep_ms(0)
                 continue
             grown = [(topic.topic_id, queue_id, position)]
             if left_ms <= 0 or not await self._broker.wait_for_growth(grown, left_ms):
@@ -208,18 +252,18 @@ class _Data:
             self._readable(asked.queue)
 
     async def _read(
-        self, topic_id: int, queue_id: int, start: int, count: int, size: int, hashes: frozenset[int] | None
+        self, topic_id: int, queue_id: int, start: int, count: int, size: int, wanted: MessageFilter
     ) -> ReadResult:
-        store = self._broker.store
-        hot = store.read_hot(topic_id, queue_id, start, count_max=count, bytes_max=size, tag_hashes=hashes)
-        if hot is not None:
-            return hot
-        return await store.read(topic_id, queue_id, start, count_max=count, bytes_max=size, tag_hashes=hashes)
+        store, look, hashes = self._broker.store, wanted.look(count), wanted.tag_hashes
+        found = store.read_hot(topic_id, queue_id, start, count_max=look, bytes_max=size, tag_hashes=hashes)
+        if found is None:
+            found = await store.read(topic_id, queue_id, start, count_max=look, bytes_max=size, tag_hashes=hashes)
+        return found if wanted is EVERYTHING else wanted.sift(found, count)
 
     async def scan(self, request: bytes, context: RpcContext) -> AsyncGenerator[bytes, None]:
         asked = parsed(data_pb2.ScanRequest, request)
         topic, queue = self._readable(asked.queue)
-        hashes = _hashes(asked.filter)
+        wanted = _wanted(asked.filter)
         size = asked.block_bytes or SCAN_BYTES_DEFAULT
         size = min(max(size, SCAN_BYTES_MIN), self._broker.settings.receive_bytes_max)
         low, high = self._broker.store.queue_range(topic.topic_id, queue.queue_id)
@@ -229,7 +273,7 @@ class _Data:
             return
         while position < end:
             count = min(end - position, SCAN_COUNT_MAX)
-            found = await self._read(topic.topic_id, queue.queue_id, position, count, size, hashes)
+            found = await self._read(topic.topic_id, queue.queue_id, position, count, size, wanted)
             if position < found.min_offset:
                 yield _scan_refused(_out_of_range(position, found.min_offset, found.max_offset), context)
                 return
@@ -275,7 +319,12 @@ class _Data:
             max_offset=high,
             committed=-1 if committed is None else committed,
             timestamp_offset=at,
+            young=group is not None and committed is None and low == 0 < high and self._in_memory(*place),
         )
+
+    def _in_memory(self, topic_id: int, queue_id: int) -> bool:
+        """Whether the queue's first message can be read without the disk (RB-46)."""
+        return self._broker.store.read_hot(topic_id, queue_id, 0, count_max=1, bytes_max=1, tag_hashes=None) is not None
 
     def _queues(self, asked: data_pb2.QueryOffsetsRequest) -> list[tuple[TopicConfig, MessageQueue]]:
         if len(asked.queues) > QUEUES_MAX:
@@ -299,7 +348,7 @@ class _Data:
             if not 0 <= offset <= high:
                 raise _out_of_range(offset, low, high)
         waits = [
-            self._commit(group, topic, queue.queue_id, offset, allow_backward=asked.allow_backward)
+            self._commit(group, topic, queue, asked.client_id, offset, allow_backward=asked.allow_backward)
             for topic, queue, offset in places
         ]
         for wait in waits:
@@ -308,9 +357,19 @@ class _Data:
         return data_pb2.CommitOffsetsResponse(status=OK).SerializeToString()
 
     def _commit(
-        self, group: GroupConfig, topic: TopicConfig, queue_id: int, offset: int, *, allow_backward: bool
+        self,
+        group: GroupConfig,
+        topic: TopicConfig,
+        queue: MessageQueue,
+        client_id: str,
+        offset: int,
+        *,
+        allow_backward: bool = False,
     ) -> asyncio.Future[None] | None:
-        place = (group.group_id, topic.topic_id, queue_id)
+        fences = self._broker.sessions.fences
+        if fences and fences.ignores(group.name, queue, client_id, now_ms=self._broker.clock.monotonic_ms()):
+            return None  # an operator moved the group, and this member has not begun again yet
+        place = (group.group_id, topic.topic_id, queue.queue_id)
         if not self._broker.progress.commit(*place, offset, allow_backward=allow_backward):
             return None
         return self._broker.journal.record(Committed(*place, offset, reset=allow_backward))
@@ -318,21 +377,22 @@ class _Data:
     # ------------------------------------------------------------------------------------------------ send back
 
     async def send_back(self, request: bytes, _context: RpcContext) -> bytes:
-        """RD-5. The retry topic waits for delays; until then a member retries by itself (CC-6)."""
+        """RD-5: to the dead-letter topic, or as a delayed copy to the retry topic."""
         asked = parsed(data_pb2.SendBackRequest, request)
         topic, queue = self._readable(asked.queue)
         group = self._broker.groups.get(asked.group)
         if group is None:
             raise GroupNotFound(f"no consumer group {asked.group!r}; create it with `evenq group create {asked.group}`")
-        if asked.delay_level >= 0 and asked.attempts < group.max_attempts:
-            raise NotImplementedYet(
-                f"attempt {asked.attempts} of {group.max_attempts}: this broker keeps no retry topics yet; retry the "
-                "message in the member itself, and send it back when its attempts are used up"
-            )
-        if not await bury(self._broker, group, topic, queue.queue_id, asked.queue_offset):
+        place = (self._broker, group, topic, queue.queue_id, asked.queue_offset)
+        over = asked.delay_level < 0 or asked.attempts >= group.max_attempts
+        if over:
+            done = await bury(*place, attempts=max(0, asked.attempts), reason=_reason(asked, group))
+        else:
+            done = await retry_later(*place, level=asked.delay_level, attempts=max(1, asked.attempts))
+        if not done:
             low, high = self._broker.store.queue_range(topic.topic_id, queue.queue_id)
             raise _out_of_range(asked.queue_offset, low, high)
-        return data_pb2.SendBackResponse(status=OK, dead_lettered=True).SerializeToString()
+        return data_pb2.SendBackResponse(status=OK, dead_lettered=over).SerializeToString()
 
     # ------------------------------------------------------------------------------------------------ which queue
 
@@ -368,15 +428,17 @@ class _Data:
         return until_ms
 
 
+def _reason(asked: data_pb2.SendBackRequest, group: GroupConfig) -> Reason:
+    return Reason.ATTEMPTS if asked.attempts >= group.max_attempts else Reason.SENT_BACK
+
+
 def _frames(number: int, messages: Iterable[StoredMessage]) -> Iterable[bytes]:
     return (field(number, delivered(m, extra=extra_fields(m.queue_id, m.queue_offset, m.store_ms))) for m in messages)
 
 
-def _hashes(told: common_pb2.Filter) -> frozenset[int] | None:
+def _wanted(told: common_pb2.Filter) -> MessageFilter:
     wanted = filter_of(told)
-    if wanted.type is FilterType.SQL:
-        raise IllegalFilterExpression("SQL filters are not served yet; use a tag expression such as 'a || b'")
-    return wanted_hashes(wanted.expression)
+    return message_filter(wanted.expression, is_sql=wanted.type is FilterType.SQL)
 
 
 def _out_of_range(offset: int, low: int, high: int) -> IllegalOffset:
@@ -391,3 +453,8 @@ def _scan_refused(error: IllegalOffset, context: RpcContext) -> bytes:
     return data_pb2.ScanBlock(
         status=status_of(error, context.language), first_offset=error.min_offset, next_offset=error.max_offset
     ).SerializeToString()
+
+
+def _place_of(stored: Append | TimerAppend) -> int:
+    assert isinstance(stored, Append), "a block has no timers"
+    return pack_place(stored.queue_id, stored.queue_offset)

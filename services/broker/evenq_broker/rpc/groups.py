@@ -19,7 +19,7 @@ from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, groups_pb2
 from evenq_broker.core.members import Member
-from evenq_broker.loops.sessions import AssignmentChanged, Mail, MembersChanged, QueueWanted, Session
+from evenq_broker.loops.sessions import AssignmentChanged, Mail, MembersChanged, OffsetsReset, QueueWanted, Session
 from evenq_broker.loops.translation import (
     generation_of,
     group_settings,
@@ -217,5 +217,8 @@ def _event(group: str, news: Mail) -> bytes:
         case QueueWanted(queue):
             wanted = groups_pb2.QueueWanted(group=group, queue=queue_message(queue))
             return groups_pb2.SessionEvent(queue_wanted=wanted).SerializeToString()
+        case OffsetsReset(queues):
+            moved = groups_pb2.OffsetsReset(group=group, queues=[queue_message(queue) for queue in queues])
+            return groups_pb2.SessionEvent(offsets_reset=moved).SerializeToString()
         case _:
             assert_never(news)

@@ -1,26 +1,23 @@
 """The calls of `apache.rocketmq.v2.MessagingService` that this half of the broker answers; `telemetry` and `routing`
 have the rest.
-
-What the protocol has and this version does not (transactions, lite topics) is answered with its code and a
-sentence.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from evenq.errors import InvalidTransactionId, NotImplementedYet
-from evenq.serving.rpc import Kind, Rpc, RpcContext
+from evenq.serving.rpc import Kind, Rpc
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq_broker.loops.popping import Popping
 from evenq_broker.rpc.access import MESSAGING, rpc
-from evenq_broker.rpc.answers import parsed
 from evenq_broker.rpc.clients import Clients
+from evenq_broker.rpc.lite import LiteSyncing
 from evenq_broker.rpc.pulling import Pulling
 from evenq_broker.rpc.recall import Recalling
 from evenq_broker.rpc.receive import Receiving
 from evenq_broker.rpc.send import Sending
 from evenq_broker.rpc.settle import Settling
+from evenq_broker.rpc.transactions import Ending
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -47,9 +44,9 @@ def rpcs(broker: Broker) -> list[Rpc]:
         ("UpdateOffset", pulling.update_offset, s.UpdateOffsetResponse),
         ("GetOffset", pulling.get_offset, s.GetOffsetResponse),
         ("QueryOffset", pulling.query_offset, s.QueryOffsetResponse),
-        ("EndTransaction", _end_transaction, s.EndTransactionResponse),
+        ("EndTransaction", Ending(broker).end, s.EndTransactionResponse),
         ("RecallMessage", Recalling(broker).recall, s.RecallMessageResponse),
-        ("SyncLiteSubscription", _sync_lite, s.SyncLiteSubscriptionResponse),
+        ("SyncLiteSubscription", LiteSyncing(broker).sync, s.SyncLiteSubscriptionResponse),
     ]
     return [
         *(rpc(MESSAGING + name, handler, response) for name, handler, response in unary),
@@ -61,17 +58,3 @@ def rpcs(broker: Broker) -> list[Rpc]:
         ),
         rpc(MESSAGING + "PullMessage", pulling.pull, s.PullMessageResponse, Kind.SERVER_STREAM),
     ]
-
-
-async def _end_transaction(request: bytes, context: RpcContext) -> bytes:  # noqa: ARG001
-    asked = parsed(service_pb2.EndTransactionRequest, request)
-    if not asked.transaction_id:
-        raise InvalidTransactionId("the transaction id is empty; give the one that SendMessage answered")
-    raise InvalidTransactionId(
-        f"no open transaction {asked.transaction_id[:64]!r}: this version does not store transaction messages yet"
-    )
-
-
-async def _sync_lite(request: bytes, context: RpcContext) -> bytes:  # noqa: ARG001
-    parsed(service_pb2.SyncLiteSubscriptionRequest, request)
-    raise NotImplementedYet("this version has no lite topics yet; use topics of type NORMAL or FIFO")

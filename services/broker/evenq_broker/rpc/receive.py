@@ -8,22 +8,26 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from evenq.errors import Error, IllegalFilterExpression, IllegalInvisibleTime, MessageNotFound, TopicNotFound
-from evenq.model import GroupConfig, TopicConfig
+from evenq.errors import Error, IllegalInvisibleTime, MessageNotFound, TopicNotFound
+from evenq.model import GroupConfig, MessageType, TopicConfig
 from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import duration_ms_of
-from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq_broker.core.attempts import Attempt, Attempts
+from evenq_broker.core.delivery import QueueProgress
+from evenq_broker.core.filters import MessageFilter, message_filter
 from evenq_broker.core.frames import field, varint
 from evenq_broker.core.polls import ANY
 from evenq_broker.core.resources import qualified
-from evenq_broker.core.tags import wanted_hashes
 from evenq_broker.loops.popping import Batch, Popping
 from evenq_broker.rpc.answers import OK_STATUS, parsed, status_frame, told
+from evenq_broker.rpc.fetching import Fetched, fetch
 from evenq_broker.rpc.forwarding import forward_stream, owner_of
+from evenq_broker.rpc.lite import LiteReceiving
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -32,7 +36,6 @@ __all__ = ["Receiving"]
 
 _PUSH = 2  # ClientType.PUSH_CONSUMER
 _SIMPLE = 3
-_SQL = 2  # FilterType
 _POLL_WITHOUT_DEADLINE_MS = 30_000
 _SPIN_MAX = 1_000  # wake-ups of one poll that find nothing: others were faster, or all was filtered out
 
@@ -45,12 +48,13 @@ class _Receive:
     topic: TopicConfig
     queue_id: int
     count: int
-    tags: frozenset[int] | None
+    wanted: MessageFilter
     invisible_ms: int
     """How long without an answer; 0 with `client_id`: as long as the client lives."""
     client_id: str
     poll_until_ms: int
     auto_renew: bool
+    attempt_id: str
 
 
 class Receiving:
@@ -59,6 +63,9 @@ class Receiving:
     def __init__(self, broker: Broker, popping: Popping) -> None:
         self._broker = broker
         self._popping = popping
+        self._lite = LiteReceiving(broker, popping)
+        settings = broker.settings
+        self._attempts = Attempts(keep_ms=settings.attempt_keep_ms, attempts_max=settings.attempts_max)
 
     async def receive(self, request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
         """The frames of one answer."""
@@ -70,7 +77,7 @@ class Receiving:
             return
         try:
             wanted = await self._understand(asked, context)
-            batch = await self._pop(wanted)
+            batch = await self._take(wanted, asked, context)
         except Error as error:
             if asked.auto_renew:
                 # Go polls again 20 ms after any error: hold it back (wire contract 3.9).
@@ -82,6 +89,11 @@ class Receiving:
         if batch is None:
             yield _NOTHING
             return
+        if isinstance(batch, Fetched):
+            async for frame in batch.frames():
+                yield frame
+            self._remember(wanted, source=batch.source)
+            return
         complete = False
         try:
             yield OK_STATUS
@@ -89,35 +101,110 @@ class Receiving:
                 yield frame
             yield _delivery_time(self._broker.clock.now_ms())
             complete = True
+            self._remember(wanted, held=batch.held)
+            if self._broker.trace is not None and wanted.client_id and not wanted.auto_renew:
+                self._trace(wanted, batch)
         finally:
             if not complete:
                 self._popping.give_back(batch)
 
-    async def _pop(self, wanted: _Receive) -> Batch | None:
+    def _trace(self, wanted: _Receive, batch: Batch) -> None:
+        # The journal names the client only where its life holds the delivery.
+        assert self._broker.trace is not None
+        held = [(queue.queue_id, offset, number) for queue, offset, number in batch.held]
+        self._broker.trace.taken(
+            self._broker.now_ms(), wanted.client_id, wanted.group.group_id, wanted.topic.topic_id, held
+        )
+
+    # ------------------------------------------------------------------------------------------------ lost answers
+
+    def _remember(
+        self, wanted: _Receive, *, held: Sequence[tuple[QueueProgress, int, int]] = (), source: str = ""
+    ) -> None:
+        if wanted.attempt_id:
+            attempt = Attempt(wanted.group.group_id, wanted.topic.topic_id, self._broker.now_ms(), tuple(held), source)
+            self._attempts.remember(wanted.client_id, wanted.attempt_id, attempt)
+
+    async def _again(
+        self, wanted: _Receive, asked: service_pb2.ReceiveMessageRequest, context: RpcContext
+    ) -> Batch | Fetched | None:
+        """The batch of this attempt, if its answer got lost on the way (wire contract 5.5)."""
+        attempt = self._attempts.recall(
+            wanted.client_id, wanted.attempt_id, wanted.group.group_id, wanted.topic.topic_id, self._broker.now_ms()
+        )
+        if attempt is None:
+            return None
+        if attempt.source:
+            return await fetch(self._broker, attempt.source, asked, context)
+        return await self._popping.again(
+            wanted.group,
+            wanted.topic,
+            attempt.held,
+            invisible_ms=wanted.invisible_ms,
+            client_id=wanted.client_id if wanted.auto_renew else "",
+        )
+
+    async def _take(
+        self, wanted: _Receive, asked: service_pb2.ReceiveMessageRequest, context: RpcContext
+    ) -> Batch | Fetched | None:
+        if wanted.topic.message_type is not MessageType.LITE or wanted.auto_renew:
+            return await self._pop(wanted, asked, context)
+
+        async def here(until_ms: int) -> Batch | Fetched | None:
+            return await self._pop(replace(wanted, poll_until_ms=until_ms), asked, context)
+
+        return await self._lite.receive(
+            wanted.group, wanted.topic, asked, context, here=here, until_ms=wanted.poll_until_ms
+        )
+
+    def _lite_queues(self, wanted: _Receive) -> list[int] | None:
+        if wanted.topic.message_type is not MessageType.LITE:
+            return None
+        return self._broker.lite.queues_of(wanted.client_id, wanted.group, wanted.topic)
+
+    async def _pop(
+        self, wanted: _Receive, asked: service_pb2.ReceiveMessageRequest, context: RpcContext
+    ) -> Batch | Fetched | None:
         broker = self._broker
+        if wanted.attempt_id:
+            again = await self._again(wanted, asked, context)
+            if again is not None:
+                return again
         for _ in range(_SPIN_MAX):
+            queues = self._lite_queues(wanted)
             batch = await self._popping.pop(
                 wanted.group,
                 wanted.topic,
                 queue_id=wanted.queue_id,
+                queues=queues,
                 count=wanted.count,
-                tags=wanted.tags,
+                wanted=wanted.wanted,
                 invisible_ms=wanted.invisible_ms,
                 client_id=wanted.client_id if wanted.auto_renew else "",
+                until_ms=wanted.poll_until_ms,
             )
             if batch is not None:
                 return batch
             if broker.now_ms() >= wanted.poll_until_ms:
                 return None
-            woken = await broker.waiting.for_messages(
+            source = await broker.waiting.for_messages(
                 wanted.group.group_id,
                 wanted.topic.topic_id,
                 queue_id=wanted.queue_id,
+                queues=queues,
                 deadline_ms=wanted.poll_until_ms,
                 client_id=wanted.client_id,
+                push=wanted.auto_renew,
             )
-            if not woken:
+            if source is None:
                 return None
+            if source:
+                found = await fetch(broker, source, asked, context)
+                broker.wide_polls.fetched(
+                    wanted.group, wanted.topic, push=wanted.auto_renew, source=source, found=found is not None
+                )
+                if found is not None:
+                    return found
             if broker.topics.by_id(wanted.topic.topic_id) is None:
                 raise TopicNotFound(f"topic {wanted.topic.name} was deleted")
         return None
@@ -134,20 +221,20 @@ class Receiving:
             kind = _PUSH if asked.auto_renew else _SIMPLE
             client = broker.clients.seen(client_id, broker.now_ms(), group=group_name)
             broker.sessions.seen_v2(context, group_name, client.client_type or kind, None)
-        if asked.filter_expression.type == _SQL:
-            raise IllegalFilterExpression("this version filters by tag only; give a TAG expression such as 'a || b'")
         queue_id = asked.message_queue.id
         return _Receive(
             group=group,
             topic=topic,
-            # A real queue id is honoured for push consumers only: simple ones name any queue (wire contract 6.3).
-            queue_id=queue_id if asked.auto_renew and 0 <= queue_id < topic.read_queues else ANY,
+            queue_id=_queue(queue_id, topic, push=asked.auto_renew),
             count=min(max(asked.batch_size, 1), settings.receive_batch_max),
-            tags=wanted_hashes(asked.filter_expression.expression),
+            wanted=message_filter(
+                asked.filter_expression.expression, is_sql=asked.filter_expression.type == definition_pb2.SQL
+            ),
             invisible_ms=self._invisible(asked),
             client_id=client_id,
             poll_until_ms=broker.now_ms() + self._poll_ms(asked, context),
             auto_renew=asked.auto_renew,
+            attempt_id=asked.attempt_id if client_id else "",
         )
 
     def _invisible(self, asked: service_pb2.ReceiveMessageRequest) -> int:
@@ -179,6 +266,13 @@ class Receiving:
         left_ms = self._left_ms(context)
         hold_ms = self._broker.settings.error_hold_ms
         return hold_ms if left_ms is None else max(0, min(hold_ms, left_ms))
+
+
+def _queue(asked: int, topic: TopicConfig, *, push: bool) -> int:
+    # A real queue id is honoured for push consumers only: simple ones name any queue (wire contract 6.3). The queues of
+    # a PRIORITY topic are its levels, and everybody takes the highest first; those of a LITE topic are in no route.
+    whole = not push or topic.message_type in {MessageType.PRIORITY, MessageType.LITE}
+    return ANY if whole or not 0 <= asked < topic.read_queues else asked
 
 
 def _delivery_time(now_ms: int) -> bytes:

@@ -22,7 +22,7 @@ from evenq.model.names import is_system_topic
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
-from evenq_broker.core.assignment import Answer, Share, compute
+from evenq_broker.core.assignment import Answer, Share, all_brokers, compute
 from evenq_broker.core.resources import qualified
 from evenq_broker.core.routes import BrokerView, TopicAt, listener_of
 from evenq_broker.loops.translation import message_type_number, queue_message
@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 ROUTES_CACHED_MAX = 10_000
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 MIXED_TYPES = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
+WHOLE_BROKERS = frozenset({MessageType.PRIORITY, MessageType.LITE})
+"""Kinds of topics whose queues are not shared out: every push consumer takes from all of a broker."""
 EXPLAIN_TIMEOUT_MS = 2_500
 FORWARDED = {
     "SetMessageRequestMode": assignment_pb2.SetMessageRequestModeResponse,
@@ -117,7 +119,7 @@ class _Routing:
         name = qualified(asked.topic, context.namespace)
         await self._exists(name)
         self._broker.members_seen_v2(context, group.name, definition_pb2.PUSH_CONSUMER)
-        answer = await assign(self._broker, group, name, context.client_id)
+        answer = await self._shared(group, name, context.client_id)
         own = self._broker.cluster.own()
         point = _access_point(asked.endpoints) if asked.endpoints.addresses else own.addresses[0]
         listener = listener_of(own, point.host, point.port)
@@ -135,6 +137,11 @@ class _Routing:
                     )
                 )
         return response.SerializeToString()
+
+    async def _shared(self, group: GroupConfig, topic: str, client_id: str) -> Answer:
+        if self._broker.routes.kind_of(topic) in WHOLE_BROKERS:
+            return Answer(all_brokers(self._broker.routes.readable(topic)))
+        return await assign(self._broker, group, topic, client_id)
 
     async def query(self, request: bytes, context: RpcContext) -> bytes:
         """`evenq.v1`: the same with its generation, for members that are fenced by it."""

@@ -7,25 +7,36 @@ because some SDKs read only the status of the response and others only those of 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from evenq.errors import Error, Forbidden, MessageCorrupted, TooManyRequests
+from evenq.errors import BadRequest, Error, Forbidden, MessageCorrupted, TooManyRequests
 from evenq.model import MessageType, TopicConfig
 from evenq.model.names import is_system_topic
 from evenq.serving.rpc import RpcContext
 from evenq.store import Append, TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.frames import field, varint
+from evenq_broker.core.halves import HALF_MESSAGE
+from evenq_broker.core.recent import QUEUE_BITS, Answer, Key, key_of, pack_place, unpack_place
 from evenq_broker.core.resources import qualified
 from evenq_broker.core.validation import Limits, checked
 from evenq_broker.rpc.answers import OK_STATUS, code_of, parsed, several, status_frame, told
+from evenq_broker.rpc.forwarding import forward, owner_of
+from evenq_broker.rpc.homes import Homes
+from evenq_broker.rpc.lite import owner_elsewhere
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
+    from evenq_broker.loops.once import Claim, Once
 
 __all__ = ["Sending", "limits_of", "must_be_open", "must_be_writable"]
+
+
+_OWNED = frozenset({MessageType.FIFO, MessageType.MIXED, MessageType.LITE})
+"""Types of topics whose messages may belong to one broker of the cluster."""
 
 
 def limits_of(broker: Broker) -> Limits:
@@ -36,6 +47,8 @@ def limits_of(broker: Broker) -> Limits:
         properties_max=settings.properties_max,
         properties_bytes_max=settings.properties_bytes_max,
         delay_max_ms=settings.delay_max_ms,
+        first_check_ms=settings.transaction_first_check_ms,
+        lite_topic_size_max=settings.lite_topic_size_max,
         store_host=broker.addresses[0].target if broker.addresses else "",
     )
 
@@ -59,6 +72,8 @@ class Sending:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._once = broker.once
+        self._homes = Homes(broker, self.send)
         self._turn = 0
 
     async def send(self, request: bytes, context: RpcContext) -> bytes:
@@ -67,14 +82,37 @@ class Sending:
         messages = asked.messages
         try:
             topic = await self._topic(asked, context)
+            if topic.message_type in _OWNED:
+                if topic.message_type is MessageType.LITE:
+                    answer = await self._at_owners(asked, request, topic, context)
+                else:
+                    answer = await self._homes.elsewhere(asked, topic, request, context)
+                if answer is not None:
+                    return answer
             if len(messages) == 1:
                 message_id = messages[0].system_properties.message_id.encode()
                 stored = self.check(messages[0], topic)
+                once, key = self._once, b""
+                if once is not None:  # `key_of`, `claim` and `kept` by hand: each call costs as much as the work in it
+                    key = message_id + stored.system[self._limits.digest] + stored.topic_id.to_bytes(4, "big")
+                    if len(once.entries) >= once.count_max:
+                        once.recent.make_room()
+                    if once.entries.setdefault(key, stored) is not stored:
+                        told_before = await once.first(key, stored)
+                        if told_before is not None:
+                            return OK_STATUS + _told_again(message_id, told_before)
                 if isinstance(stored, TimerAppend):
-                    await self._broker.store.append((), timers=(stored,))
-                    self._count(topic, (stored,))
-                    return OK_STATUS + self._delayed_entry(message_id, stored)
-                await self._broker.store.append((stored,))
+                    return OK_STATUS + await self._send_timer(key, message_id, stored, topic, context)
+                try:
+                    await self._broker.store.append((stored,))
+                except BaseException as error:
+                    if once is not None:
+                        once.broken((key, stored), error)
+                    raise
+                if once is not None:
+                    once.entries[key] = stored.queue_offset << QUEUE_BITS | stored.queue_id
+                    if once.waits:
+                        once.wake(key)
                 self._count(topic, (stored,))
                 return OK_STATUS + _ok_entry(message_id, stored.queue_offset)
             return await self._send_many(asked, topic, context)
@@ -86,18 +124,78 @@ class Sending:
             ids = [message.system_properties.message_id.encode() for message in again]
             return b"".join((field(1, status), *(_entry(status, message_id) for message_id in ids)))
 
+    async def _send_timer(
+        self, key: Key, message_id: bytes, stored: TimerAppend, topic: TopicConfig, context: RpcContext
+    ) -> bytes:
+        """A delayed or a half message; its entry of the answer."""
+        if self._once is None:
+            return await self._store_timer(message_id, stored, topic, context)
+        return await self._once.finish(self._timer_once(self._once, key, message_id, stored, topic, context))
+
+    async def _store_timer(
+        self, message_id: bytes, stored: TimerAppend, topic: TopicConfig, context: RpcContext
+    ) -> bytes:
+        if stored.kind == HALF_MESSAGE:
+            name = await self._broker.transactions.begin(stored, context.client_id)
+            return field(2, OK_STATUS + field(2, message_id) + field(3, name.encode()))
+        await self._broker.store.append((), timers=(stored,))
+        self._count(topic, (stored,))
+        return self._delayed_entry(message_id, stored)
+
+    async def _timer_once(
+        self, once: Once, key: Key, message_id: bytes, stored: TimerAppend, topic: TopicConfig, context: RpcContext
+    ) -> bytes:
+        try:
+            entry = await self._store_timer(message_id, stored, topic, context)
+        except BaseException:
+            once.failed(key)
+            raise
+        once.kept(key, entry)
+        return entry
+
     async def _send_many(self, asked: service_pb2.SendMessageRequest, topic: TopicConfig, context: RpcContext) -> bytes:
         ids, verdicts = self._checked(asked, topic, context)
         good = [verdict for verdict in verdicts if not isinstance(verdict, bytes)]
-        if good:
-            await self._append(good)
-            self._count(topic, good)
-        entries = [self._told(verdict, message_id) for message_id, verdict in zip(ids, verdicts, strict=True)]
+        if good and self._once is not None:
+            entries = await self._many_once(self._once, ids, verdicts, topic)
+        else:
+            if good:
+                await self._append(good)
+                self._count(topic, good)
+            entries = [self._told(verdict, message_id) for message_id, verdict in zip(ids, verdicts, strict=True)]
         if len(good) == len(ids):
             return OK_STATUS + b"".join(entries)
         bad = [verdict for verdict in verdicts if isinstance(verdict, bytes)]
         alike = not good and len({code_of(status) for status in bad}) == 1
         return field(1, bad[0] if alike else several()) + b"".join(entries)
+
+    async def _many_once(
+        self, once: Once, ids: list[bytes], verdicts: list[Append | TimerAppend | bytes], topic: TopicConfig
+    ) -> list[bytes]:
+        digest = self._limits.digest
+        claims: list[Claim] = []
+        names: dict[int, bytes] = {}
+        for message_id, verdict in zip(ids, verdicts, strict=True):
+            if not isinstance(verdict, bytes):
+                names[id(verdict)] = message_id
+                claims.append((key_of(message_id, verdict.system[digest], verdict.topic_id), verdict))
+
+        async def append(new: list[Append | TimerAppend]) -> None:
+            await self._append(new)
+            self._count(topic, new)
+
+        def told_of(stored: Append | TimerAppend) -> Answer:
+            if isinstance(stored, Append):
+                return pack_place(stored.queue_id, stored.queue_offset)
+            return self._delayed_entry(names[id(stored)], stored)
+
+        work = once.store(claims, append, told_of)
+        timers = any(isinstance(verdict, TimerAppend) for verdict in verdicts)
+        answers = iter(await (once.finish(work) if timers else work))
+        return [
+            _entry(verdict, message_id) if isinstance(verdict, bytes) else _told_again(message_id, next(answers))
+            for message_id, verdict in zip(ids, verdicts, strict=True)
+        ]
 
     async def _append(self, messages: list[Append | TimerAppend]) -> None:
         timers = [one for one in messages if isinstance(one, TimerAppend)]
@@ -127,16 +225,47 @@ class Sending:
             _must_be_one_topic(message, first_topic)
             ids.append(message.system_properties.message_id.encode())
             try:
-                verdicts.append(self.check(message, topic))
+                stored = self.check(message, topic)
+                if isinstance(stored, TimerAppend) and stored.kind == HALF_MESSAGE:
+                    raise BadRequest("a transaction is one message; send each transaction message by itself")
+                verdicts.append(stored)
             except Error as error:
                 verdicts.append(status_frame(error, context.language))
         return ids, verdicts
 
     def check(self, message: definition_pb2.Message, topic: TopicConfig) -> Append | TimerAppend:
         """The message ready for the store, with its queue."""
+        if topic.message_type is MessageType.LITE:
+            name = message.system_properties.lite_topic
+            stored = checked(message, topic, self._limits, now_ms=self._broker.clock.now_ms())
+            stored.queue_id = self._broker.lite.place(topic, name)
+            return stored
         stored = checked(message, topic, self._limits, now_ms=self._broker.clock.now_ms())
         self._choose_queue(stored, topic)
         return stored
+
+    async def _at_owners(
+        self, asked: service_pb2.SendMessageRequest, request: bytes, topic: TopicConfig, context: RpcContext
+    ) -> bytes | None:
+        """The answer of the brokers that own the lite topics; None: they are all this one's."""
+        broker = self._broker
+        names = (message.system_properties.lite_topic for message in asked.messages)
+        owners = [owner_elsewhere(broker, topic, name, context) for name in names]
+        if not any(owners):
+            return None
+        if len(set(owners)) == 1:
+            address = owner_of(broker, owners[0], context)
+            assert address is not None
+            return await forward(broker, address, request, context)
+        for message in asked.messages:
+            _must_be_one_topic(message, asked.messages[0].topic)
+        singles = [service_pb2.SendMessageRequest(messages=[one]).SerializeToString() for one in asked.messages]
+        answers = await asyncio.gather(*(self.send(single, context) for single in singles))
+        entries = [service_pb2.SendMessageResponse.FromString(answer).entries[0] for answer in answers]
+        codes = {entry.status.code for entry in entries}
+        told = service_pb2.SendMessageResponse(entries=entries)
+        told.status.ParseFromString(several()) if len(codes) > 1 else told.status.CopyFrom(entries[0].status)
+        return told.SerializeToString()
 
     def _choose_queue(self, stored: Append | TimerAppend, topic: TopicConfig) -> None:
         if stored.queue_id < 0:
@@ -189,7 +318,18 @@ def _type_for(message: object) -> MessageType:
     system = message.system_properties  # type: ignore[attr-defined]  # a v2 Message
     if system.HasField("delivery_timestamp"):
         return MessageType.DELAY
+    if system.message_type == definition_pb2.TRANSACTION:
+        return MessageType.TRANSACTION
+    if system.HasField("lite_topic") or system.message_type == definition_pb2.LITE:
+        return MessageType.LITE
+    if system.HasField("priority") or system.message_type == definition_pb2.PRIORITY:
+        return MessageType.PRIORITY
     return MessageType.FIFO if system.HasField("message_group") else MessageType.NORMAL
+
+
+def _told_again(message_id: bytes, answer: Answer) -> bytes:
+    """The entry that the first try got."""
+    return answer if isinstance(answer, bytes) else _ok_entry(message_id, unpack_place(answer)[1])
 
 
 def _ok_entry(message_id: bytes, offset: int) -> bytes:

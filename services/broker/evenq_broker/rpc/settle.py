@@ -18,6 +18,7 @@ from evenq_broker.core.handles import Handle
 from evenq_broker.core.journal import Acked
 from evenq_broker.core.resources import Named, qualified
 from evenq_broker.loops.popping import Popping
+from evenq_broker.rpc.ack_parts import ack_parts, is_mixed
 from evenq_broker.rpc.answers import OK_STATUS, code_of, parsed, several, status_frame, told
 from evenq_broker.rpc.forwarding import forward, owner_of_handle
 
@@ -30,7 +31,6 @@ ENTRIES_MAX = 4_096
 _OK = OK_STATUS[2:]
 _OK_ENTRY = field(3, _OK)
 _HTTP = "HTTP"  # Node.js reads retry delays as milliseconds (wire contract 4.4)
-_NODE_FLOOR_MS = 10_000
 
 
 class Settling:
@@ -52,6 +52,8 @@ class Settling:
             raise BadRequest(
                 f"the request has {len(entries)} entries, the limit is {ENTRIES_MAX}; acknowledge fewer at once"
             )
+        if len(entries) > 1 and is_mixed(self._broker, asked, context):
+            return await ack_parts(self._broker, asked, context, self.ack)
         own = self._broker.handles.is_own
         if not own(entries[0].receipt_handle):
             address = owner_of_handle(self._broker, entries[0].receipt_handle, context)
@@ -133,8 +135,10 @@ class Settling:
                 f"the invisible duration is {invisible_ms} ms, the range is 0 to {broker.settings.invisible_max_ms} ms"
             )
         entry = queue.pending.get(handle.queue_offset)
-        if entry is not None and entry.client_id and context.language == _HTTP and not asked.suspend:
-            invisible_ms = max(invisible_ms, _NODE_FLOOR_MS)
+        # Node.js sends next to nothing (4.4); who tells no time at all leaves it to the group.
+        vague = context.language == _HTTP or not asked.HasField("invisible_duration")
+        if entry is not None and entry.client_id and vague and not asked.suspend:
+            invisible_ms = max(invisible_ms, self._pause_ms(queue, entry.attempt))
         now_ms = broker.now_ms()
         deadline_ms = now_ms + invisible_ms
         verdict = broker.progress.change_invisible(
@@ -151,6 +155,10 @@ class Settling:
         return broker.handles.make(
             queue.group_id, queue.topic_id, queue.queue_id, handle.queue_offset, handle.number, deadline_ms
         )
+
+    def _pause_ms(self, queue: QueueProgress, attempt: int) -> int:
+        group = self._broker.groups.by_id(queue.group_id)
+        return 0 if group is None else group.retry.delay_ms(attempt, levels=self._broker.delay_levels)
 
     # ------------------------------------------------------------------------------------------------ dead letters
 

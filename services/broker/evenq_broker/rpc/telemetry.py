@@ -1,8 +1,9 @@
 """Telemetry (wire contract 4): answers every Settings with OK and Settings of the same shape, from the group's own
 configuration.
 
-Nothing else depends on the stream: clients whose stream broke long ago are served all the same. A stream is read only
-as fast as its client reads the answers, so a client that stops reading holds one answer and disturbs nobody.
+Besides, it carries what the broker sends unasked, like transaction checks (`loops.streams`). Nothing else depends on
+the stream: clients whose stream broke long ago are served all the same. A stream is read only as fast as its client
+reads the answers, so a client that stops reading holds one answer and disturbs nobody.
 """
 
 from __future__ import annotations
@@ -12,26 +13,26 @@ from typing import TYPE_CHECKING
 
 from evenq.errors import Error
 from evenq.model import FilterExpression, FilterType, Subscription
+from evenq.model.delay_levels import DelayLevels
+from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
+from evenq.runtime.tasks import spawn
 from evenq.serving.rpc import Kind, Rpc, RpcContext
 from evenq.wire.convert import duration_ms_of, set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.resources import qualified
+from evenq_broker.loops.streams import Stream
 from evenq_broker.rpc.access import MESSAGING, rpc
 from evenq_broker.rpc.answers import parsed
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
 
-__all__ = ["RETRY_DELAYS_MS", "rpcs", "settings_reply"]
+__all__ = ["rpcs", "settings_reply"]
 
-_MINUTE = 60_000
-_MINUTES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)
-RETRY_DELAYS_MS = (1_000, 5_000, 10_000, 30_000, *(minutes * _MINUTE for minutes in _MINUTES))
-"""Time before the second, third ... delivery; the last one repeats (the reference's customized policy)."""
 PRODUCER_ATTEMPTS = 3
 _HTTP = "HTTP"  # what Node.js calls itself
-_LITE_QUOTA = 2_000
-_LITE_TOPIC_MAX = 64
+_PYTHON = "PYTHON"
+_LIST_ONLY = frozenset({_PYTHON, "CPP"})  # an exponential policy is one second to them
 _SQL = 2
 
 
@@ -39,13 +40,38 @@ def rpcs(broker: Broker) -> list[Rpc]:
     """The one call of this module."""
 
     async def telemetry(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
+        stream = broker.streams.open(context.client_id)
+        reading = spawn(_read(broker, requests, stream, context), name="telemetry")
+        try:
+            while frames := await stream.take():
+                for frame in frames:
+                    yield frame
+            if stream.error is not None:
+                raise stream.error  # a request that made no sense ended the stream: say why
+        finally:
+            reading.cancel()
+            broker.streams.close(stream)
+
+    return [rpc(MESSAGING + "Telemetry", telemetry, service_pb2.TelemetryCommand, Kind.BIDI)]
+
+
+async def _read(broker: Broker, requests: AsyncIterator[bytes], stream: Stream, context: RpcContext) -> None:
+    try:
         async for request in requests:
             command = parsed(service_pb2.TelemetryCommand, request)
             if command.HasField("settings"):
                 _remember(broker, command.settings, context)
-                yield settings_reply(broker, command.settings, context)
-
-    return [rpc(MESSAGING + "Telemetry", telemetry, service_pb2.TelemetryCommand, Kind.BIDI)]
+                published = command.settings.publishing.topics
+                fresh = broker.streams.publish(stream, (qualified(topic, context.namespace) for topic in published))
+                if fresh:
+                    broker.transactions.producer_came(fresh)
+                await stream.answer(settings_reply(broker, command.settings, context))
+            else:
+                broker.commands.answered(context.client_id, command)
+    except Error as error:
+        stream.error = error
+    finally:
+        stream.end()
 
 
 def settings_reply(broker: Broker, told: definition_pb2.Settings, context: RpcContext) -> bytes:
@@ -74,26 +100,43 @@ def _fill_subscription(broker: Broker, settings: definition_pb2.Settings, contex
     if not simple or duration_ms_of(subscription.long_polling_timeout) <= 0:
         set_duration_ms(subscription.long_polling_timeout, broker.settings.poll_default_ms)
     if settings.client_type in {definition_pb2.LITE_PUSH_CONSUMER, definition_pb2.LITE_SIMPLE_CONSUMER}:
-        subscription.lite_subscription_quota = _LITE_QUOTA
-        subscription.max_lite_topic_size = _LITE_TOPIC_MAX
-    if context.language == _HTTP:
-        # Node.js knows only the exponential policy and takes its seconds for milliseconds (4.4).
-        _fill_exponential(settings, attempts, 10_000 * 1_000, RETRY_DELAYS_MS[-1] * 1_000)
-        return
-    policy = settings.backoff_policy
-    policy.Clear()
-    policy.max_attempts = attempts
-    for delay_ms in RETRY_DELAYS_MS:
-        set_duration_ms(policy.customized_backoff.next.add(), delay_ms)
+        subscription.lite_subscription_quota = broker.settings.lite_subscriptions_max
+        subscription.max_lite_topic_size = broker.settings.lite_topic_size_max
+    retry = group.retry if group is not None else CLASSIC_RETRY
+    _fill_retry(settings, attempts, retry, broker.delay_levels, context.language)
 
 
-def _fill_exponential(settings: definition_pb2.Settings, attempts: int, first_ms: int, max_ms: int) -> None:
+def _fill_retry(
+    settings: definition_pb2.Settings, attempts: int, retry: RetryPolicy, levels: DelayLevels, language: str
+) -> None:
+    # Who understands what: wire contract 4.4. The exact pauses of Node.js are kept by the server (`rpc.settle`).
+    exponential = retry.kind is RetryKind.EXPONENTIAL
+    pauses_ms = retry.pauses_ms(attempts - 1, levels=levels)
+    if language == _HTTP:
+        # Node.js knows only the exponential policy and takes its seconds for milliseconds.
+        first_ms, longest_ms = (retry.initial_ms, retry.max_ms) if exponential else (pauses_ms[0], max(pauses_ms))
+        multiplier = retry.multiplier if exponential else (1.0 if first_ms == longest_ms else 2.0)
+        _fill_exponential(settings, attempts, max(1, first_ms) * 1_000, max(1, longest_ms) * 1_000, multiplier)
+    elif exponential and language not in _LIST_ONLY:
+        _fill_exponential(settings, attempts, retry.initial_ms, retry.max_ms, retry.multiplier)
+    else:
+        policy = settings.backoff_policy
+        policy.Clear()
+        policy.max_attempts = attempts
+        for pause_ms in pauses_ms:
+            whole_ms = -(-pause_ms // 1_000) * 1_000 if language == _PYTHON else pause_ms  # it reads seconds only
+            set_duration_ms(policy.customized_backoff.next.add(), whole_ms)
+
+
+def _fill_exponential(
+    settings: definition_pb2.Settings, attempts: int, first_ms: int, max_ms: int, multiplier: float = 2.0
+) -> None:
     policy = settings.backoff_policy
     policy.Clear()
     policy.max_attempts = attempts
     set_duration_ms(policy.exponential_backoff.initial, first_ms)
     set_duration_ms(policy.exponential_backoff.max, max_ms)
-    policy.exponential_backoff.multiplier = 2.0
+    policy.exponential_backoff.multiplier = multiplier
 
 
 def _remember(broker: Broker, settings: definition_pb2.Settings, context: RpcContext) -> None:

@@ -7,7 +7,7 @@ order they were given, retries included (PR-7). While it is, others gather: unde
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 __all__ = ["Batchable", "QueueBatch"]
@@ -60,6 +60,21 @@ class QueueBatch(Generic[Item]):
             self._bytes += len(item.encoded)
             self._urgent += item.urgent
         self.due = True
+
+    def drop(self, gone: Callable[[Item], bool]) -> list[Item]:
+        """Take out those that `gone` names."""
+        dropped: list[Item] = []
+        rest: list[Item] = []
+        for item in self._items:
+            (dropped if gone(item) else rest).append(item)
+        if dropped:
+            due = self.due and bool(rest)
+            self._items.clear()
+            self._bytes = self._urgent = 0
+            for item in rest:
+                self.add(item)
+            self.due = due
+        return dropped
 
     @property
     def ready(self) -> bool:

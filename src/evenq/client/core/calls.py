@@ -25,6 +25,7 @@ __all__ = [
     "Locked",
     "MemberInfo",
     "MembersChanged",
+    "OffsetsReset",
     "ProducerCalls",
     "Pulled",
     "QueueRange",
@@ -55,6 +56,8 @@ class Stored:
     """Queue id -1: the server chose and did not say."""
     offsets: Sequence[int]
     """One per message, in order."""
+    queue_ids: Sequence[int] = ()
+    """One per message, if not all are in `queue`: an earlier try had stored some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,8 @@ class QueueRange:
     maximum: int
     committed: int
     at_timestamp: int
+    young: bool = False
+    """The group never committed here, and the queue's first message is still in the broker's memory (RB-46)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +160,14 @@ class QueueWanted:
     queue: MessageQueue
 
 
-SessionEvent = Welcome | MembersChanged | AssignmentChanged | QueueWanted
+@dataclass(frozen=True, slots=True)
+class OffsetsReset:
+    """An operator moved the group on these queues: forget them and begin again at the committed offsets."""
+
+    queues: tuple[MessageQueue, ...]
+
+
+SessionEvent = Welcome | MembersChanged | AssignmentChanged | QueueWanted | OffsetsReset
 
 
 class RouteCalls(Protocol):
@@ -169,8 +181,12 @@ class RouteCalls(Protocol):
 class ProducerCalls(RouteCalls, Protocol):
     """What a producer needs."""
 
-    async def publish(self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int) -> Stored:
-        """Store a batch of encoded messages of one topic in one queue: all or none."""
+    async def publish(
+        self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int, delayed: bool = False
+    ) -> Stored:
+        """Store a batch of encoded messages of one topic in one queue: all or none. `delayed`: they have delivery
+        times; the server chooses their queues.
+        """
         ...
 
 
@@ -211,7 +227,13 @@ class ConsumerCalls(RouteCalls, Protocol):
     async def commit(
         self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
     ) -> None:
-        """Store progress."""
+        """Store progress; what would go back is ignored."""
+        ...
+
+    async def reset(
+        self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
+    ) -> None:
+        """Store progress, also backward."""
         ...
 
     async def query_offsets(

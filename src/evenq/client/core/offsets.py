@@ -23,6 +23,7 @@ class OffsetTable:
     def __init__(self) -> None:
         self._memory: dict[MessageQueue, QueueOffset] = {}
         self._stored: dict[MessageQueue, QueueOffset] = {}
+        self._rewound: set[MessageQueue] = set()
 
     def begin(self, queue: MessageQueue, offset: QueueOffset, *, stored: bool) -> None:
         """A queue starts without a leftover (RB-28). `stored`: the store has this value already."""
@@ -37,6 +38,17 @@ class OffsetTable:
         if known is not None and offset > known:
             self._memory[queue] = offset
 
+    def rewind(self, queue: MessageQueue, offset: QueueOffset, *, later: bool = False) -> None:
+        """The user wants to read on at `offset`, also if that is back; the next report says so explicitly. `later`:
+        that report comes with the next progress, not before.
+        """
+        self.begin(queue, offset, stored=later)
+        self._rewound.add(queue)
+
+    def rewound(self, queue: MessageQueue) -> bool:
+        """True if the store must be told to go back."""
+        return queue in self._rewound
+
     def memory(self, queue: MessageQueue) -> int:
         """Memory only (OF-8); -1 if unknown."""
         return self._memory.get(queue, -1)
@@ -49,11 +61,14 @@ class OffsetTable:
         """The store has confirmed this value."""
         if queue in self._memory:
             self._stored[queue] = max(offset, self._stored.get(queue, offset))
+            if self._memory[queue] == offset:
+                self._rewound.discard(queue)
 
     def forget(self, queue: MessageQueue) -> None:
         """The queue is not ours any more (OF-10)."""
         self._memory.pop(queue, None)
         self._stored.pop(queue, None)
+        self._rewound.discard(queue)
 
     def all(self) -> dict[MessageQueue, QueueOffset]:
         """Everything in memory."""

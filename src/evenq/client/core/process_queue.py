@@ -4,6 +4,9 @@ Owned by the consumer's loop. Pulled messages wait in offset order; `take` hands
 `fail` bring it back. Always true: `committable` is the smallest unfinished offset, or the next one to pull if all
 is finished (CC-8), so a commit never passes a message that the listener has not finished.
 
+Ordered (OC-11 to OC-15): one chunk at a time, in offset order; a failed chunk goes back to its place, the queue pauses,
+and until the failed messages are done they run one by one, so that a poison message takes no neighbour with it.
+
 Hand-over: `drop` keeps only what lies below the largest offset ever given to a listener. The rest was seen by
 nobody and is left to the next owner; what is kept must be finished first, because the next owner starts at
 `committable` and would repeat whatever is done above it.
@@ -28,19 +31,23 @@ class ProcessQueue:
     __slots__ = (
         "_attempts",
         "_bytes",
+        "_expired",
         "_hand",
         "_highest_taken",
         "_order",
+        "_ordered",
+        "_resume_ms",
         "_retries",
         "_running",
         "_waiting",
         "dropped",
         "last_pull_ms",
         "next",
+        "paused",
         "queue",
     )
 
-    def __init__(self, queue: MessageQueue, start: QueueOffset, *, now_ms: int) -> None:
+    def __init__(self, queue: MessageQueue, start: QueueOffset, *, now_ms: int, ordered: bool = False) -> None:
         self.queue = queue
         self.next = start
         """Offset of the next pull."""
@@ -48,12 +55,17 @@ class ProcessQueue:
         """When a pull was last answered (RB-20)."""
         self.dropped = False
         """True: never pulled again (PQ-6)."""
+        self.paused = False
+        """True: not pulled for now."""
+        self._ordered = ordered
+        self._resume_ms = 0  # an ordered queue gives nothing before
         self._hand: dict[int, ReceivedMessage] = {}
         self._order: deque[int] = (
             deque()
         )  # offsets ever put in hand, ascending; finished ones leave when they reach the head
         self._waiting: deque[ReceivedMessage] = deque()
-        self._running: set[int] = set()
+        self._running: dict[int, int] = {}  # offset to the time it was taken
+        self._expired: set[int] = set()  # sent back while a listener still works on them (CC-12)
         self._retries: list[tuple[int, int]] = []  # heap of (due, offset)
         self._attempts: dict[int, int] = {}
         self._bytes = 0
@@ -80,36 +92,67 @@ class ProcessQueue:
         self.next = offset
 
     def take(self, count: int, *, now_ms: int) -> list[ReceivedMessage]:
-        """Up to `count` messages for a listener: failed ones that are due first, then new ones in offset order."""
+        """Up to `count` messages for a listener: failed ones that are due first, then new ones in offset order. One
+        that failed before comes alone, so that others do not share its fate.
+        """
+        if self._ordered and (self._running or now_ms < self._resume_ms):
+            return []
         chunk: list[ReceivedMessage] = []
-        while self._retries and len(chunk) < count and self._retries[0][0] <= now_ms:
+        if self._retries and self._retries[0][0] <= now_ms:
             chunk.append(self._hand[heappop(self._retries)[1]])
-        while self._waiting and len(chunk) < count:
-            chunk.append(self._waiting.popleft())
+        else:
+            waiting, failed = self._waiting, self._attempts
+            while waiting and len(chunk) < count:
+                message = waiting[0]
+                if message.delivery_attempt > 1 or (failed and message.queue_offset in failed):
+                    if not chunk:
+                        chunk.append(waiting.popleft())
+                    break
+                chunk.append(waiting.popleft())
         for message in chunk:
-            self._running.add(message.queue_offset)
+            self._running[message.queue_offset] = now_ms
         if chunk:
             self._highest_taken = max(self._highest_taken, chunk[-1].queue_offset)
         return chunk
 
     def finish(self, offset: QueueOffset) -> None:
         """The listener succeeded, or the message went to the dead-letter topic: it leaves the snapshot (CC-7)."""
-        self._stop(offset)
-        self._bytes -= len(self._hand.pop(offset).body)
-        self._attempts.pop(offset, None)
-        while self._order and self._order[0] not in self._hand:
-            self._order.popleft()
+        if self._stop(offset):
+            self._remove(offset)
 
     def fail(self, offset: QueueOffset, *, retry_ms: int) -> None:
         """The listener failed: the message stays in hand and is due again at `retry_ms` (CC-6)."""
-        self._stop(offset)
-        self._attempts[offset] = self._attempts.get(offset, 0) + 1
-        heappush(self._retries, (retry_ms, offset))
+        if self._stop(offset):
+            self._attempts[offset] = self._attempts.get(offset, 0) + 1
+            heappush(self._retries, (retry_ms, offset))
+
+    def suspend(self, chunk: Sequence[ReceivedMessage], *, resume_ms: int) -> None:
+        """An ordered listener failed: the chunk goes back to its place, the queue waits until `resume_ms` (OC-15)."""
+        for message in reversed(chunk):
+            if self._stop(message.queue_offset):
+                self._attempts[message.queue_offset] = self._attempts.get(message.queue_offset, 0) + 1
+                self._waiting.appendleft(message)
+        self._resume_ms = resume_ms
+
+    def hold(self, resume_ms: int) -> None:
+        """An ordered queue gives nothing until then: its lock is not certain (OC-8)."""
+        self._resume_ms = max(self._resume_ms, resume_ms)
 
     def postpone(self, offset: QueueOffset, *, retry_ms: int) -> None:
         """Sending the message back failed: try again at `retry_ms`, without counting an attempt (CC-6)."""
-        self._stop(offset)
-        heappush(self._retries, (retry_ms, offset))
+        if self._stop(offset):
+            heappush(self._retries, (retry_ms, offset))
+
+    def overdue(self, *, now_ms: int, timeout_ms: int, count: int) -> list[ReceivedMessage]:
+        """Messages that a listener has had for longer than `timeout_ms`, the smallest offsets first (CC-12)."""
+        late = [offset for offset, taken_ms in self._running.items() if now_ms - taken_ms > timeout_ms]
+        return [self._hand[offset] for offset in sorted(late)[:count]]
+
+    def expire(self, offset: QueueOffset) -> None:
+        """An overdue message was sent back: it leaves the snapshot, whatever its listener still does (CC-12)."""
+        if self._running.pop(offset, None) is not None:
+            self._expired.add(offset)
+            self._remove(offset)
 
     def attempts(self, message: ReceivedMessage) -> int:
         """Deliveries so far, the running one included; 1 = the first."""
@@ -119,6 +162,8 @@ class ProcessQueue:
         """The queue is no longer ours: no pulls any more; what no listener has seen is let go."""
         self.dropped = True
         self._retries.clear()
+        if self._ordered:  # nothing above the first unfinished message is done, so nothing would be repeated
+            self._waiting.clear()
         kept: deque[ReceivedMessage] = deque()
         while self._waiting:
             message = self._waiting.popleft()
@@ -130,6 +175,11 @@ class ProcessQueue:
     def committable(self) -> QueueOffset:
         """What a commit would store: CC-8."""
         return QueueOffset(self._order[0]) if self._order else self.next
+
+    @property
+    def position(self) -> QueueOffset:
+        """Offset of the next message that was never taken."""
+        return self._waiting[0].queue_offset if self._waiting else self.next
 
     @property
     def busy(self) -> bool:
@@ -152,11 +202,13 @@ class ProcessQueue:
         return self._order[-1] - self._order[0] if self._order else 0
 
     def full(self, limits: Thresholds) -> bool:
-        """True if the next pull must be put off (PQ-7, PQ-8)."""
-        return self.count >= limits.messages or self._bytes >= limits.bytes or self.span > limits.span
+        """True if the next pull must be put off (PQ-7, PQ-8, CS-9)."""
+        return self.paused or self.count >= limits.messages or self._bytes >= limits.bytes or self.span > limits.span
 
     def due_ms(self) -> int | None:
         """When `take` has something to give: 0 = now, else the time of the next retry; None: not by itself."""
+        if self._ordered:
+            return self._resume_ms if self._waiting and not self._running else None
         if self._waiting:
             return 0
         return self._retries[0][0] if self._retries else None
@@ -169,18 +221,35 @@ class ProcessQueue:
         """Recompute every invariant; tests call it after each event."""
         waiting = {message.queue_offset for message in self._waiting}
         retrying = {offset for _, offset in self._retries}
-        assert not waiting & self._running, "a waiting message is not running"
-        assert not retrying & self._running, "a failed message is not running"
+        running = set(self._running)
+        assert not waiting & running, "a waiting message is not running"
+        assert not retrying & running, "a failed message is not running"
+        assert not self._expired & set(self._hand), "an expired message is not in hand"
         if not self.dropped:
-            assert waiting | retrying | self._running == set(self._hand), "each message in hand is in one state"
+            assert waiting | retrying | running == set(self._hand), "each message in hand is in one state"
+        if self._ordered:
+            assert not retrying, "an ordered queue keeps its order"
+            assert [m.queue_offset for m in self._waiting] == sorted(waiting)
         assert self._bytes == sum(len(message.body) for message in self._hand.values())
         assert list(self._order) == sorted(self._order)
         if self._hand:
             assert self.committable == min(self._hand), "CC-8"
 
-    def _stop(self, offset: QueueOffset) -> None:
-        if offset not in self._running:
-            raise InvalidTransition(
-                f"message {offset} of {self.queue} ends, but no listener has it: {sorted(self._running)[:20]}"
-            )
-        self._running.remove(offset)
+    def _stop(self, offset: QueueOffset) -> bool:
+        """False: it was sent back meanwhile, and how its listener ended does not count."""
+        if self._running.pop(offset, None) is not None:
+            return True
+        if offset in self._expired:
+            self._expired.remove(offset)
+            return False
+        raise InvalidTransition(
+            f"message {offset} of {self.queue} ends, but no listener has it: {sorted(self._running)[:20]}"
+        )
+
+    def _remove(self, offset: QueueOffset) -> None:
+        self._bytes -= len(self._hand.pop(offset).body)
+        if self._attempts:
+            self._attempts.pop(offset, None)
+        hand, order = self._hand, self._order
+        while order and order[0] not in hand:
+            order.popleft()

@@ -1,16 +1,18 @@
-"""Which queue a message goes to: the counter of PR-2 and the stable hash of PR-7.
+"""Which queue a message goes to: the counter of PR-2, the table of faults of PR-4, the stable hash of PR-7 and the
+fixed table of PR-10.
 
 Called by the producer loop for every message. The counter's random start is handed in, so a test can choose it.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
+from evenq.client.core.faults import FaultTable
 from evenq.model import MessageQueue
+from evenq.model.lanes import home_of, lane_of
 
-__all__ = ["QueueCounter", "queue_of_group"]
+__all__ = ["FixedQueues", "QueueCounter", "queue_of_group", "queues_of_priority"]
 
 
 class QueueCounter:
@@ -34,10 +36,67 @@ class QueueCounter:
         self._next += 1
         return queue
 
+    def choose_by_faults(
+        self,
+        queues: Sequence[MessageQueue],
+        faults: FaultTable,
+        *,
+        now_ms: int,
+        failed: MessageQueue | None = None,
+        near: bool = False,
+    ) -> MessageQueue:
+        """PR-4 and PR-5: after the failure of queue `failed`, `near` wants another queue of its broker first; else a
+        queue of a broker that is not in a pause, else of the one whose pause ends first.
+        """
+        if failed is not None and near:
+            others = [queue for queue in queues if queue.broker_name == failed.broker_name and queue != failed]
+            if others:
+                return self.choose(others)
+        away = [queue for queue in queues if failed is None or queue.broker_name != failed.broker_name] or list(queues)
+        refused: set[str] = set()
+        for _ in range(len(away)):
+            queue = self.choose(away)
+            broker = queue.broker_name
+            if broker not in refused and faults.admits(broker, now_ms):
+                return queue
+            refused.add(broker)
+        soonest = faults.soonest(sorted(refused))
+        return self.choose([queue for queue in away if queue.broker_name == soonest])
+
+
+class FixedQueues:
+    """The queues of ordered messages of one topic: those ever seen, whatever the route says now, so that no key moves
+    because a broker is away (PR-10). New queues join, and then keys do move.
+    """
+
+    __slots__ = ("queues",)
+
+    def __init__(self) -> None:
+        self.queues: tuple[MessageQueue, ...] = ()
+
+    def grew(self, seen: Sequence[MessageQueue]) -> bool:
+        """Take in what a route names. True if queues came to those that there were."""
+        if seen == self.queues:
+            return False
+        known, before = set(self.queues), len(self.queues)
+        if known.issuperset(seen):
+            return False
+        self.queues = tuple(sorted(known.union(seen)))
+        return before > 0
+
+
+def queues_of_priority(priority: int, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
+    """Each broker's queue for this priority: its queues are the levels, and what is above the highest belongs there."""
+    highest: dict[str, int] = {}
+    for queue in queues:
+        highest[queue.broker_name] = max(highest.get(queue.broker_name, 0), queue.queue_id)
+    return [queue for queue in queues if queue.queue_id == min(max(priority, 0), highest[queue.broker_name])]
+
 
 def queue_of_group(message_group: str, queues: Sequence[MessageQueue]) -> MessageQueue:
-    """Equal message groups go to one queue, in every process and release (PR-7): a SHA-256 of the group, modulo the
-    queues.
+    """Equal message groups go to one queue, in every process and release (PR-7): the group's home broker, and there the
+    hash of the group modulo the queues, as brokers do it for other SDKs.
     """
-    digest = hashlib.sha256(message_group.encode()).digest()
-    return queues[int.from_bytes(digest[:8], "big") % len(queues)]
+    home = home_of(message_group, dict.fromkeys(queue.broker_name for queue in queues))
+    there = [queue for queue in queues if queue.broker_name == home]
+    return there[lane_of(message_group, len(there))]

@@ -181,6 +181,10 @@ class Table:
         """True if every topic's working set is its assignment (RB-15), for all topics (RB-4)."""
         return all(self.working(topic) == wanted for topic, wanted in self._wanted.items())
 
+    def known(self, queue: MessageQueue) -> bool:
+        """True if the queue is in some state, so that its lock may be ours on purpose."""
+        return queue in self._states
+
     @property
     def empty(self) -> bool:
         """True if no queue is in any state."""

@@ -6,12 +6,49 @@ Two steps, because the second may need an answer of the broker: `stored_start` l
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 
+from evenq.errors import BadRequest
 from evenq.model import QueueOffset, StartFrom
 from evenq.model.names import RETRY_PREFIX
 
-__all__ = ["Stored", "policy_start", "stored_start"]
+__all__ = ["Stored", "policy_start", "start_policy", "stored_start", "timestamp_of"]
+
+LAST_NAMES = (  # RB-44
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+)
+CLASSIC_NAMES = {
+    **dict.fromkeys(LAST_NAMES, StartFrom.LAST),
+    "CONSUME_FROM_FIRST_OFFSET": StartFrom.FIRST,
+    "CONSUME_FROM_TIMESTAMP": StartFrom.TIMESTAMP,
+}
+
+
+def start_policy(name: str) -> StartFrom:
+    """LAST, FIRST or TIMESTAMP, or a name of the classic client: its three old ones mean LAST (RB-44). Raises
+    BadRequest.
+    """
+    if name in CLASSIC_NAMES:
+        return CLASSIC_NAMES[name]
+    if name not in set(StartFrom):
+        raise BadRequest(f"start_from {name!r} is unknown; it is one of {', '.join(StartFrom)}")
+    return StartFrom(name)
+
+
+def timestamp_of(text: str) -> int:
+    """Ms since the epoch of a `yyyyMMddHHmmss` in this machine's time zone (RB-45). Raises BadRequest."""
+    try:
+        if len(text) != 14 or not text.isdigit():
+            raise ValueError(text)
+        return int(datetime.strptime(text, "%Y%m%d%H%M%S").timestamp() * 1_000)  # noqa: DTZ007 - local, as the original
+    except ValueError as error:
+        raise BadRequest(
+            f"start_timestamp {text!r} is no time; write yyyyMMddHHmmss, as in 20240229143000, or ms as a number"
+        ) from error
 
 
 class Stored(StrEnum):
@@ -32,17 +69,19 @@ def stored_start(stored: int) -> Stored:
     return Stored.NEVER if stored == -1 else Stored.UNUSABLE
 
 
-def policy_start(topic: str, policy: StartFrom, *, maximum: int, found: int) -> QueueOffset:
+def policy_start(topic: str, policy: StartFrom, *, maximum: int, found: int, young: bool = False) -> QueueOffset:
     """RB-42, for a queue that was never consumed: `maximum` is the queue's end, `found` the offset at the consume
     timestamp.
 
-    RB-48's better way for FIRST: it answers 0, and the pull goes on at the smallest offset still stored.
+    RB-48's better way for FIRST: it answers 0, and the pull goes on at the smallest offset still stored. RB-47's better
+    way for retry topics: 0 under all policies, so that no retry is skipped. `young`: LAST means 0 here (RB-46).
     """
-    retry = topic.startswith(RETRY_PREFIX)
+    if topic.startswith(RETRY_PREFIX):
+        return QueueOffset(0)
     match policy:
         case StartFrom.LAST:
-            return QueueOffset(0 if retry else maximum)
+            return QueueOffset(0 if young else maximum)
         case StartFrom.FIRST:
             return QueueOffset(0)
         case StartFrom.TIMESTAMP:
-            return QueueOffset(maximum if retry else found)
+            return QueueOffset(found)

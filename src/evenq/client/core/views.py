@@ -15,6 +15,7 @@ __all__ = [
     "GroupQueueView",
     "GroupView",
     "MemberView",
+    "OffsetMoveView",
     "PlacementView",
     "QueueView",
     "TopicDetails",
@@ -115,6 +116,24 @@ class GroupDetails:
     summary: GroupView
     members: tuple[MemberView, ...]
     queues: tuple[GroupQueueView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetMoveView:
+    """What a reset does, or would do, to a group on one queue."""
+
+    queue: MessageQueue
+    """Queue id -1: a whole broker that did not answer."""
+    before: int
+    """-1: the group never read here."""
+    after: int
+    inflight: int
+    """Deliveries that are forgotten."""
+    owner: str
+    error: str
+    """Empty: done, or would be."""
+    note: str
+    """For people: why it is not exactly what was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

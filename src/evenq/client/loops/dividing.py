@@ -45,6 +45,8 @@ class Dividing:
         self._ask_server = ask_server
         self._generations: dict[str, Generation] = {}
         self._told: set[str] = set()
+        self.chosen: dict[str, list[MessageQueue]] | None = None
+        """Topic to queues that the user chose; None: they are divided."""
 
     def generation(self, topic: str) -> Generation:
         """Of the topic's newest decision, for fencing; none when members decide."""
@@ -52,6 +54,8 @@ class Dividing:
 
     async def assigned(self, topic: str) -> list[MessageQueue] | None:
         """Raises what the server or the strategy raises; the caller then changes nothing (RB-12)."""
+        if self.chosen is not None:
+            return sorted(self.chosen.get(topic, ()))
         if self._model is MessageModel.BROADCASTING:
             queues = list((await self._routes.get(topic)).readable)
             return queues or None  # RB-17, RB-18

@@ -10,29 +10,40 @@ import asyncio
 import threading
 from collections import deque
 
+from evenq.errors import TooManyRequests
+
 __all__ = ["TaskGate", "ThreadGate"]
+
+BLOCK_MS = 60_000
 
 
 class ThreadGate:
     """For the sync face: `enter` in the users' threads, `leave` in the loop's thread."""
 
-    def __init__(self, *, messages_max: int, bytes_max: int) -> None:
+    def __init__(self, *, messages_max: int, bytes_max: int, block_ms: int = BLOCK_MS) -> None:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
+        self._block_ms = block_ms
         self._changed = threading.Condition()
         self._waiting = 0
         self.messages = 0
         self._bytes = 0
 
     def enter(self, size: int) -> None:
-        """Wait for room."""
+        """Wait for room. Raises TooManyRequests after `block_ms`."""
         with self._changed:
-            while self.messages and (self.messages >= self._messages_max or self._bytes + size > self._bytes_max):
+            if self.messages and not self._room(size):
                 self._waiting += 1
-                self._changed.wait()
-                self._waiting -= 1
+                try:
+                    if not self._changed.wait_for(lambda: self._room(size), self._block_ms / 1000):
+                        raise no_room(self.messages, self._bytes, self._block_ms)
+                finally:
+                    self._waiting -= 1
             self.messages += 1
             self._bytes += size
+
+    def _room(self, size: int) -> bool:
+        return not self.messages or (self.messages < self._messages_max and self._bytes + size <= self._bytes_max)
 
     def leave(self, messages: int, size: int) -> None:
         """Some were answered."""
@@ -58,17 +69,25 @@ class ThreadGate:
 class TaskGate:
     """For the asyncio face; all calls in one loop."""
 
-    def __init__(self, *, messages_max: int, bytes_max: int) -> None:
+    def __init__(self, *, messages_max: int, bytes_max: int, block_ms: int = BLOCK_MS) -> None:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
+        self._block_ms = block_ms
         self._line: deque[asyncio.Future[None]] = deque()
         self.messages = 0
         self._bytes = 0
 
     async def enter(self, size: int) -> None:
-        """Wait for room, first come first served."""
-        while self.messages and (self.messages >= self._messages_max or self._bytes + size > self._bytes_max):
-            await self._changed()
+        """Wait for room, first come first served. Raises TooManyRequests after `block_ms`."""
+        if self.messages and (self.messages >= self._messages_max or self._bytes + size > self._bytes_max):
+            try:
+                async with asyncio.timeout(self._block_ms / 1000):
+                    while self.messages and (
+                        self.messages >= self._messages_max or self._bytes + size > self._bytes_max
+                    ):
+                        await self._changed()
+            except TimeoutError:
+                raise no_room(self.messages, self._bytes, self._block_ms) from None
         self.messages += 1
         self._bytes += size
 
@@ -90,3 +109,11 @@ class TaskGate:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._line.append(waiter)
         await waiter
+
+
+def no_room(messages: int, size: int, waited_ms: int) -> TooManyRequests:
+    """What a sender is told that found no room."""
+    return TooManyRequests(
+        f"{messages} messages of {size} bytes are not acknowledged yet and {waited_ms} ms have passed (block_ms): send "
+        "more slowly, or raise pending_messages and pending_bytes"
+    )

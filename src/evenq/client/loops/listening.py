@@ -1,7 +1,8 @@
-"""Hands messages in hand to the listener, chunk by chunk, and settles what comes back (CC-3 to CC-9).
+"""The consume service: hands messages in hand to the listener, chunk by chunk (CC-1 to CC-4, CC-12, OC-10 to OC-12).
 
 Called by the pull loops (`offer`). A fixed number of chunks runs at a time; queues take turns, so a full queue does not
-starve the others. A listener's exception is a failure of its chunk, logged, never fatal.
+starve the others, and an ordered queue gives one chunk at a time. A listener's exception is a failure of its chunk,
+logged, never fatal. What becomes of the messages is decided by `loops.settling`; `scan` looks for overdue ones.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from evenq.client.core.chunks import ChunkSizer
 from evenq.client.core.process_queue import ProcessQueue
-from evenq.errors import Error
-from evenq.model import ReceivedMessage
+from evenq.client.loops.settling import SendBack, Settling
+from evenq.client.options import PushOptions
+from evenq.model import MessageQueue, ReceivedMessage
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
@@ -23,8 +25,12 @@ __all__ = ["Listening", "RunListener"]
 
 log = logging.getLogger(__name__)
 
-RunListener = Callable[[Sequence[ReceivedMessage]], Awaitable[bool]]
-"""Run the user's listener; False or an exception: none of the chunk is done."""
+RunListener = Callable[[Sequence[ReceivedMessage]], Awaitable[object]]
+"""Run the user's listener; what it says is read by `core.outcome`, an exception is as good as False."""
+
+SCAN_MAX_MS = 60_000
+OVERDUE_MAX = 16  # per queue and scan
+HOLD_MS = 100
 
 
 class Listening:
@@ -36,23 +42,30 @@ class Listening:
         run: RunListener,
         clock: Clock,
         slots: int,
-        batch_max: int,
+        options: PushOptions,
+        ordered: bool,
         max_attempts: Callable[[], int],
-        retry_delay_ms: Callable[[int], int],
-        give_up: Callable[[ReceivedMessage, int], Awaitable[None]],
+        send_back: SendBack | None,
         settled: Callable[[ProcessQueue], None],
+        trusted: Callable[[MessageQueue], bool],
     ) -> None:
-        """`max_attempts` 1 means no retries. `give_up` sends a message back for good and may raise; `settled` hears of
-        each chunk that ended.
-        """
+        """`settled` hears of each chunk that ended; `trusted` tells whether an ordered queue's lock is surely held."""
         self._run = run
         self._clock = clock
         self._free = slots
-        self._sizer = ChunkSizer(batch_max)
-        self._max_attempts = max_attempts
-        self._retry_delay_ms = retry_delay_ms
-        self._give_up = give_up
+        self._options = options
+        self._ordered = ordered
+        self._sizer = ChunkSizer(options.consume_batch)
+        self._settling = Settling(
+            clock=clock,
+            ordered=ordered,
+            options=options,
+            max_attempts=max_attempts,
+            send_back=send_back,
+            again=self._again,
+        )
         self._settled = settled
+        self._trusted = trusted
         self._ready: deque[ProcessQueue] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -61,6 +74,19 @@ class Listening:
         if queue not in self._ready:
             self._ready.append(queue)
         self._pump()
+
+    async def scan(self, queues: Callable[[], Iterable[ProcessQueue]]) -> None:
+        """Look for overdue messages, for ever (CC-12); not for ordered or broadcasting consumers."""
+        timeout_ms = self._options.consume_timeout_ms
+        while True:
+            await self._clock.sleep_ms(min(timeout_ms, SCAN_MAX_MS))
+            for queue in list(queues()):
+                now_ms = self._clock.monotonic_ms()
+                late = queue.overdue(now_ms=now_ms, timeout_ms=timeout_ms, count=OVERDUE_MAX)
+                for message in late:
+                    await self._settling.overdue(queue, message)
+                if late:
+                    self._settled(queue)
 
     async def close(self) -> None:
         """Start nothing any more and stop waiting for what runs."""
@@ -73,6 +99,11 @@ class Listening:
         while self._free > 0 and self._ready:
             queue = self._ready.popleft()
             now_ms = self._clock.monotonic_ms()
+            due_ms = queue.due_ms()
+            if self._ordered and due_ms is not None and due_ms <= now_ms and not self._trusted(queue.queue):
+                queue.hold(now_ms + HOLD_MS)  # OC-8: somebody else may have the queue by now
+                self._again(queue, HOLD_MS)
+                continue
             chunk = queue.take(self._sizer.size, now_ms=now_ms)
             if not chunk:
                 continue
@@ -83,51 +114,27 @@ class Listening:
 
     async def _work(self, queue: ProcessQueue, chunk: list[ReceivedMessage]) -> None:
         started_ms = self._clock.monotonic_ms()
+        told: object
         try:
-            done = await self._run(chunk)
+            told = await self._run(chunk)
         except Exception:
             first = chunk[0]
             log.exception(
                 "the listener failed",
                 extra={"queue": str(queue.queue), "offset": first.queue_offset, "messages": len(chunk)},
             )
-            done = False
+            told = False
         self._sizer.learn(len(chunk), self._clock.monotonic_ms() - started_ms)
-        if done:
-            for message in chunk:
-                queue.finish(message.queue_offset)
-        else:
-            for message in chunk:
-                await self._failed(queue, message)
+        await self._settling.settle(queue, chunk, told)
         self._free += 1
         self._settled(queue)
-        if queue.due_ms() == 0:
+        due_ms = queue.due_ms()
+        if due_ms is not None and due_ms <= self._clock.monotonic_ms():
             self.offer(queue)
         else:
             self._pump()
 
-    async def _failed(self, queue: ProcessQueue, message: ReceivedMessage) -> None:
-        attempts = queue.attempts(message)
-        if attempts < self._max_attempts():
-            self._again(queue, message, self._retry_delay_ms(attempts), postponed=False)
-            return
-        try:
-            await self._give_up(message, attempts)
-        except Error as error:  # CC-6
-            log.warning(
-                "a message could not be sent back",
-                extra={"queue": str(queue.queue), "offset": message.queue_offset, "error": str(error)},
-            )
-            self._again(queue, message, self._retry_delay_ms(1), postponed=True)
-        else:
-            queue.finish(message.queue_offset)
-
-    def _again(self, queue: ProcessQueue, message: ReceivedMessage, delay_ms: int, *, postponed: bool) -> None:
-        due_ms = self._clock.monotonic_ms() + delay_ms
-        if postponed:
-            queue.postpone(message.queue_offset, retry_ms=due_ms)
-        else:
-            queue.fail(message.queue_offset, retry_ms=due_ms)
+    def _again(self, queue: ProcessQueue, delay_ms: int) -> None:
         self._spawn(self._offer_later(queue, delay_ms), f"evenq-retry-{queue.queue}")
 
     async def _offer_later(self, queue: ProcessQueue, delay_ms: int) -> None:

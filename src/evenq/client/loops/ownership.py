@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from evenq.client.core import rebalance
@@ -27,8 +27,9 @@ from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.sessions import Sessions
 from evenq.client.loops.wakeup import Wakeup
 from evenq.client.options import PushOptions
-from evenq.errors import ConnectionFailed, Error
+from evenq.errors import ConnectionFailed, Error, PreconditionFailed
 from evenq.model import FilterExpression, MessageQueue, QueueOffset, StartFrom
+from evenq.model.names import RETRY_PREFIX
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
@@ -62,7 +63,10 @@ class Ownership:
         start_policy: Callable[[], StartFrom],
         start_timestamp_ms: int,
         arrived: Callable[[ProcessQueue], None],
+        ordered: bool = False,
+        auto_commit: bool = True,
     ) -> None:
+        """`arrived` hears of each answered pull. `auto_commit` False: progress moves only where the user commits."""
         self._calls = calls
         self._routes = routes
         self._sessions = sessions
@@ -78,12 +82,19 @@ class Ownership:
         self._start_policy = start_policy
         self._start_timestamp_ms = start_timestamp_ms
         self._arrived = arrived
+        self._ordered = ordered
+        self._auto_commit = auto_commit
+        self.paused = False
+        """CS-9: no rebalance and no pulls."""
         self._table = Table(locks=clustering)
         self._pulls: dict[MessageQueue, Pulling] = {}
         self._pull_tasks: dict[MessageQueue, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wakeup = Wakeup(clock)
         self._retry_soon = False
+        self._unknown: set[str] = set()
+        self._owed: set[MessageQueue] = set()  # locks that may be ours although we do not want them
+        self._rounds = 0
         self._started_ms = clock.monotonic_ms()
         self._closing = False
 
@@ -96,8 +107,13 @@ class Ownership:
         self.wake()
         while not self._closing:
             await self._wakeup.wait(self._options.rebalance_interval_ms)
-            if not self._closing:
+            if not self._closing and not self.paused:
                 await self._round()
+
+    @property
+    def balanced(self) -> bool:
+        """True if every topic's share is known and worked on (RB-3, RB-4, RB-10, RB-15)."""
+        return not self._unknown and self._table.balanced() and self._rounds > 0
 
     def owned(self) -> list[MessageQueue]:
         """Queues that are being pulled, sorted."""
@@ -105,13 +121,50 @@ class Ownership:
 
     def settled(self, process: ProcessQueue) -> None:
         """A chunk of a queue ended: progress in memory (CC-7), room, maybe the end of draining."""
-        self._progress.table.advance(process.queue, process.committable)
         pulling = self._pulls.get(process.queue)
-        if pulling is not None and pulling.process is process:
-            pulling.settled()
+        if pulling is None or pulling.process is not process:
+            return
+        if self._auto_commit:
+            self._progress.table.advance(process.queue, process.committable)
+        pulling.settled()
 
-    def limits(self) -> Thresholds:
-        """Flow control per queue at the present number of queues (RB-39)."""
+    def processes(self) -> list[ProcessQueue]:
+        """The snapshots of all queues, also of those that leave."""
+        return [pulling.process for pulling in self._pulls.values()]
+
+    def process(self, queue: MessageQueue) -> ProcessQueue | None:
+        """The snapshot of a queue that is ours."""
+        pulling = self._pulls.get(queue)
+        return None if pulling is None or pulling.process.dropped else pulling.process
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None, *, paused: bool = True) -> None:
+        """Stop the pulls of these queues, or of all and the rebalancing too (CS-9); or go on."""
+        if queues is None:
+            self.paused = paused
+        for queue in list(self._pulls) if queues is None else queues:
+            pulling = self._pulls.get(queue)
+            if pulling is not None:
+                pulling.process.paused = paused
+                pulling.settled()
+        if not paused:
+            self.wake()
+
+    def seek(self, queue: MessageQueue, offset: QueueOffset) -> None:
+        """Read an owned queue from `offset` on; what is in hand is forgotten. Raises PreconditionFailed."""
+        pulling = self._pulls.get(queue)
+        if pulling is None or pulling.process.dropped:
+            raise PreconditionFailed(f"queue {queue} is not ours now; seek only in what `queues` tells")
+        paused = pulling.process.paused
+        self._pull_tasks.pop(queue).cancel()
+        pulling.process.drop()
+        self._progress.table.rewind(queue, offset, later=not self._auto_commit)
+        fresh = self._pulling(queue, offset)
+        fresh.process.paused = paused
+        self._pulls[queue] = fresh
+        self._pull_tasks[queue] = spawn(fresh.run(), name=f"evenq-pull-{queue}")
+
+    def limits(self, topic: str) -> Thresholds:
+        """Flow control per queue at the present number of the topic's queues (RB-39, RB-40)."""
         options = self._options
         base = Thresholds(
             messages=options.pull_threshold_queue, bytes=options.pull_threshold_bytes_queue, span=options.span_max
@@ -119,7 +172,7 @@ class Ownership:
         return base.spread(
             messages_topic=options.pull_threshold_topic,
             bytes_topic=options.pull_threshold_bytes_topic,
-            queues=len(self._pulls),
+            queues=sum(queue.topic == topic for queue in self._pulls),
         )
 
     def relock(self, broker_name: str) -> None:
@@ -127,6 +180,17 @@ class Ownership:
         queues = [queue for queue in sorted(self._table.working()) if queue.broker_name == broker_name]
         if queues and self._clustering:
             self._spawn(self._relock(queues), f"evenq-relock-{broker_name}")
+
+    def asked_for(self, queue: MessageQueue) -> None:
+        """Somebody waits for a queue that its broker thinks is ours: let go, if it is not."""
+        if self._clustering and not self._table.known(queue):
+            self._spawn(self._unlock(queue), f"evenq-unlock-{queue}")
+
+    def reset(self, queues: Iterable[MessageQueue]) -> None:
+        """An operator moved the group's offsets: what is in hand is left, and the queues are taken anew from there."""
+        for queue in queues:
+            log.warning("offsets were reset", extra={"group": self._group, "queue": str(queue)})
+            self._perform(self._table.lost(queue))
 
     async def close(self) -> None:
         """Hand everything over; bounded by `drain_ms` and a few calls."""
@@ -141,26 +205,41 @@ class Ownership:
 
     async def _round(self) -> None:
         brokers: dict[str, str] = {}
-        for topic in self._subscriptions:
+        for topic in list(self._subscriptions):
             try:
                 brokers.update((await self._routes.get(topic)).addresses)
             except Error as error:
-                log.warning("no route", extra={"topic": topic, "error": str(error)})
-                self._soon()
+                if not topic.startswith(RETRY_PREFIX):  # RB-2: made with its first message
+                    log.warning("no route", extra={"topic": topic, "error": str(error)})
+                    self._soon()
         if brokers:
             self._sessions.want(brokers)
+        for queue in sorted(self._owed):
+            self.asked_for(queue)
+        self._owed = {queue for queue in self._owed if not self._table.known(queue)}
         waited_ms = self._clock.monotonic_ms() - self._started_ms
         if self._clustering and not self._sessions.settled and waited_ms < SETTLE_MS:
             self._soon()  # the last Welcome wakes us earlier
             return
+        self._unknown.clear()
         for topic in list(self._subscriptions):
+            assigned: list[MessageQueue] | None = None
             try:
                 assigned = await self._dividing.assigned(topic)
-            except Error as error:  # RB-2, RB-12: this topic stays as it is
-                log.warning("no assignment", extra={"group": self._group, "topic": topic, "error": str(error)})
-                continue
-            if assigned is not None and not self._closing:
-                self._perform(self._table.assign(topic, assigned, stalled=self._stalled))
+            except Exception as error:  # RB-2, RB-12: this topic stays as it is, whatever its strategy raised
+                if not isinstance(error, Error):
+                    log.exception("no assignment", extra={"group": self._group, "topic": topic})
+                elif not topic.startswith(RETRY_PREFIX):
+                    log.warning("no assignment", extra={"group": self._group, "topic": topic, "error": str(error)})
+            if assigned is None:
+                self._unknown.update(() if topic.startswith(RETRY_PREFIX) else (topic,))
+            elif not self._closing:
+                commands = self._table.assign(topic, assigned, stalled=self._stalled)
+                if commands:  # RB-14
+                    told = {"group": self._group, "topic": topic, "queues": [queue.queue_id for queue in assigned]}
+                    log.info("rebalanced", extra=told)
+                self._perform(commands)
+        self._rounds += 1
         if not self._closing:
             self._perform(self._table.keep_topics(self._subscriptions))
 
@@ -168,7 +247,7 @@ class Ownership:
         """RB-20, but a queue whose pulls are put off by flow control is slow, not stalled."""
         process = self._pulls[queue].process
         idle = process.stalled(now_ms=self._clock.monotonic_ms(), idle_ms=self._options.pull_idle_ms)
-        return idle and not process.full(self.limits())
+        return idle and not process.full(self.limits(queue.topic))
 
     def _perform(self, commands: Sequence[rebalance.Command]) -> None:
         locks: dict[str, list[MessageQueue]] = {}
@@ -272,12 +351,19 @@ class Ownership:
         told = await self._calls.query_offsets(
             await self._address(queue), self._group, queue, timestamp_ms=timestamp_ms
         )
-        return policy_start(queue.topic, policy, maximum=told.maximum, found=told.at_timestamp)
+        young = self._options.young_from_first and told.young
+        return policy_start(queue.topic, policy, maximum=told.maximum, found=told.at_timestamp, young=young)
 
     def _start(self, queue: MessageQueue, offset: QueueOffset, *, first: bool) -> None:
-        process = ProcessQueue(queue, offset, now_ms=self._clock.monotonic_ms())
-        self._progress.table.begin(queue, offset, stored=not first)
-        pulling = Pulling(
+        self._progress.table.begin(queue, offset, stored=not first or not self._auto_commit)
+        pulling = self._pulls[queue] = self._pulling(queue, offset)
+        self._pull_tasks[queue] = spawn(self._begin(pulling, first=first), name=f"evenq-pull-{queue}")
+        log.info("queue gained", extra={"group": self._group, "queue": str(queue), "offset": offset})
+
+    def _pulling(self, queue: MessageQueue, offset: QueueOffset) -> Pulling:
+        process = ProcessQueue(queue, offset, now_ms=self._clock.monotonic_ms(), ordered=self._ordered)
+        process.paused = self.paused
+        return Pulling(
             process,
             calls=self._calls,
             routes=self._routes,
@@ -287,14 +373,11 @@ class Ownership:
             options=self._options,
             wanted=self._subscriptions[queue.topic],
             generation=lambda: self._dividing.generation(queue.topic),
-            limits=self.limits,
-            committed=lambda: self._progress.table.memory(queue) if self._clustering else -1,
+            limits=lambda: self.limits(queue.topic),
+            committed=lambda: self._progress.table.memory(queue) if self._clustering and self._auto_commit else -1,
             arrived=self._arrived,
             fenced=lambda: self.relock(queue.broker_name),
         )
-        self._pulls[queue] = pulling
-        self._pull_tasks[queue] = spawn(self._begin(pulling, first=first), name=f"evenq-pull-{queue}")
-        log.info("queue gained", extra={"group": self._group, "queue": str(queue), "offset": offset})
 
     async def _begin(self, pulling: Pulling, *, first: bool) -> None:
         """A policy start is committed at once: if this member dies before its first report, the next one must not
@@ -302,7 +385,8 @@ class Ownership:
         """
         if first:
             await self._progress.now(pulling.process.queue)
-        await self._notices.gained(pulling.process.queue)
+        if not pulling.process.queue.topic.startswith(RETRY_PREFIX):
+            await self._notices.gained(pulling.process.queue)
         self._sessions.beat()  # RB-38
         await pulling.run()
 
@@ -322,14 +406,16 @@ class Ownership:
         self._arrived(process)  # what lies below finished messages must still run
         await self._drain(pulling)
         if not fenced:
-            self._progress.table.advance(queue, process.committable)
+            if self._auto_commit:
+                self._progress.table.advance(queue, process.committable)
             for pause_ms in (50, 200, 0):
                 if await self._progress.now(queue):
                     break
                 await self._clock.sleep_ms(pause_ms)
         self._progress.table.forget(queue)
         log.info("queue lost", extra={"group": self._group, "queue": str(queue), "offset": process.committable})
-        await self._notices.lost(queue)
+        if not queue.topic.startswith(RETRY_PREFIX):
+            await self._notices.lost(queue)
         if self._clustering and not fenced:
             await self._unlock(queue)
         del self._pulls[queue]
@@ -352,8 +438,11 @@ class Ownership:
     async def _unlock(self, queue: MessageQueue) -> None:
         try:
             await self._calls.unlock(await self._address(queue), self._group, [queue])
-        except Error as error:  # the lock ends with the session at the latest
+        except Error as error:  # the lock ends with the session, but the session may survive what broke this call
             log.info("no unlock", extra={"queue": str(queue), "error": str(error)})
+            self._owed.add(queue)
+        else:
+            self._owed.discard(queue)
 
     async def _address(self, queue: MessageQueue) -> str:
         address = (await self._routes.get(queue.topic)).addresses.get(queue.broker_name)

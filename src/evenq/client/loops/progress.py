@@ -28,8 +28,10 @@ log = logging.getLogger(__name__)
 class OffsetStore(Protocol):
     """Where offsets are kept."""
 
-    async def save(self, offsets: Mapping[MessageQueue, QueueOffset]) -> Iterable[MessageQueue]:
-        """Store; returns the queues whose offsets are stored now."""
+    async def save(
+        self, offsets: Mapping[MessageQueue, QueueOffset], *, backward: bool = False
+    ) -> Iterable[MessageQueue]:
+        """Store; returns the queues whose offsets are stored now. `backward`: also below what is stored."""
         ...
 
     async def load(self, queue: MessageQueue) -> int:
@@ -49,7 +51,9 @@ class BrokerStore:
         self._group = group
         self._generation = generation
 
-    async def save(self, offsets: Mapping[MessageQueue, QueueOffset]) -> Iterable[MessageQueue]:
+    async def save(
+        self, offsets: Mapping[MessageQueue, QueueOffset], *, backward: bool = False
+    ) -> Iterable[MessageQueue]:
         by_place: dict[tuple[str, str], dict[MessageQueue, QueueOffset]] = {}
         for queue, offset in offsets.items():
             by_place.setdefault((queue.broker_name, queue.topic), {})[queue] = offset
@@ -57,7 +61,11 @@ class BrokerStore:
         for (broker_name, topic), some in by_place.items():
             try:
                 address = await self._address(topic, broker_name)
-                await self._calls.commit(address, self._group, some, generation=self._generation(topic))
+                generation = self._generation(topic)
+                if backward:
+                    await self._calls.reset(address, self._group, some, generation=generation)
+                else:
+                    await self._calls.commit(address, self._group, some, generation=generation)
             except Error as error:
                 log.warning(
                     "offsets were not stored",
@@ -88,7 +96,12 @@ class FileStore:
         self._path = folder / group / "offsets.json"
         self._known: dict[MessageQueue, QueueOffset] | None = None
 
-    async def save(self, offsets: Mapping[MessageQueue, QueueOffset]) -> Iterable[MessageQueue]:
+    async def save(
+        self,
+        offsets: Mapping[MessageQueue, QueueOffset],
+        *,
+        backward: bool = False,  # noqa: ARG002 - a file keeps what it is told
+    ) -> Iterable[MessageQueue]:
         known = await self._content()
         known.update(offsets)
         content = encode_offsets(known)
@@ -152,7 +165,11 @@ class Progress:
         return await self._store.load(queue)
 
     async def _save(self, due: Mapping[MessageQueue, QueueOffset]) -> list[MessageQueue]:
-        done = list(await self._store.save(due))
+        back = {queue: offset for queue, offset in due.items() if self.table.rewound(queue)}
+        rest = {queue: offset for queue, offset in due.items() if queue not in back}
+        done = list(await self._store.save(rest)) if rest else []
+        if back:
+            done += await self._store.save(back, backward=True)
         for queue in done:
             self.table.stored(queue, due[queue])
         return done

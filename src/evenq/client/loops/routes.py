@@ -38,6 +38,10 @@ class RouteBook:
             self.renew(topic)
         return route
 
+    def known(self, topic: str) -> bool:
+        """True if there is a route for it, however old."""
+        return topic in self._routes
+
     async def get(self, topic: str) -> Route:
         """The cached route, or the first answer. Raises TopicNotFound, ConnectionFailed ..."""
         route = self.peek(topic)

@@ -2,7 +2,8 @@
 
 All of it runs in one event loop; the sync face hands items over with `call_soon`. Always true: every submitted item
 is settled exactly once, by its result or an error, and then leaves the gate. Retries carry the same encoded
-message, so the same message id.
+message, so the same message id; they go to another broker at once (PR-2), or as the table of faults says (PR-4).
+Messages with a key or a selector keep their queue (PR-10).
 """
 
 from __future__ import annotations
@@ -17,19 +18,28 @@ from typing import Any, Protocol
 
 from evenq.client.core.batch import QueueBatch
 from evenq.client.core.calls import ProducerCalls, Stored
-from evenq.client.core.queue_choice import QueueCounter, queue_of_group
+from evenq.client.core.faults import FaultTable
+from evenq.client.core.queue_choice import FixedQueues, QueueCounter, queue_of_group, queues_of_priority
 from evenq.client.core.route import Route
 from evenq.client.loops.routes import RouteBook
 from evenq.client.options import ProducerOptions
-from evenq.errors import ConnectionFailed, Error, Forbidden, InternalError
-from evenq.model import MessageQueue, QueueOffset
+from evenq.errors import BadRequest, ConnectionFailed, Error, Forbidden, InternalError, RequestTimeout, TooManyRequests
+from evenq.model import Message, MessageQueue, QueueOffset
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
-__all__ = ["Item", "SendResult", "Sending", "Settle"]
+__all__ = ["Item", "Nobody", "Selector", "SendResult", "Sending", "Settle"]
 
 log = logging.getLogger(__name__)
+
+SWEEP_SHARE = 20
+SWEEP_MAX_MS = 1_000
+
+Selector = Callable[[Sequence[MessageQueue]], MessageQueue]
+"""Chooses one of a topic's queues, sorted by broker and id; called in the SDK's loop, so it is quick and waits for
+nothing.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,42 +60,89 @@ class Settle(Protocol):
     def set_exception(self, exception: BaseException, /) -> None: ...
 
 
+class Nobody:
+    """Stands where a future would, for a message whose sender does not ask what became of it."""
+
+    __slots__ = ("message_id",)
+
+    def __init__(self, message_id: str) -> None:
+        self.message_id = message_id
+
+    def set_result(self, result: SendResult, /) -> None:
+        """It is stored."""
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """It may be lost."""
+        log.info("a one-way message was not acknowledged", extra={"id": self.message_id, "error": str(exception)})
+
+
 class Item:
     """One message on its way."""
 
     __slots__ = (
         "attempts",
+        "delayed",
+        "done",
         "encoded",
-        "failed_broker",
+        "failed",
         "future",
-        "message_group",
+        "key",
         "message_id",
+        "priority",
         "queue",
+        "selector",
         "topic",
+        "tries_max",
+        "until_ms",
         "urgent",
     )
 
     def __init__(
-        self, topic: str, message_group: str | None, message_id: str, encoded: bytes, future: Settle, *, urgent: bool
+        self,
+        message: Message,
+        message_id: str,
+        encoded: bytes,
+        future: Settle,
+        *,
+        urgent: bool,
+        sharding_key: str | None = None,
+        selector: Selector | None = None,
+        tries_max: int = 0,
     ) -> None:
-        self.topic = topic
-        self.message_group = message_group
+        """`tries_max` 0: as many as the options say."""
+        self.topic = message.topic
+        self.key = message.message_group if message.message_group is not None else sharding_key
+        self.selector = selector
+        self.priority = message.priority
+        self.delayed = message.delivery_ms is not None or message.delay_level > 0
         self.message_id = message_id
         self.encoded = encoded
         self.future = future
         self.urgent = urgent
+        self.tries_max = tries_max
         self.attempts = 0
-        self.failed_broker = ""
+        self.failed: MessageQueue | None = None
+        """The queue of the last try."""
         self.queue: MessageQueue | None = None
+        self.until_ms = 0
+        """By the loop's clock."""
+        self.done = False
+
+    @property
+    def pinned(self) -> bool:
+        """True: it keeps its queue."""
+        return self.key is not None or self.selector is not None
 
 
 class _Lane:
-    """One queue's batch and whether one is on its way."""
+    """One queue's batch and what of it is on its way."""
 
-    __slots__ = ("backoff", "batch", "lingers", "queue", "running")
+    __slots__ = ("backoff", "batch", "delayed", "flying", "lingers", "queue", "running")
 
-    def __init__(self, queue: MessageQueue, options: ProducerOptions, rng: random.Random) -> None:
+    def __init__(self, queue: MessageQueue, options: ProducerOptions, rng: random.Random, *, delayed: bool) -> None:
         self.queue = queue
+        self.delayed = delayed
+        self.flying: list[Item] = []
         self.batch: QueueBatch[Item] = QueueBatch(bytes_max=options.batch_bytes, messages_max=options.batch_messages)
         self.backoff = Backoff(rng, first_ms=options.retry_first_ms, max_ms=options.retry_max_ms)
         self.running = False
@@ -111,23 +168,35 @@ class Sending:
         self._left = left
         self._routes = RouteBook(calls, clock, refresh_ms=options.route_refresh_ms)
         self._counters: dict[str, QueueCounter] = {}
-        self._lanes: dict[MessageQueue, _Lane] = {}
+        self._fixed: dict[str, FixedQueues] = {}
+        self._faults = FaultTable() if options.latency_faults else None
+        self._lanes: dict[tuple[MessageQueue, bool], _Lane] = {}
+        """Messages with delivery times travel by themselves: another call takes them."""
+        self._pending = 0
+        self._sweeping = False
         self._homeless: dict[str, list[Item]] = {}
         self._tasks: set[asyncio.Task[object]] = set()
 
     def submit(self, items: Iterable[Item]) -> None:
         """Take messages; their room in the gate is already theirs."""
-        touched: dict[MessageQueue, _Lane] = {}
+        touched: dict[_Lane, None] = {}
+        until_ms = self._clock.monotonic_ms() + self._options.send_timeout_ms
         for item in items:
+            if not item.until_ms:
+                item.until_ms = until_ms
+                self._pending += 1
             route = self._routes.peek(item.topic)
             if route is None or item.topic in self._homeless:
                 self._wait_for_route(item)
                 continue
             lane = self._place(item, route)
             if lane is not None:
-                touched[lane.queue] = lane
-        for lane in touched.values():
+                touched[lane] = None
+        for lane in touched:
             self._consider(lane)
+        if self._pending and not self._sweeping:
+            self._sweeping = True
+            self._spawn(self._sweep(), "evenq-late-messages")
 
     def flush(self) -> None:
         """Let nothing linger."""
@@ -146,7 +215,7 @@ class Sending:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._routes.close()
-        rest = [item for items in self._homeless.values() for item in items]
+        rest = [item for items in self._homeless.values() for item in items if not item.done]
         for lane in self._lanes.values():
             while len(lane.batch):
                 rest += lane.batch.take()
@@ -173,30 +242,94 @@ class Sending:
                 failure = error
                 if not error.retryable:
                     break
-        waiting = self._homeless.pop(topic, [])
+        waiting = [item for item in self._homeless.pop(topic, []) if not item.done]
         if failure is None:
             self.submit(waiting)
         else:
             self._reject(waiting, failure)
 
     def _place(self, item: Item, route: Route) -> _Lane | None:
-        queues = route.writable
-        if not queues:
-            self._reject([item], Forbidden(f"topic {item.topic} has no writable queue now; look at its permissions"))
+        try:
+            queue = self._choose(item, route)
+        except Error as error:
+            self._reject([item], error)
             return None
-        if item.message_group is not None:
-            queue = item.queue or queue_of_group(item.message_group, queues)  # an ordered message never moves (PR-10)
-        else:
-            counter = self._counters.get(item.topic)
-            if counter is None:
-                counter = self._counters[item.topic] = QueueCounter(self._rng.randrange(1 << 16))
-            queue = counter.choose(queues, failed_broker=item.failed_broker)
         item.queue = queue
-        lane = self._lanes.get(queue)
+        lane = self._lanes.get((queue, item.delayed))
         if lane is None:
-            lane = self._lanes[queue] = _Lane(queue, self._options, self._rng)
+            lane = _Lane(queue, self._options, self._rng, delayed=item.delayed)
+            self._lanes[queue, item.delayed] = lane
         lane.batch.add(item)
         return lane
+
+    def _choose(self, item: Item, route: Route) -> MessageQueue:
+        if item.pinned:
+            return item.queue or self._choose_fixed(item, self._fixed_queues(item.topic, route))
+        queues: Sequence[MessageQueue] = route.writable
+        if not queues:
+            raise _no_queue(item.topic)
+        if item.priority is not None:
+            queues = queues_of_priority(item.priority, queues)
+        counter = self._counters.get(item.topic)
+        if counter is None:
+            counter = self._counters[item.topic] = QueueCounter(self._rng.randrange(1 << 16))
+        failed = item.failed
+        if self._faults is None:
+            return counter.choose(queues, failed_broker=failed.broker_name if failed is not None else "")
+        near = item.attempts == 1  # PR-5: one more try at the same broker, not more
+        return counter.choose_by_faults(
+            queues, self._faults, now_ms=self._clock.monotonic_ms(), failed=failed, near=near
+        )
+
+    def _fixed_queues(self, topic: str, route: Route) -> Sequence[MessageQueue]:
+        queues: Sequence[MessageQueue] = route.writable
+        if not self._options.ordered_moves:
+            fixed = self._fixed.setdefault(topic, FixedQueues())
+            if fixed.grew(queues):
+                log.warning(
+                    "new queues: ordered messages of some keys go elsewhere from now on", extra={"topic": topic}
+                )
+            queues = fixed.queues
+        if not queues:
+            raise _no_queue(topic)
+        return queues
+
+    def _choose_fixed(self, item: Item, queues: Sequence[MessageQueue]) -> MessageQueue:
+        if item.selector is None:
+            assert item.key is not None, "it is pinned"
+            return queue_of_group(item.key, queues)
+        try:
+            queue = item.selector(queues)
+        except Exception as error:  # a user's function
+            raise BadRequest(f"the selector failed for a message of {item.topic}: {error!r}") from error
+        if queue not in queues:
+            raise BadRequest(f"the selector chose {queue}, which is none of the {len(queues)} queues of {item.topic}")
+        return queue
+
+    async def _sweep(self) -> None:
+        """Fail what is too late, while anything is pending."""
+        step_ms = min(SWEEP_MAX_MS, max(1, self._options.send_timeout_ms // SWEEP_SHARE))
+        try:
+            while self._pending:
+                await self._clock.sleep_ms(step_ms)
+                now_ms = self._clock.monotonic_ms()
+                late = [item for items in self._homeless.values() for item in items if item.until_ms <= now_ms]
+
+                def gone(item: Item, now_ms: int = now_ms) -> bool:
+                    return item.until_ms <= now_ms
+
+                for lane in self._lanes.values():
+                    late += lane.batch.drop(gone)
+                    late += [item for item in lane.flying if item.until_ms <= now_ms]
+                self._reject_late(late)
+        finally:
+            self._sweeping = False
+
+    def _reject_late(self, items: Iterable[Item], cause: Error | None = None) -> None:
+        for item in items:
+            told = f"no acknowledgement within {self._options.send_timeout_ms} ms (send_timeout_ms), {item.attempts} "
+            why = f"tries failed, the last one with: {cause}" if cause is not None else "tries failed before"
+            self._reject([item], RequestTimeout(f"{told}{why}; the message may be stored or not"))
 
     def _consider(self, lane: _Lane) -> None:
         if lane.running or not len(lane.batch):
@@ -223,8 +356,13 @@ class Sending:
         self._consider(lane)
 
     async def _attempt(self, lane: _Lane, items: list[Item]) -> None:
+        items = [item for item in items if not item.done]
+        if not items:
+            return
+        began_ms = self._clock.monotonic_ms()
+        lane.flying = items
         try:
-            stored = await self._publish(lane, items)
+            stored = await self._publish(lane, items, began_ms)
         except Error as error:
             if not error.retryable and len(items) > 1:  # one bad message must not take the others with it
                 for item in items:
@@ -239,38 +377,60 @@ class Sending:
             self._reject(items, InternalError(f"sending failed in an unforeseen way: {error!r}"))
         else:
             lane.backoff.reset()
+            if self._faults is not None:
+                now_ms = self._clock.monotonic_ms()
+                self._faults.answered(lane.queue.broker_name, now_ms - began_ms, now_ms)
             self._resolve(items, stored)
+        finally:
+            lane.flying = []
 
-    async def _publish(self, lane: _Lane, items: list[Item]) -> Stored:
+    async def _publish(self, lane: _Lane, items: list[Item], now_ms: int) -> Stored:
         route = await self._routes.get(lane.queue.topic)
         address = route.addresses.get(lane.queue.broker_name)
         if address is None:
             raise ConnectionFailed(f"broker {lane.queue.broker_name} is not in the route of {lane.queue.topic} now")
+        left_ms = min(item.until_ms for item in items) - now_ms
         return await self._calls.publish(
-            address, lane.queue, [item.encoded for item in items], timeout_ms=self._options.timeout_ms
+            address,
+            lane.queue,
+            [item.encoded for item in items],
+            timeout_ms=max(1, min(self._options.timeout_ms, left_ms)),
+            delayed=lane.delayed,
         )
 
     async def _failed(self, lane: _Lane, items: list[Item], error: Error) -> None:
         if error.refresh_route:
             self._routes.renew(lane.queue.topic)
+        now_ms = self._clock.monotonic_ms()
+        if error.retryable and self._faults is not None:
+            self._faults.failed(lane.queue.broker_name, now_ms)
         for item in items:
             item.attempts += 1
-            item.failed_broker = lane.queue.broker_name
-        tries = self._options.max_attempts if error.retryable else 0
-        again = [item for item in items if item.attempts < tries]
-        self._reject([item for item in items if item.attempts >= tries], error)
+            item.failed = lane.queue
+        again: list[Item] = []
+        for item in items:
+            if item.done:
+                continue
+            if not error.retryable or item.attempts >= (item.tries_max or self._options.max_attempts):
+                self._reject([item], error)
+            elif item.until_ms <= now_ms:
+                self._reject_late([item], error)
+            else:
+                again.append(item)
         if not again:
             return
         route = self._routes.peek(lane.queue.topic)
-        elsewhere = route is not None and any(q.broker_name != lane.queue.broker_name for q in route.writable)
-        moving = [item for item in again if item.message_group is None] if elsewhere else []
-        staying = [item for item in again if item.message_group is not None] if elsewhere else again
+        brokers = len({queue.broker_name for queue in route.writable}) if route is not None else 1
+        moving: list[Item] = []
+        staying: list[Item] = []
+        full = isinstance(error, TooManyRequests)  # wire contract 3.7: tried again after a pause
+        for item in again:  # else at once at another broker, until all had a try
+            (staying if full or item.pinned or brokers < 2 or item.attempts % brokers == 0 else moving).append(item)
         self.submit(moving)
         lane.batch.put_back(staying)
         if staying:
             await self._clock.sleep_ms(lane.backoff.next_ms())
-            if not elsewhere:  # another broker may serve the topic by now
-                self._move_if_possible(lane)
+            self._move_if_possible(lane)  # another broker may serve the topic by now
 
     def _move_if_possible(self, lane: _Lane) -> None:
         """After a pause: ordered messages stay, others go where the newest route says."""
@@ -280,23 +440,34 @@ class Sending:
         rest: list[Item] = []
         while len(lane.batch):
             rest += lane.batch.take()
-        lane.batch.put_back(item for item in rest if item.message_group is not None)
-        self.submit([item for item in rest if item.message_group is None])
+        lane.batch.put_back(item for item in rest if item.pinned)
+        self.submit([item for item in rest if not item.pinned])
 
     def _resolve(self, items: Sequence[Item], stored: Stored) -> None:
-        size = 0
-        for item, offset in zip(items, stored.offsets, strict=True):
+        count = size = 0
+        for at, (item, offset) in enumerate(zip(items, stored.offsets, strict=True)):
+            if item.done:
+                continue
+            item.done = True
+            count += 1
             size += len(item.encoded)
+            queue = stored.queue
+            if stored.queue_ids:
+                queue = MessageQueue(queue.topic, queue.broker_name, stored.queue_ids[at])
             try:
-                item.future.set_result(SendResult(item.message_id, stored.queue, QueueOffset(offset)))
+                item.future.set_result(SendResult(item.message_id, queue, QueueOffset(offset)))
             except (asyncio.InvalidStateError, concurrent.futures.InvalidStateError):
                 log.debug("nobody waits for the result of a message any more")
-        self._left(len(items), size)
+        self._pending -= count
+        self._left(count, size)
 
     def _reject(self, items: Sequence[Item], error: Error) -> None:
+        items = [item for item in items if not item.done]
         if not items:
             return
+        self._pending -= len(items)
         for item in items:
+            item.done = True
             try:
                 item.future.set_exception(error)
             except (asyncio.InvalidStateError, concurrent.futures.InvalidStateError):
@@ -307,3 +478,7 @@ class Sending:
         task = spawn(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _no_queue(topic: str) -> Forbidden:
+    return Forbidden(f"topic {topic} has no writable queue now; look at its permissions")

@@ -53,6 +53,8 @@ class _Line:
         self.ghosts: tuple[MemberInfo, ...] = ()
         """Members before the line broke."""
         self.ghosts_until_ms = 0
+        self.down_ms = -(1 << 60)
+        """When it was up last, monotonic ms."""
         self.tried = False
         self.leaving = False
         self.task: asyncio.Task[None] | None = None
@@ -90,9 +92,13 @@ class Sessions:
         self._heard = heard
         self._broken = broken
         self._lines: dict[str, _Line] = {}
+        self.joins = True
+        """False: this consumer is no member of its group; no lines."""
 
     def want(self, brokers: Mapping[str, str]) -> None:
         """Have a line to each of these (name to address) and no other."""
+        if not self.joins:
+            return
         for name, line in list(self._lines.items()):
             if brokers.get(name) != line.address:
                 self._end(line)
@@ -106,6 +112,11 @@ class Sessions:
         """True if the broker knows us as a member now."""
         line = self._lines.get(broker)
         return line is not None and line.members is not None
+
+    def trusted(self, broker: str, *, trust_ms: int) -> bool:
+        """True if the line is up, or broke at most `trust_ms` ago: so long our locks there surely hold."""
+        line = self._lines.get(broker)
+        return line is not None and (line.members is not None or self._clock.monotonic_ms() - line.down_ms <= trust_ms)
 
     @property
     def settled(self) -> bool:
@@ -169,6 +180,8 @@ class Sessions:
                     return
                 log.warning("no session", extra={"broker": line.name, "address": line.address, "error": str(error)})
             finally:
+                if line.members is not None:
+                    line.down_ms = self._clock.monotonic_ms()
                 line.ghosts = line.members or line.ghosts
                 line.members, line.tried = None, True
                 if not line.leaving:

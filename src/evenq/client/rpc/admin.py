@@ -11,6 +11,7 @@ from evenq.client.core.views import (
     GroupQueueView,
     GroupView,
     MemberView,
+    OffsetMoveView,
     PlacementView,
     QueueView,
     TopicDetails,
@@ -19,6 +20,7 @@ from evenq.client.core.views import (
 from evenq.client.rpc.calls import Calls, model_queue
 from evenq.client.rpc.messages import type_of
 from evenq.model import MessageType
+from evenq.model.retry import RetryPolicy
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, groups_pb2
@@ -76,11 +78,22 @@ class AdminCalls(Calls):
         )
 
     async def create_group(
-        self, group: str, *, ordered: bool | None, max_attempts: int, strategy: str, start_from: str
+        self,
+        group: str,
+        *,
+        ordered: bool | None,
+        max_attempts: int,
+        strategy: str,
+        start_from: str,
+        retry: RetryPolicy | None = None,
     ) -> None:
         request = admin_pb2.CreateGroupRequest(
             group=group, ordered=ordered, max_attempts=max_attempts, strategy=strategy, start_from=start_from
         )
+        if retry is not None:
+            told = request.retry
+            told.kind, told.delays_ms[:] = retry.kind.value, retry.delays_ms
+            told.initial_ms, told.max_ms, told.multiplier = retry.initial_ms, retry.max_ms, retry.multiplier
         await self._ask("CreateGroup", request, admin_pb2.CreateGroupResponse)
 
     async def delete_group(self, group: str) -> None:
@@ -109,6 +122,31 @@ class AdminCalls(Calls):
             members=tuple(_member(member) for member in answer.members),
             queues=tuple(queues),
         )
+
+    async def reset_offsets(
+        self, group: str, *, topic: str, to: str, value: int, source_group: str, dry_run: bool
+    ) -> list[OffsetMoveView]:
+        request = admin_pb2.ResetOffsetsRequest(
+            group=group,
+            topic=topic,
+            to=admin_pb2.OffsetTarget.Value(to),
+            value=value,
+            source_group=source_group,
+            dry_run=dry_run,
+        )
+        answer = await self._ask("ResetOffsets", request, admin_pb2.ResetOffsetsResponse)
+        return [
+            OffsetMoveView(
+                queue=model_queue(move.queue),
+                before=move.before,
+                after=move.after,
+                inflight=move.inflight,
+                owner=move.owner,
+                error=move.error,
+                note=move.note,
+            )
+            for move in answer.moves
+        ]
 
     async def list_brokers(self) -> list[BrokerView]:
         answer = await self._ask("ListBrokers", admin_pb2.ListBrokersRequest(), admin_pb2.ListBrokersResponse)

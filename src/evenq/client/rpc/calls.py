@@ -132,14 +132,18 @@ class Calls:
             },
         )
 
-    async def publish(self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int) -> Stored:
-        if address not in self._no_publish:
+    async def publish(
+        self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int, delayed: bool = False
+    ) -> Stored:
+        if not delayed and address not in self._no_publish:
             head = data_pb2.PublishRequest(queue=wire_queue(queue)).SerializeToString()
             try:
                 data = await self.unary(address, DATA + "Publish", head + repeated(2, encoded), timeout_ms=timeout_ms)
                 answer = data_pb2.PublishResponse.FromString(data)
                 check(answer.status)
                 first = answer.first_offset
+                if answer.offsets:
+                    return Stored(model_queue(answer.queue), list(answer.offsets), list(answer.queue_ids))
                 return Stored(model_queue(answer.queue), range(first, first + len(encoded)))
             except (Unsupported, NotImplementedYet):
                 self._no_publish.add(address)
@@ -200,8 +204,27 @@ class Calls:
     async def commit(
         self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
     ) -> None:
+        await self._commit(address, group, offsets, generation, allow_backward=False)
+
+    async def reset(
+        self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
+    ) -> None:
+        await self._commit(address, group, offsets, generation, allow_backward=True)
+
+    async def _commit(
+        self,
+        address: str,
+        group: str,
+        offsets: Mapping[MessageQueue, QueueOffset],
+        generation: Generation,
+        *,
+        allow_backward: bool,
+    ) -> None:
         request = data_pb2.CommitOffsetsRequest(
-            group=group, client_id=self.client_id, generation=wire_generation(generation)
+            group=group,
+            client_id=self.client_id,
+            generation=wire_generation(generation),
+            allow_backward=allow_backward,
         )
         for queue, offset in offsets.items():
             request.offsets.add(queue=wire_queue(queue), offset=offset)
@@ -220,7 +243,7 @@ class Calls:
             raise InternalError(f"{address} told nothing about {queue}")
         told = answer.offsets[0]
         return QueueRange(
-            told.min_offset, told.max_offset, told.committed, told.timestamp_offset if timestamp_ms else -1
+            told.min_offset, told.max_offset, told.committed, told.timestamp_offset if timestamp_ms else -1, told.young
         )
 
     async def send_back(

@@ -6,12 +6,14 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import TYPE_CHECKING
 
-from evenq.errors import MessageCorrupted
+from evenq.errors import BodyTooLarge, MessageCorrupted
 from evenq.model import Message, MessageQueue, MessageType, QueueOffset, ReceivedMessage
+from evenq.model.delay_levels import CLASSIC
+from evenq.model.names import RETRY_PREFIX
 from evenq.wire.convert import ms_of, set_ms
+from evenq.wire.packing import IDENTITY, pack, unpack
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 
 if TYPE_CHECKING:
@@ -19,18 +21,26 @@ if TYPE_CHECKING:
 
 __all__ = ["decode", "encode", "queue_of", "repeated"]
 
-GZIP_WINDOW_ANY = 47  # zlib reads a gzip or a zlib header by itself (wire contract 5.3: senders disagree)
+UNPACKED_BYTES_MAX = 64 << 20
+"""Of a body that a foreign server delivers packed; ours unpacks it itself."""
 
 
-def encode(message: Message, *, message_id: str, born_ms: int, born_host: str) -> bytes:
-    """The encoded v2 Message. A group makes it FIFO, a delivery time DELAY, else it is NORMAL."""
-    wire = v2.Message(body=message.body)
+def encode(
+    message: Message, *, message_id: str, born_ms: int, born_host: str, compression: str = "", packed_from: int = 0
+) -> bytes:
+    """The encoded v2 Message. A group makes it FIFO, a delivery time DELAY, a priority PRIORITY, else it is NORMAL. A
+    body of `packed_from` bytes or more is packed by the method `compression`; empty: none is.
+    """
+    body, encoding = message.body, IDENTITY
+    if compression and len(body) >= packed_from:
+        body, encoding = pack(compression, body)
+    wire = v2.Message(body=body)
     wire.topic.name = message.topic
     if message.properties:
         wire.user_properties.update(message.properties)
     system = wire.system_properties
     system.message_id = message_id
-    system.body_encoding = v2.IDENTITY
+    system.body_encoding = v2.Encoding.ValueType(encoding)
     system.born_host = born_host
     set_ms(system.born_timestamp, born_ms)
     system.message_type = v2.NORMAL
@@ -41,30 +51,41 @@ def encode(message: Message, *, message_id: str, born_ms: int, born_host: str) -
     if message.message_group is not None:
         system.message_group = message.message_group
         system.message_type = v2.FIFO
-    if message.delivery_ms is not None:
-        set_ms(system.delivery_timestamp, message.delivery_ms)
+    delivery_ms = message.delivery_ms
+    if delivery_ms is None and message.delay_level > 0:
+        delivery_ms = born_ms + CLASSIC.delay_ms(message.delay_level)
+    if delivery_ms is not None:
+        set_ms(system.delivery_timestamp, delivery_ms)
         system.message_type = v2.DELAY
+    if message.priority is not None:
+        system.priority = message.priority
+        system.message_type = v2.PRIORITY
     return wire.SerializeToString()
 
 
 def decode(wire: v2.Message, *, broker_name: str) -> ReceivedMessage:
-    """What a listener gets. Raises MessageCorrupted if a compressed body does not unpack."""
+    """What a listener gets; a message of a retry topic shows the topic it was sent to (RD-2).
+
+    Raises MessageCorrupted if a compressed body does not unpack.
+    """
     system = wire.system_properties
     body = wire.body
-    if system.body_encoding == v2.GZIP:
+    if system.body_encoding > v2.IDENTITY:
         try:
-            body = zlib.decompress(body, GZIP_WINDOW_ANY)
-        except zlib.error as error:
-            raise MessageCorrupted(f"message {system.message_id} says GZIP and does not unpack: {error}") from error
+            body = unpack(system.body_encoding, body, UNPACKED_BYTES_MAX)
+        except (MessageCorrupted, BodyTooLarge) as error:
+            raise MessageCorrupted(f"message {system.message_id} cannot be unpacked: {error}") from error
     topic = wire.topic.name
+    came_back = topic.startswith(RETRY_PREFIX) and system.dead_letter_queue.topic
     return ReceivedMessage(
-        topic=topic,
+        topic=system.dead_letter_queue.topic if came_back else topic,
         body=body,
         message_id=system.message_id,
         tag=system.tag if system.HasField("tag") else None,
         keys=tuple(system.keys),
         properties=dict(wire.user_properties),
         message_group=system.message_group if system.HasField("message_group") else None,
+        priority=system.priority if system.HasField("priority") else None,
         queue=MessageQueue(topic, broker_name, system.queue_id),
         queue_offset=QueueOffset(system.queue_offset),
         born_ms=ms_of(system.born_timestamp),

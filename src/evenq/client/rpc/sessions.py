@@ -11,6 +11,7 @@ from evenq.client.core.calls import (
     Leave,
     MemberInfo,
     MembersChanged,
+    OffsetsReset,
     QueueWanted,
     SessionEvent,
     Welcome,
@@ -84,6 +85,8 @@ def _event(wire: groups_pb2.SessionEvent) -> SessionEvent | None:
             return AssignmentChanged(wire.assignment_changed.topic)
         case "queue_wanted":
             return QueueWanted(model_queue(wire.queue_wanted.queue))
+        case "offsets_reset":
+            return OffsetsReset(tuple(model_queue(queue) for queue in wire.offsets_reset.queues))
         case "refused":
             check(wire.refused.status)
     return None  # an event of a later version

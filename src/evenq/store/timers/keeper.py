@@ -202,6 +202,13 @@ class TimerKeeper:
             for timer, key in zip(found, keys, strict=False)
         ]
 
+    async def frames(self, timer_ids: Sequence[int]) -> list[StoredTimer | None]:
+        """Timers by their ids, pending or not; None for what is no whole timer. Raises StoreCorrupted."""
+        found: list[StoredTimer | None] = []
+        while len(found) < len(timer_ids):
+            found += await self._read_timers(timer_ids[len(found) :], ROLL_BYTES)
+        return found
+
     async def _read_singly(self, timer_ids: Sequence[int], bytes_max: int) -> list[StoredTimer | None]:
         """The disk cannot read all of them: find out which."""
         found: list[StoredTimer | None] = []

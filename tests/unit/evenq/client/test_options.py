@@ -2,7 +2,7 @@
 
 import pytest
 
-from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
+from evenq.client.options import ProducerOptions, PullOptions, PushOptions, SimpleOptions
 from evenq.errors import BadRequest
 
 
@@ -13,3 +13,11 @@ def test_a_value_outside_its_bounds_is_refused_by_name() -> None:
         PushOptions(pull_batch=0)
     with pytest.raises(BadRequest, match="slice_ms"):
         SimpleOptions(slice_ms=0)
+    with pytest.raises(BadRequest, match="'broker' or 'local'"):
+        PushOptions(retry="never")
+
+
+def test_what_push_and_pull_consumers_share_has_the_same_bounds_and_defaults() -> None:
+    with pytest.raises(BadRequest, match="drain_ms"):
+        PullOptions(drain_ms=-1)
+    assert PullOptions(pull_batch=7).engine() == PushOptions(pull_batch=7)

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from evenq.client.plans import push_plan
+from evenq.client.options import PullOptions, PushOptions
+from evenq.client.plans import pull_plan, push_plan, reset_target
 from evenq.errors import BadRequest, Error, IllegalFilterExpression, IllegalGroup, IllegalTopic
 
 GOOD: dict[str, Any] = {
@@ -43,3 +44,46 @@ def test_texts_become_a_plan() -> None:
 def test_bad_arguments_have_their_own_errors(change: dict[str, Any], error: type[Error]) -> None:
     with pytest.raises(error):
         push_plan(**(GOOD | change))
+
+
+@pytest.mark.parametrize(
+    ("told", "target"),
+    [
+        (("earliest", None, None, ""), ("EARLIEST", 0)),
+        (("latest", None, None, ""), ("LATEST", 0)),
+        ((7, None, None, ""), ("OFFSET", 7)),
+        (("latest", 5, None, ""), ("TIMESTAMP", 5)),
+        (("latest", None, 3, ""), ("SKIP", 3)),
+        (("latest", None, None, "other"), ("LIKE_GROUP", 0)),
+    ],
+)
+def test_a_reset_has_one_target(told: Any, target: tuple[str, int]) -> None:
+    assert reset_target(*told) == target
+
+
+@pytest.mark.parametrize("told", [("soon", None, None, ""), ("latest", 1, 1, ""), ("latest", None, 1, "other")])
+def test_no_target_or_two_are_refused(told: Any) -> None:
+    with pytest.raises(BadRequest):
+        reset_target(*told)
+
+
+def test_the_retry_topic_is_read_where_retries_come_through_it() -> None:
+    """RD-2; an ordered consumer keeps its failed messages in place (OC-15)."""
+    assert push_plan(**GOOD).retry_topic
+    assert not push_plan(**GOOD, ordered=True).retry_topic
+    assert not push_plan(**(GOOD | {"options": PushOptions(retry="local")})).retry_topic
+
+
+def test_a_pull_consumer_without_subscriptions_reads_chosen_queues() -> None:
+    """RB-49."""
+    told = {key: value for key, value in GOOD.items() if key not in {"consume_threads", "options"}}
+    plan = pull_plan(**told, options=PullOptions(auto_commit=False))
+    assert (plan.chosen, plan.auto_commit, plan.retry_topic) == (False, False, False)
+    assert pull_plan(**(told | {"subscriptions": {}}), options=None).chosen
+
+
+def test_a_start_time_may_be_a_text() -> None:
+    """RB-45."""
+    plan = push_plan(**(GOOD | {"start_from": "CONSUME_FROM_TIMESTAMP", "start_timestamp_ms": "20240229143000"}))
+    assert plan.start_from == "TIMESTAMP"
+    assert 1_709_000_000_000 < plan.start_timestamp_ms < 1_709_400_000_000

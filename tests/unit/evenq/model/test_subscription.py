@@ -2,7 +2,7 @@
 
 import pytest
 
-from evenq.model import FilterExpression
+from evenq.model import FilterExpression, FilterType
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,7 @@ from evenq.model import FilterExpression
 )
 def test_an_expression_is_a_set_of_tags_or_everything(expression, tags):
     assert FilterExpression(expression).tags == tags
+
+
+def test_an_sql_expression_is_written_in_one_word() -> None:
+    assert FilterExpression.sql("a > 1") == FilterExpression("a > 1", FilterType.SQL)

@@ -48,9 +48,8 @@ def test_rust_gets_an_older_code_of_the_same_family(code: int) -> None:
     ("code", "kind"),
     [
         (40018, errors.BadRequest),
-        (40020, errors.BadRequest),
         (40499, errors.NotFound),
-        (42901, errors.TooManyRequests),
+        (42903, errors.TooManyRequests),
         (50402, errors.PersistenceTimeout),
         (50501, errors.Unsupported),
         (60000, errors.InternalError),
@@ -73,3 +72,9 @@ def test_check_raises_for_errors_only() -> None:
 def test_errors_that_name_files_are_listed_as_internal() -> None:
     assert errors.StoreCorrupted in INTERNAL
     assert errors.StoreFull not in INTERNAL
+
+
+@pytest.mark.parametrize("language", ["DOTNET", "HTTP"])
+def test_a_lite_topic_that_cannot_be_is_a_bad_request_to_those_who_do_not_know_the_code(language: str) -> None:
+    assert status_of(errors.IllegalLiteTopic("why"), language).code == errors.BadRequest.code
+    assert status_of(errors.LiteTopicQuotaExceeded("why"), language).code == 42901

@@ -70,3 +70,78 @@ def test_lanes_are_learnt_again_after_a_restart() -> None:
     assert copy.ack(twin, 0, 1, expires_ms=1_000, now_ms=1) is Verdict.DONE
     assert copy.take_ready(twin, 9, deadline_ms=5_000, client_id="", max_attempts=9) == ([1], [])
     copy.check()
+
+
+def two_queues(progress: Progress) -> tuple[QueueProgress, QueueProgress]:
+    progress.start(1, 2, 1, 0)
+    other = progress.queue(1, 2, 1)
+    assert other is not None
+    return begun(progress), other
+
+
+def take(progress: Progress, queue: QueueProgress) -> list[int]:
+    return progress.take_ready(queue, 9, deadline_ms=5_000, client_id="", max_attempts=9)[0]
+
+
+def test_a_message_group_in_two_queues_has_one_message_out_over_both() -> None:
+    """Contract 9.4, 9.6: also after a change of the number of queues."""
+    progress = Progress()
+    woken: list[int] = []
+    progress.on_unblocked = lambda queue: woken.append(queue.queue_id)
+    old, new = two_queues(progress)
+    admit(progress, old, [stored(offset, lane) for offset, lane in enumerate("aab")], 3, 32, 1_000, "")
+    out, waiting = admit(progress, new, [stored(offset, lane) for offset, lane in enumerate("aca")], 3, 32, 1_000, "")
+    assert (offsets(out), waiting) == ([1], [0, 2])
+    progress.check()
+    progress.finish(old, 0)
+    assert (take(progress, old), take(progress, new), woken) == ([1], [], [])
+    progress.finish(old, 1)
+    assert woken == [1]
+    assert (take(progress, old), take(progress, new)) == ([], [0])
+    progress.check()
+    out, waiting = admit(progress, old, [stored(3, "a")], 4, 32, 1_000, "")
+    assert (offsets(out), waiting) == ([], [3])
+    progress.finish(new, 0)
+    assert take(progress, new) == [2], "a queue goes on with what it has begun"
+    progress.finish(new, 2)
+    assert take(progress, old) == [3]
+    progress.check()
+
+
+def test_two_queues_with_one_message_group_agree_again_after_a_restart() -> None:
+    for order in ((0, 1), (1, 0)):
+        progress = Progress()
+        old, new = two_queues(progress)
+        first = [stored(offset, "a") for offset in range(2)]
+        admit(progress, old, first, 2, 32, 1_000, "")
+        admit(progress, new, first, 2, 32, 1_000, "")
+        copy = Progress()
+        for op in decode(encode(progress.dump())):
+            copy.apply(op)  # type: ignore[arg-type]  # only progress is in it
+        for queue_id in order:
+            twin = copy.queue(1, 2, queue_id)
+            assert twin is not None
+            rebuild(copy, twin, first)
+        copy.check()
+        twins = [copy.queue(1, 2, queue_id) for queue_id in (0, 1)]
+        assert twins[0] is not None
+        assert twins[1] is not None
+        assert (take(copy, twins[0]), take(copy, twins[1])) == ([], [])
+        assert copy.ack(twins[0], 0, 1, expires_ms=1_000, now_ms=1) is Verdict.DONE
+        assert (take(copy, twins[0]), take(copy, twins[1])) == ([1], [])
+        copy.finish(twins[0], 1)
+        assert take(copy, twins[1]) == [0]
+        copy.check()
+
+
+def test_finishing_a_message_that_waits_for_another_queue_lets_nobody_pass_it() -> None:
+    progress = Progress()
+    old, new = two_queues(progress)
+    admit(progress, old, [stored(0, "a")], 1, 32, 1_000, "")
+    admit(progress, new, [stored(0, "a"), stored(1, "a")], 2, 32, 1_000, "")
+    progress.finish(new, 0)  # forwarded, say
+    assert take(progress, new) == []
+    progress.check()
+    progress.commit(*KEY, 5, allow_backward=True)  # a reset of the queue that had it out
+    assert take(progress, new) == [1]
+    progress.check()

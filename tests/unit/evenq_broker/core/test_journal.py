@@ -9,17 +9,23 @@ from evenq_broker.core.journal import (
     Delivered,
     GroupPut,
     GroupRemoved,
+    HalfPut,
+    HalvesEnded,
     Invisible,
     KeyPut,
+    LiteClosed,
+    LiteOpened,
     Op,
     TopicPut,
     TopicRemoved,
+    Unsubscribed,
     decode,
     encode,
 )
 
 from evenq.errors import StoreCorrupted
 from evenq.model import GroupConfig, MessageType, StartFrom, TopicConfig
+from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 
 EVERY: list[Op] = [
     KeyPut(b"k" * 32, 7, 9),
@@ -34,6 +40,12 @@ EVERY: list[Op] = [
     Delivered(1, 2, 3, 10, 1 << 41, "client-ü", (7, 8), (1, 2), (1, 1)),
     Delivered(1, 2, 3, 10, 0, "", (), (), ()),
     Invisible(1, 2, 3, 5, 6, 7, 1 << 41),
+    HalfPut(1 << 40, 3, 1 << 41, -1, 1 << 40, 1 << 41, 15, 65_535),
+    HalvesEnded((1, 1 << 50), (1, 2)),
+    HalvesEnded((), ()),
+    Unsubscribed(4, 3),
+    LiteOpened(4, 1 << 20, 9, "chat-1"),
+    LiteClosed(4, 1 << 20),
 ]
 
 
@@ -49,3 +61,22 @@ def test_an_ack_takes_21_bytes() -> None:
 def test_what_is_not_a_record_is_refused(record: bytes) -> None:
     with pytest.raises(StoreCorrupted):
         list(decode(record))
+
+
+@pytest.mark.parametrize(
+    "retry",
+    [
+        CLASSIC_RETRY,
+        RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(1, 2_000)),
+        RetryPolicy(kind=RetryKind.EXPONENTIAL, initial_ms=5, max_ms=90, multiplier=1.5),
+    ],
+)
+def test_a_groups_retry_policy_survives(retry: RetryPolicy) -> None:
+    op = GroupPut(GroupConfig(name="g", group_id=3, retry=retry))
+    assert list(decode(encode([op]))) == [op]
+
+
+def test_a_group_of_a_journal_from_before_retry_policies_has_the_classic_one() -> None:
+    text = b'{"name":"g","id":3,"ordered":false,"attempts":17,"start":"LAST","strategy":""}'
+    [op] = decode(bytes((1, 4)) + len(text).to_bytes(4, "big") + text)
+    assert op == GroupPut(GroupConfig(name="g", group_id=3))

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.tags import tag_hash
-from evenq_broker.core.validation import Limits, checked, lane_of
+from evenq_broker.core.validation import Limits, checked
 
 from evenq import errors
 from evenq.model import MessageType, TopicConfig
+from evenq.model.lanes import lane_of
 from evenq.store import TimerAppend
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2

@@ -24,7 +24,7 @@ class Reader:
     async def pop(self, *, queue_id: int = ANY, count: int = 32, invisible_ms: int = 1_000, client: str = "") -> Any:
         return await self.stage.passing(
             self.popping.pop(
-                self.group, self.topic, queue_id=queue_id, count=count, tags=None, invisible_ms=invisible_ms,
+                self.group, self.topic, queue_id=queue_id, count=count, invisible_ms=invisible_ms,
                 client_id=client,
             )
         )  # fmt: skip

@@ -4,8 +4,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from evenq_broker.core.members import Member, Protocol
 
 from evenq.errors import Error
+from evenq.model import FilterExpression, FilterType, Subscription
 from evenq.testing.fake_registry import FakeRegistry
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
@@ -106,6 +108,25 @@ def test_a_deleted_group_is_gone_everywhere_with_its_progress(run: Run) -> None:
         with pytest.raises(Error) as caught:
             await ask(stage, "DescribeGroup", admin_pb2.DescribeGroupRequest(group="g"))
         assert caught.value.code == definition_pb2.CONSUMER_GROUP_NOT_FOUND
+
+    run(story)
+
+
+def test_members_that_filter_differently_at_different_brokers_are_told(run: Run) -> None:
+    """RG-8: all members of a group must want the same."""
+
+    async def story(stage: Any) -> None:
+        for client_id, broker in zip(("c1", "c2"), await two(stage), strict=True):
+            wanted = FilterExpression(f"a > {client_id[1]}", FilterType.SQL)
+            told = Member(client_id=client_id, protocol=Protocol.V2, subscriptions=(Subscription("t", wanted),))
+            broker.members.join("g", told, now_ms=broker.clock.monotonic_ms(), lease_ms=60_000)
+        answer = await ask(stage, "DescribeGroup", admin_pb2.DescribeGroupRequest(group="g"))
+        [topic] = answer.differing_filters
+        assert topic.topic == "t"
+        assert [(one.filter.type, one.filter.expression, list(one.client_ids)) for one in topic.filters] == [
+            (common_pb2.Filter.SQL, "a > 1", ["c1"]),
+            (common_pb2.Filter.SQL, "a > 2", ["c2"]),
+        ]
 
     run(story)
 

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from evenq_broker.core.filters import LOOK_AHEAD, TURNS_MIN
 
 from evenq.errors import Error
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -98,10 +99,10 @@ def test_garbage_bytes_are_a_bad_request(run: Run) -> None:
     run(story)
 
 
-def test_a_pull_of_an_sql_filter_or_an_unknown_topic_has_its_own_code(run: Run) -> None:
+def test_a_pull_of_a_bad_sql_filter_or_an_unknown_topic_has_its_own_code(run: Run) -> None:
     async def story(stage: Any) -> None:
         await begin(stage)
-        sql = common_pb2.Filter(type=common_pb2.Filter.SQL, expression="a > 1")
+        sql = common_pb2.Filter(type=common_pb2.Filter.SQL, expression="a LIKE '1'")
         for request, code in (
             (data_pb2.PullRequest(queue=place(0), filter=sql), definition_pb2.ILLEGAL_FILTER_EXPRESSION),
             (data_pb2.PullRequest(queue=place(0, topic="none")), definition_pb2.TOPIC_NOT_FOUND),
@@ -179,5 +180,44 @@ def test_a_commit_beyond_the_queue_is_refused_and_nothing_of_the_call_is_kept(ru
         assert caught.value.code == definition_pb2.ILLEGAL_OFFSET
         group, topic = broker.groups.get("g"), broker.topics.get("t")
         assert broker.progress.committed(group.group_id, topic.topic_id, 0) is None
+
+    run(story)
+
+
+def test_a_filtered_pull_that_does_not_wait_ends_and_says_where_to_go_on(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begin(stage, queues=1)
+        count = TURNS_MIN * LOOK_AHEAD + 1
+        for at in range(0, count, 5_000):
+            await publish(stage, block(place(0), *map(str, range(at, min(at + 5_000, count)))))
+        wanted = common_pb2.Filter(type=common_pb2.Filter.SQL, expression="n = 1")
+        request = data_pb2.PullRequest(queue=place(0), filter=wanted)
+        asked = stage.net.unary("a:8081", "/evenq.v1.Data/Pull", request.SerializeToString(), timeout_ms=60_000)
+        answer = data_pb2.PullResponse.FromString(await stage.passing(asked))
+        assert answer.status.code == definition_pb2.MESSAGE_NOT_FOUND
+        assert answer.next_offset == count - 1
+        assert broker.store.queue_range(broker.topics.get("t").topic_id, 0) == (0, count)
+
+    run(story)
+
+
+def test_a_scan_gives_what_an_sql_filter_wants(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage, queues=1)
+        told = block(place(0), *map(str, range(600)))
+        for number, message in enumerate(told.messages):
+            message.user_properties["n"] = str(number)
+        await publish(stage, told)
+        wanted = common_pb2.Filter(type=common_pb2.Filter.SQL, expression="n IN (0, 299, 599)")
+        request = data_pb2.ScanRequest(queue=place(0), start=0, end=600, filter=wanted)
+        scan = request.SerializeToString()
+
+        async def collect() -> list[Any]:
+            stream = stage.net.stream("a:8081", "/evenq.v1.Data/Scan", scan, timeout_ms=60_000)
+            return [data_pb2.ScanBlock.FromString(frame) async for frame in stream]
+
+        blocks = await stage.passing(collect())
+        assert [message.body for one in blocks for message in one.messages] == [b"0", b"299", b"599"]
+        assert blocks[-1].next_offset == 600
 
     run(story)

@@ -14,8 +14,8 @@ Run = Callable[[Callable[[Any], Awaitable[None]]], None]
     ("method", "fields", "code", "told"),
     [
         ("EndTransaction", {}, 40008, "transaction id is empty"),
-        ("EndTransaction", {"transaction_id": "x" * 500}, 40008, "no open transaction"),
-        ("SyncLiteSubscription", {}, 50100, "no lite topics yet"),
+        ("EndTransaction", {"transaction_id": "x" * 500}, 40008, "not made by this broker"),
+        ("SyncLiteSubscription", {"action": 9}, 40000, "action 9 is unknown"),
     ],
 )
 def test_calls_of_later_versions_say_so(run: Run, method: str, fields: dict[str, str], code: int, told: str) -> None:
@@ -24,7 +24,7 @@ def test_calls_of_later_versions_say_so(run: Run, method: str, fields: dict[str,
         request = getattr(service_pb2, f"{method}Request")(**fields)
         answer = await stage.ask(method, request, getattr(service_pb2, f"{method}Response"))
         assert (answer.status.code, told in answer.status.message) == (code, True)
-        assert len(answer.status.message) < 200
+        assert len(answer.status.message) < 250
 
     run(story)
 

@@ -1,9 +1,11 @@
 """The pull path of v2 (wire contract 7): offsets that are not there, waiting, and progress that never goes back."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from evenq_broker.core.tags import tag_hash
 
 from evenq.store import Append
 from evenq.wire.convert import set_duration_ms, set_ms
@@ -99,5 +101,80 @@ def test_offsets_are_found_by_end_and_by_time(run: Run) -> None:
         assert (await query(definition_pb2.TIMESTAMP, begin_ms + 500)).offset == 1
         assert (await query(definition_pb2.TIMESTAMP, begin_ms + 10_000)).offset == 3
         assert (await query(definition_pb2.TIMESTAMP)).status.code == 40000
+
+    run(story)
+
+
+def test_a_pull_waits_on_when_what_came_does_not_fit_its_filter(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage)
+        topic = broker.topics.get("t")
+        request = named(service_pb2.PullMessageRequest(offset=0, batch_size=8))
+        request.filter_expression.expression = "wanted"
+        set_duration_ms(request.long_polling_timeout, 5_000)
+        asking = asyncio.ensure_future(stage.frames("PullMessage", request, service_pb2.PullMessageResponse))
+        await stage.clock.advance(500)
+        assert not asking.done()
+        head = definition_pb2.Message(body=b"x").SerializeToString()
+        system = definition_pb2.SystemProperties(tag="wanted").SerializeToString()
+        await stage.passing(broker.store.append([Append(topic.topic_id, 0, tag_hash("wanted"), 0, head, system)]))
+        frames = await stage.passing(asking)
+        assert [frame.WhichOneof("content") for frame in frames] == ["status", "message", "next_offset"]
+        assert frames[-1].next_offset == 4
+
+    run(story)
+
+
+def test_a_pull_of_a_topic_that_is_deleted_meanwhile_ends_with_that(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage)
+        asking = asyncio.ensure_future(pull(stage, 3, poll_ms=30_000))
+        await stage.clock.advance(50)
+        await stage.passing(broker.delete_topic("t"))
+        [only] = await stage.passing(asking)
+        assert only.status.code == 40402
+
+    run(story)
+
+
+@pytest.mark.parametrize(("language", "code"), [("JAVA", 40019), ("RUST", 40000)])
+def test_the_range_is_named_and_rust_gets_a_code_it_knows(run: Run, language: str, code: int) -> None:
+    """Wire contract 10: Rust 5.0.0 panics on codes that its older proto lacks."""
+
+    async def story(stage: Any) -> None:
+        await filled(stage)
+        request = named(service_pb2.PullMessageRequest(offset=9))
+        [only] = await stage.frames("PullMessage", request, service_pb2.PullMessageResponse, language=language)
+        assert only.status.code == code
+        assert "outside 0 to 3" in only.status.message
+        lost = named(service_pb2.GetOffsetRequest(), group="nobody")
+        answer = await stage.ask("GetOffset", lost, service_pb2.GetOffsetResponse, language=language)
+        assert answer.status.code == {"JAVA": 40404, "RUST": 40400}[language]
+
+    run(story)
+
+
+def test_another_brokers_queue_is_never_answered_from_here(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await filled(stage)
+        for method, request, response in (
+            ("UpdateOffset", service_pb2.UpdateOffsetRequest(offset=1), service_pb2.UpdateOffsetResponse),
+            ("GetOffset", service_pb2.GetOffsetRequest(), service_pb2.GetOffsetResponse),
+            ("QueryOffset", service_pb2.QueryOffsetRequest(), service_pb2.QueryOffsetResponse),
+        ):
+            named(request).message_queue.broker.name = "gone"
+            answer = await stage.ask(method, request, response)
+            assert (answer.status.code, "'gone'" in answer.status.message) == (42800, True)
+
+    run(story)
+
+
+def test_an_unknown_policy_is_refused(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await filled(stage)
+        request = named(service_pb2.QueryOffsetRequest())
+        request.query_offset_policy = 7
+        answer = await stage.ask("QueryOffset", request, service_pb2.QueryOffsetResponse)
+        assert (answer.status.code, "BEGINNING" in answer.status.message) == (40000, True)
 
     run(story)

@@ -77,7 +77,7 @@ def test_an_empty_poll_ends_before_the_callers_deadline(run: Run) -> None:
     [
         ({"invisible_ms": 0}, 40011),
         ({"invisible_ms": 43_200_001}, 40011),
-        ({"filter_expression": definition_pb2.FilterExpression(type=definition_pb2.SQL, expression="a > 1")}, 40010),
+        ({"filter_expression": definition_pb2.FilterExpression(type=definition_pb2.SQL, expression="a LIKE 1")}, 40010),
         ({"filter_expression": definition_pb2.FilterExpression(expression="a|b")}, 40010),
     ],
 )
@@ -115,5 +115,62 @@ def test_the_place_of_a_damaged_record_is_for_the_door_not_for_callers(run: Run)
         context = stage.net._context("m", {"x-mq-client-id": "c"}, 5_000)
         with pytest.raises(StoreCorrupted):
             await anext(handler(request().SerializeToString(), context))
+
+    run(story)
+
+
+def test_33_an_answer_that_got_lost_is_given_again_to_the_same_attempt_as_the_same_delivery(run: Run) -> None:
+    """Checklist 33: no attempt counted; what was acknowledged meanwhile does not come again."""
+
+    async def story(stage: Any) -> None:
+        for ordered in (False, True):
+            await _lost_answer(stage, f"b{ordered}", ordered=ordered)
+
+    run(story)
+
+
+async def _lost_answer(stage: Any, name: str, *, ordered: bool) -> None:
+    broker = await filled(stage, 3)
+    await stage.passing(broker.create_group("g", ordered=ordered))
+    for auto_renew in (False, True):
+        first = await receive(stage, request(batch=2, attempt_id="x", auto_renew=auto_renew))
+        again = await receive(stage, request(batch=2, attempt_id="x", auto_renew=auto_renew))
+        count = 1 if ordered else 2
+        assert len(first) == len(again) == 2 + count
+        places = [frame.message.system_properties.queue_offset for frame in first[1:-1]]
+        assert [frame.message.system_properties.queue_offset for frame in again[1:-1]] == places
+        assert {frame.message.system_properties.delivery_attempt for frame in again[1:-1]} == {1}
+        ack = service_pb2.AckMessageRequest()
+        ack.group.name, ack.topic.name = "g", "t"
+        ack.entries.add(receipt_handle=first[1].message.system_properties.receipt_handle)  # the older handle is good
+        answer = await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
+        assert answer.status.code == 20000, name
+        rest = await receive(stage, request(batch=2, attempt_id="x", auto_renew=auto_renew))
+        offsets = [frame.message.system_properties.queue_offset for frame in rest[1:-1]]
+        assert places[0] not in offsets
+        for frame in rest[1:-1]:
+            ack.entries[0].receipt_handle = frame.message.system_properties.receipt_handle
+            await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
+        send = service_pb2.SendMessageRequest()
+        for number in range(2):
+            message = send.messages.add(body=b"x")
+            message.topic.name = "t"
+            message.system_properties.message_id = f"more{number}"
+        await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
+        while len(left := await receive(stage, request())) > 1:
+            for frame in left[1:-1]:
+                ack.entries[0].receipt_handle = frame.message.system_properties.receipt_handle
+                await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
+        await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
+
+
+def test_another_client_or_a_late_one_does_not_get_the_attempts_batch(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await filled(stage, 2, attempt_keep_ms=1_000)
+        assert len(await receive(stage, request(batch=1, attempt_id="x"), client="one")) == 3
+        assert len(await receive(stage, request(batch=1, attempt_id="x"), client="two")) == 3
+        assert len(await receive(stage, request(batch=1, attempt_id="y"), client="one")) == 1
+        await stage.clock.advance(1_100)
+        assert len(await receive(stage, request(batch=1, attempt_id="x"), client="one")) == 1
 
     run(story)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from evenq_broker.rpc.settle import ENTRIES_MAX
 
+from evenq.model.retry import RetryKind, RetryPolicy
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 
@@ -108,9 +109,26 @@ def test_a_nack_of_node_is_not_believed_to_be_milliseconds(run: Run) -> None:
         broker, (first, second) = await held(stage, auto_renew=True)
         queue = broker.progress.queue(1, 1, 0)
         await change(stage, first, 1, language="HTTP")
-        assert queue.pending[0].deadline_ms - broker.now_ms() > 9_000
+        assert 9_900 < queue.pending[0].deadline_ms - broker.now_ms() <= 10_000
         await change(stage, second, 1, language="HTTP", suspend=True)
         assert queue.pending[1].deadline_ms - broker.now_ms() <= 1
+
+    run(story)
+
+
+def test_43_a_failing_node_consumer_waits_its_groups_policy_between_tries(run: Run) -> None:
+    """Checklist 43."""
+
+    async def story(stage: Any) -> None:
+        retry = RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(3_000, 7_000))
+        broker, (handle, _) = await held(stage, auto_renew=True)
+        await stage.passing(broker.create_group("g", retry=retry))
+        queue = broker.progress.queue(1, 1, 0)
+        for attempt, pause_ms in ((1, 3_000), (2, 7_000), (3, 7_000)):
+            queue.pending[0].attempt = attempt
+            await change(stage, handle, 3, language="HTTP")
+            assert pause_ms - 100 < queue.pending[0].deadline_ms - broker.now_ms() <= pause_ms
+            queue.pending[0].client_id = "c"
 
     run(story)
 

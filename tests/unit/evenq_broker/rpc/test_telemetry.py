@@ -5,8 +5,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from evenq_broker.rpc.telemetry import RETRY_DELAYS_MS, settings_reply
+from evenq_broker.rpc.telemetry import settings_reply
 
+from evenq.errors import BadRequest
+from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import duration_ms_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -40,8 +42,40 @@ def test_a_push_consumer_gets_a_policy_that_its_language_understands(run: Run, l
         if language == "HTTP":  # Node.js reads seconds as milliseconds
             assert policy.exponential_backoff.initial.seconds == 10_000
             assert policy.exponential_backoff.multiplier == 2
+            assert policy.exponential_backoff.max.seconds == 2 * 3_600_000
         else:
-            assert tuple(map(duration_ms_of, policy.customized_backoff.next)) == RETRY_DELAYS_MS
+            assert list(map(duration_ms_of, policy.customized_backoff.next)) == CLASSIC_RETRY.pauses_ms(16)
+
+    run(story)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_groups_own_policy_is_told_in_the_words_of_each_language(run: Run, language: str) -> None:
+    """Wire contract 4.4; checklist 43 for Node.js."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        grows = RetryPolicy(kind=RetryKind.EXPONENTIAL, initial_ms=1_500, max_ms=5_000, multiplier=3.0)
+        listed = RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(200, 2_500, 2_500))
+        await stage.passing(broker.create_group("grows", retry=grows, max_attempts=6))
+        await stage.passing(broker.create_group("listed", retry=listed))
+        policy = reply(broker, consumer(group="grows"), language).backoff_policy
+        assert policy.max_attempts == 6
+        if language in {"PYTHON", "CPP"}:
+            pauses = list(map(duration_ms_of, policy.customized_backoff.next))
+            assert pauses == ([2_000, 5_000, 5_000] if language == "PYTHON" else [1_500, 4_500, 5_000])
+        else:
+            scale = 1_000 if language == "HTTP" else 1
+            assert duration_ms_of(policy.exponential_backoff.initial) == 1_500 * scale
+            assert duration_ms_of(policy.exponential_backoff.max) == 5_000 * scale
+            assert policy.exponential_backoff.multiplier == 3.0
+        policy = reply(broker, consumer(group="listed"), language).backoff_policy
+        if language == "HTTP":
+            assert policy.exponential_backoff.initial.seconds == 200
+            assert policy.exponential_backoff.max.seconds == 2_500
+        else:
+            pauses = list(map(duration_ms_of, policy.customized_backoff.next))
+            assert pauses == ([1_000, 3_000] if language == "PYTHON" else [200, 2_500])
 
     run(story)
 
@@ -140,5 +174,24 @@ def test_a_full_table_of_clients_is_no_reason_to_leave_one_without_settings(run:
         answers = [frame async for frame in handler(told(), context)]
         assert len(answers) == 1
         await asyncio.sleep(0)
+
+    run(story)
+
+
+def test_a_request_that_is_no_command_ends_the_stream_and_says_why(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        handler = next(rpc.handler for rpc in broker.rpcs() if rpc.method.endswith("/Telemetry"))
+        context = RpcContext("m", [("x-mq-client-id", "c")], "127.0.0.1:1", None)
+
+        async def told() -> Any:
+            yield service_pb2.TelemetryCommand(settings=consumer()).SerializeToString()
+            yield b"\xff\xff"
+
+        answers = handler(told(), context)
+        assert await anext(answers)
+        with pytest.raises(BadRequest, match="TelemetryCommand"):
+            await anext(answers)
+        assert len(broker.streams) == 0
 
     run(story)

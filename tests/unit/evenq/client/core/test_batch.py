@@ -44,3 +44,14 @@ def test_a_failed_batch_stands_first_again() -> None:
         batch.add(Item(name))
     batch.put_back(batch.take())
     assert [item.encoded for item in batch.take()] == [b"a", b"b"]
+
+
+def test_what_is_dropped_counts_no_more() -> None:
+    batch: QueueBatch[Item] = QueueBatch(bytes_max=4, messages_max=3)
+    for item in (Item(b"aa", urgent=True), Item(b"b"), Item(b"cc")):
+        batch.add(item)
+    assert [item.encoded for item in batch.drop(lambda item: item.urgent)] == [b"aa"]
+    assert not batch.ready
+    assert batch.drop(lambda _: False) == []
+    batch.due = True
+    assert [item.encoded for item in batch.take()] == [b"b", b"cc"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,3 +91,61 @@ def test_a_message_cannot_end_twice() -> None:
     process.finish(QueueOffset(0))
     with pytest.raises(InvalidTransition):
         process.finish(QueueOffset(0))
+
+
+def test_an_ordered_queue_gives_one_chunk_at_a_time_and_a_failed_one_again_before_all_others() -> None:
+    """OC-11, OC-12, OC-15."""
+    process = ProcessQueue(QUEUE, QueueOffset(0), now_ms=0, ordered=True)
+    process.put([message(offset) for offset in range(4)], 4, now_ms=0)
+    first = process.take(2, now_ms=0)
+    assert [taken.queue_offset for taken in first] == [0, 1]
+    assert process.take(2, now_ms=0) == []
+    assert process.due_ms() is None
+    process.suspend(first, resume_ms=50)
+    process.check()
+    assert process.due_ms() == 50
+    assert process.take(2, now_ms=49) == []
+    assert [taken.queue_offset for taken in process.take(2, now_ms=50)] == [0], "a message that failed comes alone"
+    process.finish(QueueOffset(0))
+    assert [taken.queue_offset for taken in process.take(2, now_ms=50)] == [1]
+    process.finish(QueueOffset(1))
+    assert [taken.queue_offset for taken in process.take(2, now_ms=50)] == [2, 3]
+    process.check()
+
+
+def test_a_dropped_ordered_queue_keeps_only_what_runs() -> None:
+    """OC-13."""
+    process = ProcessQueue(QUEUE, QueueOffset(0), now_ms=0, ordered=True)
+    process.put([message(offset) for offset in range(4)], 4, now_ms=0)
+    process.take(1, now_ms=0)
+    process.drop()
+    assert process.busy
+    process.finish(QueueOffset(0))
+    assert not process.busy
+    assert process.committable == 1
+
+
+def test_an_overdue_message_leaves_whatever_its_listener_still_does() -> None:
+    """CC-12."""
+    process = ProcessQueue(QUEUE, QueueOffset(0), now_ms=0)
+    process.put([message(offset) for offset in range(3)], 3, now_ms=0)
+    process.take(1, now_ms=0)
+    process.take(1, now_ms=5)
+    assert process.overdue(now_ms=100, timeout_ms=100, count=9) == []
+    assert [late.queue_offset for late in process.overdue(now_ms=101, timeout_ms=100, count=9)] == [0]
+    assert len(process.overdue(now_ms=1_000, timeout_ms=100, count=1)) == 1
+    process.expire(QueueOffset(0))
+    process.check()
+    assert process.committable == 1
+    process.fail(QueueOffset(0), retry_ms=7)
+    process.finish(QueueOffset(1))
+    process.check()
+    assert process.committable == 2
+
+
+def test_a_message_that_was_delivered_before_shares_its_chunk_with_no_other() -> None:
+    process = ProcessQueue(QUEUE, QueueOffset(0), now_ms=0)
+    again = [replace(message(offset), delivery_attempt=2) for offset in (1, 2)]
+    process.put([message(0), *again, message(3), message(4)], 5, now_ms=0)
+    chunks = [[taken.queue_offset for taken in process.take(9, now_ms=0)] for _ in range(4)]
+    assert chunks == [[0], [1], [2], [3, 4]]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
+
 from evenq.client.loops.gates import TaskGate, ThreadGate
+from evenq.errors import TooManyRequests
 
 
 def test_a_thread_waits_for_room_and_an_oversized_message_goes_alone() -> None:
@@ -46,5 +49,23 @@ def test_tasks_wait_for_room_in_turn() -> None:
             await asyncio.sleep(0)
         await asyncio.gather(*waiting)
         assert order == [0, 1, 2]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("block_ms", [0, 20])
+def test_without_room_within_the_time_a_sender_is_told(block_ms: int) -> None:
+    gate = ThreadGate(messages_max=1, bytes_max=10, block_ms=block_ms)
+    gate.enter(1)
+    with pytest.raises(TooManyRequests, match="block_ms"):
+        gate.enter(1)
+
+    async def story() -> None:
+        gate = TaskGate(messages_max=1, bytes_max=10, block_ms=block_ms)
+        await gate.enter(1)
+        with pytest.raises(TooManyRequests, match="block_ms"):
+            await gate.enter(1)
+        gate.leave(1, 1)
+        await gate.enter(1)
 
     asyncio.run(story())

@@ -48,6 +48,7 @@ class Broker:
         self.assignments: dict[str, Assignment] = {}
         self.fail: dict[str, list[Exception]] = {}
         self.dead_letters: list[tuple[int, int]] = []
+        self.sent_back: list[tuple[int, int]] = []
         self.pulls: list[tuple[str, MessageQueue, int, Generation]] = []
         self.changed = asyncio.Event()
 
@@ -168,6 +169,11 @@ class Calls:
             assert self.broker.holders.get(queue) == self.client_id, "commit by somebody who does not hold the queue"
             self.broker.committed[queue] = max(offset, self.broker.committed.get(queue, -1))
 
+    async def reset(
+        self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
+    ) -> None:
+        self.broker.committed.update(offsets)
+
     async def query_offsets(
         self, address: str, group: str, queue: MessageQueue, *, timestamp_ms: int = 0
     ) -> QueueRange:
@@ -178,8 +184,7 @@ class Calls:
         self, address: str, group: str, queue: MessageQueue, offset: QueueOffset, *, delay_level: int, attempts: int
     ) -> None:
         self.trip("send_back")
-        assert delay_level == -1
-        self.broker.dead_letters.append((offset, attempts))
+        (self.broker.dead_letters if delay_level < 0 else self.broker.sent_back).append((offset, attempts))
 
     async def query_assignment(self, group: str, topic: str, strategy: str, model: MessageModel) -> Assignment:
         self.trip("query_assignment")
@@ -212,7 +217,7 @@ class Group:
         self.handle: Callable[[ReceivedMessage], Awaitable[bool]] | None = None
 
     def member(
-        self, name: str, *, start: StartFrom | None = StartFrom.FIRST, ask_server: bool = False, **options: int
+        self, name: str, *, start: StartFrom | None = StartFrom.FIRST, ask_server: bool = False, **options: int | str
     ) -> Pushing:
         async def listen(messages: Sequence[ReceivedMessage]) -> bool:
             for message in messages:
@@ -234,7 +239,7 @@ class Group:
             slots=4,
             start_from=start,
             start_timestamp_ms=0,
-            options=PushOptions(**settings),  # type: ignore[arg-type]  # numbers only
+            options=PushOptions(**settings),  # type: ignore[arg-type]  # as tests name them
         )
         member = Pushing(
             Calls(self.broker, name),
@@ -429,7 +434,7 @@ def test_failed_messages_come_again_and_end_as_dead_letters_even_if_sending_back
             return message.body != b"bad"
 
         group.handle = picky
-        one = group.member("one", max_attempts=3, consume_batch=1)
+        one = group.member("one", max_attempts=3, consume_batch=1, retry="local")
         broker.store(b"bad", b"good", b"odd")
         await until(lambda: sorted(broker.dead_letters) == [(0, 3), (2, 3)])
         assert group.seen[b"good"] == 1

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from evenq import aio, errors
 from evenq.client.options import ProducerOptions
 from evenq.client.wiring import Ground
-from evenq.model import Message
+from evenq.model import Message, MessageQueue
 from evenq.runtime.clock import SystemClock
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -99,7 +100,7 @@ class Brokers:
         return [message for kept in self.stored.values() for message in kept]
 
 
-def producer(net: Brokers, **options: int) -> aio.Producer:
+def producer(net: Brokers, **options: Any) -> aio.Producer:
     ground = Ground(clock=SystemClock(), rng=random.Random(1), net=net)
     return aio.Producer(
         endpoint="a:1", ground=ground, options=ProducerOptions(retry_first_ms=1, retry_max_ms=5, **options)
@@ -262,5 +263,143 @@ def test_closing_fails_what_cannot_be_sent_in_time() -> None:
         assert isinstance(future.exception(), errors.ConnectionFailed)
         with pytest.raises(errors.ConnectionFailed):
             await p.send(note("y"))
+
+    asyncio.run(story())
+
+
+def test_a_send_that_takes_too_long_over_all_its_tries_is_told_so() -> None:
+    async def story() -> None:
+        async def hang(_: str, __: data_pb2.PublishRequest) -> None:
+            await asyncio.Event().wait()
+
+        net = Brokers(hang)
+        p = producer(net, send_timeout_ms=100, max_attempts=1_000)
+        with pytest.raises(errors.RequestTimeout, match="100 ms"):
+            await p.send(note("x"))
+        await p.close()
+
+        async def down(_: str, __: data_pb2.PublishRequest) -> None:
+            raise errors.ConnectionFailed("down")
+
+        net.rule = down
+        async with producer(net, send_timeout_ms=100, max_attempts=1_000) as p:
+            with pytest.raises(errors.RequestTimeout):
+                await p.send(note("x"))
+            assert len(net.tries) > 3
+            net.rule = None
+            await p.send(note("y"))
+
+    asyncio.run(story())
+
+
+def test_a_sharding_key_keeps_its_queue_and_a_selector_chooses_one() -> None:
+    async def story() -> None:
+        net = Brokers()
+        async with producer(net) as p:
+            results = await p.send_batch((note(str(n)) for n in range(20)), sharding_key="order-1")
+            assert len({result.queue for result in results}) == 1
+            assert [result.offset for result in results] == list(range(20))
+
+            def last(queues: Sequence[MessageQueue]) -> MessageQueue:
+                return queues[-1]
+
+            assert (await p.send(note("x"), selector=last)).queue == MessageQueue("t", "b", 1)
+            with pytest.raises(errors.BadRequest, match="none of the 4 queues"):
+                await p.send(note("x"), selector=lambda _: MessageQueue("t", "z", 0))
+            with pytest.raises(errors.BadRequest, match="ZeroDivisionError"):
+                await p.send(note("x"), selector=lambda _: 1 // 0)  # type: ignore[arg-type,return-value]  # on purpose
+        assert not any(m.system_properties.HasField("message_group") for m in net.messages)
+
+    asyncio.run(story())
+
+
+def test_a_selected_queue_is_kept_while_its_broker_is_away() -> None:
+    async def story() -> None:
+        async def down(broker: str, _: data_pb2.PublishRequest) -> None:
+            if broker == "b" and len(net.tries) < 4:
+                raise errors.ConnectionFailed("down")
+
+        net = Brokers(down)
+        async with producer(net, max_attempts=10) as p:
+            result = await p.send(note("x"), selector=lambda queues: queues[-1])
+        assert result.queue == MessageQueue("t", "b", 1)
+        assert {broker for broker, _ in net.tries} == {"b"}
+
+    asyncio.run(story())
+
+
+def test_with_latency_faults_the_first_retry_stays_at_the_broker() -> None:
+    async def story() -> None:
+        failed: list[tuple[str, int]] = []
+
+        async def shaky(broker: str, request: data_pb2.PublishRequest) -> None:
+            if len(failed) < 2:
+                failed.append((broker, request.queue.queue_id))
+                raise errors.ConnectionFailed("shaky")
+
+        net = Brokers(shaky)
+        async with producer(net, latency_faults=True) as p:
+            result = await p.send(note("x"))
+        (first, one), (second, two) = failed
+        assert first == second != result.queue.broker_name
+        assert one != two
+
+    asyncio.run(story())
+
+
+def test_with_latency_faults_most_messages_leave_a_broker_that_fails() -> None:
+    async def story() -> None:
+        async def down(broker: str, _: data_pb2.PublishRequest) -> None:
+            if broker == "a":
+                raise errors.ConnectionFailed("down")
+
+        net = Brokers(down)
+        async with producer(net, latency_faults=True, max_attempts=5) as p:
+            for n in range(100):
+                await p.send(note(str(n)))
+        tries = [broker for broker, _ in net.tries]
+        assert len(net.messages) == 100
+        assert 5 < tries.count("a") < 40
+
+    asyncio.run(story())
+
+
+def test_nobody_hears_of_a_one_way_message_and_it_is_tried_once() -> None:
+    async def story() -> None:
+        async def full(_: str, __: data_pb2.PublishRequest) -> None:
+            raise errors.TooManyRequests("full")
+
+        net = Brokers(full)
+        async with producer(net) as p:
+            await p.send_oneway(note("x"))
+            await p.flush()
+            assert len(net.tries) == 1
+            net.rule = None
+            await p.send_oneway(note("y"))
+        assert [m.body for m in net.messages] == [b"y"]
+
+    asyncio.run(story())
+
+
+def test_delayed_messages_do_not_take_the_others_off_the_fast_way() -> None:
+    async def story() -> None:
+        net = Brokers()
+        async with producer(net) as p:
+            delayed = await p.send(Message(topic="t", body=b"later", delivery_ms=1))
+            assert delayed.queue.queue_id == -1
+            assert (await p.send(note("now"))).queue.queue_id >= 0
+
+    asyncio.run(story())
+
+
+def test_large_bodies_are_packed_and_small_ones_are_not() -> None:
+    async def story() -> None:
+        net = Brokers()
+        async with producer(net, compression="zlib", compress_from_bytes=1_000) as p:
+            await p.send(note("x" * 999))
+            await p.send(note("x" * 1_000))
+        assert sorted(len(m.body) < 100 for m in net.messages) == [False, True]
+        with pytest.raises(errors.BadRequest, match="snappy"):
+            producer(net, compression="snappy")
 
     asyncio.run(story())

@@ -17,6 +17,27 @@ from evenq.wire.stubs.evenq.v1 import registry_pb2 as _evenq_v1_registry
 
 DESCRIPTOR: FileDescriptor
 
+class _OffsetTarget:
+    ValueType = NewType("ValueType", builtins.int)
+
+class _OffsetTargetWrapper(_EnumTypeWrapper[_OffsetTarget.ValueType]):
+    DESCRIPTOR: EnumDescriptor
+    EARLIEST: _OffsetTarget.ValueType
+    LATEST: _OffsetTarget.ValueType
+    TIMESTAMP: _OffsetTarget.ValueType
+    OFFSET: _OffsetTarget.ValueType
+    SKIP: _OffsetTarget.ValueType
+    LIKE_GROUP: _OffsetTarget.ValueType
+
+class OffsetTarget(_OffsetTarget, metaclass=_OffsetTargetWrapper): ...
+
+EARLIEST: OffsetTarget.ValueType
+LATEST: OffsetTarget.ValueType
+TIMESTAMP: OffsetTarget.ValueType
+OFFSET: OffsetTarget.ValueType
+SKIP: OffsetTarget.ValueType
+LIKE_GROUP: OffsetTarget.ValueType
+
 class CreateTopicRequest(_Message):
     DESCRIPTOR: Descriptor
 
@@ -105,13 +126,15 @@ class ListTopicsRequest(_Message):
     DESCRIPTOR: Descriptor
 
     include_system: builtins.bool
+    lite: builtins.bool
 
     def __init__(
         self,
         *,
         include_system: builtins.bool | None = ...,
+        lite: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["include_system"]) -> None: ...
+    def ClearField(self, field_name: Literal["include_system", "lite"]) -> None: ...
 
 class TopicSummary(_Message):
     DESCRIPTOR: Descriptor
@@ -140,15 +163,38 @@ class ListTopicsResponse(_Message):
     def status(self) -> _apache_rocketmq_v2_definition.Status: ...
     @builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[TopicSummary]: ...
+    @builtins.property
+    def lite_topics(self) -> _containers.RepeatedCompositeFieldContainer[LiteTopicSummary]: ...
 
     def __init__(
         self,
         *,
         status: _apache_rocketmq_v2_definition.Status | None = ...,
         topics: Iterable[TopicSummary] | None = ...,
+        lite_topics: Iterable[LiteTopicSummary] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "topics"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "topics", "lite_topics"]) -> None: ...
+
+class LiteTopicSummary(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    lite_topic: builtins.str
+    broker_name: builtins.str
+    messages: builtins.int
+    subscribers: builtins.int
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        lite_topic: builtins.str | None = ...,
+        broker_name: builtins.str | None = ...,
+        messages: builtins.int | None = ...,
+        subscribers: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "lite_topic", "broker_name", "messages", "subscribers"]) -> None: ...
 
 class DescribeTopicRequest(_Message):
     DESCRIPTOR: Descriptor
@@ -219,6 +265,8 @@ class CreateGroupRequest(_Message):
     strategy: builtins.str
     start_from: builtins.str
     local: builtins.bool
+    @builtins.property
+    def retry(self) -> _evenq_v1_groups.RetryPolicy: ...
 
     def __init__(
         self,
@@ -229,9 +277,10 @@ class CreateGroupRequest(_Message):
         strategy: builtins.str | None = ...,
         start_from: builtins.str | None = ...,
         local: builtins.bool | None = ...,
+        retry: _evenq_v1_groups.RetryPolicy | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["ordered"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["group", "ordered", "max_attempts", "strategy", "start_from", "local"]) -> None: ...
+    def HasField(self, field_name: Literal["ordered", "retry"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["group", "ordered", "max_attempts", "strategy", "start_from", "local", "retry"]) -> None: ...
 
 class CreateGroupResponse(_Message):
     DESCRIPTOR: Descriptor
@@ -292,6 +341,8 @@ class GroupSummary(_Message):
     members: builtins.int
     topics: builtins.int
     lag: builtins.int
+    @builtins.property
+    def retry(self) -> _evenq_v1_groups.RetryPolicy: ...
 
     def __init__(
         self,
@@ -303,8 +354,10 @@ class GroupSummary(_Message):
         members: builtins.int | None = ...,
         topics: builtins.int | None = ...,
         lag: builtins.int | None = ...,
+        retry: _evenq_v1_groups.RetryPolicy | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["group", "ordered", "max_attempts", "strategy", "members", "topics", "lag"]) -> None: ...
+    def HasField(self, field_name: Literal["retry"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["group", "ordered", "max_attempts", "strategy", "members", "topics", "lag", "retry"]) -> None: ...
 
 class ListGroupsResponse(_Message):
     DESCRIPTOR: Descriptor
@@ -347,6 +400,8 @@ class GroupQueue(_Message):
     lag: builtins.int
     inflight: builtins.int
     owner: builtins.str
+    min_offset: builtins.int
+    next_store_ms: builtins.int
 
     def __init__(
         self,
@@ -357,9 +412,11 @@ class GroupQueue(_Message):
         lag: builtins.int | None = ...,
         inflight: builtins.int | None = ...,
         owner: builtins.str | None = ...,
+        min_offset: builtins.int | None = ...,
+        next_store_ms: builtins.int | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["queue"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["queue", "committed", "max_offset", "lag", "inflight", "owner"]) -> None: ...
+    def ClearField(self, field_name: Literal["queue", "committed", "max_offset", "lag", "inflight", "owner", "min_offset", "next_store_ms"]) -> None: ...
 
 class DescribeGroupResponse(_Message):
     DESCRIPTOR: Descriptor
@@ -372,6 +429,8 @@ class DescribeGroupResponse(_Message):
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_evenq_v1_groups.Member]: ...
     @builtins.property
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[GroupQueue]: ...
+    @builtins.property
+    def differing_filters(self) -> _containers.RepeatedCompositeFieldContainer[DifferingFilters]: ...
 
     def __init__(
         self,
@@ -380,9 +439,42 @@ class DescribeGroupResponse(_Message):
         summary: GroupSummary | None = ...,
         members: Iterable[_evenq_v1_groups.Member] | None = ...,
         queues: Iterable[GroupQueue] | None = ...,
+        differing_filters: Iterable[DifferingFilters] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status", "summary"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "summary", "members", "queues"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "summary", "members", "queues", "differing_filters"]) -> None: ...
+
+class DifferingFilters(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    @builtins.property
+    def filters(self) -> _containers.RepeatedCompositeFieldContainer[FilterOfMembers]: ...
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        filters: Iterable[FilterOfMembers] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "filters"]) -> None: ...
+
+class FilterOfMembers(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def filter(self) -> _evenq_v1_common.Filter: ...
+    @builtins.property
+    def client_ids(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+
+    def __init__(
+        self,
+        *,
+        filter: _evenq_v1_common.Filter | None = ...,
+        client_ids: Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["filter"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["filter", "client_ids"]) -> None: ...
 
 class ListBrokersRequest(_Message):
     DESCRIPTOR: Descriptor
@@ -475,3 +567,379 @@ class DescribeClusterResponse(_Message):
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
     def ClearField(self, field_name: Literal["status", "cluster", "brokers", "nameservers", "rebalancer", "rebalancer_answers", "topics", "groups"]) -> None: ...
+
+class ResetOffsetsRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    group: builtins.str
+    topic: builtins.str
+    @builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[_evenq_v1_common.Queue]: ...
+    to: OffsetTarget.ValueType
+    value: builtins.int
+    source_group: builtins.str
+    dry_run: builtins.bool
+    local: builtins.bool
+
+    def __init__(
+        self,
+        *,
+        group: builtins.str | None = ...,
+        topic: builtins.str | None = ...,
+        queues: Iterable[_evenq_v1_common.Queue] | None = ...,
+        to: OffsetTarget.ValueType | None = ...,
+        value: builtins.int | None = ...,
+        source_group: builtins.str | None = ...,
+        dry_run: builtins.bool | None = ...,
+        local: builtins.bool | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["group", "topic", "queues", "to", "value", "source_group", "dry_run", "local"]) -> None: ...
+
+class OffsetMove(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def queue(self) -> _evenq_v1_common.Queue: ...
+    before: builtins.int
+    after: builtins.int
+    min_offset: builtins.int
+    max_offset: builtins.int
+    inflight: builtins.int
+    owner: builtins.str
+    error: builtins.str
+    note: builtins.str
+
+    def __init__(
+        self,
+        *,
+        queue: _evenq_v1_common.Queue | None = ...,
+        before: builtins.int | None = ...,
+        after: builtins.int | None = ...,
+        min_offset: builtins.int | None = ...,
+        max_offset: builtins.int | None = ...,
+        inflight: builtins.int | None = ...,
+        owner: builtins.str | None = ...,
+        error: builtins.str | None = ...,
+        note: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["queue"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["queue", "before", "after", "min_offset", "max_offset", "inflight", "owner", "error", "note"]) -> None: ...
+
+class ResetOffsetsResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    @builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[OffsetMove]: ...
+    group_known: builtins.bool
+    source_known: builtins.bool
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        moves: Iterable[OffsetMove] | None = ...,
+        group_known: builtins.bool | None = ...,
+        source_known: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "moves", "group_known", "source_known"]) -> None: ...
+
+class FindMessagesRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    message_id: builtins.str
+    key: builtins.str
+    begin_ms: builtins.int
+    end_ms: builtins.int
+    @builtins.property
+    def queue(self) -> _evenq_v1_common.Queue: ...
+    offset: builtins.int
+    by_offset: builtins.bool
+    newest_first: builtins.bool
+    count_max: builtins.int
+    body_max: builtins.int
+    @builtins.property
+    def positions(self) -> _containers.RepeatedCompositeFieldContainer[QueuePosition]: ...
+    local: builtins.bool
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        message_id: builtins.str | None = ...,
+        key: builtins.str | None = ...,
+        begin_ms: builtins.int | None = ...,
+        end_ms: builtins.int | None = ...,
+        queue: _evenq_v1_common.Queue | None = ...,
+        offset: builtins.int | None = ...,
+        by_offset: builtins.bool | None = ...,
+        newest_first: builtins.bool | None = ...,
+        count_max: builtins.int | None = ...,
+        body_max: builtins.int | None = ...,
+        positions: Iterable[QueuePosition] | None = ...,
+        local: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["queue"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["topic", "message_id", "key", "begin_ms", "end_ms", "queue", "offset", "by_offset", "newest_first", "count_max", "body_max", "positions", "local"]) -> None: ...
+
+class QueuePosition(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def queue(self) -> _evenq_v1_common.Queue: ...
+    offset: builtins.int
+
+    def __init__(
+        self,
+        *,
+        queue: _evenq_v1_common.Queue | None = ...,
+        offset: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["queue"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["queue", "offset"]) -> None: ...
+
+class FoundMessage(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def queue(self) -> _evenq_v1_common.Queue: ...
+    @builtins.property
+    def message(self) -> _apache_rocketmq_v2_definition.Message: ...
+    body_bytes: builtins.int
+
+    def __init__(
+        self,
+        *,
+        queue: _evenq_v1_common.Queue | None = ...,
+        message: _apache_rocketmq_v2_definition.Message | None = ...,
+        body_bytes: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["queue", "message"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["queue", "message", "body_bytes"]) -> None: ...
+
+class FindMessagesResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    @builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[FoundMessage]: ...
+    more: builtins.bool
+    @builtins.property
+    def positions(self) -> _containers.RepeatedCompositeFieldContainer[QueuePosition]: ...
+    @builtins.property
+    def silent(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        messages: Iterable[FoundMessage] | None = ...,
+        more: builtins.bool | None = ...,
+        positions: Iterable[QueuePosition] | None = ...,
+        silent: Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "messages", "more", "positions", "silent"]) -> None: ...
+
+class TraceMessageRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    message_id: builtins.str
+    group: builtins.str
+    local: builtins.bool
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        message_id: builtins.str | None = ...,
+        group: builtins.str | None = ...,
+        local: builtins.bool | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "message_id", "group", "local"]) -> None: ...
+
+class TraceEvent(_Message):
+    DESCRIPTOR: Descriptor
+
+    class _Kind:
+        ValueType = NewType("ValueType", builtins.int)
+
+    class _KindWrapper(_EnumTypeWrapper[TraceEvent._Kind.ValueType]):
+        DESCRIPTOR: EnumDescriptor
+        STORED: TraceEvent._Kind.ValueType
+        DELIVERED: TraceEvent._Kind.ValueType
+        INVISIBLE: TraceEvent._Kind.ValueType
+        ACKNOWLEDGED: TraceEvent._Kind.ValueType
+        DEAD_LETTERED: TraceEvent._Kind.ValueType
+        COMMITTED: TraceEvent._Kind.ValueType
+        RESET: TraceEvent._Kind.ValueType
+
+    class Kind(_Kind, metaclass=_KindWrapper): ...
+
+    STORED: Kind.ValueType
+    DELIVERED: Kind.ValueType
+    INVISIBLE: Kind.ValueType
+    ACKNOWLEDGED: Kind.ValueType
+    DEAD_LETTERED: Kind.ValueType
+    COMMITTED: Kind.ValueType
+    RESET: Kind.ValueType
+
+    at_ms: builtins.int
+    kind: TraceEvent.Kind.ValueType
+    group: builtins.str
+    client_id: builtins.str
+    attempt: builtins.int
+    until_ms: builtins.int
+
+    def __init__(
+        self,
+        *,
+        at_ms: builtins.int | None = ...,
+        kind: TraceEvent.Kind.ValueType | None = ...,
+        group: builtins.str | None = ...,
+        client_id: builtins.str | None = ...,
+        attempt: builtins.int | None = ...,
+        until_ms: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["at_ms", "kind", "group", "client_id", "attempt", "until_ms"]) -> None: ...
+
+class GroupTrace(_Message):
+    DESCRIPTOR: Descriptor
+
+    group: builtins.str
+    state: builtins.str
+    attempt: builtins.int
+    client_id: builtins.str
+    until_ms: builtins.int
+
+    def __init__(
+        self,
+        *,
+        group: builtins.str | None = ...,
+        state: builtins.str | None = ...,
+        attempt: builtins.int | None = ...,
+        client_id: builtins.str | None = ...,
+        until_ms: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["group", "state", "attempt", "client_id", "until_ms"]) -> None: ...
+
+class MessageTrace(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def message(self) -> FoundMessage: ...
+    @builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[GroupTrace]: ...
+    @builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[TraceEvent]: ...
+    remembered_since_ms: builtins.int
+
+    def __init__(
+        self,
+        *,
+        message: FoundMessage | None = ...,
+        groups: Iterable[GroupTrace] | None = ...,
+        events: Iterable[TraceEvent] | None = ...,
+        remembered_since_ms: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["message"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["message", "groups", "events", "remembered_since_ms"]) -> None: ...
+
+class TraceMessageResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    @builtins.property
+    def traces(self) -> _containers.RepeatedCompositeFieldContainer[MessageTrace]: ...
+    @builtins.property
+    def silent(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        traces: Iterable[MessageTrace] | None = ...,
+        silent: Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "traces", "silent"]) -> None: ...
+
+class ListClientsRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    group: builtins.str
+    local: builtins.bool
+
+    def __init__(
+        self,
+        *,
+        group: builtins.str | None = ...,
+        local: builtins.bool | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["group", "local"]) -> None: ...
+
+class ClientSummary(_Message):
+    DESCRIPTOR: Descriptor
+
+    client_id: builtins.str
+    kind: builtins.str
+    group: builtins.str
+    language: builtins.str
+    version: builtins.str
+    protocol: builtins.str
+    @builtins.property
+    def subscriptions(self) -> _containers.RepeatedCompositeFieldContainer[_evenq_v1_groups.MemberSubscription]: ...
+    joined_ms: builtins.int
+    last_seen_ms: builtins.int
+    @builtins.property
+    def brokers(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @builtins.property
+    def command_brokers(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @builtins.property
+    def owned(self) -> _containers.RepeatedCompositeFieldContainer[_evenq_v1_common.Queue]: ...
+    inflight: builtins.int
+
+    def __init__(
+        self,
+        *,
+        client_id: builtins.str | None = ...,
+        kind: builtins.str | None = ...,
+        group: builtins.str | None = ...,
+        language: builtins.str | None = ...,
+        version: builtins.str | None = ...,
+        protocol: builtins.str | None = ...,
+        subscriptions: Iterable[_evenq_v1_groups.MemberSubscription] | None = ...,
+        joined_ms: builtins.int | None = ...,
+        last_seen_ms: builtins.int | None = ...,
+        brokers: Iterable[builtins.str] | None = ...,
+        command_brokers: Iterable[builtins.str] | None = ...,
+        owned: Iterable[_evenq_v1_common.Queue] | None = ...,
+        inflight: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["client_id", "kind", "group", "language", "version", "protocol", "subscriptions", "joined_ms", "last_seen_ms", "brokers", "command_brokers", "owned", "inflight"]) -> None: ...
+
+class ListClientsResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    @builtins.property
+    def clients(self) -> _containers.RepeatedCompositeFieldContainer[ClientSummary]: ...
+    @builtins.property
+    def silent(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        clients: Iterable[ClientSummary] | None = ...,
+        silent: Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "clients", "silent"]) -> None: ...

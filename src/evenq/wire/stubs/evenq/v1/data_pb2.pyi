@@ -41,6 +41,10 @@ class PublishResponse(_Message):
     def queue(self) -> _evenq_v1_common.Queue: ...
     first_offset: builtins.int
     store_ms: builtins.int
+    @builtins.property
+    def offsets(self) -> _containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @builtins.property
+    def queue_ids(self) -> _containers.RepeatedScalarFieldContainer[builtins.int]: ...
 
     def __init__(
         self,
@@ -49,9 +53,11 @@ class PublishResponse(_Message):
         queue: _evenq_v1_common.Queue | None = ...,
         first_offset: builtins.int | None = ...,
         store_ms: builtins.int | None = ...,
+        offsets: Iterable[builtins.int] | None = ...,
+        queue_ids: Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status", "queue"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "queue", "first_offset", "store_ms"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "queue", "first_offset", "store_ms", "offsets", "queue_ids"]) -> None: ...
 
 class PullRequest(_Message):
     DESCRIPTOR: Descriptor
@@ -189,6 +195,7 @@ class QueueOffsets(_Message):
     max_offset: builtins.int
     committed: builtins.int
     timestamp_offset: builtins.int
+    young: builtins.bool
 
     def __init__(
         self,
@@ -198,9 +205,10 @@ class QueueOffsets(_Message):
         max_offset: builtins.int | None = ...,
         committed: builtins.int | None = ...,
         timestamp_offset: builtins.int | None = ...,
+        young: builtins.bool | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["queue"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["queue", "min_offset", "max_offset", "committed", "timestamp_offset"]) -> None: ...
+    def ClearField(self, field_name: Literal["queue", "min_offset", "max_offset", "committed", "timestamp_offset", "young"]) -> None: ...
 
 class QueryOffsetsResponse(_Message):
     DESCRIPTOR: Descriptor
@@ -309,3 +317,35 @@ class SendBackResponse(_Message):
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
     def ClearField(self, field_name: Literal["status", "dead_lettered"]) -> None: ...
+
+class RelayCheckRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    client_id: builtins.str
+    command: builtins.bytes
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        client_id: builtins.str | None = ...,
+        command: builtins.bytes | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "client_id", "command"]) -> None: ...
+
+class RelayCheckResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    sent: builtins.bool
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        sent: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "sent"]) -> None: ...

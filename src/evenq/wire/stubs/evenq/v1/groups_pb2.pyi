@@ -135,6 +135,8 @@ class SessionEvent(_Message):
     def queue_wanted(self) -> QueueWanted: ...
     @builtins.property
     def refused(self) -> SessionRefused: ...
+    @builtins.property
+    def offsets_reset(self) -> OffsetsReset: ...
 
     def __init__(
         self,
@@ -144,10 +146,11 @@ class SessionEvent(_Message):
         assignment_changed: AssignmentChanged | None = ...,
         queue_wanted: QueueWanted | None = ...,
         refused: SessionRefused | None = ...,
+        offsets_reset: OffsetsReset | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["welcome", "members_changed", "assignment_changed", "queue_wanted", "refused", "event"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["welcome", "members_changed", "assignment_changed", "queue_wanted", "refused", "event"]) -> None: ...
-    def WhichOneof(self, oneof_group: Literal["event"]) -> Literal["welcome", "members_changed", "assignment_changed", "queue_wanted", "refused"] | None: ...
+    def HasField(self, field_name: Literal["welcome", "members_changed", "assignment_changed", "queue_wanted", "refused", "offsets_reset", "event"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["welcome", "members_changed", "assignment_changed", "queue_wanted", "refused", "offsets_reset", "event"]) -> None: ...
+    def WhichOneof(self, oneof_group: Literal["event"]) -> Literal["welcome", "members_changed", "assignment_changed", "queue_wanted", "refused", "offsets_reset"] | None: ...
 
 class Welcome(_Message):
     DESCRIPTOR: Descriptor
@@ -219,6 +222,21 @@ class QueueWanted(_Message):
     def HasField(self, field_name: Literal["queue"]) -> builtins.bool: ...
     def ClearField(self, field_name: Literal["group", "queue"]) -> None: ...
 
+class OffsetsReset(_Message):
+    DESCRIPTOR: Descriptor
+
+    group: builtins.str
+    @builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[_evenq_v1_common.Queue]: ...
+
+    def __init__(
+        self,
+        *,
+        group: builtins.str | None = ...,
+        queues: Iterable[_evenq_v1_common.Queue] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["group", "queues"]) -> None: ...
+
 class SessionRefused(_Message):
     DESCRIPTOR: Descriptor
 
@@ -240,6 +258,8 @@ class GroupSettings(_Message):
     max_attempts: builtins.int
     strategy: builtins.str
     start_from: builtins.str
+    @builtins.property
+    def retry(self) -> RetryPolicy: ...
 
     def __init__(
         self,
@@ -248,8 +268,31 @@ class GroupSettings(_Message):
         max_attempts: builtins.int | None = ...,
         strategy: builtins.str | None = ...,
         start_from: builtins.str | None = ...,
+        retry: RetryPolicy | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["ordered", "max_attempts", "strategy", "start_from"]) -> None: ...
+    def HasField(self, field_name: Literal["retry"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["ordered", "max_attempts", "strategy", "start_from", "retry"]) -> None: ...
+
+class RetryPolicy(_Message):
+    DESCRIPTOR: Descriptor
+
+    kind: builtins.str
+    @builtins.property
+    def delays_ms(self) -> _containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    initial_ms: builtins.int
+    max_ms: builtins.int
+    multiplier: builtins.float
+
+    def __init__(
+        self,
+        *,
+        kind: builtins.str | None = ...,
+        delays_ms: Iterable[builtins.int] | None = ...,
+        initial_ms: builtins.int | None = ...,
+        max_ms: builtins.int | None = ...,
+        multiplier: builtins.float | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["kind", "delays_ms", "initial_ms", "max_ms", "multiplier"]) -> None: ...
 
 class ListMembersRequest(_Message):
     DESCRIPTOR: Descriptor

@@ -1,0 +1,53 @@
+"""Where a group begins on the queues of a topic, and whether anything there waits for it.
+
+The first receive of a topic decides the start of all its queues, so that nothing sent later is missed. A receive that
+waits at another broker counts, too (`loops.wide_polls`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from evenq.model import GroupConfig, StartFrom, TopicConfig
+from evenq_broker.core.delivery import READY
+from evenq_broker.core.journal import Op
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["begin", "deliverable"]
+
+
+def begin(broker: Broker, group: GroupConfig, topic: TopicConfig, *, from_start: bool = False) -> None:
+    """Let the group begin on each queue of the topic where it has not: at the end, if it never read the topic and is
+    configured so, else at the beginning, as a queue that came later is read whole. `from_start`: at the beginning in
+    any case, because the group waited before there was anything.
+    """
+    progress, store = broker.progress, broker.store
+    known = [progress.queue(group.group_id, topic.topic_id, one) is not None for one in range(topic.read_queues)]
+    if all(known):
+        return
+    at_end = not any(known) and group.start_from is StartFrom.LAST and not from_start
+    ops: list[Op] = []
+    for one in range(topic.read_queues):
+        low, high = store.queue_range(topic.topic_id, one)
+        op = progress.start(group.group_id, topic.topic_id, one, high if at_end else low)
+        if op is not None:
+            ops.append(op)
+    broker.journal.record(*ops)
+
+
+def deliverable(broker: Broker, group: GroupConfig, topic: TopicConfig) -> bool:
+    """True if a receive of the group would find a message on some queue of the topic, filters aside."""
+    for queue_id in range(topic.read_queues):
+        queue = broker.progress.queue(group.group_id, topic.topic_id, queue_id)
+        low, high = broker.store.queue_range(topic.topic_id, queue_id)
+        if queue is None:
+            if high > low and group.start_from is not StartFrom.LAST:
+                return True
+            continue
+        if max(queue.next, low) < high and not queue.reading and broker.progress.room(queue) > 0:
+            return True
+        if any((entry := queue.pending.get(one)) is not None and entry.deadline_ms == READY for one in queue.ready):
+            return True
+    return False

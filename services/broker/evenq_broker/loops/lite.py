@@ -1,0 +1,295 @@
+"""The lite topics of one broker at work: where they are, who wants them, and when they end (wire contract 3.14, 5.6).
+
+`rpc.send` asks where a message goes, `rpc.receive` which queues a client reads, `rpc.lite` tells what clients want. A
+group that has not read a lite topic begins at its first message, whenever it subscribes. A lite topic expires when, for
+`lite_topic_idle_ms`, nothing was sent to it and nobody was subscribed to it; what a live subscription may still read is
+never dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from evenq.errors import Error, IllegalOffset, TopicNotFound
+from evenq.model import GroupConfig, MessageType, TopicConfig
+from evenq.wire.status import check
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import peers_pb2
+from evenq_broker.core.journal import Committed, LiteClosed, LiteOpened
+from evenq_broker.core.lite import LiteTopic, LiteTopics, owner_among
+from evenq_broker.core.lite_subscriptions import Action, LiteSubscriptions, Subscriber
+from evenq_broker.core.queue_progress import READY
+from evenq_broker.core.resets import within
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["Lites"]
+
+log = logging.getLogger(__name__)
+
+SWEEP_MS = 5_000
+TOLD_MAX = 20_000
+AGAIN_MS = 100
+LEARN_METHOD = "/evenq.v1.Peers/LiteSubscriptions"
+
+
+class Lites:
+    """Lite topics and subscriptions, with the journal, the store and the polls around them."""
+
+    def __init__(self, broker: Broker) -> None:
+        settings = broker.settings
+        self._broker = broker
+        self.topics = LiteTopics(all_max=settings.lite_topics_max, each_max=settings.lite_topics_per_topic_max)
+        self.subscriptions = LiteSubscriptions(
+            each_max=settings.lite_subscriptions_max,
+            all_max=settings.lite_subscriptions_all_max,
+            keep_ms=settings.lite_subscription_ms,
+        )
+
+    # ------------------------------------------------------------------------------------------------ sending
+
+    def owner(self, parent: str, name: str) -> str:
+        """The broker that stores the lite topic; this one if no route of the parent is known."""
+        own = self._broker.settings.broker_name
+        brokers = [at.broker.name for at in self._broker.routes.route(parent) if at.counts.permission.writable]
+        return owner_among(brokers, parent, name) or own
+
+    def place(self, parent: TopicConfig, name: str) -> int:
+        """The queue for one more message; what makes a new one is written before it. Raises LiteTopicQuotaExceeded."""
+        broker = self._broker
+        known = self.topics.get(parent.topic_id, name)
+        if known is None:
+            if broker.topics.by_id(parent.topic_id) is None:
+                raise TopicNotFound(f"topic {parent.name} was deleted")
+            queue_id = self.topics.next_queue(parent.topic_id, parent.name)
+            base = broker.store.queue_range(parent.topic_id, queue_id)[1]
+            known = self.topics.opened(parent.topic_id, name, queue_id, base, broker.now_ms())
+            broker.journal.record(LiteOpened(parent.topic_id, queue_id, base, name))
+            broker.journal.flush()
+            self._refresh(self.subscriptions.subscribers(parent.name, name))
+        known.used_ms = broker.now_ms()
+        return known.queue_id
+
+    # ------------------------------------------------------------------------------------------------ receiving
+
+    def queues_of(self, client_id: str, group: GroupConfig, parent: TopicConfig) -> list[int]:
+        """The queues here of what the client is subscribed to."""
+        names = self.subscriptions.names(Subscriber(client_id, group.name, parent.name))
+        found = (self.topics.get(parent.topic_id, name) for name in names)
+        return [one.queue_id for one in found if one is not None]
+
+    def begin(self, group: GroupConfig, parent: TopicConfig, queue_ids: Iterable[int]) -> None:
+        """Let the group begin on each of the queues where it has not, at the first message."""
+        broker = self._broker
+        for queue_id in queue_ids:
+            lite = self.topics.at(parent.topic_id, queue_id)
+            start = 0 if lite is None else self._range(lite)[0]
+            op = broker.progress.start(group.group_id, parent.topic_id, queue_id, start)
+            if op is not None:
+                broker.journal.record(op)
+
+    async def ready(self, who: Subscriber, wait_ms: int) -> bool:
+        """Wait until there is something for the client here, without taking it. False: nothing within `wait_ms`."""
+        broker = self._broker
+        until_ms = broker.now_ms() + max(0, min(wait_ms, broker.settings.poll_max_ms))
+        while True:
+            group, parent = broker.groups.get(who.group), broker.topics.get(who.parent)
+            if group is None or parent is None:
+                return False
+            queues = self.queues_of(who.client_id, group, parent)
+            self.begin(group, parent, queues)
+            if any(self._deliverable(group, parent, queue_id) for queue_id in queues):
+                broker.spawn(self._wake_again(group, parent, queues), name="wake lite receives again")
+                return True
+            source = await broker.waiting.for_messages(
+                group.group_id, parent.topic_id, queues=queues, deadline_ms=until_ms, client_id=who.client_id
+            )
+            if source is None:
+                return False
+
+    def _deliverable(self, group: GroupConfig, parent: TopicConfig, queue_id: int) -> bool:
+        queue = self._broker.progress.queue(group.group_id, parent.topic_id, queue_id)
+        if queue is None:
+            return False
+        if any((entry := queue.pending.get(one)) is not None and entry.deadline_ms == READY for one in queue.ready):
+            return True
+        return not queue.lanes and queue.next < self._broker.store.queue_range(parent.topic_id, queue_id)[1]
+
+    async def _wake_again(self, group: GroupConfig, parent: TopicConfig, queues: Sequence[int]) -> None:
+        # Whoever was told may be gone before it takes the message: then let another one have it.
+        await self._broker.clock.sleep_ms(AGAIN_MS)
+        for queue_id in queues:
+            if self._deliverable(group, parent, queue_id):
+                self._broker.waiting.ready(group.group_id, parent.topic_id, queue_id)
+
+    def lag(self, group: GroupConfig, parent: TopicConfig) -> tuple[int, int]:
+        """Messages of the parent's lite topics here that the group has not finished, and those in flight."""
+        lag = inflight = 0
+        for lite in self.topics.of(parent.topic_id):
+            place = (group.group_id, parent.topic_id, lite.queue_id)
+            lag += self._broker.progress.lag(*place, *self._range(lite))
+            inflight += self._broker.progress.inflight(*place)
+        return lag, inflight
+
+    def messages(self, parent: TopicConfig) -> int:
+        """Messages stored here in lite topics of the parent."""
+        return sum(messages for _, messages in self.sizes(parent))
+
+    def sizes(self, parent: TopicConfig) -> Iterator[tuple[str, int]]:
+        """Each lite topic here of the parent, with the messages stored in it."""
+        for lite in self.topics.of(parent.topic_id):
+            low, high = self._range(lite)
+            yield lite.name, high - low
+
+    def queue_range(self, topic_id: int, queue_id: int) -> tuple[int, int]:
+        """The offsets that a queue holds, of any topic; of a lite topic's none that is not its own."""
+        lite = self.topics.at(topic_id, queue_id)
+        return self._broker.store.queue_range(topic_id, queue_id) if lite is None else self._range(lite)
+
+    def _range(self, lite: LiteTopic) -> tuple[int, int]:
+        low, high = self._broker.store.queue_range(lite.topic_id, lite.queue_id)
+        return max(low, lite.base), max(high, lite.base)
+
+    # ------------------------------------------------------------------------------------------------ subscribing
+
+    async def sync(
+        self,
+        who: Subscriber,
+        action: Action,
+        names: Sequence[str],
+        start: definition_pb2.OffsetOption | None,
+    ) -> None:
+        """A client said what it wants. `start` moves the group on lite topics that none of it was subscribed to.
+
+        Raises LiteSubscriptionQuotaExceeded, IllegalOffset.
+        """
+        if start is not None:
+            _must_make_sense(start)
+        added, changed = self.subscriptions.sync(who, action, names, self._broker.now_ms())
+        moves = start is not None and (start.WhichOneof("offset_type") or "policy") != "policy"
+        if start is not None and (moves or start.policy != definition_pb2.OffsetOption.LAST):
+            for name in added:
+                if not self.subscriptions.wanted(who.parent, name, group=who.group, besides=who):
+                    await self._move(who, name, start)
+        if changed:
+            self._refresh([who])
+
+    def told(self) -> list[peers_pb2.LiteSet]:
+        """What clients want, for a broker that has just started."""
+        now_ms = self._broker.now_ms()
+        return [
+            peers_pb2.LiteSet(
+                client_id=who.client_id, group=who.group, topic=who.parent, lite_topics=names, age_ms=now_ms - synced_ms
+            )
+            for who, names, synced_ms in self.subscriptions.told(TOLD_MAX)
+        ]
+
+    async def learn(self) -> None:
+        """Ask each broker once, when it comes into sight: after a start, clients repeat their sets only within 30 s.
+        Runs as a loop of the broker.
+        """
+        cluster = self._broker.cluster
+        asked: dict[str, str] = {}
+        while True:
+            seen = cluster.route_changes.count
+            peers = {view.name: view.incarnation for view in cluster.peers()}
+            asked = {name: incarnation for name, incarnation in asked.items() if name in peers}
+            for name, incarnation in peers.items():
+                if asked.get(name) != incarnation:
+                    asked[name] = incarnation
+                    await self._learn_from(name)
+            await cluster.route_changes.wait(seen, clock=self._broker.clock)
+
+    async def _learn_from(self, peer: str) -> None:
+        request = peers_pb2.LiteSubscriptionsRequest().SerializeToString()
+        try:
+            answer = peers_pb2.LiteSubscriptionsResponse.FromString(
+                await self._broker.cluster.ask(peer, LEARN_METHOD, request)
+            )
+            check(answer.status)
+        except Error as error:  # an older one, or gone again
+            log.info("a peer tells no lite subscriptions", extra={"peer": peer, "error": str(error)})
+            return
+        now_ms = self._broker.now_ms()
+        for told in answer.sets:
+            who = Subscriber(told.client_id, told.group, told.topic)
+            if self.subscriptions.learn(who, told.lite_topics, now_ms - max(0, told.age_ms)):
+                self._refresh([who])
+
+    async def _move(self, who: Subscriber, name: str, start: definition_pb2.OffsetOption) -> None:
+        broker = self._broker
+        parent, group = broker.topics.get(who.parent), broker.groups.get(who.group)
+        lite = self.topics.get(parent.topic_id, name) if parent is not None else None
+        if parent is None or group is None or lite is None:
+            return  # it begins with its first message
+        offset = within(await self._offset(lite, start), *self._range(lite))[0]
+        place = (group.group_id, parent.topic_id, lite.queue_id)
+        if self.topics.get(parent.topic_id, name) is lite and broker.progress.commit(
+            *place, offset, allow_backward=True
+        ):
+            broker.journal.record(Committed(*place, offset, reset=True))
+            broker.waiting.ready(*place)
+
+    async def _offset(self, lite: LiteTopic, start: definition_pb2.OffsetOption) -> int:
+        low, high = self._range(lite)
+        match start.WhichOneof("offset_type"):
+            case "offset":
+                return start.offset
+            case "tail_n":
+                return high - start.tail_n
+            case "timestamp":
+                return await self._broker.store.offset_at(lite.topic_id, lite.queue_id, start.timestamp)
+        return high if start.policy == definition_pb2.OffsetOption.MAX else low
+
+    def end_client(self, client_id: str) -> None:
+        """The client said goodbye."""
+        self.subscriptions.end_client(client_id)
+
+    def _refresh(self, subscribers: Iterable[Subscriber]) -> None:
+        # Parked polls of these clients look at their queues again.
+        for who in subscribers:
+            topic = self._broker.topics.get(who.parent)
+            if topic is not None:
+                self._broker.waiting.refresh(who.client_id, topic.topic_id)
+
+    # ------------------------------------------------------------------------------------------------ ending
+
+    def forget_topic(self, topic_id: int) -> None:
+        """The parent was deleted."""
+        self.topics.forget_topic(topic_id)
+
+    async def sweep(self) -> None:
+        """Forget subscriptions that are not told any more, and idle lite topics. Runs as a loop of the broker."""
+        while True:
+            await self._broker.clock.sleep_ms(SWEEP_MS)
+            self.tick()
+
+    def tick(self) -> None:
+        """One turn of `sweep`."""
+        broker = self._broker
+        now_ms = broker.now_ms()
+        self._refresh(self.subscriptions.expire(now_ms))
+        for lite in self.topics.all():
+            parent = broker.topics.by_id(lite.topic_id)
+            if parent is None or self.subscriptions.wanted(parent.name, lite.name):
+                lite.used_ms = now_ms
+            elif lite.used_ms + broker.settings.lite_topic_idle_ms <= now_ms:
+                self.topics.closed(lite.topic_id, lite.queue_id)
+                broker.progress.forget_queue(lite.topic_id, lite.queue_id)
+                broker.journal.record(LiteClosed(lite.topic_id, lite.queue_id))
+                log.info("idle lite topic expired", extra={"topic": parent.name, "lite_topic": lite.name})
+
+
+def is_lite(topic: TopicConfig) -> bool:
+    """True for topics whose messages are in lite topics."""
+    return topic.message_type is MessageType.LITE
+
+
+def _must_make_sense(start: definition_pb2.OffsetOption) -> None:
+    kind = start.WhichOneof("offset_type")
+    told = 0 if kind is None or kind == "policy" else int(getattr(start, kind))
+    if told < 0 or start.policy not in {0, 1, 2}:
+        raise IllegalOffset(f"the start {kind} {told or start.policy} of the subscription is none; give 0 or more")

@@ -1,0 +1,81 @@
+"""The metrics of transactions; `metrics.py` lists them with the others. Read at a scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from evenq.model import MessageType
+from evenq.serving.metrics import Metric, MetricKind, Sample
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["transaction_metrics"]
+
+_TYPES = {MessageType.TRANSACTION, MessageType.MIXED}
+
+
+def transaction_metrics(broker: Broker) -> list[Metric]:
+    """What an operator of transactions looks at."""
+    source = _Source(broker)
+    counter, gauge = MetricKind.COUNTER, MetricKind.GAUGE
+    return [
+        Metric(
+            name="rocketmq_half_messages", kind=gauge, unit="messages", labels=("topic",), help="Open transactions.",
+            read=source.half_messages,
+        ),
+        Metric(
+            name="rocketmq_commit_messages_total", kind=counter, unit="messages", labels=("topic",),
+            help="Transactions committed.", read=source.committed,
+        ),
+        Metric(
+            name="rocketmq_rollback_messages_total", kind=counter, unit="messages", labels=("topic",),
+            help="Transactions rolled back.", read=source.rolled_back,
+        ),
+        Metric(
+            name="evenq_broker_transaction_checks_total", kind=counter, unit="checks", labels=("result",),
+            help="Checks: sent to a producer here, relayed by another broker, or missed for want of a producer.",
+            read=source.checks,
+        ),
+        Metric(
+            name="evenq_broker_transactions_given_up_total", kind=counter, unit="messages", labels=(),
+            help="Nobody decided; now in TRANS_CHECK_MAX_TIME_TOPIC.", read=source.given_up,
+        ),
+        Metric(
+            name="evenq_broker_transaction_conflicts_total", kind=counter, unit="calls", labels=(),
+            help="Commits after a rollback and the reverse; they changed nothing.", read=source.conflicts,
+        ),
+    ]  # fmt: skip
+
+
+class _Source:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def half_messages(self) -> Iterable[Sample]:
+        counts: dict[int, int] = {}
+        for _, half in self._broker.transactions.table.all():
+            counts[half.topic_id] = counts.get(half.topic_id, 0) + 1
+        return self._by_topic(counts)
+
+    def committed(self) -> Iterable[Sample]:
+        return self._by_topic(self._broker.transactions.stats.committed)
+
+    def rolled_back(self) -> Iterable[Sample]:
+        return self._by_topic(self._broker.transactions.stats.rolled_back)
+
+    def checks(self) -> Iterable[Sample]:
+        stats = self._broker.transactions.stats
+        return [(("sent",), stats.checks), (("relayed",), stats.relayed), (("missed",), stats.missed)]
+
+    def given_up(self) -> Iterable[Sample]:
+        return [((), self._broker.transactions.stats.given_up)]
+
+    def conflicts(self) -> Iterable[Sample]:
+        return [((), self._broker.transactions.stats.conflicts)]
+
+    def _by_topic(self, counts: Mapping[int, int]) -> Iterable[Sample]:
+        for topic in self._broker.topics.all():
+            if topic.message_type in _TYPES or topic.topic_id in counts:
+                yield (topic.name,), counts.get(topic.topic_id, 0)

@@ -1,0 +1,130 @@
+"""`evenq client list | show | stack`: who talks to the cluster."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import datetime
+
+from evenq.cli.admin import Admin, with_admin
+from evenq.cli.output import Column, Listing, Page, Scalar, print_page, progress_console
+from evenq.errors import NotFound
+from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2 as v2
+from evenq.wire.stubs.evenq.v1 import admin_pb2
+
+__all__ = ["list_all", "show", "stack"]
+
+_COLUMNS = (
+    Column("client_id", "client"),
+    Column("kind", "kind"),
+    Column("group", "group"),
+    Column("language", "language"),
+    Column("topics", "topics"),
+    Column("owned", "owns", "number"),
+    Column("inflight", "holds", "number"),
+    Column("brokers", "brokers"),
+    Column("last_seen_ms", "last call", "time"),
+)
+
+
+def list_all(options: argparse.Namespace) -> None:
+    """`evenq client list`."""
+
+    async def work(admin: Admin) -> None:
+        rows = [_row(client) for client in await _clients(admin, options.group)]
+        empty = "Nobody talks to the cluster now. Try: evenq consume TOPIC --group NAME"
+        listing = Listing(key="clients", columns=_COLUMNS, rows=rows, empty=empty)
+        print_page(Page(facts={}, listings=[listing]), as_json=options.json)
+
+    with_admin(options, work)
+
+
+def show(options: argparse.Namespace) -> None:
+    """`evenq client show ID`."""
+
+    async def work(admin: Admin) -> None:
+        found = [client for client in await _clients(admin, "") if client.client_id == options.id]
+        if not found:
+            raise NotFound(f"no client {options.id!r} talks to the cluster now; evenq client list shows who does")
+        client = found[0]
+        facts: dict[str, Scalar | list[str]] = {
+            "client": client.client_id,
+            "kind": client.kind,
+            "groups": [one.group for one in found if one.group],
+            "language": client.language,
+            "version": client.version,
+            "protocol": client.protocol,
+            "brokers": list(client.brokers),
+            "answers_questions_at": list(client.command_brokers),
+            "joined": _moment(client.joined_ms),
+            "last_call": _moment(client.last_seen_ms),
+            "deliveries_held": client.inflight,
+        }
+        wanted: list[tuple[Scalar, ...]] = [
+            (one.group, entry.topic, entry.filter.expression or "*") for one in found for entry in one.subscriptions
+        ]
+        owned: list[tuple[Scalar, ...]] = [
+            (queue.topic, queue.broker_name, queue.queue_id) for one in found for queue in one.owned
+        ]
+        listings = [
+            Listing(
+                key="subscriptions",
+                title="Subscriptions",
+                columns=(Column("group", "group"), Column("topic", "topic"), Column("filter", "filter")),
+                rows=wanted,
+                empty="none told",
+            ),
+            Listing(
+                key="queues",
+                title="Queues it owns",
+                columns=(Column("topic", "topic"), Column("broker", "broker"), Column("queue", "queue", "number")),
+                rows=owned,
+                empty="none",
+            ),
+        ]
+        print_page(Page(facts=facts, listings=listings), as_json=options.json)
+
+    with_admin(options, work)
+
+
+def stack(options: argparse.Namespace) -> None:
+    """`evenq client stack ID`."""
+
+    async def work(admin: Admin) -> None:
+        request = v2.PrintThreadStackTraceRequest(client_id=options.id)
+        answer = await admin.call(
+            "PrintThreadStackTrace", request, v2.PrintThreadStackTraceResponse, service="apache.rocketmq.v2.Admin"
+        )
+        if options.json:
+            print_page(Page(facts={"client": options.id, "stack": answer.thread_stack_trace}), as_json=True)
+        else:
+            sys.stdout.write(answer.thread_stack_trace.rstrip("\n") + "\n")
+
+    with_admin(options, work)
+
+
+def _moment(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(sep=" ", timespec="seconds") if ms else "-"
+
+
+async def _clients(admin: Admin, group: str) -> list[admin_pb2.ClientSummary]:
+    request = admin_pb2.ListClientsRequest(group=group)
+    answer = await admin.call("ListClients", request, admin_pb2.ListClientsResponse)
+    if answer.silent:
+        told = f"No answer from {', '.join(answer.silent)}: who talks only to them is missing here."
+        progress_console().print(told, markup=False)
+    return list(answer.clients)
+
+
+def _row(client: admin_pb2.ClientSummary) -> tuple[Scalar, ...]:
+    return (
+        client.client_id,
+        client.kind.lower().replace("_", " "),
+        client.group,
+        client.language,
+        ", ".join(sorted(entry.topic for entry in client.subscriptions)),
+        len(client.owned),
+        client.inflight,
+        ", ".join(client.brokers),
+        client.last_seen_ms or client.joined_ms,
+    )

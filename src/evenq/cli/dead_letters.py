@@ -1,0 +1,221 @@
+"""`evenq dlq list | show | replay`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import Any, Self
+
+from evenq.cli.output import Column, Listing, Page, Scalar, print_page, progress_console
+from evenq.errors import BadRequest, ConnectionFailed, MessageNotFound
+from evenq.wire.net import GrpcNet
+from evenq.wire.status import check
+from evenq.wire.stubs.evenq.v1 import common_pb2
+from evenq.wire.stubs.evenq.v1 import dead_letters_pb2 as pb
+
+__all__ = ["list_all", "replay", "show"]
+
+SERVICE = "/evenq.v1.DeadLetters/"
+_DAY_MS = 86_400_000
+_SQL_SIGNS = ("=", "<", ">", " IS ", " IN ", " BETWEEN ", " CONTAINS ", "STARTSWITH", "ENDSWITH")
+
+
+def list_all(options: argparse.Namespace) -> None:
+    """`evenq dlq list [GROUP]`."""
+    request = pb.ListDeadLettersRequest(group=options.group or "", max=options.max, waiting=options.waiting)
+    answer = _ask(options, request)
+    listings = [_counts(answer)]
+    if options.group:
+        listings.append(_letters(answer))
+    print_page(Page(facts=_silent(answer), listings=listings), as_json=options.json)
+
+
+def show(options: argparse.Namespace) -> None:
+    """`evenq dlq show GROUP [ID]`."""
+    request = pb.ListDeadLettersRequest(
+        group=options.group, max=100 if options.message_id else 1, bodies=True, message_id=options.message_id
+    )
+    answer = _ask(options, request)
+    if not answer.letters:
+        what = f"dead letter {options.message_id}" if options.message_id else "dead letters"
+        raise MessageNotFound(f"group {options.group} has no {what}; see `evenq dlq list`")
+    for letter in answer.letters if options.message_id else answer.letters[:1]:
+        properties: list[tuple[Scalar, ...]] = [(key, letter.properties[key]) for key in sorted(letter.properties)]
+        columns = (Column("key", "property"), Column("value", "value"))
+        listing = Listing(key="properties", columns=columns, rows=properties, title="Properties")
+        print_page(Page(facts=_facts(letter), listings=[listing]), as_json=options.json)
+
+
+def replay(options: argparse.Namespace) -> int:
+    """`evenq dlq replay GROUP`; 1 if some could not be sent."""
+    kind = common_pb2.Filter.SQL if _is_sql(options.filter) else common_pb2.Filter.TAG
+    request = pb.ReplayDeadLettersRequest(
+        group=options.group,
+        filter=common_pb2.Filter(expression=options.filter, type=kind),
+        to_topic=options.to,
+        per_second=options.rate,
+        max=options.max,
+    )
+    last = asyncio.run(_replay(options, request))
+    columns = (
+        Column("broker", "broker"),
+        Column("replayed", "replayed", "number"),
+        Column("left_out", "left out", "number"),
+        Column("failed", "failed", "number"),
+        Column("error", "first error"),
+    )
+    rows: list[tuple[Scalar, ...]] = [
+        (one.broker_name, one.replayed, one.left_out, one.failed, one.error) for one in last.values()
+    ]
+    total = sum(one.replayed for one in last.values())
+    failed = sum(one.failed for one in last.values()) + sum(bool(one.error) and not one.failed for one in last.values())
+    print_page(
+        Page(
+            facts={"group": options.group, "replayed": total, "failed": failed},
+            listings=[Listing(key="brokers", columns=columns, rows=rows)],
+            sentence=f"Replayed {total:,} dead letter{'s' * (total != 1)} of {options.group}.",
+        ),
+        as_json=options.json,
+    )
+    return 1 if failed else 0
+
+
+async def _replay(options: argparse.Namespace, request: pb.ReplayDeadLettersRequest) -> dict[str, pb.ReplayProgress]:
+    net = GrpcNet()
+    last: dict[str, pb.ReplayProgress] = {}
+    frames = net.stream(
+        options.endpoint, SERVICE + "Replay", request.SerializeToString(), timeout_ms=_DAY_MS
+    )  # a replay with a rate takes as long as it takes
+    try:
+        with _Bar(shown=not options.json and sys.stderr.isatty()) as bar:
+            async for frame in frames:
+                progress = pb.ReplayProgress.FromString(frame)
+                if not progress.broker_name:
+                    check(progress.status)
+                last[progress.broker_name] = progress
+                bar.show(progress)
+    except ConnectionFailed as error:
+        raise ConnectionFailed(
+            f"{error}; what was replayed until now is marked: start it again to go on"
+            if last
+            else f"no server answers at {options.endpoint}; name another with --endpoint HOST:PORT"
+        ) from error
+    finally:
+        await net.close()
+    return last
+
+
+class _Bar:
+    """A progress bar on standard error, one line for each broker, when a person looks on."""
+
+    def __init__(self, *, shown: bool) -> None:
+        self._shown = shown
+        self._bar: Any = None
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        if self._shown:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=progress_console(), transient=True)
+            self._bar.start()
+        return self
+
+    def show(self, progress: pb.ReplayProgress) -> None:
+        """The newest word of one broker."""
+        if self._bar is None:
+            return
+        name = progress.broker_name
+        if name not in self._tasks:
+            self._tasks[name] = self._bar.add_task(f"replaying at {name}", total=progress.total)
+        seen = progress.replayed + progress.left_out + progress.failed
+        self._bar.update(self._tasks[name], completed=seen, total=progress.total)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _ask(options: argparse.Namespace, request: pb.ListDeadLettersRequest) -> pb.ListDeadLettersResponse:
+    async def ask() -> pb.ListDeadLettersResponse:
+        net = GrpcNet()
+        try:
+            raw = await net.unary(
+                options.endpoint, SERVICE + "List", request.SerializeToString(), timeout_ms=options.timeout * 1000
+            )
+        except ConnectionFailed as error:
+            raise ConnectionFailed(
+                f"no server answers at {options.endpoint}; start one with `evenq up`, "
+                "or name another with --endpoint HOST:PORT"
+            ) from error
+        finally:
+            await net.close()
+        return pb.ListDeadLettersResponse.FromString(raw)
+
+    if request.max < 0:
+        raise BadRequest(f"--max {request.max} is below 0")
+    answer = asyncio.run(ask())
+    check(answer.status)
+    return answer
+
+
+def _silent(answer: pb.ListDeadLettersResponse) -> dict[str, Scalar | list[str]]:
+    return {"silent": list(answer.silent)} if answer.silent else {}
+
+
+def _counts(answer: pb.ListDeadLettersResponse) -> Listing:
+    columns = (
+        Column("group", "group"),
+        Column("broker", "broker"),
+        Column("stored", "stored", "number"),
+        Column("waiting", "not replayed", "number"),
+    )
+    rows: list[tuple[Scalar, ...]] = [
+        (count.group, count.broker_name, count.stored, count.waiting) for count in answer.counts
+    ]
+    return Listing(key="counts", columns=columns, rows=rows, empty="No dead letters.")
+
+
+def _letters(answer: pb.ListDeadLettersResponse) -> Listing:
+    columns = (
+        Column("message_id", "message id"),
+        Column("stored_ms", "died", "time"),
+        Column("topic", "from topic"),
+        Column("attempts", "attempts", "number"),
+        Column("reason", "reason"),
+        Column("tag", "tag"),
+        Column("body_bytes", "bytes", "number"),
+        Column("replayed", "replayed"),
+        Column("broker", "broker"),
+        Column("offset", "offset", "number"),
+    )
+    rows: list[tuple[Scalar, ...]] = [
+        (
+            one.message_id, one.stored_ms, one.origin.topic, one.attempts, one.reason, one.tag, one.body_bytes,
+            one.replayed, one.place.broker_name, one.offset,
+        )
+        for one in answer.letters
+    ]  # fmt: skip
+    return Listing(key="letters", columns=columns, rows=rows, empty="No dead letters.")
+
+
+def _facts(letter: pb.DeadLetter) -> dict[str, Scalar | list[str]]:
+    origin = letter.origin
+    return {
+        "message_id": letter.message_id,
+        "died_ms": letter.stored_ms,
+        "from": f"{origin.topic}@{origin.broker_name}:{origin.queue_id} offset {letter.origin_offset}",
+        "attempts": letter.attempts,
+        "reason": letter.reason,
+        "replayed": letter.replayed,
+        "tag": letter.tag,
+        "keys": list(letter.keys),
+        "body": letter.body.decode(errors="backslashreplace"),
+    }
+
+
+def _is_sql(expression: str) -> bool:
+    upper = f" {expression.upper()} "
+    return any(sign in upper for sign in _SQL_SIGNS)

@@ -1,0 +1,221 @@
+"""The grammar of `evenq offset`, `evenq message` and `evenq client`, and their examples. Part of `parser`, imports
+nothing heavy.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["add_queries"]
+
+_OFFSET = """\
+examples:
+  evenq offset show billing                               where the group is, queue by queue
+  evenq offset reset billing --topic orders --to 2h       shows what going back two hours would do
+  evenq offset reset billing --topic orders --to 2h --yes
+  evenq offset skip billing --topic orders --count 1 --queue broker-a/0 --yes
+  evenq offset clone audit --from billing --yes
+
+All act on all brokers, and on running consumers too. Without --yes they show the plan and change nothing.
+"""
+_RESET = """\
+examples:
+  evenq offset reset billing --to earliest                            the plan, for all topics of the group
+  evenq offset reset billing --topic orders --to latest --yes
+  evenq offset reset billing --topic orders --to 2026-01-31T08:00 --yes
+  evenq offset reset billing --topic orders --to 90m --yes            90 minutes ago
+  evenq offset reset billing --topic orders --to-offset 1000 --queue broker-a/0 --yes
+
+Deliveries that run are forgotten: their messages come again if they lie behind the new place, and late
+acknowledgements count for nothing. Consumers of both kinds go on at the new place at once, without a restart; one
+whose listener still works on a message goes on when it has ended. Consumers in broadcasting keep their own offsets.
+"""
+_SKIP = """\
+examples:
+  evenq offset skip billing --topic orders                            the plan: everything there is now
+  evenq offset skip billing --topic orders --yes
+  evenq offset skip billing --topic orders --count 1 --queue broker-a/0 --yes    one message that cannot be handled
+"""
+_CLONE = """\
+examples:
+  evenq offset clone audit --from billing                 the plan: audit goes where billing is
+  evenq offset clone audit --from billing --topic orders --yes
+"""
+_MESSAGE = """\
+examples:
+  evenq message find orders --key 42                      by a key of the message
+  evenq message find orders --from 1h --limit 20          by the time it was stored
+  evenq message get 01A2B3C4 --topic orders               one message with its body
+  evenq message tail orders --follow                      what comes in, without a group
+  evenq message trace 01A2B3C4                            who got it, when, which attempt
+
+They only look: no group, no progress, nothing is delivered.
+"""
+_FIND = """\
+examples:
+  evenq message find orders --key 42
+  evenq message find orders --from 2026-01-31T08:00 --to 2026-01-31T09:00 --limit 100
+  evenq message find orders --queue broker-a/0 --offset 1000 --limit 5
+  evenq message find orders --key 42 --newest --json
+"""
+_GET = """\
+examples:
+  evenq message get 01A2B3C4                              searched in all topics
+  evenq message get 01A2B3C4 --topic orders --body hex
+  evenq message get --topic orders --queue broker-a/0 --offset 1000
+  evenq message get 01A2B3C4 --topic orders --json
+"""
+_TAIL = """\
+examples:
+  evenq message tail orders                               the newest ten
+  evenq message tail orders --limit 100 --queue broker-a/0
+  evenq message tail orders --follow --json               go on until Ctrl-C
+"""
+_TRACE = """\
+examples:
+  evenq message trace 01A2B3C4
+  evenq message trace 01A2B3C4 --topic orders --group billing --json
+
+States are exact at any time. Who got the message when is remembered by each broker in memory: the newest
+`trace_bytes` of its doings (4 MiB, some 50,000 deliveries), gone after a restart.
+"""
+_CLIENT = """\
+examples:
+  evenq client list
+  evenq client list --group billing
+  evenq client show host@1@0@abc
+  evenq client stack host@1@0@abc                         what its threads do, if its SDK tells
+
+Most SDKs make ids of the form host@process@number@time.
+"""
+
+Noun = Callable[[Any, str, str, str], Any]
+Command = Callable[..., argparse.ArgumentParser]
+
+
+def add_queries(commands: Any, noun: Noun, command: Command) -> None:
+    """Add the three groups. `noun` and `command` make a group and an action of it."""
+    _add_offset(commands, noun, command)
+    _add_message(commands, noun, command)
+    _add_client(commands, noun, command)
+
+
+def _add_offset(commands: Any, noun: Noun, command: Command) -> None:
+    actions = noun(commands, "offset", "show and move the progress of consumer groups", _OFFSET)
+    show = command(actions, "show", "show where a group is on each queue", "offsets", "show", examples=_OFFSET)
+    show.add_argument("group", metavar="GROUP")
+    show.add_argument("--topic", metavar="NAME", default="", help="only this topic")
+    reset = command(actions, "reset", "move a group to a time or place", "offsets", "reset", examples=_RESET)
+    target = reset.add_mutually_exclusive_group(required=True)
+    target.add_argument(
+        "--to",
+        metavar="WHERE",
+        help="earliest, latest, a time (ISO, or ms since the epoch), or an age: 30s, 90m, 2h, 7d",
+    )
+    target.add_argument("--to-offset", type=_count, metavar="N", help="this offset, in every queue concerned")
+    _add_move(reset)
+    skip = command(actions, "skip", "move a group over messages it should not read", "offsets", "skip", examples=_SKIP)
+    skip.add_argument("--count", type=_positive, metavar="N", help="so many messages in each queue (default: all)")
+    _add_move(skip)
+    clone = command(actions, "clone", "move a group to where another one is", "offsets", "clone", examples=_CLONE)
+    clone.add_argument("--from", dest="source", required=True, metavar="GROUP2", help="the group to copy from")
+    _add_move(clone)
+
+
+def _add_move(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("group", metavar="GROUP")
+    parser.add_argument("--topic", metavar="NAME", default="", help="only this topic (default: all that it has read)")
+    parser.add_argument(
+        "--queue",
+        action="append",
+        default=[],
+        type=_place,
+        metavar="BROKER/ID",
+        help="only this queue of --topic; may be repeated",
+    )
+    parser.add_argument("--yes", action="store_true", help="really do it (default: show the plan)")
+
+
+def _add_message(commands: Any, noun: Noun, command: Command) -> None:
+    actions = noun(commands, "message", "look at stored messages and at what became of them", _MESSAGE)
+    find = command(actions, "find", "find messages by key, time or place", "messages", "find", examples=_FIND)
+    find.add_argument("topic", metavar="TOPIC")
+    find.add_argument("--key", default="", help="only messages with this key (needs the message index)")
+    find.add_argument("--from", dest="begin", metavar="TIME", help="stored at or after: ISO, ms since the epoch, or 2h")
+    find.add_argument("--to", dest="end", metavar="TIME", help="stored at or before")
+    find.add_argument("--newest", action="store_true", help="the newest first")
+    _add_place(find)
+    _add_limit(find, 32)
+    get = command(actions, "get", "show one message with its body", "messages", "get", examples=_GET)
+    get.add_argument("id", nargs="?", default="", metavar="ID")
+    get.add_argument("--topic", metavar="NAME", default="", help="where to look (default: in all topics)")
+    get.add_argument(
+        "--body", choices=("text", "hex", "base64", "none"), default="text", help="form of the body (default text)"
+    )
+    get.add_argument(
+        "--body-max", type=_positive, default=4_096, metavar="BYTES", help="show so much of it (default %(default)s)"
+    )
+    _add_place(get)
+    tail = command(actions, "tail", "show the newest messages of a topic", "messages", "tail", examples=_TAIL)
+    tail.add_argument("topic", metavar="TOPIC")
+    tail.add_argument("--follow", "-f", action="store_true", help="go on with what comes in, until Ctrl-C")
+    tail.add_argument("--queue", type=_place, metavar="BROKER/ID", help="only this queue")
+    _add_limit(tail, 10)
+    trace = command(actions, "trace", "show what became of a message", "messages", "trace", examples=_TRACE)
+    trace.add_argument("id", metavar="ID")
+    trace.add_argument("--topic", metavar="NAME", default="", help="where to look (default: in all topics)")
+    trace.add_argument("--group", metavar="G", default="", help="only what became of it in this group")
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--queue", type=_place, metavar="BROKER/ID", help="only this queue")
+    parser.add_argument("--offset", type=_count, metavar="N", help="from this offset of --queue on")
+
+
+def _add_limit(parser: argparse.ArgumentParser, default: int) -> None:
+    parser.add_argument(
+        "--limit", type=_limit, default=default, metavar="N", help="at most N messages, 1 to 1000 (default %(default)s)"
+    )
+    parser.add_argument(
+        "--body-max", type=_positive, default=60, metavar="BYTES", help="so much of each body (default %(default)s)"
+    )
+
+
+def _add_client(commands: Any, noun: Noun, command: Command) -> None:
+    actions = noun(commands, "client", "look at the producers and consumers of the cluster", _CLIENT)
+    listing = command(actions, "list", "list all clients", "clients", "list_all", examples=_CLIENT)
+    listing.add_argument("--group", metavar="G", default="", help="only members of this group")
+    show = command(actions, "show", "show one client: subscriptions, queues, deliveries", "clients", "show")
+    show.add_argument("id", metavar="ID")
+    stack = command(actions, "stack", "ask a client what its threads do", "clients", "stack", examples=_CLIENT)
+    stack.add_argument("id", metavar="ID")
+
+
+def _place(text: str) -> tuple[str, int]:
+    broker, slash, number = text.rpartition("/")
+    if not slash or not broker or not number.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no queue: write BROKER/ID, e.g. broker-a/0")
+    return broker, int(number)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is below 1")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is below 0")
+    return value
+
+
+def _limit(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 1_000:
+        raise argparse.ArgumentTypeError(f"{value} is outside 1 to 1000")
+    return value

@@ -1,0 +1,117 @@
+"""`evenq verify`: runs `evenq.testing.verify` with a progress bar, prints its table. Exit code 1: a promise broke."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from evenq.cli.output import Column, Listing, Page, print_page, progress_console
+from evenq.runtime.clock import SystemClock
+from evenq.testing.verify import Kind, Moment, Plan, Repeat, Result, Verdict, verify
+
+__all__ = ["page", "run"]
+
+_COLUMNS = (
+    Column("kind", "kind"), Column("sent", "sent", "number"),
+    Column("expected", "expected", "number"), Column("received", "received", "number"),
+    Column("lost", "lost", "number"), Column("unsure", "unsure", "number"), Column("refused", "refused", "number"),
+    Column("repeated", "again", "number"), Column("resent", "resent", "number"), Column("outage", "outage", "number"),
+    Column("timeout", "timeout", "number"), Column("after_ack", "after ack", "number"),
+    Column("unexplained", "unexplained", "number"), Column("reordered", "disorder", "number"),
+    Column("early", "early", "number"), Column("late", "late", "number"), Column("excused", "excused", "number"),
+    Column("late_p50_ms", "p50 ms", "number"), Column("late_p99_ms", "p99 ms", "number"),
+    Column("leaked", "wrong", "number"),
+)  # fmt: skip
+_ALWAYS = frozenset(
+    {"kind", "sent", "expected", "received", "lost", "repeated", "reordered", "late", "late_p50_ms", "late_p99_ms"}
+)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Verify, print, and say by the exit code whether all was well."""
+    plan = Plan(
+        endpoint=options.endpoint,
+        kinds=tuple(Kind(kind) for kind in options.kinds),
+        seconds=options.seconds,
+        rate=options.rate,
+        tolerance_ms=options.tolerance,
+        consumers=options.consumers,
+        streams=options.streams,
+        body_bytes=options.body_bytes,
+        drain_seconds=options.drain,
+        timeout_ms=options.timeout * 1_000,
+    )
+    logging.getLogger("evenq.client").setLevel(logging.ERROR)  # brokers may go away here, and the table says so
+    with _bar(plan, shown=not options.json and sys.stderr.isatty()) as progress:
+        rng = random.Random(os.urandom(8))  # noqa: S311  # spreads load and names topics, keeps no secret
+        verdict = asyncio.run(verify(plan, clock=SystemClock(), rng=rng, progress=progress))
+    print_page(page(verdict, plan, full=options.json), as_json=options.json)
+    return 0 if verdict.ok else 1
+
+
+def page(verdict: Verdict, plan: Plan, *, full: bool) -> Page:
+    """The verdict as a page; unless `full`, rare columns are shown only when there is something in them."""
+    problems = [(result.kind, text) for result in verdict.results for text in result.problems]
+    rows = [_row(result) for result in verdict.results]
+    shown = [n for n, column in enumerate(_COLUMNS) if full or column.key in _ALWAYS or any(row[n] for row in rows)]
+    columns, rows = [_COLUMNS[n] for n in shown], [tuple(row[n] for n in shown) for row in rows]
+    listings = [Listing(key="kinds", columns=columns, rows=rows)]
+    if problems:
+        told = (Column("kind", "kind"), Column("problem", "what happened"))
+        listings.append(Listing(key="problems", columns=told, rows=problems, title="Broken promises"))
+    sent = sum(result.sent for result in verdict.results)
+    away = (
+        f"; brokers were away {verdict.outages} times, {verdict.outage_ms_max:,} ms at most" if verdict.outages else ""
+    )
+    found = "every promise was kept" if verdict.ok else "PROMISES WERE BROKEN"
+    return Page(
+        facts={
+            "ok": verdict.ok,
+            "run": verdict.run,
+            "seconds": round(verdict.seconds),
+            "sent": sent,
+            "outages": verdict.outages,
+            "outage_ms_max": verdict.outage_ms_max,
+        },
+        listings=listings,
+        sentence=f"{sent:,} messages in {verdict.seconds:.0f} s at {plan.endpoint}: {found}{away}.",
+    )
+
+
+def _row(result: Result) -> tuple[str | int | None, ...]:
+    reasons = tuple(result.repeats.get(reason, 0) for reason in Repeat)
+    return (
+        result.kind.value, result.sent, result.expected, result.received, result.lost, result.unsure, result.refused,
+        result.repeated, *reasons, result.reordered, result.early, result.late, result.excused, result.late_p50_ms,
+        result.late_p99_ms, result.leaked,
+    )  # fmt: skip
+
+
+@contextmanager
+def _bar(plan: Plan, *, shown: bool) -> Iterator[Callable[[Moment], None]]:
+    """A progress bar on standard error while a person looks on."""
+    if not shown:
+        yield lambda _: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[counts]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=progress_console(), transient=True) as bar:
+        task = bar.add_task("starting", total=plan.seconds * 1_000, counts="")
+
+        def show(moment: Moment) -> None:
+            counts = f"{moment.sent:,} sent, {moment.received:,} received"
+            bar.update(task, description=moment.phase, completed=moment.elapsed_ms, counts=counts)
+
+        yield show

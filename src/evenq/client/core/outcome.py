@@ -1,0 +1,41 @@
+"""What a listener said about its messages (CC-4): all done, none done, or some to come again.
+
+`None`, `True` and anything that is neither `False` nor a `Retry` mean done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evenq.errors import BadRequest
+from evenq.model import ReceivedMessage
+
+__all__ = ["Retry", "failures"]
+
+LEVEL_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A listener's answer: these messages are not done, the others of the call are."""
+
+    messages: Sequence[ReceivedMessage] | None = None
+    """None: none of them is done."""
+    delay_level: int = 0
+    """0: by the number of attempts, 10 s, 30 s, 1 min ... 2 h. 1 .. 18: that level of the broker, level 1 is a second
+    (RD-7). -1: straight to the dead-letter topic. An ordered consumer takes only 0 and -1. -1 .. 64."""
+
+    def __post_init__(self) -> None:
+        if not -1 <= self.delay_level <= LEVEL_MAX:
+            raise BadRequest(f"Retry.delay_level is {self.delay_level}, the range is -1 to {LEVEL_MAX}")
+
+
+def failures(told: object, chunk: Sequence[ReceivedMessage]) -> tuple[list[ReceivedMessage], int]:
+    """Which messages of the chunk are not done, and the level asked for them."""
+    if isinstance(told, Retry):
+        if told.messages is None:
+            return list(chunk), told.delay_level
+        named = {message.queue_offset for message in told.messages}
+        return [message for message in chunk if message.queue_offset in named], told.delay_level
+    return (list(chunk), 0) if told is False else ([], 0)

@@ -1,0 +1,230 @@
+"""One member of a group: sessions, dividing, ownership and progress put together, for push and pull consumers (RB-1).
+
+sessions  -> who is in the group          -> ownership -> pull loops -> arrived(queue)
+dividing  -> what is ours of each topic   /                             progress -> commits
+
+A user of it adds what happens to pulled messages: `loops.pushing` runs a listener, `loops.polling` waits for `poll`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from evenq.allocation import Strategy
+from evenq.client.core.calls import (
+    AssignmentChanged,
+    ConsumerCalls,
+    Join,
+    MembersChanged,
+    OffsetsReset,
+    QueueWanted,
+    SessionEvent,
+    Welcome,
+)
+from evenq.client.core.process_queue import ProcessQueue
+from evenq.client.loops.dividing import Dividing
+from evenq.client.loops.notices import Notices, Tell
+from evenq.client.loops.ownership import Ownership
+from evenq.client.loops.progress import BrokerStore, FileStore, OffsetStore, Progress
+from evenq.client.loops.routes import RouteBook
+from evenq.client.loops.sessions import Sessions
+from evenq.client.options import PushOptions
+from evenq.model import FilterExpression, MessageModel, MessageQueue, StartFrom
+from evenq.model.names import RETRY_PREFIX
+from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import spawn
+
+__all__ = ["MemberPlan", "Membership"]
+
+log = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 17  # RD-3: 16 retries
+HALF_HOUR_MS = 30 * 60 * 1000  # RB-45
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberPlan:
+    """What a member was asked to be."""
+
+    group: str
+    subscriptions: Mapping[str, FilterExpression]
+    model: MessageModel
+    strategy: Strategy
+    ask_server: bool
+    start_from: StartFrom | None
+    """None: as the group is configured."""
+    start_timestamp_ms: int
+    """0: half an hour ago."""
+    options: PushOptions
+    ordered: bool = False
+    retry_topic: bool = False
+    """True: the group's retry topic is read too (RD-2)."""
+    auto_commit: bool = True
+    chosen: bool = False
+    """True: the user chooses queues with `assign`; no member of the group, no locks."""
+
+
+class Membership:
+    """One running member; everything in one event loop."""
+
+    def __init__(
+        self,
+        calls: ConsumerCalls,
+        *,
+        plan: MemberPlan,
+        client_id: str,
+        clock: Clock,
+        rng: random.Random,
+        tell: Tell | None,
+        arrived: Callable[[ProcessQueue], None],
+    ) -> None:
+        self._plan = plan
+        self._clock = clock
+        self.subscriptions = dict(plan.subscriptions)
+        self.retry_topic = RETRY_PREFIX + plan.group
+        self.clustering = plan.model is MessageModel.CLUSTERING
+        if plan.retry_topic and self.clustering:
+            self.subscriptions[self.retry_topic] = FilterExpression()
+        self._version_ms = clock.now_ms()
+        self._group_attempts = MAX_ATTEMPTS
+        self._group_start = StartFrom.LAST
+        options = plan.options
+        self.routes = RouteBook(calls, clock, refresh_ms=options.route_refresh_ms)
+        self.sessions = Sessions(
+            calls, clock=clock, rng=rng, join=self._join, heard=self._heard, broken=lambda _: self.ownership.wake()
+        )
+        self.sessions.joins = not plan.chosen
+        self._dividing = Dividing(
+            calls=calls,
+            routes=self.routes,
+            sessions=self.sessions,
+            group=plan.group,
+            client_id=client_id,
+            strategy=plan.strategy,
+            model=plan.model,
+            ask_server=plan.ask_server,
+        )
+        if plan.chosen:
+            self._dividing.chosen = {}
+        store: OffsetStore
+        if self.clustering:  # OF-7
+            store = BrokerStore(calls, self.routes, plan.group, self._dividing.generation)
+        else:
+            store = FileStore(options.offsets_folder or Path.home() / ".evenq", plan.group)
+        self.progress = Progress(store, clock, interval_ms=options.commit_interval_ms)
+        self.ownership = Ownership(
+            calls=calls,
+            routes=self.routes,
+            sessions=self.sessions,
+            progress=self.progress,
+            dividing=self._dividing,
+            notices=Notices(tell),
+            clock=clock,
+            rng=rng,
+            group=plan.group,
+            options=options,
+            subscriptions=self.subscriptions,
+            clustering=self.clustering and not plan.chosen,
+            start_policy=lambda: plan.start_from or self._group_start,
+            start_timestamp_ms=plan.start_timestamp_ms or clock.now_ms() - HALF_HOUR_MS,
+            arrived=arrived,
+            ordered=plan.ordered and self.clustering,
+            auto_commit=plan.auto_commit,
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin; the first rebalance comes at once (CS-5, CS-6)."""
+        self._tasks = [
+            spawn(self.ownership.run(), name=f"evenq-rebalance-{self._plan.group}"),
+            spawn(self.progress.run(), name=f"evenq-commit-{self._plan.group}"),
+        ]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
+
+    async def close(self) -> None:
+        """Drain, commit, unlock, leave; bounded by `drain_ms` and a few calls."""
+        await self.ownership.close()
+        await self.progress.report()
+        await self.sessions.leave()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.routes.close()
+
+    def subscribe(self, topic: str, wanted: FilterExpression) -> None:
+        """One topic more, or another filter for it (in force for queues gained from now on)."""
+        self.subscriptions[topic] = wanted
+        self._changed()
+
+    def unsubscribe(self, topic: str) -> None:
+        """One topic less: its queues are handed over (RB-5)."""
+        self.subscriptions.pop(topic, None)
+        self._changed()
+
+    def choose(self, queues: Iterable[MessageQueue], wanted: FilterExpression) -> None:
+        """Read these queues and no others; only for a plan with `chosen`."""
+        chosen: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            chosen.setdefault(queue.topic, []).append(queue)
+        self._dividing.chosen = chosen
+        for topic in [topic for topic in self.subscriptions if topic not in chosen]:
+            del self.subscriptions[topic]
+        self.subscriptions.update(dict.fromkeys(chosen, wanted))
+        self.ownership.wake()
+
+    def owned(self) -> list[MessageQueue]:
+        """The user's queues that are being read now, sorted."""
+        return [queue for queue in self.ownership.owned() if queue.topic != self.retry_topic]
+
+    @property
+    def balanced(self) -> bool:
+        """True if all that is ours is being read."""
+        return self.ownership.balanced
+
+    def max_attempts(self) -> int:
+        """Deliveries before the dead letters."""
+        return self._plan.options.max_attempts or self._group_attempts
+
+    def sent_back(self) -> None:
+        """A message of ours was given back: its retry topic exists from now on."""
+        if not self.routes.known(self.retry_topic):
+            self.routes.changed(self.retry_topic, self.ownership.wake)
+
+    def _changed(self) -> None:
+        self._version_ms = self._clock.now_ms()  # RG-6
+        self.sessions.rejoin()
+        self.ownership.wake()
+
+    def _join(self) -> Join:
+        return Join(self._plan.group, self._plan.model, dict(self.subscriptions), self._version_ms)
+
+    def _heard(self, broker_name: str, event: SessionEvent) -> None:
+        match event:
+            case Welcome():
+                self._group_attempts = event.max_attempts or MAX_ATTEMPTS
+                if event.start_from in set(StartFrom):
+                    self._group_start = StartFrom(event.start_from)
+                self.ownership.relock(broker_name)
+                for topic in self.subscriptions:  # what changed before this line was up, nobody told us
+                    self.routes.changed(topic, self.ownership.wake)
+            case AssignmentChanged():  # maybe because the topic has other queues (NS-8)
+                self.routes.changed(event.topic, self.ownership.wake)
+            case MembersChanged():
+                log.info("members changed", extra={"group": self._plan.group, "members": len(event.members)})
+            case QueueWanted():
+                self.ownership.asked_for(event.queue)
+            case OffsetsReset():
+                self.ownership.reset(event.queues)
+            case _:
+                pass
+        self.ownership.wake()  # CS-7; QueueWanted wants a round as well
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a loop of the consumer ended", exc_info=error, extra={"task": task.get_name()})

@@ -1,0 +1,243 @@
+"""Requests that wait for their replies, and the reading of the reply topic.
+
+A producer that asks has a tag of its own; from its first request on it reads all queues of the reply topic by that tag,
+from their ends, without a group. So a reply finds it whichever broker and SDK it came through. The table of waiting
+requests is bounded; a reply that nobody waits for any more is dropped. All of it runs in one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from evenq.client.core.calls import NO_GENERATION, Generation, Pulled, QueueRange
+from evenq.client.core.requests import CORRELATION, stamped
+from evenq.client.core.route import Route
+from evenq.client.options import ProducerOptions
+from evenq.errors import ConnectionFailed, Error, IllegalOffset, RequestTimeout, TooManyRequests
+from evenq.model import FilterExpression, Message, MessageQueue, QueueOffset, ReceivedMessage
+from evenq.runtime.backoff import Backoff
+from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import spawn
+
+__all__ = ["Asked", "Replies", "ReplyCalls"]
+
+log = logging.getLogger(__name__)
+
+BATCH = 256
+BATCH_BYTES = 4 << 20
+WAIT_MS = 15_000
+LOOK_BACK_MS = 60_000
+"""Where reading begins at a queue that could not be asked at first."""
+
+
+class ReplyCalls(Protocol):
+    """What the reading of replies needs; as in `core.calls.ConsumerCalls`."""
+
+    async def query_offsets(
+        self, address: str, group: str, queue: MessageQueue, *, timestamp_ms: int = 0
+    ) -> QueueRange: ...
+
+    async def pull(
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        offset: QueueOffset,
+        *,
+        batch_max: int,
+        bytes_max: int,
+        wait_ms: int,
+        wanted: FilterExpression,
+        generation: Generation,
+        committed: int,
+    ) -> Pulled: ...
+
+
+class Sent(Protocol):
+    """A future of either kind, done."""
+
+    def cancelled(self) -> bool: ...
+
+    def exception(self) -> BaseException | None: ...
+
+
+class Asked:
+    """One request: the message to send, and its reply to come."""
+
+    def __init__(self, message: Message, correlation: str, timeout_ms: int, future: asyncio.Future[ReceivedMessage]):
+        self.message = message
+        self.correlation = correlation
+        self.timeout_ms = timeout_ms
+        self.future = future
+        self.until = asyncio.get_running_loop().time() + timeout_ms / 1_000
+
+    def sent(self, done: Sent) -> None:
+        """The sending of the request ended; called in the loop."""
+        error = None if done.cancelled() else done.exception()
+        if error is not None and not self.future.done():
+            self.future.set_exception(error)
+
+
+class Replies:
+    """All requests of one producer."""
+
+    def __init__(
+        self,
+        calls: ReplyCalls,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        options: ProducerOptions,
+        route: Callable[[str], Awaitable[Route]],
+    ) -> None:
+        self._calls = calls
+        self._clock = clock
+        self._rng = rng
+        self._options = options
+        self._route = route
+        self._tag = f"reply-{rng.getrandbits(96):024x}"
+        self._numbers = itertools.count()
+        self._waiting: dict[str, asyncio.Future[ReceivedMessage]] = {}
+        self._readers: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._starting: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    async def ask(self, message: Message, timeout_ms: int) -> Asked:
+        """Make it a request, to be sent now; `wait` for its reply, and `end` it. Raises TooManyRequests, RequestTimeout
+        and what a route raises.
+        """
+        if len(self._waiting) >= self._options.pending_requests:
+            raise TooManyRequests(
+                f"{len(self._waiting)} requests wait for their replies, the limit is pending_requests: ask more slowly"
+            )
+        correlation = f"{self._tag}-{next(self._numbers)}"
+        future: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
+        told = stamped(message, topic=self._options.reply_topic, tag=self._tag, correlation=correlation)
+        asked = Asked(told, correlation, timeout_ms, future)
+        self._waiting[correlation] = future
+        try:
+            async with asyncio.timeout_at(asked.until):
+                await self._started()
+        except BaseException as error:
+            self.end(asked)
+            if isinstance(error, TimeoutError):
+                raise _no_reply(asked) from None
+            raise
+        return asked
+
+    async def wait(self, asked: Asked) -> ReceivedMessage:
+        """The reply. Raises RequestTimeout, and why the request was not sent."""
+        try:
+            async with asyncio.timeout_at(asked.until):
+                return await asked.future
+        except TimeoutError:
+            raise _no_reply(asked) from None
+
+    def end(self, asked: Asked) -> None:
+        """Nobody waits for it any more."""
+        self._waiting.pop(asked.correlation, None)
+        asked.future.cancel()
+
+    async def close(self) -> None:
+        """End the reading; requests that wait fail."""
+        tasks = [task for task in (self._starting, self._looking, *self._readers.values()) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(ConnectionFailed("the producer was closed before the reply came"))
+
+    async def _started(self) -> None:
+        starting = self._starting
+        if starting is None or (starting.done() and (starting.cancelled() or starting.exception() is not None)):
+            starting = self._starting = spawn(self._start(), name="evenq-replies-start")
+        await asyncio.shield(starting)
+
+    async def _start(self) -> None:
+        route = await self._route(self._options.reply_topic)
+        ends = await asyncio.gather(*(self._end_of(route, queue) for queue in route.readable))
+        for queue, end in zip(route.readable, ends, strict=True):
+            self._read(queue, end)
+        self._looking = spawn(self._look(), name="evenq-replies-queues")
+
+    async def _end_of(self, route: Route, queue: MessageQueue) -> int:
+        try:
+            found = await self._calls.query_offsets(_address(route, queue), "", queue)
+        except Error as error:
+            log.info("a queue of replies cannot be read yet", extra={"queue": str(queue), "error": str(error)})
+            return -1
+        return found.maximum
+
+    async def _look(self) -> None:
+        """Read queues that come later, too."""
+        while True:
+            await self._clock.sleep_ms(self._options.route_refresh_ms)
+            try:
+                route = await self._route(self._options.reply_topic)
+            except Error as error:
+                log.info("no route of replies", extra={"error": str(error)})
+                continue
+            for queue in route.readable:
+                if queue not in self._readers:
+                    self._read(queue, -1)
+
+    def _read(self, queue: MessageQueue, start: int) -> None:
+        self._readers[queue] = spawn(self._follow(queue, start), name=f"evenq-replies-{queue}")
+
+    async def _follow(self, queue: MessageQueue, offset: int) -> None:
+        options = self._options
+        backoff = Backoff(self._rng, first_ms=options.retry_first_ms, max_ms=options.retry_max_ms)
+        while True:
+            try:
+                address = _address(await self._route(queue.topic), queue)
+                if offset < 0:
+                    since_ms = self._clock.now_ms() - LOOK_BACK_MS
+                    offset = (await self._calls.query_offsets(address, "", queue, timestamp_ms=since_ms)).at_timestamp
+                offset = await self._pull(address, queue, QueueOffset(offset))
+                backoff.reset()
+            except IllegalOffset as error:
+                offset = min(max(offset, error.min_offset), error.max_offset)
+            except Error as error:
+                log.debug("reading replies failed", extra={"queue": str(queue), "error": str(error)})
+                await self._clock.sleep_ms(backoff.next_ms())
+
+    async def _pull(self, address: str, queue: MessageQueue, offset: QueueOffset) -> int:
+        pulled = await self._calls.pull(
+            address,
+            "",
+            queue,
+            offset,
+            batch_max=BATCH,
+            bytes_max=BATCH_BYTES,
+            wait_ms=WAIT_MS,
+            wanted=FilterExpression(self._tag),
+            generation=NO_GENERATION,
+            committed=-1,
+        )
+        for message in pulled.messages:
+            waiting = self._waiting.get(message.properties.get(CORRELATION, ""))
+            if waiting is not None and not waiting.done():
+                waiting.set_result(message)
+            else:
+                log.debug("a reply came that nobody waits for", extra={"id": message.message_id})
+        return pulled.next_offset
+
+
+def _address(route: Route, queue: MessageQueue) -> str:
+    address = route.addresses.get(queue.broker_name)
+    if address is None:
+        raise ConnectionFailed(f"broker {queue.broker_name} is not in the route of {queue.topic} now")
+    return address
+
+
+def _no_reply(asked: Asked) -> RequestTimeout:
+    return RequestTimeout(
+        f"no reply to request {asked.correlation} on topic {asked.message.topic} within {asked.timeout_ms} ms; it may "
+        "have been handled"
+    )

@@ -1,0 +1,197 @@
+"""The producer's transactions: half messages out, decisions after them, and answers to brokers that ask.
+
+One line to each broker of the topics' routes is kept open for the questions (checks); a line that breaks is opened
+again with growing pauses. A half message is sent once, never twice: after a failure the caller does not know whether
+it is stored, and if it is, the checker decides. All of it runs in one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+
+from evenq.client.core.halves import Check, HalfMessage, TransactionCalls
+from evenq.client.core.route import Route
+from evenq.client.options import ProducerOptions
+from evenq.errors import Error, Forbidden
+from evenq.model import ReceivedMessage, TransactionResolution
+from evenq.runtime.backoff import Backoff
+from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import spawn
+
+__all__ = ["RunChecker", "Transacting"]
+
+log = logging.getLogger(__name__)
+
+CHECKS_AT_A_TIME = 16
+CLOSE_MS = 2_000
+END_PAUSE_MS = 250
+TELL_MS = 30_000  # wire contract 3.2: settings again and again, also a sign of life
+
+RunChecker = Callable[[ReceivedMessage], Awaitable[TransactionResolution]]
+
+
+class _Line:
+    """The line to one broker."""
+
+    def __init__(self) -> None:
+        self.news = asyncio.Event()
+        self.over = False
+        self.task: asyncio.Task[None] | None = None
+
+
+class Transacting:
+    """The transactions of one producer."""
+
+    def __init__(
+        self,
+        calls: TransactionCalls,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        options: ProducerOptions,
+        route: Callable[[str], Awaitable[Route]],
+        run_checker: RunChecker,
+    ) -> None:
+        self._calls = calls
+        self._clock = clock
+        self._rng = rng
+        self._options = options
+        self._route = route
+        self._run_checker = run_checker
+        self._topics: set[str] = set()
+        self._lines: dict[str, _Line] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(CHECKS_AT_A_TIME)
+        self._turn = rng.randrange(1 << 16)
+
+    def watch(self, topics: Iterable[str]) -> None:
+        """Answer for transactions of these topics from now on."""
+        fresh = set(topics) - self._topics
+        if not fresh:
+            return
+        self._topics |= fresh
+        for line in self._lines.values():
+            line.news.set()
+        if self._looking is not None:
+            self._looking.cancel()
+        self._looking = spawn(self._look(), name="evenq-transaction-routes")
+
+    async def begin(self, topic: str, message_id: str, encoded: bytes) -> HalfMessage:
+        """Store a half message. Raises what a send raises; it is not tried twice."""
+        self.watch([topic])
+        route = await self._route(topic)
+        if not route.writable:
+            raise Forbidden(f"topic {topic} has no writable queue now; look at its permissions")
+        self._turn += 1
+        queue = route.writable[self._turn % len(route.writable)]
+        return await self._calls.send_half(route.addresses[queue.broker_name], queue, message_id, encoded)
+
+    async def end(self, half: HalfMessage, resolution: TransactionResolution) -> None:
+        """Tell the decision: to its broker, then at the access point, and so on for `max_attempts` rounds; telling it
+        twice does no harm. Raises the last error.
+        """
+        backoff = Backoff(self._rng, first_ms=END_PAUSE_MS, max_ms=self._options.retry_max_ms)
+        for attempt in range(2 * self._options.max_attempts):
+            if attempt and attempt % 2 == 0:
+                await self._clock.sleep_ms(backoff.next_ms())  # a restarted broker is connected to within this time
+            try:
+                if attempt % 2 == 0:
+                    await self._calls.end_transaction(half, resolution, checked=False)
+                else:
+                    await self._calls.end_transaction_anywhere(half, resolution)
+            except Error as error:
+                if not error.retryable or attempt + 1 == 2 * self._options.max_attempts:
+                    raise
+            else:
+                return
+
+    async def close(self) -> None:
+        """End the lines; questions that are being answered have a little time."""
+        tasks = [line.task for line in self._lines.values() if line.task is not None]
+        tasks += [self._looking] if self._looking is not None else []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._lines.clear()
+        if self._answering:
+            timer = spawn(self._clock.sleep_ms(CLOSE_MS), name="evenq-transactions-timer")
+            answers = asyncio.gather(*self._answering, return_exceptions=True)
+            await asyncio.wait({answers, timer}, return_when=asyncio.FIRST_COMPLETED)
+            timer.cancel()
+            answers.cancel()
+            await asyncio.gather(answers, timer, return_exceptions=True)
+
+    # -- lines --------------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Keep a line to every broker of the topics."""
+        while True:
+            wanted: set[str] = set()
+            whole = True
+            for topic in sorted(self._topics):
+                try:
+                    wanted.update((await self._route(topic)).addresses.values())
+                except Error as error:
+                    whole = False
+                    log.info("no route for transactions", extra={"topic": topic, "error": str(error)})
+            for address in sorted(wanted - self._lines.keys()):
+                line = self._lines[address] = _Line()
+                line.task = spawn(self._keep(address, line), name=f"evenq-transactions-{address}")
+            for address in sorted(self._lines.keys() - wanted) if whole else ():
+                task = self._lines.pop(address).task
+                if task is not None:
+                    task.cancel()
+            await self._clock.sleep_ms(self._options.route_refresh_ms if whole else self._options.retry_max_ms)
+
+    async def _keep(self, address: str, line: _Line) -> None:
+        backoff = Backoff(self._rng, first_ms=200, max_ms=1_000)  # a killed broker is back within seconds
+        while True:
+            line.over = False
+            try:
+                async with contextlib.aclosing(self._calls.checks(address, self._tellings(line))) as checks:
+                    async for check in checks:
+                        backoff.reset()
+                        await self._room.acquire()
+                        task = spawn(self._answer(check), name="evenq-transaction-check")
+                        self._answering.add(task)
+                        task.add_done_callback(self._answering.discard)
+            except Error as error:
+                log.info("no line for transaction checks", extra={"address": address, "error": str(error)})
+            finally:
+                line.over = True
+                line.news.set()
+            await self._clock.sleep_ms(backoff.next_ms())
+
+    async def _tellings(self, line: _Line) -> AsyncIterator[Iterable[str]]:
+        while not line.over:
+            line.news.clear()
+            yield sorted(self._topics)
+            alarm = spawn(self._alarm(line), name="evenq-transaction-telling")
+            try:
+                await line.news.wait()
+            finally:
+                alarm.cancel()
+
+    async def _alarm(self, line: _Line) -> None:
+        await self._clock.sleep_ms(TELL_MS)
+        line.news.set()
+
+    async def _answer(self, check: Check) -> None:
+        try:
+            resolution = await self._run_checker(check.message)
+            if resolution is not TransactionResolution.UNKNOWN:
+                await self._calls.end_transaction(check.half, resolution, checked=True)
+        except Error as error:
+            log.warning(
+                "a transaction check was not answered; the broker asks again",
+                extra={"message_id": check.half.message_id, "error": str(error)},
+            )
+        except Exception:
+            log.exception("the checker failed; the broker asks again", extra={"message_id": check.half.message_id})
+        finally:
+            self._room.release()

@@ -1,0 +1,100 @@
+"""Transactions on the wire: all of it is `apache.rocketmq.v2` (wire contract 3.7, 3.13, 4.5), so it works with every
+server of that protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+
+from evenq import __version__
+from evenq.client.core.halves import Check, HalfMessage
+from evenq.client.rpc.calls import V2, Calls
+from evenq.client.rpc.messages import decode
+from evenq.errors import InternalError
+from evenq.model import MessageQueue, TransactionResolution
+from evenq.wire.convert import set_duration_ms
+from evenq.wire.status import check
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
+from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+
+__all__ = ["TransactionCalls"]
+
+_RESOLUTIONS = {
+    TransactionResolution.COMMIT: v2.COMMIT,
+    TransactionResolution.ROLLBACK: v2.ROLLBACK,
+    TransactionResolution.UNKNOWN: v2.TRANSACTION_RESOLUTION_UNSPECIFIED,
+}
+
+
+class TransactionCalls(Calls):
+    """`Calls` and what `core.halves.TransactionCalls` asks for."""
+
+    async def send_half(self, address: str, queue: MessageQueue, message_id: str, encoded: bytes) -> HalfMessage:
+        """Raises what SendMessage refuses with."""
+        request = service_pb2.SendMessageRequest()
+        message = request.messages.add()
+        message.ParseFromString(encoded)
+        message.system_properties.message_type = v2.TRANSACTION
+        message.system_properties.queue_id = max(0, queue.queue_id)
+        data = await self.unary(address, V2 + "SendMessage", request.SerializeToString())
+        answer = service_pb2.SendMessageResponse.FromString(data)
+        check(answer.status)
+        if len(answer.entries) != 1 or not answer.entries[0].transaction_id:
+            raise InternalError(f"{address} stored a transaction message and gave no transaction id")
+        check(answer.entries[0].status)
+        return HalfMessage(queue.topic, message_id, answer.entries[0].transaction_id, address)
+
+    async def end_transaction(self, half: HalfMessage, resolution: TransactionResolution, *, checked: bool) -> None:
+        """At the broker that keeps it, or that asked."""
+        request = _ending(half, resolution, checked=checked)
+        _ended(await self.unary(half.address, V2 + "EndTransaction", request))
+
+    async def end_transaction_anywhere(self, half: HalfMessage, resolution: TransactionResolution) -> None:
+        """At the access point."""
+        _ended(await self.at_access_point(V2 + "EndTransaction", _ending(half, resolution, checked=False)))
+
+    async def checks(self, address: str, tellings: AsyncIterator[Iterable[str]]) -> AsyncGenerator[Check, None]:
+        """The telemetry stream of a producer."""
+        frames = self.net.stream(
+            address, V2 + "Telemetry", self._settings(tellings), timeout_ms=None, metadata=self.metadata
+        )
+        try:
+            async for frame in frames:
+                command = service_pb2.TelemetryCommand.FromString(frame)
+                if command.HasField("recover_orphaned_transaction_command"):
+                    asked = command.recover_orphaned_transaction_command
+                    message = decode(asked.message, broker_name="")
+                    half = HalfMessage(message.topic, message.message_id, asked.transaction_id, address)
+                    yield Check(half, message)
+        finally:
+            close = getattr(frames, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _settings(self, tellings: AsyncIterator[Iterable[str]]) -> AsyncIterator[bytes]:
+        async for topics in tellings:
+            command = service_pb2.TelemetryCommand()
+            settings = command.settings
+            settings.client_type = v2.PRODUCER
+            settings.access_point.CopyFrom(self.endpoints())
+            settings.user_agent.language, settings.user_agent.version = v2.PYTHON, __version__
+            set_duration_ms(settings.request_timeout, self.timeout_ms)
+            settings.publishing.SetInParent()
+            for topic in topics:
+                settings.publishing.topics.add().name = topic
+            yield command.SerializeToString()
+
+
+def _ending(half: HalfMessage, resolution: TransactionResolution, *, checked: bool) -> bytes:
+    request = service_pb2.EndTransactionRequest(
+        message_id=half.message_id,
+        transaction_id=half.transaction_id,
+        resolution=_RESOLUTIONS[resolution],
+        source=v2.SOURCE_SERVER_CHECK if checked else v2.SOURCE_CLIENT,
+    )
+    request.topic.name = half.topic
+    return request.SerializeToString()
+
+
+def _ended(data: bytes) -> None:
+    check(service_pb2.EndTransactionResponse.FromString(data).status)

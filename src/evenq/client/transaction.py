@@ -1,0 +1,146 @@
+"""One transaction in the hands of its user: the message is stored, nobody sees it; commit or roll back.
+
+`Transaction` belongs to `evenq.Producer`, `AsyncTransaction` to `evenq.aio.Producer`. Left as `with` block, it commits
+after the last line and rolls back when an exception leaves the block.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self
+
+from evenq.client.core.halves import HalfMessage
+from evenq.errors import BadRequest, Error
+from evenq.model import ReceivedMessage, TransactionResolution
+
+__all__ = ["AsyncTransaction", "Checker", "Transaction", "resolution_of"]
+
+log = logging.getLogger(__name__)
+
+Checker = Callable[[ReceivedMessage], object]
+"""Says what became of a half message: a `TransactionResolution`. An exception means UNKNOWN."""
+COMMIT, ROLLBACK = TransactionResolution.COMMIT, TransactionResolution.ROLLBACK
+
+
+class Transaction:
+    """A half message of the sync producer."""
+
+    def __init__(self, half: HalfMessage, end: Callable[[HalfMessage, TransactionResolution], None]) -> None:
+        self._half = half
+        self._end = end
+        self.resolution: TransactionResolution | None = None
+        """What was told to the broker; None while it is open."""
+
+    @property
+    def message_id(self) -> str:
+        """Id of the message."""
+        return self._half.message_id
+
+    @property
+    def transaction_id(self) -> str:
+        """What the broker calls it."""
+        return self._half.transaction_id
+
+    def commit(self) -> None:
+        """Deliver the message. Raises InvalidTransactionId (given up meanwhile), ConnectionFailed, RequestTimeout:
+        then the broker will ask the checker.
+        """
+        self._decide(COMMIT)
+
+    def rollback(self) -> None:
+        """Forget the message. Raises as `commit`."""
+        self._decide(ROLLBACK)
+
+    def _decide(self, resolution: TransactionResolution) -> None:
+        _must_be(self.resolution, resolution, self.message_id)
+        self._end(self._half, resolution)
+        self.resolution = resolution
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.resolution is not None:
+            return
+        if kind is None:
+            self.commit()
+            return
+        try:
+            self.rollback()
+        except Error as failure:
+            _not_told(self.message_id, failure)
+
+
+class AsyncTransaction:
+    """A half message of the asyncio producer; see `Transaction`."""
+
+    def __init__(self, half: HalfMessage, end: Callable[[HalfMessage, TransactionResolution], Awaitable[None]]) -> None:
+        self._half = half
+        self._end = end
+        self.resolution: TransactionResolution | None = None
+        """What was told to the broker; None while it is open."""
+
+    @property
+    def message_id(self) -> str:
+        """Id of the message."""
+        return self._half.message_id
+
+    @property
+    def transaction_id(self) -> str:
+        """What the broker calls it."""
+        return self._half.transaction_id
+
+    async def commit(self) -> None:
+        """Deliver the message."""
+        await self._decide(COMMIT)
+
+    async def rollback(self) -> None:
+        """Forget the message."""
+        await self._decide(ROLLBACK)
+
+    async def _decide(self, resolution: TransactionResolution) -> None:
+        _must_be(self.resolution, resolution, self.message_id)
+        await self._end(self._half, resolution)
+        self.resolution = resolution
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.resolution is not None:
+            return
+        if kind is None:
+            await self.commit()
+            return
+        try:
+            await self.rollback()
+        except Error as failure:
+            _not_told(self.message_id, failure)
+
+
+async def resolution_of(told: object) -> TransactionResolution:
+    """What a checker's result means; one of a coroutine function is awaited. Raises BadRequest for another value."""
+    if inspect.isawaitable(told):
+        told = await told
+    if not isinstance(told, TransactionResolution):
+        raise BadRequest(f"the checker returned {told!r}; return a TransactionResolution: COMMIT, ROLLBACK or UNKNOWN")
+    return told
+
+
+def _must_be(was: TransactionResolution | None, wanted: TransactionResolution, message_id: str) -> None:
+    if was not in {None, wanted}:
+        raise BadRequest(f"the transaction of message {message_id} was ended with {was}; it cannot be {wanted} now")
+
+
+def _not_told(message_id: str, error: Error) -> None:
+    log.warning(
+        "a rollback was not told; the broker will ask the checker",
+        extra={"message_id": message_id, "error": str(error)},
+    )

@@ -1,0 +1,357 @@
+"""The official Node.js SDK (`rocketmq-client-nodejs` 1.0.8), unmodified, each client in a process of its own.
+
+`npm ci` puts it into a cache folder at the first run (`EVENQ_NODE_CACHE`, else below the user's cache). Without Node 18
+or newer, or without npm, the tests are skipped; not in CI (`CI` or `EVENQ_TEST_ALL` is set): there they fail.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from evenq.testing import LocalCluster
+
+FOLDER = Path(__file__).with_name("node")
+NODE_MIN = 18
+pytestmark = pytest.mark.timeout(240)
+
+
+def missing(why: str) -> NoReturn:
+    if os.environ.get("CI") or os.environ.get("EVENQ_TEST_ALL"):
+        pytest.fail(f"{why}; CI must have it")
+    pytest.skip(why)
+
+
+@pytest.fixture(scope="session")
+def modules() -> Path:
+    """The folder with the SDK, installed from the lock file."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        missing("Node.js with npm is not installed")
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout
+    major = int(re.findall(r"\d+", version)[0])
+    if major < NODE_MIN:
+        missing(f"Node.js is {version.strip()}, the SDK needs {NODE_MIN} or newer")
+    lock = (FOLDER / "package-lock.json").read_bytes()
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = Path(os.environ.get("EVENQ_NODE_CACHE") or caches / "evenq" / "node")
+    home = cache / f"{hashlib.sha256(lock).hexdigest()[:16]}-{major}"
+    if not (home / "node_modules").exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(dir=cache))
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(FOLDER / name, fresh)
+        command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+        done = subprocess.run(command, cwd=fresh, capture_output=True, text=True, timeout=200, check=False)
+        if done.returncode != 0:
+            shutil.rmtree(fresh)
+            missing(f"npm ci of the Node.js SDK failed: {done.stderr.strip()[-300:]}")
+        try:
+            fresh.rename(home)
+        except OSError:  # another run was faster
+            shutil.rmtree(fresh)
+    return home / "node_modules"
+
+
+class Peer:
+    """One client process and what it said."""
+
+    def __init__(self, folder: Path, modules: Path, number: int) -> None:
+        self.said: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
+        self._log = (folder / f"node-{number}.log").open("wb")
+        self.process = subprocess.Popen(
+            ["node", str(FOLDER / "peer.js")],
+            env={**os.environ, "NODE_PATH": str(modules), "HOME": str(folder)},  # it logs below its home, too
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                with self._changed:
+                    self.said.append(json.loads(line))
+                    self._changed.notify_all()
+
+    def tell(self, action: str, **fields: object) -> None:
+        """Give one command."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": action, **fields}) + "\n")
+        self.process.stdin.flush()
+
+    def do(self, action: str, *, seconds: float = 60, **fields: object) -> dict[str, Any]:
+        """Give one command and wait for its end."""
+        before = len(self.of("done"))
+        self.tell(action, **fields)
+        self.wait(lambda said: sum("done" in s for s in said) > before, seconds=seconds)
+        answer: dict[str, Any] = [s for s in self.said if "done" in s][before]
+        assert "error" not in answer, (answer, self._log.name)
+        return answer
+
+    def wait(self, ready: Callable[[list[dict[str, Any]]], bool], *, seconds: float = 60) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: ready(self.said), seconds), (
+                f"only {self.said[-5:]}; see {self._log.name}"
+            )
+
+    def of(self, key: str) -> list[dict[str, Any]]:
+        """All that has the key."""
+        with self._changed:
+            return [s for s in self.said if key in s]
+
+    def numbers(self, key: str = "got") -> list[int]:
+        return [s[key] for s in self.of(key)]
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join(5)
+        for stream in (self.process.stdin, self.process.stdout, self._log):
+            if stream is not None:
+                stream.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    settings = {
+        "AUTO_CREATE_TOPICS": "true",
+        "AUTO_CREATE_GROUPS": "true",
+        "DEFAULT_QUEUES": "4",
+        "DEFAULT_START_FROM": "FIRST",
+        "TRANSACTION_FIRST_CHECK_MS": "2000",
+        "TRANSACTION_CHECK_INTERVAL_MS": "2000",
+    }
+    with LocalCluster(brokers=2, folder=tmp_path_factory.mktemp("cluster"), broker_settings=settings) as running:
+        yield running
+
+
+@pytest.fixture
+def peer(tmp_path: Path, modules: Path, cluster: LocalCluster) -> Iterator[Callable[..., Peer]]:
+    """Starts a client of a role, ready to work."""
+    peers: list[Peer] = []
+
+    def start(role: str, **fields: object) -> Peer:
+        peers.append(Peer(tmp_path, modules, len(peers)))
+        peers[-1].do(role, endpoint=cluster.endpoint, **fields)
+        return peers[-1]
+
+    yield start
+    for one in peers:
+        one.end()
+
+
+def evenq(cluster: LocalCluster, *words: str) -> str:
+    command = [sys.executable, "-m", "evenq.cli", *words, "--endpoint", cluster.endpoint]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+
+
+def wait_for_all(members: list[Peer], wanted: set[int], *, seconds: float = 60) -> None:
+    pause = threading.Event()
+    for _ in range(int(seconds * 20)):
+        if {number for member in members for number in member.numbers()} >= wanted:
+            return
+        pause.wait(0.05)
+    got = {number for member in members for number in member.numbers()}
+    raise AssertionError(f"{len(wanted - got)} of {len(wanted)} never came, for example {sorted(wanted - got)[:5]}")
+
+
+def test_it_sends_and_takes_what_its_tag_asks_for(peer: Callable[..., Peer]) -> None:
+    """Checklist 16, 19, 29, 30, 31: also what lies in queues that its queue-0 habit never names."""
+    sender = peer("producer", topics=["node-simple"])
+    sender.do("send", topic="node-simple", first=0, count=60)
+    receipts = sender.of("sent")
+    assert len({s["id"] for s in receipts}) == 60
+    consumer = peer("simple", group="node-even", topic="node-simple", filter="even")
+    consumer.do("take", count=30, empty=10)
+    got = consumer.of("got")
+    assert sorted(consumer.numbers()) == list(range(0, 60, 2))
+    assert all((s["tag"], s["attempt"], s["corrupted"]) == ("even", 1, False) for s in got)
+    assert all((s["body"], s["keys"]) == (f"body-{s['got']}", [f"key-{s['got']}"]) for s in got)
+    assert {s["id"] for s in got} == {s["id"] for s in receipts if s["sent"] % 2 == 0}
+    for one in (sender, consumer):
+        one.do("stop")
+        assert one.process.wait(20) == 0, "a clean shutdown lets the process end by itself"
+
+
+def test_sql_expressions_select(peer: Callable[..., Peer]) -> None:
+    peer("producer", topics=["node-sql"]).do("send", topic="node-sql", first=0, count=40)
+    consumer = peer(
+        "simple", group="node-sql", topic="node-sql", filter="SQL number BETWEEN 10 AND 19 AND TAGS = 'odd'"
+    )
+    consumer.do("take", count=5, empty=10)
+    assert sorted(consumer.numbers()) == [11, 13, 15, 17, 19]
+
+
+def test_a_body_of_almost_four_mebibytes_arrives(peer: Callable[..., Peer]) -> None:
+    """Checklist 6: Node.js has gRPC's own limit of 4 MiB for what it receives."""
+    size = int(3.9 * (1 << 20))
+    peer("producer", topics=["node-large"]).do("send", topic="node-large", first=0, count=1, size=size)
+    consumer = peer("simple", group="node-large", topic="node-large")
+    consumer.do("take", count=1, empty=10)
+    assert [(s["got"], s["size"], s["corrupted"]) for s in consumer.of("got")] == [(0, size, False)]
+
+
+def test_a_message_comes_again_after_its_changed_invisible_time(peer: Callable[..., Peer]) -> None:
+    """Checklist 40."""
+    peer("producer", topics=["node-nack"]).do("send", topic="node-nack", first=7, count=1)
+    consumer = peer("simple", group="node-nack", topic="node-nack")
+    consumer.do("nack", invisible_ms=1_000)
+    first, second = consumer.of("got")
+    assert [(s["got"], s["attempt"]) for s in (first, second)] == [(7, 1), (7, 2)]
+    assert 900 <= second["at_ms"] - first["at_ms"] <= 8_000, "polls of the other broker may come between, 2 s each"
+
+
+def test_a_delayed_message_comes_at_its_time_and_a_recalled_one_never(
+    cluster: LocalCluster, peer: Callable[..., Peer]
+) -> None:
+    """Checklist 26, at the access point."""
+    evenq(cluster, "topic", "create", "node-delay", "--type", "DELAY")
+    sender = peer("producer", topics=["node-delay"])
+    sender.do("send", topic="node-delay", first=0, count=3, delay_ms=3_000)
+    assert sender.do("recall", topic="node-delay", number=1)["same"]
+    consumer = peer("simple", group="node-delay", topic="node-delay")
+    consumer.do("take", count=3, empty=4)
+    assert sorted(consumer.numbers()) == [0, 2]
+    due_ms = {s["sent"]: s["due_ms"] for s in sender.of("sent")}
+    # the SDK sends whole seconds of a delivery time's milliseconds, and a poll may stand at the other broker
+    assert all(-1_000 <= s["at_ms"] - due_ms[s["got"]] < 6_000 for s in consumer.of("got"))
+
+
+def test_fifo_groups_arrive_in_order_with_both_consumers(cluster: LocalCluster, peer: Callable[..., Peer]) -> None:
+    """Checklist 21."""
+    evenq(cluster, "topic", "create", "node-fifo", "--type", "FIFO")
+    sender = peer("producer", topics=["node-fifo"])
+    for group, role in (("node-fifo-simple", "simple"), ("node-fifo-push", "push")):
+        evenq(cluster, "group", "create", group, "--ordered", "--from", "FIRST")
+        if role == "simple":
+            sender.do("send", topic="node-fifo", first=0, count=40, message_groups=4)
+            consumer = peer("simple", group=group, topic="node-fifo")
+            consumer.do("take", count=40, empty=10)
+        else:
+            consumer = peer("push", group=group, topic="node-fifo", fail="never")
+            wait_for_all([consumer], set(range(40)))
+        for message_group in range(4):
+            numbers = [s["got"] for s in consumer.of("got") if s["group"] == f"group-{message_group}"]
+            assert numbers == list(range(message_group, 40, 4)), (role, numbers)
+
+
+def test_priorities_come_highest_first(cluster: LocalCluster, peer: Callable[..., Peer]) -> None:
+    evenq(cluster, "topic", "create", "node-priority", "--type", "PRIORITY", "--queues", "4")
+    peer("producer", topics=["node-priority"]).do("send", topic="node-priority", first=0, count=12, priorities=3)
+    consumer = peer("simple", group="node-priority", topic="node-priority")
+    consumer.do("take", count=12, empty=10)
+    assert sorted(consumer.numbers()) == list(range(12))
+    for broker in cluster.brokers:
+        priorities = [s["priority"] for s in consumer.of("got") if s["from"] == broker.address]
+        assert priorities == sorted(priorities, reverse=True)
+
+
+def test_transactions_end_as_decided_and_orphans_as_another_producer_says(
+    cluster: LocalCluster, peer: Callable[..., Peer]
+) -> None:
+    """Checklist 24, 25."""
+    evenq(cluster, "topic", "create", "node-transaction", "--type", "TRANSACTION")
+    living = peer("producer", topics=["node-transaction"], decide=True)
+    sender = peer("producer", topics=["node-transaction"], decide=True)
+    sender.do("transact", topic="node-transaction", first=0, count=12)
+    assert len({s["transaction"] for s in sender.of("transaction")}) == 12
+    sender.process.kill()
+    left_open = {2, 5, 8, 11}
+    living.wait(lambda said: {s["asked"] for s in said if "asked" in s} >= left_open)
+    assert all(s["body"] == f"body-{s['asked']}" for s in living.of("asked"))
+    consumer = peer("simple", group="node-transaction", topic="node-transaction")
+    consumer.do("take", count=6, empty=8)
+    assert sorted(consumer.numbers()) == [0, 3, 5, 6, 9, 11]
+
+
+def test_push_consumers_share_a_topic_and_leave_cleanly(peer: Callable[..., Peer]) -> None:
+    """Checklist 32, 49: nothing is delivered twice, and the SDK's end is not longer than its polls."""
+    members = [peer("push", group="node-push", topic="node-push", fail="never") for _ in range(2)]
+    sender = peer("producer", topics=["node-push"])
+    sender.do("send", topic="node-push", first=0, count=300)
+    wait_for_all(members, set(range(300)))
+    times = Counter(number for member in members for number in member.numbers())
+    assert set(times.values()) == {1}
+    for member in members:
+        member.tell("stop")
+    for member in members:
+        member.wait(lambda said: any(s.get("done") == "stop" for s in said))
+        # an idle push consumer waits for its open poll before it says good-bye (wire contract 10)
+        assert member.of("shutdown_ms")[0]["shutdown_ms"] < 25_000
+        assert member.process.wait(20) == 0, "no error after its shutdown"
+
+
+def test_a_failed_message_comes_again_after_the_groups_pause(peer: Callable[..., Peer]) -> None:
+    """Checklist 43: 10 s, and not 10 ms, with the SDK that takes milliseconds for seconds."""
+    consumer = peer("push", group="node-retry", topic="node-retry", fail="first")
+    peer("producer", topics=["node-retry"]).do("send", topic="node-retry", first=7, count=1)
+    consumer.wait(lambda said: any(s.get("got") == 7 for s in said))
+    (failed,), (got,) = consumer.of("failed"), consumer.of("got")
+    assert (failed["attempt"], got["attempt"]) == (1, 2)
+    assert 9_000 <= got["at_ms"] - failed["at_ms"] <= 25_000
+
+
+def test_what_always_fails_ends_among_the_dead_letters(cluster: LocalCluster, peer: Callable[..., Peer]) -> None:
+    """Checklist 41, standard; 42, FIFO, where the SDK tries again by itself and then asks to forward."""
+    evenq(cluster, "group", "create", "node-dead", "--max-attempts", "2", "--from", "FIRST")
+    evenq(cluster, "topic", "create", "node-dead-fifo", "--type", "FIFO")
+    evenq(cluster, "group", "create", "node-dead-fifo", "--ordered", "--max-attempts", "2", "--from", "FIRST")
+    standard = peer("push", group="node-dead", topic="node-dead", fail="always")
+    fifo = peer("push", group="node-dead-fifo", topic="node-dead-fifo", fail="always")
+    sender = peer("producer", topics=["node-dead", "node-dead-fifo"])
+    sender.do("send", topic="node-dead", first=1, count=1)
+    sender.do("send", topic="node-dead-fifo", first=2, count=1, message_groups=1)
+    pause = threading.Event()
+    for consumer, group, number in ((standard, "node-dead", 1), (fifo, "node-dead-fifo", 2)):
+        consumer.wait(lambda said: sum("failed" in s for s in said) >= 2)
+        letters: list[dict[str, Any]] = []
+        for _ in range(100):
+            letters = json.loads(evenq(cluster, "dlq", "list", group, "--json"))["letters"]
+            if letters:
+                break
+            pause.wait(0.1)
+        assert [letter["message_id"] for letter in letters] == [
+            s["id"] for s in sender.of("sent") if s["sent"] == number
+        ]
+        assert consumer.numbers("failed") == [number, number]
+
+
+def test_clients_go_on_by_themselves_after_kill_9_of_their_access_point(
+    cluster: LocalCluster, peer: Callable[..., Peer]
+) -> None:
+    """Checklist 11, 12: within 35 s, also with what asks telemetry: the check of an orphan."""
+    topic = "node-restart"
+    evenq(cluster, "topic", "create", topic, "--type", "TRANSACTION")
+    consumer = peer("push", group=topic, topic=topic, fail="never")
+    living = peer("producer", topics=[topic], decide=True)
+    living.do("transact", topic=topic, first=0, count=3)
+    wait_for_all([consumer], {0})
+    cluster.brokers[0].kill()
+    cluster.brokers[0].restart()
+    dying = peer("producer", topics=[topic], decide=True)
+    dying.do("transact", topic=topic, first=3, count=6)
+    dying.process.kill()
+    living.wait(lambda said: {s["asked"] for s in said if "asked" in s} >= {5, 8}, seconds=35)
+    wait_for_all([consumer], {0, 3, 5, 6}, seconds=35)
+    living.do("transact", topic=topic, first=9, count=1)
+    wait_for_all([consumer], {9}, seconds=35)

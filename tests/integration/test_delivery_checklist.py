@@ -1,0 +1,386 @@
+"""Statements 33 and 35 to 43 of the conformance checklist (wire-contract.md section 8), one test each.
+
+A whole broker behind a net without sockets, with a clock that the test moves: ten minutes of work pass at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from evenq_broker.broker import Broker
+from evenq_broker.settings import Settings
+
+from evenq.model import BrokerAddress, MessageType
+from evenq.model.retry import RetryKind, RetryPolicy
+from evenq.runtime.clock import FakeClock
+from evenq.store import Append
+from evenq.testing.loop_net import LoopNet
+from evenq.wire.convert import set_duration_ms
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+
+pytestmark = pytest.mark.integration
+
+V2 = "/apache.rocketmq.v2.MessagingService/"
+OK, INVALID = 20000, 40013
+MINUTE = 60_000
+s = service_pb2
+
+
+class Talk:
+    """One client and the broker it talks to."""
+
+    def __init__(
+        self, broker: Broker, net: LoopNet, clock: FakeClock, client: str = "c", language: str = "JAVA"
+    ) -> None:
+        self.broker, self.net, self.clock = broker, net, clock
+        self.headers = {"x-mq-client-id": client, "x-mq-language": language}
+
+    def other(self, client: str, language: str = "JAVA") -> Talk:
+        return Talk(self.broker, self.net, self.clock, client, language)
+
+    async def passing(self, work: Awaitable[Any]) -> Any:
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            await self.clock.advance(5)
+        return task.result()
+
+    async def call(self, name: str, request: Any, response: Any) -> Any:
+        told = request.SerializeToString()
+        call = self.net.unary("a:8081", V2 + name, told, timeout_ms=60_000, metadata=self.headers)
+        return response.FromString(await self.passing(call))
+
+    async def send(self, *bodies: str, lane: str = "") -> None:
+        request = s.SendMessageRequest()
+        for body in bodies:
+            message = request.messages.add(body=body.encode())
+            message.topic.name = "t"
+            message.system_properties.message_id = f"id-{body}"
+            if lane:
+                message.system_properties.message_group = lane
+        assert (await self.call("SendMessage", request, s.SendMessageResponse)).status.code == OK
+
+    async def receive(self, **options: Any) -> list[Any]:
+        found: list[Any] = await self.passing(self.receiving(**options))
+        return found
+
+    async def receiving(
+        self, *, push: bool = False, batch: int = 32, poll_ms: int = 0, invisible_ms: int = 10_000, attempt: str = ""
+    ) -> list[Any]:
+        request = s.ReceiveMessageRequest(batch_size=batch, auto_renew=push, attempt_id=attempt)
+        request.group.name, request.message_queue.topic.name, request.message_queue.id = "g", "t", -1
+        set_duration_ms(request.long_polling_timeout, poll_ms)
+        if not push:
+            set_duration_ms(request.invisible_duration, invisible_ms)
+
+        stream = self.net.stream(
+            "a:8081", V2 + "ReceiveMessage", request.SerializeToString(), timeout_ms=60_000, metadata=self.headers
+        )
+        frames = [s.ReceiveMessageResponse.FromString(frame) async for frame in stream]
+        return [frame.message for frame in frames if frame.HasField("message")]
+
+    async def ack(self, *handles: str) -> Any:
+        request = s.AckMessageRequest()
+        request.group.name, request.topic.name = "g", "t"
+        for handle in handles:
+            request.entries.add(message_id="id", receipt_handle=handle)
+        return await self.call("AckMessage", request, s.AckMessageResponse)
+
+    async def change(self, handle: str, invisible_ms: int) -> Any:
+        request = s.ChangeInvisibleDurationRequest(receipt_handle=handle)
+        request.group.name, request.topic.name = "g", "t"
+        set_duration_ms(request.invisible_duration, invisible_ms)
+        return await self.call("ChangeInvisibleDuration", request, s.ChangeInvisibleDurationResponse)
+
+    async def forward(self, handle: str, message_id: str = "") -> int:
+        request = s.ForwardMessageToDeadLetterQueueRequest(receipt_handle=handle, message_id=message_id)
+        request.group.name, request.topic.name = "g", "t"
+        response = s.ForwardMessageToDeadLetterQueueResponse
+        return int((await self.call("ForwardMessageToDeadLetterQueue", request, response)).status.code)
+
+    async def beat(self) -> None:
+        request = s.HeartbeatRequest(client_type=definition_pb2.PUSH_CONSUMER)
+        request.group.name = "g"
+        await self.call("Heartbeat", request, s.HeartbeatResponse)
+
+    async def works_for(self, minutes: int) -> None:
+        """The client lives and does nothing but beat."""
+        for _ in range(minutes * 2):
+            await self.clock.advance(MINUTE // 2)
+            await self.beat()
+
+
+def run(story: Callable[[Talk], Awaitable[None]], *, fifo: bool = False, **group: Any) -> None:
+    async def body() -> None:
+        clock = FakeClock()
+        net = LoopNet(clock)
+        told = Settings(broker_name="a", default_start_from="FIRST", error_hold_ms=0)
+        broker = Broker(told, clock=clock, rng=random.Random(1), net=net)
+        await broker.open()
+        net.serve("a:8081", broker.rpcs())
+        talk = Talk(broker, net, clock)
+        await talk.passing(broker.start([BrokerAddress("default", "a", 8081)]))
+        kind = MessageType.FIFO if fifo else MessageType.NORMAL
+        await talk.passing(broker.create_topic("t", queues=2, message_type=kind))
+        await talk.passing(broker.create_group("g", ordered=fifo, **group))
+        try:
+            await story(talk)
+            broker.progress.check()
+            broker.polls.check()
+        finally:
+            await talk.passing(broker.close())
+
+    asyncio.run(body())
+
+
+def message_of(broker: Broker) -> Append:
+    topic = broker.topics.get("t")
+    assert topic is not None
+    return Append(topic.topic_id, 0, 0, 0, b"", b"")
+
+
+def handle(message: Any) -> str:
+    return str(message.system_properties.receipt_handle)
+
+
+def bodies(messages: list[Any]) -> list[str]:
+    return [message.body.decode() for message in messages]
+
+
+def test_33_a_receive_whose_answer_was_lost_is_answered_again() -> None:
+    """Checklist 33: the same attempt id gets the same messages, as the same delivery."""
+
+    async def story(talk: Talk) -> None:
+        await talk.send("1", "2", "3")
+        lost = await talk.receive(push=True, batch=3, attempt="x")
+        again = await talk.receive(push=True, batch=3, attempt="x")
+        assert sorted(bodies(again)) == sorted(bodies(lost)) == ["1", "2", "3"]
+        assert {one.system_properties.delivery_attempt for one in again} == {1}
+        assert await talk.other("another").receive(attempt="x") == []
+
+    run(story)
+
+
+def test_33_a_cancelled_receive_gives_back_within_a_second() -> None:
+    """Checklist 33: nothing is lost with a poll that its client gave up."""
+
+    async def story(talk: Talk) -> None:
+        for answered in (False, True):
+            poll = asyncio.ensure_future(talk.receiving(poll_ms=10_000, attempt="x"))
+            await talk.clock.advance(50)
+            if answered:  # all of it is under way when the client gives up
+                await talk.broker.store.append((message_of(talk.broker),))
+            poll.cancel()
+            await asyncio.gather(poll, return_exceptions=True)
+            if not answered:
+                await talk.send("1")
+            began_ms = talk.clock.monotonic_ms()
+            [got] = await (talk if answered else talk.other("next")).receive(poll_ms=5_000, attempt="x")
+            assert got.system_properties.delivery_attempt == 1
+            assert talk.clock.monotonic_ms() - began_ms <= 1_000
+
+    run(story)
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_35_a_push_consumer_that_works_for_twenty_minutes_keeps_its_message(fifo: bool) -> None:
+    """Checklist 35: standard, and FIFO in a local retry; the rest of its message group waits with it."""
+
+    async def story(talk: Talk) -> None:
+        await talk.send("1", "2", lane="lane" if fifo else "")
+        got = await talk.receive(push=True)
+        assert len(got) == (1 if fifo else 2)
+        for _ in range(2):
+            await talk.works_for(10)
+            assert await talk.other("idle").receive() == []
+        assert (await talk.ack(*map(handle, got))).status.code == OK
+        assert bodies(await talk.receive(push=True)) == (["2"] if fifo else [])
+
+    run(story, fifo=fifo)
+
+
+def test_36_a_killed_push_consumers_messages_come_again_and_a_stopped_ones_within_two_seconds() -> None:
+    """Checklist 36."""
+
+    async def story(talk: Talk) -> None:
+        await talk.send("1")
+        assert len(await talk.other("killed").receive(push=True)) == 1
+        await talk.clock.advance(119_000)
+        assert await talk.receive() == []
+        await talk.clock.advance(2_500)
+        stopping = talk.other("stopped")
+        [got] = await stopping.receive(push=True)
+        assert got.system_properties.delivery_attempt == 2
+        request = s.NotifyClientTerminationRequest()
+        request.group.name = "g"
+        await stopping.call("NotifyClientTermination", request, s.NotifyClientTerminationResponse)
+        began_ms = talk.clock.monotonic_ms()
+        [got] = await talk.receive(poll_ms=10_000)
+        assert got.system_properties.delivery_attempt == 3
+        assert talk.clock.monotonic_ms() - began_ms <= 2_000
+
+    run(story)
+
+
+def test_37_acks_are_final_idempotent_and_good_with_an_earlier_handle_of_the_delivery() -> None:
+    """Checklist 37."""
+
+    async def story(talk: Talk) -> None:
+        await talk.send("1")
+        [got] = await talk.receive()
+        changed = await talk.change(handle(got), 30_000)
+        assert changed.status.code == OK
+        for one in (handle(got), handle(got), changed.receipt_handle):
+            answer = await talk.ack(one)
+            assert (answer.status.code, answer.entries[0].status.code) == (OK, OK)
+        await talk.clock.advance(MINUTE)
+        assert await talk.receive() == []
+
+    run(story)
+
+
+def test_38_an_expired_or_malformed_handle_is_invalid_at_both_levels_and_ok_for_rust() -> None:
+    """Checklist 38."""
+
+    async def story(talk: Talk) -> None:
+        await talk.send("1")
+        [got] = await talk.receive(invisible_ms=1_000)
+        await talk.clock.advance(1_500)
+        for bad in (handle(got), "nonsense", "", handle(got)[:-4]):
+            answer = await talk.ack(bad)
+            assert (answer.status.code, answer.entries[0].status.code) == (INVALID, INVALID), bad
+            rust = await talk.other("r", "RUST").ack(bad)
+            assert (rust.status.code, rust.entries[0].status.code) == (OK, OK), bad
+
+    run(story)
+
+
+def test_39_a_refused_change_echoes_the_handle_of_the_request() -> None:
+    """Checklist 39."""
+
+    async def story(talk: Talk) -> None:
+        await talk.send("1")
+        [got] = await talk.receive(invisible_ms=1_000)
+        too_long = await talk.change(handle(got), 99 * 3_600_000)
+        assert (too_long.status.code, too_long.receipt_handle) == (40011, handle(got))
+        await talk.clock.advance(1_500)
+        for bad in (handle(got), "nonsense"):
+            answer = await talk.change(bad, 1_000)
+            assert (answer.status.code, answer.receipt_handle) == (INVALID, bad)
+
+    run(story)
+
+
+def test_40_an_invisible_time_of_0_and_of_1_ms_means_now() -> None:
+    """Checklist 40; and redelivery is exact to the ms for any other time."""
+
+    async def story(talk: Talk) -> None:
+        await talk.send("1")
+        for attempt, pause_ms in enumerate((0, 1, 700, 12_345), start=1):
+            [got] = await talk.receive(poll_ms=20_000)
+            assert got.system_properties.delivery_attempt == attempt
+            assert (await talk.change(handle(got), pause_ms)).status.code == OK
+            began_ms = talk.clock.monotonic_ms()
+            [got] = await talk.receive(poll_ms=20_000)
+            waited_ms = talk.clock.monotonic_ms() - began_ms
+            assert pause_ms - 10 <= waited_ms <= pause_ms + 15
+            request = s.ChangeInvisibleDurationRequest(receipt_handle=handle(got), suspend=True)
+            request.group.name, request.topic.name = "g", "t"
+            set_duration_ms(request.invisible_duration, 0)
+            answer = await talk.call("ChangeInvisibleDuration", request, s.ChangeInvisibleDurationResponse)
+            assert answer.status.code == OK, "a suspended delivery does not count"
+
+    run(story)
+
+
+def test_41_what_always_fails_is_delivered_max_attempts_times_and_is_then_a_dead_letter() -> None:
+    """Checklist 41; RD-3, RD-19: with `dead_letter_queue` set, and its origin in properties."""
+
+    async def story(talk: Talk) -> None:
+        await talk.send("poison")
+        attempts = []
+        while got := await talk.receive(push=True):
+            attempts.append(got[0].system_properties.delivery_attempt)
+            await talk.change(handle(got[0]), 0)
+        assert attempts == list(range(1, 18))
+        await talk.clock.advance(100)
+        dead = talk.broker.topics.get("%DLQ%g")
+        assert dead is not None
+        [letter] = await talk.broker.store.read_at(dead.topic_id, 0, [0])
+        system = definition_pb2.SystemProperties.FromString(letter.system)
+        assert (system.dead_letter_queue.topic, system.dead_letter_queue.message_id) == ("t", "id-poison")
+        told = definition_pb2.Message.FromString(letter.head).user_properties
+        assert (told["DLQ_REASON"], told["DLQ_ATTEMPTS"]) == ("attempts", "17")
+
+    run(story)
+
+
+def test_42_the_next_of_a_message_group_comes_only_after_a_forward() -> None:
+    """Checklist 42: also a forward without a handle, as C++ sends it; one that is gone is OK."""
+
+    async def story(talk: Talk) -> None:
+        await talk.send("1", "2", "3", lane="lane")
+        [first] = await talk.receive(push=True)
+        await talk.works_for(5)
+        assert await talk.receive(push=True) == []
+        assert await talk.forward(handle(first)) == OK
+        [second] = await talk.receive(push=True)
+        assert await talk.forward("", second.system_properties.message_id) == OK
+        assert await talk.forward(handle(first)) == OK
+        assert await talk.forward("nonsense") == OK
+        assert bodies([first, second, *(await talk.receive(push=True))]) == ["1", "2", "3"]
+
+    run(story, fifo=True)
+
+
+def test_42_acknowledged_ones_of_a_batch_never_come_again_and_order_survives_redelivery_and_restart() -> None:
+    """Checklist 42, contract 9.4: redelivery restarts at the failed message only; other message groups go on."""
+
+    async def story(talk: Talk) -> None:
+        lanes = ("a", "b", "c")
+        for number in range(4):
+            for lane in lanes:
+                await talk.send(f"{lane}{number}", lane=lane)
+        done: dict[str, list[str]] = {lane: [] for lane in lanes}
+        failed = 0
+        while sum(map(len, done.values())) < 12:
+            got = await talk.receive(invisible_ms=2_000)
+            heads = bodies(got)
+            assert len({body[0] for body in heads}) == len(heads), "never two of one message group at once"
+            for one in got:
+                body = one.body.decode()
+                assert body not in done[body[0]], "what was acknowledged came again"
+                if failed < 4 and body in {"a0", "b2"}:
+                    failed += 1
+                    if failed % 2:
+                        await talk.change(handle(one), 0)
+                    continue  # and once it is left to its time
+                await talk.ack(handle(one))
+                done[body[0]].append(body)
+            if not got:
+                await talk.clock.advance(2_000)
+        assert done == {lane: [f"{lane}{number}" for number in range(4)] for lane in lanes}
+
+    run(story, fifo=True)
+
+
+def test_43_a_failing_node_consumer_waits_the_groups_policy_between_tries() -> None:
+    """Checklist 43: 10 s and then more, not 10 ms."""
+
+    async def story(talk: Talk) -> None:
+        node = talk.other("n", "HTTP")
+        await talk.send("1")
+        [got] = await node.receive(push=True)
+        for pause_ms in (10_000, 20_000, 20_000):
+            began_ms = talk.clock.monotonic_ms()
+            await node.change(handle(got), 10)  # it takes seconds for milliseconds
+            found: list[Any] = []
+            while not found:
+                found = await node.receive(push=True, poll_ms=10_000)
+            [got] = found
+            assert pause_ms <= talk.clock.monotonic_ms() - began_ms <= pause_ms + 50
+
+    run(story, retry=RetryPolicy(kind=RetryKind.EXPONENTIAL, initial_ms=10_000, max_ms=20_000))

@@ -1,0 +1,166 @@
+"""PRIORITY and LITE topics on real brokers, through the generated stubs and the SDK (wire contract 3.14, 5.6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import evenq
+from evenq.testing import LocalCluster
+from evenq.wire.convert import set_duration_ms
+from evenq.wire.net import GrpcNet
+from evenq.wire.status import check
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2
+
+V2 = "/apache.rocketmq.v2.MessagingService/"
+FAST = {"HEARTBEAT_INTERVAL_MS": "200", "EXPIRY_MS": "1000"}
+NAMES = [f"chat-{number}" for number in range(8)]
+
+
+def run(story: Callable[[LocalCluster, Client], Awaitable[None]]) -> None:
+    async def body() -> None:
+        async with LocalCluster(brokers=2, rebalancer=False, nameserver_settings=FAST) as cluster:
+            net = GrpcNet()
+            try:
+                await story(cluster, Client(net, cluster.brokers[0].address))
+            finally:
+                await net.close()
+
+    asyncio.run(body())
+
+
+class Client:
+    """A client that tells and asks one broker for ever, as a lite simple consumer does."""
+
+    def __init__(self, net: GrpcNet, address: str) -> None:
+        self.net, self.address = net, address
+        self.headers = {"x-mq-client-id": "client", "x-mq-language": "JAVA"}
+
+    async def call(self, method: str, request: Any, response: Any) -> Any:
+        name = method if method.startswith("/") else V2 + method
+        raw = await self.net.unary(
+            self.address, name, request.SerializeToString(), timeout_ms=5_000, metadata=self.headers
+        )
+        answer = response.FromString(raw)
+        check(answer.status)
+        return answer
+
+    async def send(self, body: str, lite: str) -> None:
+        request = service_pb2.SendMessageRequest()
+        message = request.messages.add(body=body.encode())
+        message.topic.name = "chats"
+        message.system_properties.message_id = f"{lite}.{body}"
+        message.system_properties.lite_topic = lite
+        message.system_properties.message_type = definition_pb2.LITE
+        await self.call("SendMessage", request, service_pb2.SendMessageResponse)
+
+    async def subscribe(self) -> None:
+        request = service_pb2.SyncLiteSubscriptionRequest(action=definition_pb2.COMPLETE_ADD, lite_topic_set=NAMES)
+        request.topic.name, request.group.name = "chats", "g"
+        await self.call("SyncLiteSubscription", request, service_pb2.SyncLiteSubscriptionResponse)
+
+    async def receive(self, *, poll_ms: int = 1_000) -> list[Any]:
+        request = service_pb2.ReceiveMessageRequest(batch_size=16)
+        request.group.name, request.message_queue.topic.name = "g", "chats"
+        set_duration_ms(request.long_polling_timeout, poll_ms)
+        set_duration_ms(request.invisible_duration, 30_000)
+        stream = self.net.stream(
+            self.address,
+            V2 + "ReceiveMessage",
+            request.SerializeToString(),
+            timeout_ms=poll_ms + 3_000,
+            metadata=self.headers,
+        )
+        frames = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
+        return [frame.message for frame in frames if frame.HasField("message")]
+
+    async def ack(self, got: Any) -> None:
+        request = service_pb2.AckMessageRequest()
+        request.group.name, request.topic.name = "g", "chats"
+        system = got.system_properties
+        request.entries.add(
+            message_id=system.message_id, receipt_handle=system.receipt_handle, lite_topic=system.lite_topic
+        )
+        await self.call("AckMessage", request, service_pb2.AckMessageResponse)
+
+    async def take(self, count: int) -> dict[str, list[str]]:
+        """So many messages, acknowledged one by one; bodies by lite topic, in the order of their coming."""
+        taken: dict[str, list[str]] = {}
+        async with asyncio.timeout(30):
+            while sum(map(len, taken.values())) < count:
+                for got in await self.receive():
+                    taken.setdefault(got.system_properties.lite_topic, []).append(got.body.decode())
+                    await self.ack(got)
+        return taken
+
+
+async def make(client: Client) -> None:
+    request = admin_pb2.CreateTopicRequest(topic="chats", message_type=definition_pb2.LITE)
+    await client.call("/evenq.v1.Admin/CreateTopic", request, admin_pb2.CreateTopicResponse)
+
+
+def test_47_lite_topics_of_two_brokers_come_in_order_through_one_of_them_also_after_a_restart() -> None:
+    """Checklist 47. What the killed broker owned is there again with its progress."""
+
+    async def story(cluster: LocalCluster, client: Client) -> None:
+        await make(client)
+        for number in range(4):
+            for name in NAMES:
+                await client.send(str(number), name)
+        await client.subscribe()
+        first = await client.take(16)
+        second = cluster.brokers[1]
+        second.kill()
+        second.restart()
+        taken = first
+        async with asyncio.timeout(20):  # it learns from the other one what the client wants
+            while any(len(taken.get(name, ())) < 4 for name in NAMES):
+                taken = await _more(client, taken)
+        assert {name: bodies[:4] for name, bodies in taken.items()} == {name: list("0123") for name in NAMES}
+
+    run(story)
+
+
+async def _more(client: Client, taken: dict[str, list[str]]) -> dict[str, list[str]]:
+    for got in await client.receive(poll_ms=300):
+        taken.setdefault(got.system_properties.lite_topic, []).append(got.body.decode())
+        await client.ack(got)
+    return taken
+
+
+def test_a_waiting_lite_receive_is_answered_with_a_message_of_the_other_broker_at_once() -> None:
+    async def story(_cluster: LocalCluster, client: Client) -> None:
+        await make(client)
+        await client.subscribe()
+        loop = asyncio.get_running_loop()
+        for name in NAMES:  # some of them are the other broker's
+            waiting = asyncio.ensure_future(client.receive(poll_ms=10_000))
+            await asyncio.wait({waiting}, timeout=0.1)
+            began = loop.time()
+            await client.send("hello", name)
+            [got] = await waiting
+            assert loop.time() - began < 2.0, "far below the poll; usually some ms"
+            assert got.system_properties.lite_topic == name
+            await client.ack(got)
+
+    run(story)
+
+
+def test_a_consumer_of_the_sdk_takes_the_highest_priority_first() -> None:
+    with LocalCluster(brokers=1, rebalancer=False, nameserver_settings=FAST) as cluster:
+        with evenq.Admin(endpoint=cluster.endpoint) as admin:
+            admin.create_topic("jobs", message_type="PRIORITY")
+        with evenq.SimpleConsumer(endpoint=cluster.endpoint, group="workers", subscriptions={"jobs": "*"}) as consumer:
+            assert consumer.receive(wait_ms=10) == []
+            with evenq.Producer(endpoint=cluster.endpoint) as producer:
+                for number in (1, 5, None, 9, 5, 40, 0):
+                    producer.send(evenq.Message(topic="jobs", body=str(number).encode(), priority=number))
+            got: list[evenq.ReceivedMessage] = []
+            while len(got) < 7:
+                got += (messages := consumer.receive(wait_ms=2_000))
+                for message in messages:
+                    consumer.ack(message)
+        assert [message.priority for message in got] == [9, 40, 5, 5, 1, None, 0]
+        assert [message.body for message in got][:2] == [b"9", b"40"]

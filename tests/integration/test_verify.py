@@ -1,0 +1,60 @@
+"""`evenq verify` as a user starts it, against a cluster of real processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from evenq.testing import LocalCluster
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def evenq(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "evenq.cli", *words]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
+
+
+def test_a_healthy_cluster_keeps_every_promise_and_nothing_is_left_behind() -> None:
+    with LocalCluster(brokers=2, rebalancer=False) as cluster:
+        done = evenq(
+            "verify",
+            "--endpoints",
+            cluster.endpoints,
+            "--seconds",
+            "8",
+            "--rate",
+            "20",
+            "--tolerance",
+            "5000",
+            "--json",
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        told = json.loads(done.stdout)
+        assert told["ok"]
+        assert "problems" not in told
+        assert [row["kind"] for row in told["kinds"]] == ["normal", "fifo", "delay", "transaction", "priority"]
+        for row in told["kinds"]:
+            assert row["sent"] > 50, row
+            assert row["received"] == row["expected"], row
+            assert (row["lost"], row["unsure"], row["after_ack"]) == (0, 0, 0), row
+        transaction = told["kinds"][3]
+        assert transaction["expected"] < transaction["sent"], "some were rolled back"
+        assert json.loads(evenq("topic", "list", "--json", "--endpoint", cluster.endpoint).stdout) == []
+        assert json.loads(evenq("group", "list", "--json", "--endpoint", cluster.endpoint).stdout) == []
+
+
+def test_without_a_cluster_it_says_so() -> None:
+    done = evenq("verify", "--endpoint", "127.0.0.1:1", "--seconds", "1")
+    assert done.returncode == 1
+    assert "127.0.0.1:1" in done.stderr
+
+
+def test_a_kind_that_is_none_is_refused_with_those_that_are() -> None:
+    done = evenq("verify", "--kinds", "normal,dead")
+    assert done.returncode == 2
+    assert "dead is no kind" in done.stderr or "'dead' is no kind" in done.stderr
+    assert "fifo" in done.stderr

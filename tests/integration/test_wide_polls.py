@@ -1,0 +1,98 @@
+"""Group-wide long polls over real brokers (wire contract 3.9): a receive waits for a message of any broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from evenq.testing import LocalCluster
+from evenq.wire.convert import set_duration_ms
+from evenq.wire.net import GrpcNet
+from evenq.wire.status import check
+from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+
+V2 = "/apache.rocketmq.v2.MessagingService/"
+FAST = {"HEARTBEAT_INTERVAL_MS": "200", "EXPIRY_MS": "1000"}
+
+
+def run(story: Callable[[LocalCluster, GrpcNet], Awaitable[None]]) -> None:
+    async def body() -> None:
+        async with LocalCluster(brokers=2, rebalancer=False, nameserver_settings=FAST) as cluster:
+            net = GrpcNet()
+            try:
+                await story(cluster, net)
+            finally:
+                await net.close()
+
+    asyncio.run(body())
+
+
+async def call(net: GrpcNet, address: str, name: str, request: Any, response: Any) -> Any:
+    headers = {"x-mq-client-id": "client", "x-mq-language": "JAVA"}
+    raw = await net.unary(address, V2 + name, request.SerializeToString(), timeout_ms=5_000, metadata=headers)
+    answer = response.FromString(raw)
+    check(answer.status)
+    return answer
+
+
+async def send(net: GrpcNet, address: str, number: int) -> None:
+    request = service_pb2.SendMessageRequest()
+    message = request.messages.add(body=b"hello")
+    message.topic.name = "orders"
+    message.system_properties.message_id = f"id{number}"
+    await call(net, address, "SendMessage", request, service_pb2.SendMessageResponse)
+
+
+def receiving(net: GrpcNet, address: str, *, poll_ms: int) -> asyncio.Task[list[Any]]:
+    request = service_pb2.ReceiveMessageRequest(batch_size=16)
+    request.group.name, request.message_queue.topic.name, request.message_queue.id = "g", "orders", 0
+    set_duration_ms(request.long_polling_timeout, poll_ms)
+    set_duration_ms(request.invisible_duration, 30_000)
+    headers = {"x-mq-client-id": "client", "x-mq-language": "JAVA"}
+
+    async def collect() -> list[Any]:
+        stream = net.stream(
+            address,
+            V2 + "ReceiveMessage",
+            request.SerializeToString(),
+            timeout_ms=poll_ms + 3_000,
+            metadata=headers,
+        )
+        frames = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
+        return [frame.message for frame in frames if frame.HasField("message")]
+
+    return asyncio.ensure_future(collect())
+
+
+def test_31_a_simple_consumer_at_an_empty_broker_gets_the_other_ones_message_at_once() -> None:
+    """Checklist 31; and again after that broker was killed and is back."""
+
+    async def story(cluster: LocalCluster, net: GrpcNet) -> None:
+        first, second = cluster.brokers
+        loop = asyncio.get_running_loop()
+        assert await receiving(net, first.address, poll_ms=300) == []
+        for number in range(3):
+            waiting = receiving(net, first.address, poll_ms=10_000)
+            await asyncio.wait({waiting}, timeout=0.3)
+            began = loop.time()
+            await send(net, second.address, number)
+            [got] = await waiting
+            assert loop.time() - began < 1.0, "far below the poll; usually some ms"
+            assert got.system_properties.message_id == f"id{number}"
+            ack = service_pb2.AckMessageRequest()
+            ack.group.name, ack.topic.name = "g", "orders"
+            ack.entries.add(message_id="x", receipt_handle=got.system_properties.receipt_handle)
+            await call(net, first.address, "AckMessage", ack, service_pb2.AckMessageResponse)
+        waiting = receiving(net, first.address, poll_ms=25_000)
+        second.kill()
+        second.restart()
+        async with asyncio.timeout(15):
+            for number in range(10, 1_000):
+                await send(net, second.address, number)
+                if (await asyncio.wait({waiting}, timeout=0.5))[0]:
+                    break
+        got = await waiting
+        assert got[0].system_properties.message_id.startswith("id1")
+
+    run(story)

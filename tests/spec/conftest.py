@@ -1,0 +1,207 @@
+"""A world for promises about consumers: whole brokers and our own SDK in one process, over a net without sockets and on
+a clock that the test moves. The listener runs in the same loop, so nothing here depends on the machine's speed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+from evenq_broker.broker import Broker
+from evenq_broker.rpc import admin, data, groups, routing
+from evenq_broker.settings import Settings
+
+import evenq
+import evenq.aio
+from evenq.client.wiring import Ground
+from evenq.model import BrokerAddress
+from evenq.runtime.clock import FakeClock
+from evenq.testing.fake_registry import FakeRegistry
+from evenq.testing.loop_net import LoopNet
+from evenq.wire.status import check
+from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
+
+DATA = "/evenq.v1.Data/"
+ADMIN = "/evenq.v1.Admin/"
+
+
+class World:
+    """Brokers, consumers of them, and what listeners saw."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.net = LoopNet(self.clock)
+        self.registry = FakeRegistry()
+        self.net.serve("ns:1", self.registry.rpcs())
+        self.brokers: dict[str, Broker] = {}
+        self.clients: list[Any] = []
+        self.seen: list[evenq.ReceivedMessage] = []
+        self.ids: Counter[str] = Counter()
+
+    # ------------------------------------------------------------------------------------------------ servers
+
+    async def start(self, name: str = "a", **settings: Any) -> Broker:
+        """A broker at `<name>:8081`."""
+        told = Settings(broker_name=name, **{"nameservers": "ns:1", **settings})
+        broker = Broker(told, clock=self.clock, rng=random.Random(name), net=self.net)
+        await broker.open()
+        self.net.serve(f"{name}:8081", [rpc for m in (data, groups, admin, routing) for rpc in m.rpcs(broker)])
+        await broker.start([BrokerAddress("default", name, 8081)])
+        self.brokers[name] = broker
+        await self.until(lambda: all(len(b.routes.brokers()) == len(self.brokers) for b in self.brokers.values()))
+        return broker
+
+    async def create(self, topic: str, queues: int = 1) -> None:
+        """On every broker."""
+        await self.call(ADMIN + "CreateTopic", admin_pb2.CreateTopicRequest(topic=topic, queues=queues))
+
+    async def group(self, name: str, **settings: Any) -> None:
+        """A consumer group with settings of its own."""
+        await self.call(ADMIN + "CreateGroup", admin_pb2.CreateGroupRequest(group=name, **settings))
+
+    async def publish(self, *bodies: Any, topic: str = "t", queue: int = 0, broker: str = "a", tag: str = "") -> int:
+        """Store messages in one queue; returns the offset of the first."""
+        request = data_pb2.PublishRequest(queue=common_pb2.Queue(topic=topic, broker_name=broker, queue_id=queue))
+        for body in bodies:
+            message = request.messages.add(body=str(body).encode())
+            self.ids[str(body)] += 1
+            again = self.ids[str(body)]
+            message.system_properties.message_id = f"id-{body}" if again == 1 else f"id-{body}-{again}"
+            if tag:
+                message.system_properties.tag = tag
+        return int((await self.call(DATA + "Publish", request, broker)).first_offset)
+
+    async def committed(self, group: str, topic: str = "t", queue: int = 0, broker: str = "a") -> int:
+        """What the broker keeps for a group."""
+        request = data_pb2.QueryOffsetsRequest(
+            group=group, queues=[common_pb2.Queue(topic=topic, broker_name=broker, queue_id=queue)]
+        )
+        return int((await self.call(DATA + "QueryOffsets", request, broker)).offsets[0].committed)
+
+    def has(self, topic: str, broker: str = "a") -> bool:
+        """True if the broker knows the topic."""
+        return self.brokers[broker].topics.get(topic) is not None
+
+    async def bodies(self, topic: str, broker: str = "a") -> list[str]:
+        """All messages of a topic's first queue."""
+        request = data_pb2.PullRequest(
+            queue=common_pb2.Queue(topic=topic, broker_name=broker), committed=-1, batch_max=1_000
+        )
+        raw = await self.net.unary(f"{broker}:8081", DATA + "Pull", request.SerializeToString(), timeout_ms=60_000)
+        return [message.body.decode() for message in data_pb2.PullResponse.FromString(raw).messages]
+
+    async def call(self, method: str, request: Any, broker: str = "a") -> Any:
+        """One call, while time passes; raises what the answer's status says."""
+        responses: dict[str, Any] = {
+            ADMIN + "CreateTopic": admin_pb2.CreateTopicResponse,
+            ADMIN + "CreateGroup": admin_pb2.CreateGroupResponse,
+            DATA + "Publish": data_pb2.PublishResponse,
+            DATA + "QueryOffsets": data_pb2.QueryOffsetsResponse,
+        }
+        raw = self.net.unary(f"{broker}:8081", method, request.SerializeToString(), timeout_ms=60_000)
+        answer = responses[method].FromString(await self.do(raw))
+        check(answer.status)
+        return answer
+
+    # ------------------------------------------------------------------------------------------------ clients
+
+    def ground(self) -> Ground:
+        """What clients stand on here."""
+        return Ground(clock=self.clock, rng=random.Random(len(self.clients)), net=self.net)
+
+    async def push(self, name: str = "me", *, listener: Any = None, **rest: Any) -> evenq.aio.PushConsumer:
+        """A started push consumer of group `g` and topic `t`; without a listener it only notes what it saw."""
+
+        async def note(messages: Sequence[evenq.ReceivedMessage]) -> object:
+            self.seen.extend(messages)
+            return None if listener is None else await listener(messages)
+
+        told = {"group": "g", "subscriptions": {"t": "*"}, "start_from": "FIRST", "endpoint": "a:8081", **rest}
+        consumer = evenq.aio.PushConsumer(listener=note, client_id=name, ground=self.ground(), **told)
+        self.clients.append(consumer)
+        return await consumer.start()
+
+    async def pull(self, name: str = "me", **rest: Any) -> evenq.aio.PullConsumer:
+        """A started pull consumer of group `g` and topic `t`."""
+        told = {"group": "g", "subscriptions": {"t": "*"}, "start_from": "FIRST", "endpoint": "a:8081", **rest}
+        consumer = evenq.aio.PullConsumer(client_id=name, ground=self.ground(), **told)
+        self.clients.append(consumer)
+        return await consumer.start()
+
+    async def kill(self, consumer: evenq.aio.PushConsumer) -> None:
+        """The process of a push consumer dies: no goodbye, its tasks end where they are, its lines break."""
+        pushing = consumer._pushing
+        assert pushing is not None
+        member, listening = pushing._member, pushing._listening
+        tasks = [*member._tasks, *member.ownership._tasks, *member.ownership._pull_tasks.values(), *listening._tasks]
+        tasks += [line.task for line in member.sessions._lines.values() if line.task is not None]
+        tasks += [pushing._scan] if pushing._scan is not None else []
+        listening._free = 0
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.clients.remove(consumer)
+        await self.clock.advance(0)
+
+    def cut(self, broker: str = "a") -> Callable[[], None]:
+        """Break all lines to a broker; the result lets it be reached again."""
+        rpcs = list(self.net._hosts[f"{broker}:8081"].rpcs.values())
+        self.net.stop(f"{broker}:8081")
+        return lambda: self.net.serve(f"{broker}:8081", rpcs)
+
+    async def ready(self, *consumers: Any, queues: int = 1) -> None:
+        """Until the consumers own so many queues together."""
+        await self.until(lambda: sum(len(consumer.queues) for consumer in consumers) == queues)
+
+    def saw(self) -> list[str]:
+        """Bodies that listeners got, in that order."""
+        return [message.body.decode() for message in self.seen]
+
+    def calls(self, method: str) -> int:
+        """How often the method was called so far, anywhere."""
+        return sum(called.endswith(method) for _, called in self.net.calls)
+
+    # ------------------------------------------------------------------------------------------------ time
+
+    async def until(self, state: Callable[[], bool], *, step_ms: int = 5, limit_ms: int = 60_000) -> None:
+        """Let time pass until the state holds."""
+        for _ in range(limit_ms // step_ms):
+            if state():
+                return
+            await self.clock.advance(step_ms)
+        raise AssertionError("the state did not come")
+
+    async def do(self, work: Awaitable[Any], *, step_ms: int = 5) -> Any:
+        """The result of `work`, while time passes."""
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            await self.clock.advance(step_ms)
+        return task.result()
+
+    async def close(self) -> None:
+        """Clients first, then brokers."""
+        for client in self.clients:
+            await self.do(client.close(), step_ms=50)
+        for broker in self.brokers.values():
+            await self.do(broker.close(), step_ms=50)
+
+
+def _play(story: Callable[[World], Awaitable[None]]) -> None:
+    async def body() -> None:
+        world = World()
+        try:
+            await story(world)
+        finally:
+            await world.close()
+
+    asyncio.run(body())
+
+
+@pytest.fixture
+def play() -> Callable[[Callable[[World], Awaitable[None]]], None]:
+    """Run a story in a world of its own."""
+    return _play

@@ -1,0 +1,206 @@
+"""Random stories about one group: members join, leave and die, lines break, listeners are slow and fail, and whatever
+happens each message is handled, in order where that was promised, and progress ends behind the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+import evenq
+
+QUEUES = [evenq.MessageQueue("t", broker, number) for broker in "ab" for number in range(2)]
+
+
+class Story:
+    """One seed's world; `ordered` checks order and that no two listeners share a queue."""
+
+    def __init__(self, world, seed: int, *, ordered: bool) -> None:
+        self.world = world
+        self.rng = random.Random(seed)
+        self.ordered = ordered
+        self.members: list = []
+        self.names = 0
+        self.sent: dict[evenq.MessageQueue, int] = dict.fromkeys(QUEUES, 0)
+        self.done: dict[str, int] = {}
+        self.order: dict[evenq.MessageQueue, list[int]] = {queue: [] for queue in QUEUES}
+        self.busy: dict[evenq.MessageQueue, object] = {}
+        self.calm = False
+
+    async def listen(self, messages) -> object:
+        queue, token = messages[0].queue, object()
+        if self.ordered:
+            assert queue not in self.busy, f"two listeners in {queue}"
+            self.busy[queue] = token
+        try:
+            await self.world.clock.sleep_ms(self.rng.choice([0, 0, 1, 5, 40]))
+            bad = []
+            for message in messages:
+                if not self.calm and self.rng.random() < 0.03:
+                    if self.ordered or self.rng.random() < 0.5:
+                        raise ValueError("bad luck")
+                    bad.append(message)
+                    continue
+                body = message.body.decode()
+                self.done[body] = self.done.get(body, 0) + 1
+                if message.queue.topic == "t":
+                    self.order[queue].append(message.queue_offset)
+            return evenq.Retry(bad, delay_level=1) if bad else None
+        finally:
+            if self.busy.get(queue) is token:
+                del self.busy[queue]
+
+    async def join(self) -> None:
+        self.names += 1
+        options = evenq.PushOptions(
+            consume_batch=self.rng.choice([1, 4, 64]), suspend_ms=20, commit_interval_ms=200, drain_ms=500
+        )
+        member = await self.world.push(
+            f"m{self.names}",
+            listener=self.listen,
+            ordered=self.ordered,
+            consume_threads=self.rng.choice([1, 4]),
+            options=options,
+        )
+        self.members.append(member)
+
+    async def leave(self) -> None:
+        member = self.members.pop(self.rng.randrange(len(self.members)))
+        await self.world.do(member.close())
+        self.world.clients.remove(member)
+
+    async def die(self) -> None:
+        await self.world.kill(self.members.pop(self.rng.randrange(len(self.members))))
+
+    async def stop(self) -> None:
+        """Every member's own tasks, when a story failed."""
+
+    async def send(self) -> None:
+        queue = self.rng.choice(QUEUES)
+        first, count = self.sent[queue], self.rng.randint(1, 30)
+        bodies = [f"{queue.broker_name}{queue.queue_id}-{number}" for number in range(first, first + count)]
+        await self.world.publish(*bodies, queue=queue.queue_id, broker=queue.broker_name)
+        self.sent[queue] += count
+
+    async def cut(self) -> None:
+        mend = self.world.cut(self.rng.choice("ab"))
+        await self.world.clock.advance(self.rng.choice([10, 300, 4_000]))
+        mend()
+
+    async def tell(self, steps: int) -> None:
+        await self.join()
+        for _ in range(steps):
+            choices = [self.send, self.send, self.send, self.cut]
+            if len(self.members) < 4:
+                choices.append(self.join)
+            if len(self.members) > 1:
+                choices += [self.leave, self.die]
+            await self.rng.choice(choices)()
+            await self.world.clock.advance(self.rng.choice([1, 20, 200, 1_500]))
+        self.calm = True
+        expected = sum(self.sent.values())
+        await self.world.until(lambda: len(self.done) == expected, step_ms=20, limit_ms=300_000)
+        await self.world.until(lambda: self.kept() == self.sent, step_ms=20, limit_ms=120_000)
+        while self.members:
+            await self.leave()
+        assert self.kept() == self.sent
+
+    def kept(self) -> dict[evenq.MessageQueue, int]:
+        """Progress as the brokers have it."""
+        told = {}
+        for queue in QUEUES:
+            broker = self.world.brokers[queue.broker_name]
+            group, topic = broker.groups.get("g"), broker.topics.get("t")
+            told[queue] = broker.progress.committed(group.group_id, topic.topic_id, queue.queue_id) or 0
+        return told
+
+    def check_order(self) -> None:
+        """The first time a message is done comes after the first time of all before it."""
+        for queue, offsets in self.order.items():
+            firsts = list(dict.fromkeys(offsets))
+            assert firsts == sorted(firsts), queue
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("ordered", [False, True])
+def test_tq_10_oc_8_whatever_happens_each_message_is_handled(play, seed, ordered):
+    """TQ-10, CC-10, OC-11, OC-12, OF-11."""
+
+    async def story(world):
+        for name in "ab":
+            await world.start(name, delay_levels="1s")
+        await world.create("t", 2)
+        await world.group("g", max_attempts=1_000)
+        told = Story(world, seed, ordered=ordered)
+        await told.tell(25)
+        if ordered:
+            told.check_order()
+        await asyncio.sleep(0)
+
+    play(story)
+
+
+class PullStory(Story):
+    """The same with members that poll, each in a task of its own."""
+
+    def __init__(self, world, seed: int) -> None:
+        super().__init__(world, seed, ordered=False)
+        self.tasks: dict[object, asyncio.Task] = {}
+
+    async def work(self, member) -> None:
+        while True:
+            for message in await member.poll(self.rng.choice([1, 5, 100]), wait_ms=200):
+                self.done[message.body.decode()] = 1
+                self.order[message.queue].append(message.queue_offset)
+            await self.world.clock.sleep_ms(self.rng.choice([0, 1, 10, 100]))
+
+    async def join(self) -> None:
+        self.names += 1
+        options = evenq.PullOptions(commit_interval_ms=200, drain_ms=500, pull_batch=self.rng.choice([3, 512]))
+        member = await self.world.pull(f"m{self.names}", options=options)
+        self.members.append(member)
+        self.tasks[member] = asyncio.ensure_future(self.work(member))
+
+    async def rest(self, member) -> None:
+        task = self.tasks.pop(member)
+        assert not task.done(), task.exception()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def leave(self) -> None:
+        member = self.members.pop(self.rng.randrange(len(self.members)))
+        await self.rest(member)
+        await self.world.do(member.close())
+        self.world.clients.remove(member)
+
+    async def die(self) -> None:
+        """Its user stops in the middle of a batch, which then comes again."""
+        member = self.members.pop(self.rng.randrange(len(self.members)))
+        await self.rest(member)
+        await self.world.do(member.close(consumed=False))
+        self.world.clients.remove(member)
+
+    async def stop(self) -> None:
+        for member in list(self.tasks):
+            self.tasks.pop(member).cancel()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_tq_10_whatever_happens_each_message_is_polled_in_order(play, seed):
+    """TQ-10, CS-11, RB-26: the first sight of a message comes after that of all before it in its queue."""
+
+    async def story(world):
+        for name in "ab":
+            await world.start(name)
+        await world.create("t", 2)
+        await world.group("g")
+        told = PullStory(world, seed)
+        try:
+            await told.tell(25)
+        finally:
+            await told.stop()
+        told.check_order()
+
+    play(story)

@@ -1,0 +1,264 @@
+"""Promises about ordered consumption: semantics section 15 (OC)."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import evenq
+
+FAST = {"suspend_ms": 100, "commit_interval_ms": 100}
+
+
+def test_oc_3_oc_10_oc_11_oc_12_one_call_at_a_time_per_queue_in_offset_order_and_queues_in_parallel(play):
+    """OC-4: with the lock that is enough for order."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t", 3)
+        running, most, by_queue = {}, 0, {}
+
+        async def listener(messages):
+            nonlocal most
+            queue = messages[0].queue
+            assert queue not in running, "two calls for one queue"
+            running[queue] = True
+            most = max(most, len(running))
+            await world.clock.sleep_ms(7)
+            by_queue.setdefault(queue.queue_id, []).extend(int(message.body) for message in messages)
+            del running[queue]
+
+        for queue in range(3):
+            await world.publish(*range(20), queue=queue)
+        await world.push(listener=listener, ordered=True, consume_threads=8, options=evenq.PushOptions(consume_batch=3))
+        await world.until(lambda: len(world.seen) == 60 and not running)
+        assert by_queue == {queue: list(range(20)) for queue in range(3)}
+        assert most == 3
+
+    play(story)
+
+
+def test_oc_1_oc_2_each_orders_steps_are_handled_in_their_sequence(play):
+    """Create, pay, ship of two orders in one queue: order by key, whatever fails in between."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        done, failed = [], set()
+
+        async def listener(messages):
+            (message,) = messages
+            step = message.body.decode()
+            if step in {"pay-1", "ship-2"} and step not in failed:
+                failed.add(step)
+                return False
+            done.append(step)
+            return None
+
+        await world.publish("create-1", "create-2", "pay-1", "pay-2", "ship-1", "ship-2")
+        await world.push(listener=listener, ordered=True, options=evenq.PushOptions(consume_batch=1, **FAST))
+        await world.until(lambda: len(done) == 6)
+        for order in "12":
+            assert [step for step in done if step.endswith(order)] == [
+                f"{s}-{order}" for s in ("create", "pay", "ship")
+            ]
+
+    play(story)
+
+
+def test_oc_14_oc_15_a_failed_message_comes_again_after_a_pause_while_later_ones_wait(play):
+    """And success moves progress."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        times, fail = [], 3
+
+        async def listener(messages):
+            nonlocal fail
+            times.append(world.clock.monotonic_ms())
+            if messages[0].body == b"a" and fail:
+                fail -= 1
+                raise ValueError("not yet")
+
+        await world.publish("a", "b", "c")
+        await world.push(listener=listener, ordered=True, options=evenq.PushOptions(consume_batch=1, **FAST))
+        await world.until(lambda: len(world.seen) == 6)
+        assert world.saw() == ["a", "a", "a", "a", "b", "c"]
+        pauses = [after - before for before, after in pairwise(times)]
+        assert all(100 <= pause < 150 for pause in pauses[:3])
+        await world.clock.advance(250)
+        assert await world.committed("g") == 3
+        assert not world.has("%RETRY%g")
+
+    play(story)
+
+
+def test_oc_16_oc_17_after_its_last_try_a_message_goes_to_the_dead_letters_and_the_queue_goes_on(play):
+    """A poison message pauses its queue for a bounded time; the cap is the group's."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        await world.group("g", ordered=True, max_attempts=4)
+
+        async def listener(messages):
+            return all(message.body != b"poison" for message in messages)
+
+        await world.publish("a", "poison", "b", "c")
+        await world.push(listener=listener, ordered=True, options=evenq.PushOptions(**FAST))
+        await world.until(lambda: world.saw()[-1:] == ["c"] and world.has("%DLQ%g"))
+        assert world.saw().count("poison") == 4
+        assert await world.bodies("%DLQ%g") == ["poison"]
+        await world.clock.advance(250)
+        assert await world.committed("g") == 4
+
+    play(story)
+
+
+def test_oc_16_if_the_dead_letters_cannot_be_reached_the_queue_waits_on(play):
+    async def story(world):
+        broker = await world.start()
+        await world.create("t")
+        await world.group("g", max_attempts=1)
+
+        async def listener(messages):
+            return messages[0].body != b"poison"
+
+        one = await world.push(listener=listener, ordered=True, options=evenq.PushOptions(consume_batch=1, **FAST))
+        await world.ready(one)
+        host = world.net._hosts["a:8081"]
+        send_back = host.rpcs.pop("/evenq.v1.Data/SendBack")
+        await world.publish("poison", "b")
+        await world.until(lambda: world.saw().count("poison") > 3)
+        assert "b" not in world.saw()
+        host.rpcs["/evenq.v1.Data/SendBack"] = send_back
+        await world.until(lambda: world.saw()[-1] == "b")
+        assert broker.topics.get("%DLQ%g") is not None
+
+    play(story)
+
+
+def test_oc_5_oc_6_oc_7_oc_8_a_queue_is_locked_before_it_is_read_and_as_long_as_it_is_assigned(play):
+    """The lock is per queue, at its broker, for one client of the group; nobody else reads it meanwhile."""
+
+    async def story(world):
+        await world.start("a")
+        await world.start("b")
+        await world.create("t", 2)
+        owners: dict[object, str] = {}
+
+        def listener_of(name):
+            async def listener(messages):
+                queue = messages[0].queue
+                locks = world.brokers[queue.broker_name].locks
+                assert locks.holder("g", queue) == name
+                assert owners.setdefault(queue, name) == name, "a second member processes the queue"
+                await world.clock.sleep_ms(20)
+                assert locks.holder("g", queue) == name
+                del owners[queue]
+
+            return listener
+
+        one = await world.push("one", listener=listener_of("one"), ordered=True)
+        await world.ready(one, queues=4)
+        for number in range(60):
+            await world.publish(number, queue=number % 2, broker="ab"[number // 2 % 2])
+        two = await world.push("two", listener=listener_of("two"), ordered=True)
+        await world.until(lambda: len(one.queues) == len(two.queues) == 2)
+        await world.until(lambda: len(set(world.saw())) == 60)
+        assert len(world.seen) == 60
+        locks = {(queue, name) for name in "ab" for queue in one.queues + two.queues if queue.broker_name == name}
+        assert {world.brokers[name].locks.holder("g", queue) for queue, name in locks} == {"one", "two"}
+        await world.do(one.close())
+        await world.until(lambda: len(two.queues) == 4)
+
+    play(story)
+
+
+def test_oc_9_rb_33_a_refused_lock_is_tried_again(play):
+    """OC-6: until then the queue is not read."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        queue = evenq.MessageQueue("t", "a", 0)
+        locks = world.brokers["a"].locks
+        holder = await world.push("zzz", ordered=True)
+        await world.ready(holder)
+        hold, finished = asyncio.Event(), asyncio.Event()
+
+        async def listener(messages):
+            hold.set()
+            await finished.wait()
+
+        holder._listener = listener
+        await world.publish("x")
+        await world.until(hold.is_set)
+        options = evenq.PushOptions(lock_wait_ms=0, lock_retry_ms=500)
+        one = await world.push("aaa", ordered=True, options=options)
+        await world.clock.advance(1_000)
+        assert locks.holder("g", queue) == "zzz"
+        assert one.queues == []
+        tried = world.calls("LockQueues")
+        await world.clock.advance(1_000)
+        assert tried < world.calls("LockQueues") <= tried + 10
+        finished.set()
+        await world.ready(one)
+        assert locks.holder("g", queue) == "aaa"
+
+    play(story)
+
+
+def test_oc_13_rb_25_a_queue_is_not_taken_away_while_its_listener_runs_within_a_bound(play):
+    """It is unlocked after the listener ended; a listener that never ends gives it up after `drain_ms`."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        running = asyncio.Event()
+
+        async def listener(messages):
+            running.set()
+            await world.clock.sleep_ms(1_500)
+
+        one = await world.push("one", listener=listener, ordered=True)
+        await world.ready(one)
+        await world.publish("x")
+        await world.until(running.is_set)
+        began = world.clock.monotonic_ms()
+        two = await world.push("aaa", ordered=True)
+        await world.ready(two)
+        assert world.clock.monotonic_ms() - began >= 1_400
+        assert await world.committed("g") == 1
+        assert world.saw() == ["x"]
+
+    play(story)
+
+
+def test_oc_8_oc_18_a_member_that_lost_its_line_starts_nothing_more_until_its_lock_is_sure_again(play):
+    """Better: what the broker may have given to somebody else is not worked on."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        one = await world.push(ordered=True, options=evenq.PushOptions(consume_batch=1, **FAST))
+        await world.ready(one)
+        member = one._pushing._member
+        await world.publish("a")
+        await world.until(lambda: world.saw() == ["a"])
+        (line,) = member.sessions._lines.values()
+        members, line.members = line.members, None
+        line.down_ms = world.clock.monotonic_ms() - 10_000
+        await world.publish("b")
+        await world.clock.advance(2_000)
+        assert world.saw() == ["a"]
+        line.members = members
+        await world.until(lambda: world.saw() == ["a", "b"])
+        assert member.sessions.trusted("a", trust_ms=0)
+        line.members, line.down_ms = None, world.clock.monotonic_ms() - 400
+        await world.publish("c")
+        await world.until(lambda: world.saw() == ["a", "b", "c"], limit_ms=90)  # within `lock_trust_ms` it goes on
+        line.members = members
+
+    play(story)

@@ -1,0 +1,211 @@
+"""Promises about messages given back: semantics section 17 (RD), kept by a whole broker over a net without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from evenq_broker.broker import Broker
+from evenq_broker.loops.retries import retry_delay_ms
+from evenq_broker.rpc import admin, data, routing
+from evenq_broker.settings import Settings
+
+from evenq.errors import Error
+from evenq.model import BrokerAddress
+from evenq.model.delay_levels import CLASSIC
+from evenq.runtime.clock import FakeClock
+from evenq.testing.fake_registry import FakeRegistry
+from evenq.testing.loop_net import LoopNet
+from evenq.wire.status import check
+from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
+
+RETRY = "%RETRY%g"
+DATA = "/evenq.v1.Data/"
+PAUSES_MS = [
+    seconds * 1_000 for seconds in (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200)
+]
+
+
+class World:
+    """One broker with the topic `t` and the group `g` of three attempts, on a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.net = LoopNet(self.clock)
+        self.registry = FakeRegistry()
+        self.net.serve("ns:1", self.registry.rpcs())
+
+    async def open(self, *, max_attempts: int = 3, **settings: Any) -> None:
+        told = Settings(broker_name="a", **{"nameservers": "ns:1", **settings})
+        self.broker = Broker(told, clock=self.clock, rng=random.Random(5), net=self.net)
+        await self.broker.open()
+        self.net.serve("a:8081", [rpc for m in (data, admin, routing) for rpc in m.rpcs(self.broker)])
+        await self.broker.start([BrokerAddress("default", "a", 8081)])
+        await self.call("/evenq.v1.Admin/CreateTopic", admin_pb2.CreateTopicRequest(topic="t", queues=1))
+        group = admin_pb2.CreateGroupRequest(group="g", max_attempts=max_attempts)
+        await self.call("/evenq.v1.Admin/CreateGroup", group)
+
+    async def call(self, method: str, request: Any) -> Any:
+        """One call; raises what the answer's status says. Time passes meanwhile."""
+        responses: dict[str, Any] = {
+            "/evenq.v1.Admin/CreateTopic": admin_pb2.CreateTopicResponse,
+            "/evenq.v1.Admin/CreateGroup": admin_pb2.CreateGroupResponse,
+            DATA + "Publish": data_pb2.PublishResponse,
+            DATA + "SendBack": data_pb2.SendBackResponse,
+        }
+        task = asyncio.ensure_future(self.net.unary("a:8081", method, request.SerializeToString(), timeout_ms=60_000))
+        while not task.done():
+            await self.clock.advance(1)
+        answer = responses[method].FromString(task.result())
+        check(answer.status)
+        return answer
+
+    async def publish(self, *bodies: str) -> None:
+        queue = common_pb2.Queue(topic="t", broker_name="a", queue_id=0)
+        request = data_pb2.PublishRequest(queue=queue)
+        for body in bodies:
+            request.messages.add(body=body.encode()).system_properties.message_id = f"id-{body}"
+        await self.call(DATA + "Publish", request)
+
+    async def send_back(self, topic: str, offset: int, *, attempts: int, level: int = 0) -> bool:
+        """True: it went to the dead letters."""
+        queue = common_pb2.Queue(topic=topic, broker_name="a", queue_id=0)
+        request = data_pb2.SendBackRequest(
+            group="g", queue=queue, queue_offset=offset, attempts=attempts, delay_level=level
+        )
+        return bool((await self.call(DATA + "SendBack", request)).dead_lettered)
+
+    async def messages(self, topic: str) -> list[Any]:
+        """What a reader of the topic finds now."""
+        queue = common_pb2.Queue(topic=topic, broker_name="a", queue_id=0)
+        request = data_pb2.PullRequest(queue=queue, committed=-1)
+        raw = await self.net.unary("a:8081", DATA + "Pull", request.SerializeToString(), timeout_ms=60_000)
+        return list(data_pb2.PullResponse.FromString(raw).messages)
+
+
+def run(story: Callable[[World], Awaitable[None]], **settings: Any) -> None:
+    async def body() -> None:
+        world = World()
+        await world.open(**settings)
+        try:
+            await story(world)
+        finally:
+            await world.broker.close()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("retries", "delay_ms"),
+    list(enumerate(PAUSES_MS)),
+)
+def test_rd_4_rd_6_each_retry_has_its_pause(retries: int, delay_ms: int) -> None:
+    """RD-10: level 3 + retries so far."""
+    assert retry_delay_ms(CLASSIC, 0, retries + 1) == delay_ms
+    assert CLASSIC.delay_ms(3 + retries) == delay_ms
+
+
+def test_rd_4_all_pauses_are_17140_seconds() -> None:
+    assert sum(retry_delay_ms(CLASSIC, 0, attempts) for attempts in range(1, 17)) == 17_140_000
+
+
+def test_rd_7_a_level_given_by_the_consumer_counts() -> None:
+    assert retry_delay_ms(CLASSIC, 1, 9) == 1_000
+    assert retry_delay_ms(CLASSIC, 5, 1) == 60_000
+
+
+def test_rd_1_rd_2_rd_8_a_message_given_back_comes_again_through_the_groups_retry_topic_at_its_time() -> None:
+    """RD-13, RD-14, RD-17: nobody sees it before, and it tells where it comes from and how often it was delivered."""
+
+    async def story(world: World) -> None:
+        await world.publish("x")
+        assert not await world.send_back("t", 0, attempts=1)
+        assert await world.messages(RETRY) == []
+        await world.clock.advance(9_900)
+        assert await world.messages(RETRY) == []
+        await world.clock.advance(300)
+        (again,) = await world.messages(RETRY)
+        assert again.body == b"x"
+        assert again.system_properties.message_id == "id-x"
+        assert again.system_properties.delivery_attempt == 2
+        assert again.system_properties.dead_letter_queue.topic == "t"
+        assert [message.body for message in await world.messages("t")] == [b"x"]
+        broker = world.broker
+        place = broker.groups.get("g").group_id, broker.topics.get("t").topic_id  # type: ignore[union-attr]  # made above
+        assert broker.stats.group_topic(*place).redeliveries == 1
+
+    run(story)
+
+
+def test_rd_3_rd_5_after_its_last_attempt_a_message_goes_to_the_dead_letters_with_its_first_origin() -> None:
+    """RD-19: it stays there."""
+
+    async def story(world: World) -> None:
+        await world.publish("x")
+        await world.send_back("t", 0, attempts=1, level=1)
+        await world.clock.advance(1_200)
+        assert not await world.send_back(RETRY, 0, attempts=2, level=1)
+        await world.clock.advance(1_200)
+        assert [m.system_properties.delivery_attempt for m in await world.messages(RETRY)] == [2, 3]
+        assert await world.send_back(RETRY, 1, attempts=3)
+        (dead,) = await world.messages("%DLQ%g")
+        assert dead.system_properties.dead_letter_queue.topic == "t"
+        await world.clock.advance(20_000)
+        assert len(await world.messages(RETRY)) == 2
+        assert len(await world.messages("%DLQ%g")) == 1
+
+    run(story)
+
+
+def test_rd_6_level_minus_one_goes_to_the_dead_letters_whatever_the_count() -> None:
+    async def story(world: World) -> None:
+        await world.publish("x")
+        assert await world.send_back("t", 0, attempts=1, level=-1)
+
+    run(story)
+
+
+def test_rd_3_sixteen_retries_are_seventeen_deliveries() -> None:
+    async def story(world: World) -> None:
+        await world.publish("x")
+        assert world.broker.settings.default_group_max_attempts == 17
+        assert not await world.send_back("t", 0, attempts=16)
+        assert await world.send_back("t", 0, attempts=17)
+
+    run(story, max_attempts=17)
+
+
+def test_rd_9_the_levels_are_a_setting_of_the_broker() -> None:
+    async def story(world: World) -> None:
+        await world.publish("x")
+        await world.send_back("t", 0, attempts=1, level=2)
+        await world.clock.advance(2_200)
+        assert len(await world.messages(RETRY)) == 1
+
+    run(story, delay_levels="1s 2s")
+    with pytest.raises(ValueError, match="'soon'"):
+        Settings(broker_name="a", delay_levels="soon")
+
+
+def test_rd_15_within_a_level_messages_come_back_in_the_order_they_were_given_back() -> None:
+    async def story(world: World) -> None:
+        await world.publish(*"abc")
+        for offset in (2, 0, 1):
+            await world.send_back("t", offset, attempts=1, level=1)
+            await world.clock.advance(10)
+        await world.clock.advance(1_200)
+        assert [message.body for message in await world.messages(RETRY)] == [b"c", b"a", b"b"]
+
+    run(story)
+
+
+def test_rd_1_what_is_not_there_cannot_be_given_back() -> None:
+    async def story(world: World) -> None:
+        with pytest.raises(Error, match="offset 7") as caught:
+            await world.send_back("t", 7, attempts=1)
+        assert caught.value.code == 40019
+
+    run(story)

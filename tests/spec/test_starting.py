@@ -1,0 +1,478 @@
+"""Promises about a consumer's start, its rebalance rounds and where it begins to read: semantics sections 8 and 9."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+
+import pytest
+
+import evenq
+from evenq.client.core.rebalance import Stop, Table
+from evenq.client.core.start_offset import start_policy, timestamp_of
+from evenq.errors import BadRequest, ConnectionFailed
+from evenq.model import QueueOffset, StartFrom
+
+QUIET = {"retry": "local"}
+T0 = evenq.MessageQueue("t", "a", 0)
+
+
+def member_of(consumer):
+    return consumer._pushing._member
+
+
+# --- CS: start and triggers
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"group": ""}, "consumer group name is empty"),
+        ({"subscriptions": {}}, "subscribes to nothing"),
+        ({"subscriptions": {"a b": "*"}}, "a b"),
+        ({"model": "SHARED"}, "SHARED"),
+    ],
+)
+def test_cs_1_a_consumer_needs_a_group_and_a_subscription(changed, says):
+    """And a listener, which Python itself asks for."""
+    told = {"group": "g", "subscriptions": {"t": "*"}, "listener": print, **changed}
+    with pytest.raises(evenq.Error, match=says):
+        evenq.PushConsumer(**told)
+    with pytest.raises(TypeError, match="listener"):
+        evenq.PushConsumer(group="g", subscriptions={"t": "*"})
+
+
+def test_cs_2_cs_5_the_first_rebalance_comes_right_after_the_start(play):
+    """CS-7: the first trigger."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t", 4)
+        began_ms = world.clock.monotonic_ms()
+        one = await world.push(options=evenq.PushOptions(**QUIET))
+        await world.ready(one, queues=4)
+        assert world.clock.monotonic_ms() - began_ms <= 100
+        assert one.balanced
+
+    play(story)
+
+
+def test_cs_4_cs_7_the_timer_is_a_setting_and_finds_what_nobody_told(play):
+    async def story(world):
+        await world.start()
+        await world.create("t", 2)
+        assert evenq.PushOptions().rebalance_interval_ms == 20_000
+        one = await world.push(options=evenq.PushOptions(rebalance_interval_ms=7_000, **QUIET))
+        await world.ready(one, queues=2)
+        await world.clock.advance(7_500)
+        rounds = member_of(one).ownership._rounds
+        await world.clock.advance(21_000)
+        assert member_of(one).ownership._rounds == rounds + 3
+
+    play(story)
+
+
+def test_cs_7_a_notice_of_a_joined_or_left_member_and_of_new_queues_brings_a_round_at_once(play):
+    """RG-5, NS-8: three causes, each within two seconds, not twenty."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t", 2)
+        one = await world.push("one", options=evenq.PushOptions(**QUIET))
+        await world.ready(one, queues=2)
+        two = await world.push("two", options=evenq.PushOptions(**QUIET))
+        await world.until(lambda: len(one.queues) == len(two.queues) == 1, limit_ms=2_000)
+        await world.do(two.close())
+        await world.until(lambda: len(one.queues) == 2, limit_ms=2_000)
+        await world.create("t", 4)
+        await world.until(lambda: len(one.queues) == 4, limit_ms=2_000)
+
+    play(story)
+
+
+class Odd:
+    """A strategy that cannot divide one topic."""
+
+    name = "ODD"
+
+    def __init__(self, wrong: str) -> None:
+        self.wrong = wrong
+
+    def allocate(self, group, own_id, queues, ids):
+        if queues[0].topic == self.wrong:
+            raise RuntimeError("no idea")
+        return list(queues)
+
+
+@pytest.mark.parametrize("wrong", ["t", "u"])
+def test_cs_8_rb_2_rb_3_rb_12_a_topic_that_cannot_be_divided_stays_as_it_is_and_the_next_goes_on(play, wrong, caplog):
+    """RB-3: not balanced then, also if the wrong topic is not the last one (RB-4)."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        await world.create("u")
+        strategy = Odd("")
+        one = await world.push(
+            subscriptions={"t": "*", "u": "*"}, strategy=strategy, options=evenq.PushOptions(**QUIET)
+        )
+        await world.ready(one, queues=2)
+        assert one.balanced
+        strategy.wrong = wrong
+        other = "u" if wrong == "t" else "t"
+        await world.create(other, 2)
+        await world.until(lambda: len(one.queues) == 3)
+        assert {queue.topic for queue in one.queues} == {"t", "u"}
+        assert not one.balanced
+        assert "no assignment" in caplog.text
+
+    play(story)
+
+
+def test_cs_9_a_paused_consumer_pulls_nothing_and_skips_its_rounds_until_it_is_resumed(play):
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        one = await world.push(options=evenq.PushOptions(rebalance_interval_ms=1_000, **QUIET))
+        await world.ready(one)
+        await world.publish("a")
+        await world.until(lambda: world.saw() == ["a"])
+        one.pause()
+        await world.clock.advance(20_000)  # a pull that was parked before may still bring one answer
+        rounds = member_of(one).ownership._rounds
+        before = world.calls("Data/Pull")
+        await world.publish("b", "c")
+        await world.clock.advance(20_000)
+        assert world.calls("Data/Pull") == before
+        assert member_of(one).ownership._rounds == rounds
+        assert world.saw() == ["a"]
+        one.resume()
+        await world.until(lambda: world.saw() == ["a", "b", "c"])
+
+    play(story)
+
+
+def test_cs_10_the_servers_division_and_the_members_own_are_the_same(play):
+    """Better: thin clients may ask."""
+
+    async def story(world):
+        await world.start("a")
+        await world.start("b")
+        await world.create("t", 3)
+        shares = {}
+        for assignment in ("client", "server"):
+            await world.group(f"g-{assignment}", strategy="AVG")
+            members = [
+                await world.push(
+                    name, group=f"g-{assignment}", assignment=assignment, options=evenq.PushOptions(**QUIET)
+                )
+                for name in ("x", "y")
+            ]
+            await world.until(lambda: [len(m.queues) for m in members] == [3, 3])  # noqa: B023 - waited for at once
+            shares[assignment] = [member.queues for member in members]
+        assert shares["client"] == shares["server"]
+
+    play(story)
+
+
+def test_cs_13_from_assignment_to_reported_progress_in_eight_steps(play):
+    async def story(world):
+        await world.start()
+        await world.create("t", 2)
+
+        async def listener(messages):
+            if messages[0].body == b"bad" and messages[0].delivery_attempt == 1:
+                return False
+            return None
+
+        one = await world.push(listener=listener, options=evenq.PushOptions(consume_batch=1))
+        await world.ready(one, queues=2)  # 1 assigned
+        processes = member_of(one).ownership.processes()
+        assert all(process.count == 0 for process in processes)  # 2 an empty process queue per new queue
+        await world.publish("good", "bad", queue=1)  # 3, 4 pulled, and pulled again
+        await world.until(lambda: len(world.seen) == 2)  # 5, 6 in hand, and run by the listener
+        await world.until(lambda: world.calls("SendBack") == 1)  # 7 failure is sent back
+        await world.clock.advance(5_100)
+        assert await world.committed("g", queue=1) == 2  # 8 reported
+        await world.until(lambda: world.saw() == ["good", "bad", "bad"], step_ms=50)
+
+    play(story)
+
+
+# --- RB: rounds
+
+
+def test_rb_6_a_push_consumer_may_unsubscribe_and_subscribe_while_it_runs(play):
+    """RB-5, RB-7: the offset is stored and the lock is let go."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        await world.create("u")
+        one = await world.push(options=evenq.PushOptions(**QUIET))
+        await world.ready(one)
+        await world.publish("a")
+        await world.until(lambda: len(world.seen) == 1)
+        one.subscribe("u")
+        await world.ready(one, queues=2)
+        one.unsubscribe("t")
+        await world.until(lambda: [queue.topic for queue in one.queues] == ["u"])
+        await world.until(lambda: world.brokers["a"].locks.holder("g", T0) == "")
+        assert await world.committed("g") == 1
+
+    play(story)
+
+
+def test_rb_9_rb_18_a_topic_without_queues_changes_nothing_and_is_reported_but_for_retry_topics(play, caplog):
+    async def story(world):
+        await world.start(auto_create_topics=False)
+        await world.create("t")
+        one = await world.push(subscriptions={"t": "*", "missing": "*"})
+        await world.ready(one)
+        await world.clock.advance(2_000)
+        assert len(one.queues) == 1
+        assert not one.balanced
+        topics = {record.__dict__.get("topic") for record in caplog.records}
+        assert "missing" in topics
+        assert "%RETRY%g" not in topics
+        await world.create("missing")
+        await world.ready(one, queues=2)
+        assert one.balanced
+
+    play(story)
+
+
+def test_rb_10_without_a_member_list_nothing_changes_and_it_is_not_balanced(play):
+    async def story(world):
+        await world.start()
+        await world.create("t", 2)
+        one = await world.push(options=evenq.PushOptions(**QUIET))
+        await world.ready(one, queues=2)
+        sessions = member_of(one).sessions
+        sessions.members = lambda: None
+        member_of(one).ownership.wake()
+        await world.clock.advance(100)
+        assert len(one.queues) == 2
+        assert not one.balanced
+        del sessions.members
+        member_of(one).ownership.wake()
+        await world.until(lambda: one.balanced)
+
+    play(story)
+
+
+def test_rb_13_rb_22_an_empty_result_drops_all_and_duplicates_vanish():
+    """RB-22: what is dropped is told at once, in one list."""
+    queues = [evenq.MessageQueue("t", "a", number) for number in range(2)]
+    table = Table(locks=False)
+    assert len(table.assign("t", queues + queues)) == 2
+    for queue in queues:
+        table.start_found(queue, QueueOffset(0))
+    assert table.assign("t", []) == [Stop(queue) for queue in queues]
+
+
+def test_rb_14_rb_38_a_change_is_logged_told_to_the_user_and_to_all_brokers(play, caplog):
+    """RB-36: and a round without one is not."""
+    caplog.set_level(logging.INFO, "evenq")
+
+    async def story(world):
+        await world.start("a")
+        await world.start("b")
+        await world.create("t")
+        told, beats = [], 0
+
+        async def on_rebalance(gained, lost):
+            told.append((sorted(queue.broker_name for queue in gained), list(lost)))
+
+        one = await world.push(on_rebalance=on_rebalance, options=evenq.PushOptions(**QUIET))
+        sessions = member_of(one).sessions
+        beat = sessions.beat
+
+        def counting():
+            nonlocal beats
+            beats += 1
+            beat()
+
+        sessions.beat = counting
+        await world.ready(one, queues=2)
+        await world.clock.advance(100)
+        assert sorted(name for gained, _ in told for name in gained) == ["a", "b"]
+        assert beats >= 1
+        logged = [record for record in caplog.records if record.message == "rebalanced"]
+        assert {record.__dict__["topic"] for record in logged} == {"t"}
+        quiet = (len(told), beats, len(logged))
+        for _ in range(3):
+            member_of(one).ownership.wake()
+            await world.clock.advance(100)
+        logged = [record for record in caplog.records if record.message == "rebalanced"]
+        assert (len(told), beats, len(logged)) == quiet
+
+    play(story)
+
+
+def test_rb_29_rb_32_a_gained_queue_gets_one_new_process_queue_at_its_start_offset(play):
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        await world.publish(*range(5))
+        one = await world.push(start_from="LAST", options=evenq.PushOptions(**QUIET))
+        await world.ready(one)
+        (process,) = member_of(one).ownership.processes()
+        assert (process.queue, process.next, process.count) == (T0, 5, 0)
+        member_of(one).ownership.wake()
+        await world.clock.advance(100)
+        assert member_of(one).ownership.processes() == [process], "RB-23, RB-32: it is added once"
+
+    play(story)
+
+
+def test_rb_34_the_first_pull_waits_for_a_setting(play):
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        one = await world.push(options=evenq.PushOptions(first_pull_delay_ms=500, **QUIET))
+        await world.ready(one)
+        await world.clock.advance(450)
+        assert world.calls("Data/Pull") == 0
+        await world.clock.advance(100)
+        assert world.calls("Data/Pull") == 1
+
+    play(story)
+
+
+def test_rb_30_rb_50_a_start_that_cannot_be_found_says_why_and_is_tried_again(play, caplog):
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        rpcs = world.net._hosts["a:8081"].rpcs
+        query = rpcs.pop("/evenq.v1.Data/QueryOffsets")
+        one = await world.push(start_from="LAST", options=evenq.PushOptions(lock_retry_ms=100, **QUIET))
+        await world.clock.advance(2_000)
+        assert one.queues == []
+        assert any("QueryOffsets" in str(record.__dict__.get("error", "")) for record in caplog.records)
+        rpcs["/evenq.v1.Data/QueryOffsets"] = query
+        await world.ready(one)
+
+    play(story)
+
+
+# --- RB: where a new queue starts
+
+
+@pytest.mark.parametrize(
+    ("start", "first"),
+    [
+        ("LAST", "new"),
+        ("FIRST", "0"),
+        ("CONSUME_FROM_LAST_OFFSET", "new"),
+        ("CONSUME_FROM_FIRST_OFFSET", "0"),
+        ("TIMESTAMP", "2"),
+        ("CONSUME_FROM_TIMESTAMP", "2"),
+    ],
+)
+def test_rb_42_rb_45_a_group_that_never_read_starts_by_its_policy(play, start, first):
+    """TIMESTAMP without a time is half an hour ago. RB-41: with a stored offset no policy counts."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        await world.publish(0, 1)
+        world.clock.jump_wall(31 * 60_000)
+        await world.publish(2)
+        one = await world.push(start_from=start, options=evenq.PushOptions(**QUIET))
+        await world.ready(one)
+        await world.publish("new")
+        await world.until(lambda: world.saw()[-1:] == ["new"])
+        assert world.saw()[0] == first
+        await world.do(one.close())
+        seen = len(world.seen)
+        await world.publish("later")
+        await world.push("two", start_from="FIRST", options=evenq.PushOptions(**QUIET))
+        await world.until(lambda: len(world.seen) > seen)
+        assert world.saw()[seen:] == ["later"]
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST", "CONSUME_FROM_MIN_OFFSET", "CONSUME_FROM_MAX_OFFSET"],
+)
+def test_rb_44_three_old_names_mean_last(name):
+    assert start_policy(name) is StartFrom.LAST
+    with pytest.raises(BadRequest, match="LAST, FIRST"):
+        start_policy("EARLIEST")
+
+
+def test_rb_45_the_time_is_a_text_of_fourteen_digits():
+    assert timestamp_of("20240229143000") == int(datetime(2024, 2, 29, 14, 30).timestamp() * 1_000)  # noqa: DTZ001
+    for wrong in ("2024022914300", "20240230000000", "yesterday00000"):
+        with pytest.raises(BadRequest, match="yyyyMMddHHmmss"):
+            timestamp_of(wrong)
+
+
+@pytest.mark.parametrize(("young_from_first", "seen"), [(False, ["new"]), (True, ["young", "new"])])
+def test_rb_46_whether_last_reads_a_young_topic_is_a_setting(play, young_from_first, seen):
+    """The original starts at 0 while the messages are still in memory. Here LAST means what comes from now on, unless
+    asked for; with a stored offset, and in a topic that has lost its first messages, the setting means nothing.
+    """
+
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        await world.publish("young")
+        options = evenq.PushOptions(young_from_first=young_from_first, **QUIET)
+        one = await world.push(start_from="LAST", options=options)
+        await world.ready(one)
+        await world.publish("new")
+        await world.until(lambda: world.saw() == seen)
+        await world.do(one.close())
+        await world.publish("later")
+        await world.push("two", start_from="LAST", options=options)
+        await world.until(lambda: world.saw() == [*seen, "later"])
+
+    play(story)
+
+
+def test_rb_47_no_policy_skips_a_retry_that_came_before_the_retry_topic_was_read(play):
+    async def story(world):
+        await world.start(delay_levels="1s")
+        await world.create("t")
+
+        async def listener(messages):
+            return messages[0].delivery_attempt > 1
+
+        one = await world.push(listener=listener, start_from="TIMESTAMP")
+        await world.ready(one)
+        await world.publish("x")
+        await world.until(lambda: world.saw() == ["x", "x"], step_ms=50)
+
+    play(story)
+
+
+def test_rb_31_a_lock_that_was_granted_without_our_hearing_of_it_is_let_go_for_the_next_owner(play):
+    """Both the grant's answer and the unlock were lost, and the session lives on: found by random stories."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t", 2)
+        ask, cut = world.net.unary, True
+
+        async def losing(address, method, request, **rest):
+            if cut and rest["metadata"]["x-mq-client-id"] == "one" and "Queues" in method:
+                if method.endswith("/LockQueues"):
+                    await ask(address, method, request, **rest)
+                raise ConnectionFailed("cut")
+            return await ask(address, method, request, **rest)
+
+        world.net.unary = losing
+        one = await world.push("one", options=evenq.PushOptions(**QUIET))
+        await world.until(lambda: world.brokers["a"].locks.holder("g", T0) == "one")
+        others = [await world.push(name, options=evenq.PushOptions(**QUIET)) for name in ("aaa", "aab")]
+        await world.clock.advance(3_000)
+        assert not any(other.queues for other in others)
+        cut = False
+        await world.ready(*others, queues=2)
+        assert one.queues == []
+
+    play(story)

@@ -1,0 +1,208 @@
+"""The producer's transactions over calls that answer as told."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+
+import pytest
+
+from evenq.client.core.halves import Check, HalfMessage
+from evenq.client.core.route import Route
+from evenq.client.loops.transacting import TELL_MS, Transacting
+from evenq.client.options import ProducerOptions
+from evenq.errors import ConnectionFailed, Error, Forbidden, InvalidTransactionId, TopicNotFound
+from evenq.model import MessageQueue, QueueOffset, ReceivedMessage, TransactionResolution
+from evenq.runtime.clock import FakeClock
+
+COMMIT, ROLLBACK, UNKNOWN = TransactionResolution
+
+
+def check_of(number: int, address: str) -> Check:
+    message = ReceivedMessage(
+        topic="t", body=b"b", message_id=f"id{number}", tag=None, keys=(), properties={}, message_group=None,
+        queue=MessageQueue("t", "a", 0), queue_offset=QueueOffset(0), born_ms=0, store_ms=0,
+    )  # fmt: skip
+    return Check(HalfMessage("t", message.message_id, f"t1.{number}", address), message)
+
+
+class Calls:
+    """Brokers a and b, without a wire."""
+
+    def __init__(self) -> None:
+        self.addresses = {"a": "a:1", "b": "b:1"}
+        self.failures: list[Error] = []
+        self.halves: list[str] = []
+        self.ended: list[tuple[str, str, TransactionResolution, bool]] = []
+        self.told: dict[str, list[list[str]]] = {}
+        self.lines: dict[str, asyncio.Queue[Check | Error]] = {}
+
+    async def query_route(self, topic: str) -> Route:
+        if topic == "missing":
+            raise TopicNotFound("no such topic")
+        queues = tuple(MessageQueue(topic, name, 0) for name in self.addresses)
+        writable = () if topic == "closed" else queues
+        return Route(topic=topic, writable=writable, readable=queues, addresses=self.addresses)
+
+    async def send_half(self, address: str, queue: MessageQueue, message_id: str, encoded: bytes) -> HalfMessage:
+        assert self.addresses[queue.broker_name] == address
+        self.halves.append(address)
+        if self.failures:
+            raise self.failures.pop(0)
+        return HalfMessage(queue.topic, message_id, "t1.x", address)
+
+    async def end_transaction(self, half: HalfMessage, resolution: TransactionResolution, *, checked: bool) -> None:
+        self.ended.append((half.address, half.transaction_id, resolution, checked))
+        if self.failures:
+            raise self.failures.pop(0)
+
+    async def end_transaction_anywhere(self, half: HalfMessage, resolution: TransactionResolution) -> None:
+        await self.end_transaction(HalfMessage("t", "id", half.transaction_id, "anywhere"), resolution, checked=False)
+
+    async def checks(self, address: str, tellings: AsyncIterator[Iterable[str]]) -> AsyncGenerator[Check, None]:
+        line = self.lines[address] = asyncio.Queue()
+
+        async def tell() -> None:
+            async for topics in tellings:
+                self.told.setdefault(address, []).append(list(topics))
+
+        telling = asyncio.ensure_future(tell())
+        try:
+            while True:
+                item = await line.get()
+                if isinstance(item, Error):
+                    raise item
+                yield item
+        finally:
+            telling.cancel()
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.calls = Calls()
+        self.resolution: TransactionResolution | Exception = COMMIT
+        self.asked: list[str] = []
+        self.transacting = Transacting(
+            self.calls, clock=self.clock, rng=random.Random(3), options=ProducerOptions(),
+            route=self.calls.query_route, run_checker=self.checker,
+        )  # fmt: skip
+
+    async def checker(self, message: ReceivedMessage) -> TransactionResolution:
+        self.asked.append(message.message_id)
+        if isinstance(self.resolution, Exception):
+            raise self.resolution
+        return self.resolution
+
+
+def play(story: Callable[[Stage], Awaitable[None]]) -> None:
+    async def body() -> None:
+        stage = Stage()
+        try:
+            await story(stage)
+        finally:
+            await stage.transacting.close()
+
+    asyncio.run(body())
+
+
+def test_half_messages_go_round_the_brokers_and_one_that_failed_is_not_sent_again() -> None:
+    async def story(stage: Stage) -> None:
+        for _ in range(2):
+            await stage.transacting.begin("t", "id", b"m")
+        assert sorted(stage.calls.halves) == ["a:1", "b:1"]
+        stage.calls.failures = [ConnectionFailed("gone")]
+        with pytest.raises(ConnectionFailed):
+            await stage.transacting.begin("t", "id", b"m")
+        assert len(stage.calls.halves) == 3
+        with pytest.raises(Forbidden):
+            await stage.transacting.begin("closed", "id", b"m")
+
+    play(story)
+
+
+def test_a_decision_is_told_at_the_broker_then_anywhere_until_it_is_heard() -> None:
+    async def story(stage: Stage) -> None:
+        half = HalfMessage("t", "id", "t1.x", "a:1")
+        stage.calls.failures = [ConnectionFailed("gone")]
+        await stage.transacting.end(half, COMMIT)
+        assert [address for address, *_ in stage.calls.ended] == ["a:1", "anywhere"]
+        stage.calls.failures = [InvalidTransactionId("given up")]
+        with pytest.raises(InvalidTransactionId):
+            await stage.transacting.end(half, COMMIT)
+        assert len(stage.calls.ended) == 3
+
+    play(story)
+
+
+def test_a_line_to_each_broker_tells_the_topics_at_once_when_they_change_and_every_half_minute() -> None:
+    async def story(stage: Stage) -> None:
+        stage.transacting.watch(["t"])
+        await stage.clock.advance(10)
+        assert stage.calls.told == {"a:1": [["t"]], "b:1": [["t"]]}
+        stage.transacting.watch(["t", "u"])
+        await stage.clock.advance(10)
+        assert stage.calls.told["a:1"] == [["t"], ["t", "u"]]
+        await stage.clock.advance(TELL_MS)
+        assert len(stage.calls.told["a:1"]) == 3
+        stage.calls.addresses = {"b": "b:1", "c": "c:1"}
+        await stage.clock.advance(TELL_MS + 1_000)
+        assert "c:1" in stage.calls.told
+
+    play(story)
+
+
+def test_a_topic_that_does_not_exist_yet_does_not_keep_the_others_waiting() -> None:
+    async def story(stage: Stage) -> None:
+        stage.transacting.watch(["missing", "t"])
+        await stage.clock.advance(10)
+        assert stage.calls.told["a:1"] == [["missing", "t"]]
+
+    play(story)
+
+
+@pytest.mark.parametrize("resolution", [COMMIT, ROLLBACK])
+def test_a_check_is_answered_to_the_broker_that_asked(resolution: TransactionResolution) -> None:
+    async def story(stage: Stage) -> None:
+        stage.resolution = resolution
+        stage.transacting.watch(["t"])
+        await stage.clock.advance(10)
+        stage.calls.lines["b:1"].put_nowait(check_of(1, "b:1"))
+        await stage.clock.advance(10)
+        assert stage.calls.ended == [("b:1", "t1.1", resolution, True)]
+
+    play(story)
+
+
+@pytest.mark.parametrize("resolution", [UNKNOWN, KeyError("a mistake"), ConnectionFailed("no database")])
+def test_what_the_checker_cannot_say_is_not_answered_and_the_next_check_is(
+    resolution: TransactionResolution | Exception,
+) -> None:
+    async def story(stage: Stage) -> None:
+        stage.resolution = resolution
+        stage.transacting.watch(["t"])
+        await stage.clock.advance(10)
+        stage.calls.lines["a:1"].put_nowait(check_of(1, "a:1"))
+        await stage.clock.advance(10)
+        assert (stage.asked, stage.calls.ended) == (["id1"], [])
+        stage.resolution = COMMIT
+        stage.calls.lines["a:1"].put_nowait(check_of(2, "a:1"))
+        await stage.clock.advance(10)
+        assert len(stage.calls.ended) == 1
+
+    play(story)
+
+
+def test_a_broken_line_is_opened_again() -> None:
+    async def story(stage: Stage) -> None:
+        stage.transacting.watch(["t"])
+        await stage.clock.advance(10)
+        stage.calls.lines["a:1"].put_nowait(ConnectionFailed("gone"))
+        await stage.clock.advance(300)
+        assert len(stage.calls.told["a:1"]) == 2
+        stage.calls.lines["a:1"].put_nowait(check_of(1, "a:1"))
+        await stage.clock.advance(10)
+        assert stage.asked == ["id1"]
+
+    play(story)

@@ -1,0 +1,95 @@
+"""A transaction in its user's hands: the block's end decides, once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from evenq.client.core.halves import HalfMessage
+from evenq.client.transaction import AsyncTransaction, Transaction, resolution_of
+from evenq.errors import BadRequest, ConnectionFailed
+from evenq.model import TransactionResolution
+
+COMMIT, ROLLBACK, UNKNOWN = TransactionResolution
+HALF = HalfMessage("t", "id", "t1.a.00", "a:1")
+
+
+class Told:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.told: list[TransactionResolution] = []
+        self.error = error
+
+    def __call__(self, half: HalfMessage, resolution: TransactionResolution) -> None:
+        assert half is HALF
+        self.told.append(resolution)
+        if self.error is not None:
+            raise self.error
+
+    async def later(self, half: HalfMessage, resolution: TransactionResolution) -> None:
+        self(half, resolution)
+
+
+def test_a_block_that_ends_well_commits_and_one_that_raises_rolls_back() -> None:
+    told = Told()
+    with Transaction(HALF, told) as good:
+        assert (good.message_id, good.transaction_id, good.resolution) == ("id", "t1.a.00", None)
+    assert good.resolution is COMMIT
+    with pytest.raises(KeyError), Transaction(HALF, told) as bad:
+        raise KeyError("the order does not exist")
+    assert bad.resolution is ROLLBACK
+    assert told.told == [COMMIT, ROLLBACK]
+
+
+def test_a_decision_in_the_block_stands_and_another_one_is_refused() -> None:
+    told = Told()
+    with Transaction(HALF, told) as transaction:
+        transaction.rollback()
+        with pytest.raises(BadRequest, match="ended with ROLLBACK"):
+            transaction.commit()
+        transaction.rollback()  # again is no error
+    assert told.told == [ROLLBACK, ROLLBACK]
+
+
+def test_a_rollback_that_cannot_be_told_does_not_hide_the_users_error() -> None:
+    with pytest.raises(KeyError), Transaction(HALF, Told(ConnectionFailed("nobody there"))):
+        raise KeyError("the order does not exist")
+
+
+def test_a_commit_that_cannot_be_told_leaves_it_open() -> None:
+    transaction = Transaction(HALF, Told(ConnectionFailed("nobody there")))
+    with pytest.raises(ConnectionFailed):
+        transaction.commit()
+    assert transaction.resolution is None
+
+
+def test_the_asyncio_face_does_the_same() -> None:
+    async def story() -> None:
+        told = Told()
+        async with AsyncTransaction(HALF, told.later) as good:
+            pass
+        with pytest.raises(KeyError):
+            async with AsyncTransaction(HALF, told.later) as bad:
+                raise KeyError("the order does not exist")
+        assert (good.resolution, bad.resolution) == (COMMIT, ROLLBACK)
+        assert told.told == [COMMIT, ROLLBACK]
+        failing = Told(ConnectionFailed("nobody there"))
+        with pytest.raises(KeyError):
+            async with AsyncTransaction(HALF, failing.later):
+                raise KeyError("the order does not exist")
+
+    asyncio.run(story())
+
+
+def test_a_checker_says_a_resolution_at_once_or_later_and_nothing_else() -> None:
+    async def later() -> TransactionResolution:
+        return ROLLBACK
+
+    async def story() -> None:
+        assert await resolution_of(UNKNOWN) is UNKNOWN
+        assert await resolution_of(later()) is ROLLBACK
+        for wrong in (None, True, "COMMIT"):
+            with pytest.raises(BadRequest, match="TransactionResolution"):
+                await resolution_of(wrong)
+
+    asyncio.run(story())

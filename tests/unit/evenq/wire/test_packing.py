@@ -1,0 +1,81 @@
+"""Packed bodies: there and back, bounded, and whole or refused."""
+
+import gzip
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenq.errors import BadRequest, BodyTooLarge, Error, MessageCorrupted, Unsupported
+from evenq.wire import packing
+from evenq.wire.packing import GZIP, IDENTITY, LZ4, METHODS, ZSTD, check_method, pack, unpack
+
+METHOD = pytest.mark.parametrize("name", list(METHODS))
+
+
+@METHOD
+@given(body=st.binary(min_size=1, max_size=3_000), times=st.integers(1, 50))
+def test_what_is_packed_comes_back(name: str, body: bytes, times: int) -> None:
+    packed, encoding = pack(name, body * times)
+    if encoding == IDENTITY:
+        assert packed == body * times, "packing would have gained nothing"
+    else:
+        assert len(packed) < len(body) * times
+        assert unpack(encoding, packed, len(body) * times) == body * times
+
+
+@METHOD
+def test_a_bomb_is_refused_before_it_is_made(name: str) -> None:
+    packed, encoding = pack(name, bytes(32 << 20))
+    with pytest.raises(BodyTooLarge):
+        unpack(encoding, packed, 1_000)
+
+
+@METHOD
+def test_what_is_cut_short_or_damaged_is_told(name: str) -> None:
+    packed, encoding = pack(name, b"once upon a time " * 100)
+    for damaged in (packed[:-3], b"no packed body"):
+        with pytest.raises(MessageCorrupted):
+            unpack(encoding, damaged, 10_000)
+
+
+@given(st.sampled_from([GZIP, LZ4, ZSTD, 7]), st.binary(max_size=200))
+def test_no_bytes_break_it(encoding: int, body: bytes) -> None:
+    try:
+        assert len(unpack(encoding, body, 100)) <= 100
+    except Error as error:
+        assert isinstance(error, MessageCorrupted | BodyTooLarge)
+
+
+def test_both_readings_of_gzip_and_streams_without_a_size_are_taken() -> None:
+    import zstandard
+
+    body = b"x" * 5_000
+    assert unpack(GZIP, gzip.compress(body), 5_000) == body
+    assert unpack(GZIP, zlib.compress(body), 5_000) == body
+    stream = zstandard.ZstdCompressor().compressobj()
+    packed = stream.compress(body) + stream.flush()
+    assert zstandard.frame_content_size(packed) == -1
+    assert unpack(ZSTD, packed, 5_000) == body
+    with pytest.raises(BodyTooLarge):
+        unpack(ZSTD, packed, 4_999)
+    with pytest.raises(MessageCorrupted):
+        unpack(ZSTD, packed[:-3], 5_000)
+
+
+def test_unknown_methods_and_missing_libraries_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_method("")
+    check_method("zlib")
+    with pytest.raises(BadRequest, match="'snappy'"):
+        check_method("snappy")
+
+    def missing(module: str, name: str) -> None:
+        raise Unsupported(f"{module} for {name}: pip install 'evenq[compression]'")
+
+    packed, _ = pack("lz4", b"x" * 1_000)
+    monkeypatch.setattr(packing, "_library", missing)
+    with pytest.raises(Unsupported, match="evenq\\[compression\\]"):
+        check_method("zstd")
+    with pytest.raises(MessageCorrupted, match="evenq\\[compression\\]"):
+        unpack(LZ4, packed, 1_000)

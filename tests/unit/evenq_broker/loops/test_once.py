@@ -1,0 +1,239 @@
+"""A retry of a producer at the same broker is stored once (checklist 20): v2 and evenq.v1, each kind of message, while
+the first try is under way, after it failed or was broken off, and after a restart."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenq.errors import StoreFull, TooManyRequests
+from evenq.model import MessageType
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+SEND = "/apache.rocketmq.v2.MessagingService/SendMessage"
+WINDOW = {"duplicates_window_ms": 60_000}
+
+
+def request(*ids: str, body: bytes = b"x", topic: str = "t") -> service_pb2.SendMessageRequest:
+    made = service_pb2.SendMessageRequest()
+    for message_id in ids:
+        message = made.messages.add(body=body)
+        message.topic.name = topic
+        message.system_properties.message_id = message_id
+    return made
+
+
+async def send(stage: Any, told: service_pb2.SendMessageRequest) -> Any:
+    return await stage.ask("SendMessage", told, service_pb2.SendMessageResponse)
+
+
+def stored(broker: Any, topic: str = "t") -> int:
+    config = broker.topics.get(topic)
+    return sum(broker.store.queue_range(config.topic_id, queue)[1] for queue in range(config.write_queues))
+
+
+def duplicates(broker: Any, topic: str = "t") -> int:
+    return int(broker.stats.topic(broker.topics.get(topic).topic_id).duplicates)
+
+
+def block(*ids: str, queue_id: int = 0) -> data_pb2.PublishRequest:
+    made = data_pb2.PublishRequest(queue=common_pb2.Queue(topic="t", broker_name="a", queue_id=queue_id))
+    for message_id in ids:
+        made.messages.add(body=b"x").system_properties.message_id = message_id
+    return made
+
+
+async def publish(stage: Any, told: data_pb2.PublishRequest) -> Any:
+    return await stage.call("/evenq.v1.Data/Publish", told, data_pb2.PublishResponse)
+
+
+def test_a_retry_gets_the_first_answer_and_is_counted(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        first = await send(stage, request("one"))
+        await send(stage, request("two"))
+        again = await send(stage, request("one"))
+        assert again == first
+        assert (stored(broker), duplicates(broker), broker.stats.messages_in) == (2, 1, 2)
+
+    run(story)
+
+
+def test_another_topic_or_another_body_is_no_retry(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        await send(stage, request("one"))
+        await send(stage, request("one", topic="u"))
+        await send(stage, request("one", body=b"y"))
+        assert (stored(broker), stored(broker, "u"), duplicates(broker)) == (2, 1, 0)
+
+    run(story)
+
+
+def test_without_a_window_each_try_is_a_message(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(duplicates_window_ms=0)
+        for _ in range(3):
+            await send(stage, request("one"))
+        assert broker.once is None
+        assert stored(broker) == 3
+
+    run(story)
+
+
+def test_after_the_window_it_is_a_new_message(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(duplicates_window_ms=1_000)
+        await send(stage, request("one"))
+        await stage.clock.advance(800)
+        await send(stage, request("one"))
+        assert stored(broker) == 1
+        await stage.clock.advance(1_200)
+        await send(stage, request("one"))
+        assert stored(broker) == 2
+
+    run(story)
+
+
+def test_retries_that_come_while_the_first_is_written_wait_for_its_answer(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        await stage.passing(broker.create_topic("t", queues=1))
+        answers = await asyncio.gather(*(asyncio.ensure_future(send(stage, request("one"))) for _ in range(5)))
+        assert all(answer == answers[0] for answer in answers)
+        assert (stored(broker), duplicates(broker)) == (1, 4)
+
+    run(story)
+
+
+def test_a_retry_of_a_failed_try_is_stored(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        await send(stage, request("before"))
+        broker.store._appender.set_full(StoreFull("the broker's disk is 95% full"))
+        assert (await send(stage, request("one"))).status.code == definition_pb2.TOO_MANY_REQUESTS
+        broker.store._appender.set_full(None)
+        assert (await send(stage, request("one"))).status.code == definition_pb2.OK
+        assert (stored(broker), duplicates(broker)) == (2, 0)
+
+    run(story)
+
+
+def test_a_retry_that_waited_for_a_try_that_failed_is_stored_by_itself(run: Run, monkeypatch: Any) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        await stage.passing(broker.create_topic("t", queues=1))
+        append, late = broker.store.append, asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(type(broker.store), "append", lambda self, *args, **kwargs: late)
+        first, second = (asyncio.ensure_future(send(stage, request("one"))) for _ in range(2))
+        await stage.until(lambda: bool(broker.once.waits))
+        monkeypatch.setattr(type(broker.store), "append", lambda self, *args, **kwargs: append(*args, **kwargs))
+        late.set_exception(TooManyRequests("the first one fails"))
+        assert (await first).status.code == definition_pb2.TOO_MANY_REQUESTS
+        assert (await second).status.code == definition_pb2.OK
+        assert stored(broker) == 1
+
+    run(story)
+
+
+@pytest.mark.parametrize("way", ["v2", "evenq.v1"])
+def test_the_message_of_a_call_that_was_broken_off_is_found_by_its_retry(run: Run, way: str) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        await stage.passing(broker.create_topic("t", queues=1))
+        method, told = (SEND, request("one")) if way == "v2" else ("/evenq.v1.Data/Publish", block("one"))
+        [handler] = [rpc.handler for rpc in broker.rpcs() if rpc.method == method]
+        from evenq.serving.rpc import RpcContext
+
+        context = RpcContext(method, (), "test", None)
+        call = asyncio.ensure_future(handler(told.SerializeToString(), context))
+        await asyncio.sleep(0)
+        call.cancel()
+        if way == "v2":
+            assert (await send(stage, request("one"))).entries[0].offset == 0
+        else:
+            assert list((await publish(stage, block("one"))).offsets) == [0]
+        assert (stored(broker), duplicates(broker)) == (1, 1)
+
+    run(story)
+
+
+def test_fifo_delayed_and_half_messages_are_stored_once_too(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        await stage.passing(broker.create_topic("t", queues=4, message_type=MessageType.MIXED))
+        fifo, delayed, half = request("fifo"), request("delayed"), request("half")
+        fifo.messages[0].system_properties.message_group = "g"
+        due = stage.clock.now_ms() + 60_000
+        delayed.messages[0].system_properties.delivery_timestamp.seconds = due // 1000
+        half.messages[0].system_properties.message_type = definition_pb2.TRANSACTION
+        for told in (fifo, delayed, half):
+            first = await send(stage, told)
+            assert first.status.code == definition_pb2.OK
+            assert await send(stage, told) == first, "with its transaction id, its recall handle"
+        assert (stored(broker), duplicates(broker)) == (1, 3)
+        assert broker.store.stats.timers == 2
+
+    run(story)
+
+
+def test_a_list_with_old_and_new_messages_gets_each_its_answer(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(default_queues=1, **WINDOW)
+        await send(stage, request("a", "b"))
+        answer = await send(stage, request("b", "c", "c", "a", ""))
+        told = [(entry.message_id, entry.status.code, entry.offset) for entry in answer.entries]
+        ok = definition_pb2.OK
+        assert told[:4] == [("b", ok, 1), ("c", ok, 2), ("c", ok, 2), ("a", ok, 0)]
+        assert answer.entries[4].status.code == definition_pb2.ILLEGAL_MESSAGE_ID
+        assert (stored(broker), duplicates(broker)) == (3, 3)
+
+    run(story)
+
+
+def test_a_block_that_comes_again_is_answered_with_its_old_places(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        await stage.passing(broker.create_topic("t", queues=2))
+        first = await publish(stage, block("a", "b"))
+        assert (first.first_offset, list(first.offsets)) == (0, [])
+        again = await publish(stage, block("a", "b", "c", queue_id=1))
+        assert list(zip(again.queue_ids, again.offsets, strict=True)) == [(0, 0), (0, 1), (1, 0)]
+        assert (stored(broker), duplicates(broker)) == (3, 2)
+
+    run(story)
+
+
+def test_what_came_just_before_a_restart_is_known_after_it(run: Run, tmp_path: Path) -> None:
+    async def story(stage: Any) -> None:
+        settings = {"store": {"path": tmp_path}, **WINDOW}
+        broker = await stage.broker(**settings)
+        await send(stage, request("old"))
+        await stage.clock.advance(61_000)
+        first = await send(stage, request("one"))
+        await stage.passing(broker.close())
+        stage.brokers.remove(broker)
+        broker = await stage.broker(**settings)
+        assert await send(stage, request("one")) == first
+        assert len(broker.once.recent) == 1, "only what the window holds is read back"
+        await send(stage, request("old"))
+        assert (stored(broker), duplicates(broker)) == (3, 1)
+
+    run(story)
+
+
+def test_no_more_ids_are_kept_than_the_setting_says(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(duplicates_max=8, **WINDOW)
+        for number in range(20):
+            await send(stage, request(f"id{number}"))
+        assert len(broker.once.recent) == 8
+        await send(stage, request("id0"))
+        await send(stage, request("id19"))
+        assert stored(broker) == 21
+
+    run(story)

@@ -1,0 +1,225 @@
+"""Dead letters over all brokers: listed newest first, replayed once, by filter, rate and number."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from evenq_broker.core.letters import replay_group
+from evenq_broker.core.routes import BrokerView
+
+from evenq.errors import BadRequest, Error
+from evenq.model import MessageType
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq.wire.stubs.evenq.v1 import common_pb2
+from evenq.wire.stubs.evenq.v1 import dead_letters_pb2 as pb
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+SERVICE = "/evenq.v1.DeadLetters/"
+
+
+async def died(stage: Any, count: int, *, broker: str = "a", fifo: bool = False) -> Any:
+    """A broker whose group `g` forwarded `count` messages of topic `t` to its dead letters."""
+    made = await stage.broker(broker, default_start_from="FIRST", default_queues=1)
+    kind = MessageType.FIFO if fifo else MessageType.NORMAL
+    topic = await stage.passing(made.create_topic("t", queues=1, message_type=kind))
+    group = await stage.passing(made.create_group("g"))
+    send = service_pb2.SendMessageRequest()
+    for number in range(count):
+        message = send.messages.add(body=b"poison")
+        message.topic.name = "t"
+        message.user_properties["number"] = str(number)
+        message.system_properties.message_id = f"{broker}{number}"
+        message.system_properties.tag = "odd" if number % 2 else "even"
+        if fifo:
+            message.system_properties.message_group = "lane"
+    await stage.ask("SendMessage", send, service_pb2.SendMessageResponse, broker=broker)
+    made.progress.start(group.group_id, topic.topic_id, 0, 0)
+    queue = made.progress.queue(group.group_id, topic.topic_id, 0)
+    for number in range(count):
+        made.progress.deliver(queue, [number], number + 1, deadline_ms=10**15, client_id="")
+        forward = service_pb2.ForwardMessageToDeadLetterQueueRequest()
+        forward.group.name, forward.topic.name = "g", "t"
+        forward.receipt_handle = made.handles.make(group.group_id, topic.topic_id, 0, number, 1, 10**15)
+        response = service_pb2.ForwardMessageToDeadLetterQueueResponse
+        answer = await stage.ask("ForwardMessageToDeadLetterQueue", forward, response, broker=broker)
+        assert answer.status.code == 20000
+    return made
+
+
+async def listed(stage: Any, **fields: Any) -> Any:
+    request = pb.ListDeadLettersRequest(group="g", **fields)
+    return await stage.call(SERVICE + "List", request, pb.ListDeadLettersResponse)
+
+
+async def frames(stage: Any, **fields: Any) -> list[Any]:
+    request = pb.ReplayDeadLettersRequest(group="g", **fields)
+    stream = stage.net.stream("a:8081", SERVICE + "Replay", request.SerializeToString(), timeout_ms=None)
+    return [pb.ReplayProgress.FromString(frame) async for frame in stream]
+
+
+async def replay(stage: Any, **fields: Any) -> list[Any]:
+    found: list[Any] = await stage.passing(frames(stage, **fields))
+    return found
+
+
+async def arrived(broker: Any, topic: str = "t", start: int = 0) -> list[tuple[Any, Any]]:
+    number = broker.topics.get(topic).topic_id
+    low, high = broker.store.queue_range(number, 0)
+    found = await broker.store.read_at(number, 0, list(range(max(low, start), high)))
+    return [
+        (definition_pb2.Message.FromString(one.head), definition_pb2.SystemProperties.FromString(one.system))
+        for one in found
+    ]
+
+
+def test_letters_tell_where_and_why_they_died(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await died(stage, 3)
+        answer = await listed(stage, max=2, bodies=True)
+        assert [one.message_id for one in answer.letters] == ["a2", "a1"]
+        [count] = answer.counts
+        assert (count.group, count.broker_name, count.stored, count.waiting) == ("g", "a", 3, 3)
+        letter = answer.letters[0]
+        assert (letter.origin.topic, letter.origin.broker_name, letter.origin.queue_id) == ("t", "a", 0)
+        assert (letter.origin_offset, letter.attempts, letter.reason, letter.body) == (2, 1, "forwarded", b"poison")
+        assert letter.properties["number"] == "2"
+        assert letter.properties["DLQ_ORIGIN_TOPIC"] == "t"
+        assert [one.message_id for one in (await listed(stage, message_id="a0")).letters] == ["a0"]
+        everybody = await stage.call(SERVICE + "List", pb.ListDeadLettersRequest(), pb.ListDeadLettersResponse)
+        assert [(one.group, one.stored) for one in everybody.counts] == [("g", 3)]
+
+    run(story)
+
+
+def test_each_letter_is_replayed_once_and_looks_as_it_did(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await died(stage, 3, fifo=True)
+        [*_, last] = await replay(stage)
+        assert (last.replayed, last.failed, last.done) == (3, 0, True)
+        again = await arrived(broker, start=3)
+        assert [head.user_properties["number"] for head, _ in again] == ["0", "1", "2"], "in the order of their death"
+        for head, system in again:
+            assert list(head.user_properties) == ["number"]
+            assert head.topic.name == "t"
+            assert (system.message_group, system.message_type) == ("lane", definition_pb2.FIFO)
+            assert not system.HasField("dead_letter_queue")
+        [*_, last] = await replay(stage)
+        assert (last.replayed, last.total) == (0, 0)
+        answer = await listed(stage)
+        assert all(one.replayed for one in answer.letters)
+        assert answer.counts[0].waiting == 0
+        assert not (await listed(stage, waiting=True)).letters
+        broker.progress.check()
+
+    run(story)
+
+
+def test_what_a_filter_leaves_out_waits_for_another_replay(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await died(stage, 4)
+        [*_, last] = await replay(stage, filter=common_pb2.Filter(expression="odd"))
+        assert (last.replayed, last.left_out) == (2, 2)
+        sql = common_pb2.Filter(type=common_pb2.Filter.SQL, expression="number = '0' AND DLQ_REASON = 'forwarded'")
+        [*_, last] = await replay(stage, filter=sql, to_topic="elsewhere")
+        assert (last.replayed, last.left_out) == (1, 1)
+        [(head, _)] = await arrived(broker, "elsewhere")
+        assert head.user_properties["number"] == "0"
+        assert [one.message_id for one in (await listed(stage, waiting=True)).letters] == ["a2"]
+
+    run(story)
+
+
+def test_a_rate_and_a_number_are_kept(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await died(stage, 8)
+        began_ms = stage.clock.monotonic_ms()
+        [*_, last] = await replay(stage, per_second=10, max=5)
+        assert last.replayed == 5
+        assert 400 <= stage.clock.monotonic_ms() - began_ms <= 700
+        assert (await listed(stage)).counts[0].waiting == 3
+
+    run(story)
+
+
+def test_a_letter_that_cannot_be_sent_waits_on_and_is_counted(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await died(stage, 2)
+        await stage.passing(broker.delete_topic("t"))
+        ensure = broker.ensure_topic
+
+        async def refuse(name: str, **options: Any) -> Any:
+            if name == "t":
+                raise BadRequest("no such topic")
+            return await ensure(name, **options)
+
+        broker.ensure_topic = refuse
+        [*_, last] = await replay(stage)
+        assert (last.replayed, last.failed, last.error) == (0, 2, "no such topic")
+        assert (await listed(stage)).counts[0].waiting == 2
+
+    run(story)
+
+
+def test_any_broker_replays_for_the_whole_cluster(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await died(stage, 1), await died(stage, 2, broker="b")
+        views = [BrokerView(name=one.settings.broker_name, addresses=one.addresses) for one in (a, b)]
+        for one in (a, b):
+            one.routes.snapshot("n", "n", views, 0)
+        answer = await listed(stage)
+        assert [(count.broker_name, count.stored) for count in answer.counts] == [("a", 1), ("b", 2)]
+        assert len(answer.letters) == 3
+        done = [one for one in await replay(stage, max=2) if one.done]
+        assert [(one.broker_name, one.replayed) for one in done] == [("a", 1), ("b", 1)]
+        assert sum(count.waiting for count in (await listed(stage)).counts) == 1
+
+    run(story)
+
+
+def test_what_was_replayed_survives_a_restart(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        from evenq_broker.core.delivery import Progress
+        from evenq_broker.core.journal import decode
+
+        broker = await died(stage, 3)
+        await replay(stage, filter=common_pb2.Filter(expression="even"))
+        copy = Progress()
+        for op in decode(broker.journal.state()):
+            if op.__class__.__name__ in {"Acked", "Committed", "Delivered", "Invisible"}:
+                copy.apply(op)  # type: ignore[arg-type]  # checked above
+        keeper, topic = broker.groups.get(replay_group("g")), broker.topics.get("%DLQ%g")
+        queue = copy.queue(keeper.group_id, topic.topic_id, 0)
+        assert queue is not None
+        assert (set(queue.pending), queue.next) == ({1}, 3)
+
+    run(story)
+
+
+def test_only_one_replay_of_a_group_runs(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await died(stage, 3)
+        slow = asyncio.ensure_future(frames(stage, per_second=1))
+        await stage.clock.advance(100)
+        [refused] = await replay(stage)
+        assert "being replayed" in refused.status.message
+        slow.cancel()
+        await asyncio.gather(slow, return_exceptions=True)
+        [*_, last] = await replay(stage)
+        assert (last.done, last.replayed) == (True, 2)
+
+    run(story)
+
+
+@pytest.mark.parametrize("fields", [{"per_second": -1.0}, {"per_second": float("nan")}, {"max": -1}])
+def test_numbers_that_make_no_sense_are_refused(run: Run, fields: dict[str, Any]) -> None:
+    async def story(stage: Any) -> None:
+        await stage.broker()
+        [only] = await replay(stage, **fields)
+        assert only.status.code == definition_pb2.BAD_REQUEST
+        with pytest.raises(Error):
+            await listed(stage, max=-1)
+
+    run(story)
