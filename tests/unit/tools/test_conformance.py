@@ -1,0 +1,46 @@
+"""The page of the fifty statements names tests that exist."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def load_tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("conformance", ROOT / "tools" / "conformance.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+conformance = load_tool()
+
+
+def test_every_statement_of_the_page_names_tests_that_exist() -> None:
+    told = conformance.rows(conformance.PAGE.read_text(encoding="utf-8"))
+    assert conformance.problems(told) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (
+            "**1** proven: a\n- int/test_gone.py::test_x\n",
+            "1 names tests/integration/test_gone.py::test_x, which does not exist",
+        ),
+        ("**1** proven: a\n- soon\n", "1 is proven and names no test"),
+        ("**1** open: a\n", "1 is open: it names no test and says why"),
+        ("**1** maybe: a\n- soon\n", "1 is 'maybe', not one of proven, partly, open"),
+    ],
+)
+def test_each_mistake_of_the_page_is_told(row: str, told: str) -> None:
+    assert told in conformance.problems(conformance.rows(row))
+
+
+def test_a_missing_statement_is_told() -> None:
+    assert "they should be 1 to 50" in conformance.problems([])[0]
