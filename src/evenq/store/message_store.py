@@ -34,6 +34,7 @@ from evenq.store.messages import (
     OnState,
     ReadResult,
     StoredMessage,
+    StoredTimer,
     TimerAppend,
 )
 from evenq.store.options import FlushMode, StoreOptions, StoreStats

@@ -1,5 +1,6 @@
 """Packed bodies: there and back, bounded, and whole or refused."""
 
+import contextlib
 import gzip
 import zlib
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenq.errors import BadRequest, BodyTooLarge, Error, MessageCorrupted, Unsupported
+from evenq.errors import BadRequest, BodyTooLarge, MessageCorrupted, Unsupported
 from evenq.wire import packing
 from evenq.wire.packing import GZIP, IDENTITY, LZ4, METHODS, ZSTD, check_method, pack, unpack
 
@@ -42,10 +43,8 @@ def test_what_is_cut_short_or_damaged_is_told(name: str) -> None:
 
 @given(st.sampled_from([GZIP, LZ4, ZSTD, 7]), st.binary(max_size=200))
 def test_no_bytes_break_it(encoding: int, body: bytes) -> None:
-    try:
+    with contextlib.suppress(MessageCorrupted, BodyTooLarge):
         assert len(unpack(encoding, body, 100)) <= 100
-    except Error as error:
-        assert isinstance(error, MessageCorrupted | BodyTooLarge)
 
 
 def test_both_readings_of_gzip_and_streams_without_a_size_are_taken() -> None:
