@@ -21,12 +21,12 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 FULL = {
-    "append": [],
-    "group_commit": [],
+    "append": ["--uvloop"],
+    "group_commit": ["--uvloop"],
     "reading": ["--rounds", "5"],
     "index": ["--gib", "1", "--seconds", "5", "--rounds", "5"],
     "recovery": ["--gib", "10", "--rounds", "3"],
-    "many_queues": ["--messages", "10000000", "--rounds", "1"],
+    "many_queues": ["--messages", "20000000", "--rounds", "2", "--uvloop"],
     "timers": ["--count", "1000000"],
     "local_queues": ["--rounds", "3"],
 }

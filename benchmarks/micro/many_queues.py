@@ -1,7 +1,7 @@
 """The send rate with 10,000 queues against 8, in turns in the same run.
 
 python benchmarks/micro/many_queues.py [--messages 10000000] [--queues 10000] [--groups 1000] [--rounds 3]
-    [--folder DIR]
+    [--folder DIR] [--uvloop]
 
 Each round fills a new data folder: `--messages` are split over the rounds and both sides. Messages go round over the
 queues in calls of 32, 64 calls under way; every 10,000 messages each of `--groups` groups commits an offset (one state
@@ -113,7 +113,12 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=None, help="parent of the data folders")
+    parser.add_argument("--uvloop", action="store_true", help="the loop that the broker runs on")
     options = parser.parse_args()
+    if options.uvloop:
+        import uvloop
+
+        uvloop.install()
     share = options.messages // (2 * options.rounds)
     ratios = []
     one(options.folder, 8, share // 4, options.groups)  # warm up

@@ -50,11 +50,11 @@ async def damage_all(
     for count, damage in enumerate(damages):
         if not chosen(damage.name, only):
             continue
-        least = everything
+        least, promised = everything, True
         if not clean and damage.log_offset is not None and sure_end(damage.image) <= damage.log_offset:
-            least = before(history, damage.log_offset)
+            least, promised = before(history, damage.log_offset), False  # as a torn write; cancellations, too
         rotten = damage.frames_max if damage.log_offset is not None else 0
-        case = Case(damage.name, Machine(damage.image), least, everything, at, rotten=rotten)
+        case = Case(damage.name, Machine(damage.image), least, everything, at, promised, rotten)
         tally.images += 1
         tally.mutations += 1
         tally.damaged[kind_of(damage.name)] += 1
