@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes depends on what else the machine does: tests judge what is right, benchmarks how fast.
+settings.register_profile("evenq", deadline=None)
+settings.load_profile("evenq")
 
 ROOT = Path(__file__).resolve().parent
 FOLDERS = ("sim", "integration", "compat", "chaos", "helm", "spark", "docs")
