@@ -40,6 +40,7 @@ def keep_sending(endpoints, sent, stop):
             try:
                 producer.send(evenq.Message(topic="orders", body=b"%d." % number * 200, keys=(f"k{number}",)))
             except Error:
+                stop.wait(0.01)  # the broker that comes back needs the processor, too
                 continue
             sent.append(number)
 
