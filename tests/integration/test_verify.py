@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -43,6 +45,26 @@ def test_a_healthy_cluster_keeps_every_promise_and_nothing_is_left_behind() -> N
             assert (row["lost"], row["unsure"], row["after_ack"]) == (0, 0, 0), row
         transaction = told["kinds"][3]
         assert transaction["expected"] < transaction["sent"], "some were rolled back"
+        assert json.loads(evenq("topic", "list", "--json", "--endpoint", cluster.endpoint).stdout) == []
+        assert json.loads(evenq("group", "list", "--json", "--endpoint", cluster.endpoint).stdout) == []
+
+
+def test_ctrl_c_ends_it_and_leaves_nothing_behind() -> None:
+    with LocalCluster(rebalancer=False) as cluster:
+        command = [sys.executable, "-m", "evenq.cli", "verify", "--seconds", "60", "--endpoint", cluster.endpoint]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        pause = threading.Event()
+        try:
+            for _ in range(300):
+                groups = json.loads(evenq("group", "list", "--json", "--endpoint", cluster.endpoint).stdout)
+                if len(groups) == 5:
+                    break
+                pause.wait(0.1)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(40) == 130
+        finally:
+            process.kill()
+            process.communicate()
         assert json.loads(evenq("topic", "list", "--json", "--endpoint", cluster.endpoint).stdout) == []
         assert json.loads(evenq("group", "list", "--json", "--endpoint", cluster.endpoint).stdout) == []
 
