@@ -49,6 +49,39 @@ def test_a_healthy_cluster_keeps_every_promise_and_nothing_is_left_behind() -> N
         assert json.loads(evenq("group", "list", "--json", "--endpoint", cluster.endpoint).stdout) == []
 
 
+@pytest.mark.parametrize("harm", ["steal", "rewind"])
+def test_it_finds_what_somebody_else_does_to_its_group(harm: str) -> None:
+    """A foreign member takes messages away: lost. A reset brings all of them again: after their ack."""
+    with LocalCluster(rebalancer=False) as cluster:
+        endpoint = ("--endpoint", cluster.endpoint)
+        command = [
+            sys.executable, "-m", "evenq.cli", "verify", "--kinds", "normal", "--seconds", "8", "--drain", "4", "--json",
+            *endpoint,
+        ]  # fmt: skip
+        verifying = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            name, pause = "", threading.Event()
+            while not name:
+                groups = json.loads(evenq("group", "list", "--json", *endpoint).stdout)
+                name = groups[0]["name" if "name" in groups[0] else "group"] if groups else ""
+                pause.wait(0.1)
+            if harm == "steal":
+                done = evenq("consume", name, "--group", name, "--max", "5", *endpoint)
+            else:
+                pause.wait(2)  # some messages are acknowledged by then
+                done = evenq("offset", "reset", name, "--to", "earliest", "--yes", *endpoint)
+            assert done.returncode == 0, done.stderr
+            printed, _ = verifying.communicate(timeout=60)
+        finally:
+            verifying.kill()
+            verifying.communicate()
+        told = json.loads(printed)
+        [row] = told["kinds"]
+        assert verifying.returncode == 1
+        assert (row["lost"] == 5) if harm == "steal" else (row["after_ack"] > 0), told
+        assert told["problems"]
+
+
 def test_ctrl_c_ends_it_and_leaves_nothing_behind() -> None:
     with LocalCluster(rebalancer=False) as cluster:
         command = [sys.executable, "-m", "evenq.cli", "verify", "--seconds", "60", "--endpoint", cluster.endpoint]
