@@ -314,9 +314,10 @@ def test_a_failed_message_comes_again_after_the_groups_pause(peer: Callable[...,
 
 def test_what_always_fails_ends_among_the_dead_letters(cluster: LocalCluster, peer: Callable[..., Peer]) -> None:
     """Checklist 41, standard; 42, FIFO, where the SDK tries again by itself and then asks to forward."""
-    evenq(cluster, "group", "create", "node-dead", "--max-attempts", "2", "--from", "FIRST")
+    options = ("--max-attempts", "2", "--from", "FIRST", "--retry-delays", "1s")
+    evenq(cluster, "group", "create", "node-dead", *options)
     evenq(cluster, "topic", "create", "node-dead-fifo", "--type", "FIFO")
-    evenq(cluster, "group", "create", "node-dead-fifo", "--ordered", "--max-attempts", "2", "--from", "FIRST")
+    evenq(cluster, "group", "create", "node-dead-fifo", "--ordered", *options)
     standard = peer("push", group="node-dead", topic="node-dead", fail="always")
     fifo = peer("push", group="node-dead-fifo", topic="node-dead-fifo", fail="always")
     sender = peer("producer", topics=["node-dead", "node-dead-fifo"])
@@ -326,7 +327,7 @@ def test_what_always_fails_ends_among_the_dead_letters(cluster: LocalCluster, pe
     for consumer, group, number in ((standard, "node-dead", 1), (fifo, "node-dead-fifo", 2)):
         consumer.wait(lambda said: sum("failed" in s for s in said) >= 2)
         letters: list[dict[str, Any]] = []
-        for _ in range(100):
+        for _ in range(200):
             letters = json.loads(evenq(cluster, "dlq", "list", group, "--json"))["letters"]
             if letters:
                 break
