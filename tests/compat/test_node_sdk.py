@@ -25,6 +25,7 @@ import pytest
 from evenq.testing import LocalCluster
 
 FOLDER = Path(__file__).with_name("node")
+FRONT = Path(__file__).with_name("throttling_front.py")
 NODE_MIN = 18
 pytestmark = pytest.mark.timeout(240)
 
@@ -152,7 +153,7 @@ def peer(tmp_path: Path, modules: Path, cluster: LocalCluster) -> Iterator[Calla
 
     def start(role: str, **fields: object) -> Peer:
         peers.append(Peer(tmp_path, modules, len(peers)))
-        peers[-1].do(role, endpoint=cluster.endpoint, **fields)
+        peers[-1].do(role, **{"endpoint": cluster.endpoint, **fields})
         return peers[-1]
 
     yield start
@@ -313,9 +314,10 @@ def test_a_failed_message_comes_again_after_the_groups_pause(peer: Callable[...,
 
 def test_what_always_fails_ends_among_the_dead_letters(cluster: LocalCluster, peer: Callable[..., Peer]) -> None:
     """Checklist 41, standard; 42, FIFO, where the SDK tries again by itself and then asks to forward."""
-    evenq(cluster, "group", "create", "node-dead", "--max-attempts", "2", "--from", "FIRST")
+    options = ("--max-attempts", "2", "--from", "FIRST", "--retry-delays", "1s")
+    evenq(cluster, "group", "create", "node-dead", *options)
     evenq(cluster, "topic", "create", "node-dead-fifo", "--type", "FIFO")
-    evenq(cluster, "group", "create", "node-dead-fifo", "--ordered", "--max-attempts", "2", "--from", "FIRST")
+    evenq(cluster, "group", "create", "node-dead-fifo", "--ordered", *options)
     standard = peer("push", group="node-dead", topic="node-dead", fail="always")
     fifo = peer("push", group="node-dead-fifo", topic="node-dead-fifo", fail="always")
     sender = peer("producer", topics=["node-dead", "node-dead-fifo"])
@@ -325,7 +327,7 @@ def test_what_always_fails_ends_among_the_dead_letters(cluster: LocalCluster, pe
     for consumer, group, number in ((standard, "node-dead", 1), (fifo, "node-dead-fifo", 2)):
         consumer.wait(lambda said: sum("failed" in s for s in said) >= 2)
         letters: list[dict[str, Any]] = []
-        for _ in range(100):
+        for _ in range(200):
             letters = json.loads(evenq(cluster, "dlq", "list", group, "--json"))["letters"]
             if letters:
                 break
@@ -355,3 +357,21 @@ def test_clients_go_on_by_themselves_after_kill_9_of_their_access_point(
     wait_for_all([consumer], {0, 3, 5, 6}, seconds=35)
     living.do("transact", topic=topic, first=9, count=1)
     wait_for_all([consumer], {9}, seconds=35)
+
+
+def test_a_message_that_is_refused_twice_for_haste_is_sent_by_the_third_try(
+    cluster: LocalCluster, peer: Callable[..., Peer]
+) -> None:
+    """Checklist 23: Node.js waits between its tries as the settings say, and the message is stored once."""
+    command = [sys.executable, str(FRONT), cluster.endpoint, "2"]
+    front = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert front.stdout is not None
+        sender = peer("producer", endpoint=front.stdout.readline().strip(), topics=["node-haste"])
+        sender.do("send", topic="node-haste", first=0, count=3)
+        consumer = peer("simple", group="node-haste", topic="node-haste")
+        consumer.do("take", count=4, empty=3)
+        assert sorted(consumer.numbers()) == [0, 1, 2]
+    finally:
+        front.kill()
+        front.communicate()

@@ -299,3 +299,25 @@ def test_a_push_consumer_goes_on_by_itself_after_kill_9_of_its_access_point(
     cluster.brokers[0].restart()
     peer("produce", "compat-restart", 20, 20).wait_done()
     wait_for_all([consumer], set(range(40)), seconds=35)
+
+
+def test_a_message_that_is_refused_for_haste_is_an_error_at_once_and_not_stored(
+    tmp_path: Path, cluster: LocalCluster, peer: Callable[..., Peer]
+) -> None:
+    """Checklist 23: this SDK does not try again after TOO_MANY_REQUESTS; its caller hears of it."""
+    command = [sys.executable, str(PEER.with_name("throttling_front.py")), cluster.endpoint, "1"]
+    front = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert front.stdout is not None
+        sender = Peer(tmp_path, "produce", front.stdout.readline().strip(), "compat-haste", "1", "1")
+        assert sender.process.wait(60) != 0
+        sender.end()
+        logs = "".join(log.read_text(errors="replace") for log in tmp_path.glob("peer-produce-*.log"))
+        assert "too fast" in logs
+    finally:
+        front.kill()
+        front.communicate()
+    peer("produce", "compat-haste", 2, 1).wait_done()
+    consumer = peer("simple", "compat-haste", "compat-haste", "*", 1)
+    consumer.wait_done()
+    assert consumer.numbers() == [2]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -43,6 +45,59 @@ def test_a_healthy_cluster_keeps_every_promise_and_nothing_is_left_behind() -> N
             assert (row["lost"], row["unsure"], row["after_ack"]) == (0, 0, 0), row
         transaction = told["kinds"][3]
         assert transaction["expected"] < transaction["sent"], "some were rolled back"
+        assert json.loads(evenq("topic", "list", "--json", "--endpoint", cluster.endpoint).stdout) == []
+        assert json.loads(evenq("group", "list", "--json", "--endpoint", cluster.endpoint).stdout) == []
+
+
+@pytest.mark.parametrize("harm", ["steal", "rewind"])
+def test_it_finds_what_somebody_else_does_to_its_group(harm: str) -> None:
+    """A foreign member takes messages away: lost. A reset brings all of them again: after their ack."""
+    with LocalCluster(rebalancer=False) as cluster:
+        endpoint = ("--endpoint", cluster.endpoint)
+        command = [
+            sys.executable, "-m", "evenq.cli", "verify", "--kinds", "normal", "--seconds", "8", "--drain", "4", "--json",
+            *endpoint,
+        ]  # fmt: skip
+        verifying = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            name, pause = "", threading.Event()
+            while not name:
+                groups = json.loads(evenq("group", "list", "--json", *endpoint).stdout)
+                name = groups[0]["name" if "name" in groups[0] else "group"] if groups else ""
+                pause.wait(0.1)
+            if harm == "steal":
+                done = evenq("consume", name, "--group", name, "--max", "5", *endpoint)
+            else:
+                pause.wait(2)  # some messages are acknowledged by then
+                done = evenq("offset", "reset", name, "--to", "earliest", "--yes", *endpoint)
+            assert done.returncode == 0, done.stderr
+            printed, _ = verifying.communicate(timeout=60)
+        finally:
+            verifying.kill()
+            verifying.communicate()
+        told = json.loads(printed)
+        [row] = told["kinds"]
+        assert verifying.returncode == 1
+        assert (row["lost"] == 5) if harm == "steal" else (row["after_ack"] > 0), told
+        assert told["problems"]
+
+
+def test_ctrl_c_ends_it_and_leaves_nothing_behind() -> None:
+    with LocalCluster(rebalancer=False) as cluster:
+        command = [sys.executable, "-m", "evenq.cli", "verify", "--seconds", "60", "--endpoint", cluster.endpoint]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        pause = threading.Event()
+        try:
+            for _ in range(300):
+                groups = json.loads(evenq("group", "list", "--json", "--endpoint", cluster.endpoint).stdout)
+                if len(groups) == 5:
+                    break
+                pause.wait(0.1)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(40) == 130
+        finally:
+            process.kill()
+            process.communicate()
         assert json.loads(evenq("topic", "list", "--json", "--endpoint", cluster.endpoint).stdout) == []
         assert json.loads(evenq("group", "list", "--json", "--endpoint", cluster.endpoint).stdout) == []
 

@@ -5,6 +5,7 @@ An acknowledgement is tried again until it is answered or the message has been g
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -62,24 +63,25 @@ class Receiver:
         arrivals = [self._arrival(message, now_ms) for message in messages]
         for arrival in arrivals:
             self._tally.arrived(arrival)
-        for message, arrival in zip(messages, arrivals, strict=True):
-            if await self._ack(consumer, message, arrival.until_ms):
-                self._tally.acked(arrival)
+        await asyncio.gather(
+            *(self._settle(consumer, message, arrival) for message, arrival in zip(messages, arrivals, strict=True))
+        )
         if self._kind is Kind.PRIORITY:
             await self._clock.sleep_ms(PAUSE_MS)  # let some gather, so that there is something to put in order
 
-    async def _ack(self, consumer: aio.SimpleConsumer, message: ReceivedMessage, until_ms: int) -> bool:
+    async def _settle(self, consumer: aio.SimpleConsumer, message: ReceivedMessage, arrival: Arrival) -> None:
         while True:
             try:
                 await consumer.ack(message)
             except BadRequest:  # another member has it
-                return False
+                return
             except Error:
-                if self._clock.now_ms() >= until_ms:
-                    return False
+                if self._clock.now_ms() >= arrival.until_ms:
+                    return
                 await self._clock.sleep_ms(PAUSE_MS)
             else:
-                return True
+                self._tally.acked(arrival)
+                return
 
     def _arrival(self, message: ReceivedMessage, now_ms: int) -> Arrival:
         queue = message.queue

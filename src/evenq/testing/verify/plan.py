@@ -23,6 +23,8 @@ class Kind(StrEnum):
 MESSAGE_TYPES = {kind: kind.name for kind in Kind}
 """The message type of each kind's topic."""
 
+MESSAGES_MAX = 10_000_000
+"""What one verification remembers: each message of it, about 250 bytes."""
 _BOUNDS = {
     "seconds": (1, 7 * 86_400), "rate": (1, 10_000), "consumers": (1, 100), "streams": (1, 1_000),
     "tolerance_ms": (1, 3_600_000), "drain_seconds": (1, 3_600), "body_bytes": (64, 3 << 20),
@@ -66,5 +68,11 @@ class Plan:
                 raise BadRequest(f"{name.replace('_', ' ')} is {value}, the range is {low} to {high}")
         if self.delay_min_ms > self.delay_max_ms:
             raise BadRequest(f"the smallest delay, {self.delay_min_ms} ms, is above the greatest, {self.delay_max_ms}")
+        messages = self.seconds * self.rate * len(self.kinds)
+        if messages > MESSAGES_MAX:
+            raise BadRequest(
+                f"{self.seconds} seconds of {self.rate} messages a second of {len(self.kinds)} kinds are {messages:,}; "
+                f"at most {MESSAGES_MAX:,} are remembered: take a lower rate, or verify several times"
+            )
         if not self.kinds:
             raise BadRequest(f"no kind of message is chosen; the kinds are {', '.join(Kind)}")
