@@ -27,6 +27,7 @@ LOG = "commitlog/"
 LAST = 64  # records whose every byte-prefix is tried
 ENTRY_BYTES = 20
 GO_ON_EVERY = 16
+EVERYTHING = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Damage:
     """First damaged byte of the log; None if the log is whole."""
     frames_max: int = 1 << 30
     """Damaged frames of the log at most."""
+    log_last: int = EVERYTHING
+    """Last damaged byte of the log."""
 
 
 async def damage_all(
@@ -51,8 +54,10 @@ async def damage_all(
         if not chosen(damage.name, only):
             continue
         least, promised = everything, True
-        if not clean and damage.log_offset is not None and sure_end(damage.image) <= damage.log_offset:
-            least, promised = before(history, damage.log_offset), False  # as a torn write; cancellations, too
+        if not clean and damage.log_offset is not None:
+            sure = sure_end(damage.image)
+            if sure <= damage.log_last:  # what nothing confirms ends there as after a torn write; cancellations, too
+                least, promised = before(history, max(sure, damage.log_offset)), False
         rotten = damage.frames_max if damage.log_offset is not None else 0
         case = Case(damage.name, Machine(damage.image), least, everything, at, promised, rotten)
         tally.images += 1
@@ -160,7 +165,9 @@ def flips(image: Image, *, offset: int = 0, stride: int = 1) -> Iterator[Damage]
             bit = 1 << (place * 5 + index) % 8
             changed[index] ^= bit
             log_offset = int(path.rpartition("/")[2]) + index if path.startswith(LOG) else None
-            yield Damage(f"{path} byte {index} bit {bit:#x}", {**image, path: bytes(changed)}, log_offset, 1)
+            yield Damage(
+                f"{path} byte {index} bit {bit:#x}", {**image, path: bytes(changed)}, log_offset, 1, log_offset or 0
+            )
             changed[index] ^= bit
             place += stride
         base += len(data)
@@ -203,7 +210,15 @@ def mutations(image: Image, rng: random.Random, count: int) -> Iterator[Damage]:
         if kind == "gone":
             del left[path]
         name = f"{path} {kind} {size} at {place} number {number}"
-        yield Damage(name, left, _first_difference(path, image[path], left.get(path)))
+        first = _first_difference(path, image[path], left.get(path))
+        yield Damage(name, left, first, log_last=_last_difference(path, image[path], left.get(path)))
+
+
+def _last_difference(path: str, old: bytes, new: bytes | None) -> int:
+    """Log offset of the last byte that is another one; if bytes moved, there is no last one."""
+    if not path.startswith(LOG) or new is None or len(new) != len(old):
+        return EVERYTHING
+    return int(path.rpartition("/")[2]) + max((n for n in range(len(old)) if old[n] != new[n]), default=0)
 
 
 def kind_of(name: str) -> str:

@@ -345,7 +345,10 @@ class AnyHistory(RuleBasedStateMachine):
         generation = known[0].generation
         assert generation >= self.newest.get((group, topic), generation)
         self.newest[group, topic] = generation
-        decision = self.board.explain(group, topic, now_ms=self.now_ms, wall_ms=self.now_ms)[0]
+        explained = self.board.explain(group, topic, now_ms=self.now_ms, wall_ms=self.now_ms)
+        if not explained:  # no member subscribes to the topic, so its line ends as soon as somebody looks
+            return
+        decision = explained[0]
         if len(known) == len(decision.shares) and decision.strategy != "ALL_BROKERS":
             given = sorted(queue for answer in known for queue in answer.queues)
             assert given == list(decision.inputs.queues)
