@@ -158,6 +158,8 @@ def test_blocks_are_published_pulled_and_scanned_and_progress_survives_a_kill() 
         first = await call(net, broker.address, "/evenq.v1.Data/Publish", request, data_pb2.PublishResponse)
         assert first.first_offset == 0
         parked = asyncio.ensure_future(call(net, broker.address, "/evenq.v1.Data/Pull", pull, data_pb2.PullResponse))
+        for number, message in enumerate(request.messages, 200):  # the same ids again would be one producer's retry
+            message.system_properties.message_id = f"id-{number}"
         await call(net, broker.address, "/evenq.v1.Data/Publish", request, data_pb2.PublishResponse)
         woken = await parked
         assert woken.messages[0].system_properties.queue_offset == 200
