@@ -34,6 +34,7 @@ from evenq_broker.core.polls import PollTable
 from evenq_broker.core.recalls import Recalls
 from evenq_broker.core.routes import RouteTable
 from evenq_broker.core.trace import Trace
+from evenq_broker.loops.burials import Burials
 from evenq_broker.loops.commands import Commands
 from evenq_broker.loops.delays import due
 from evenq_broker.loops.journal import Journal
@@ -83,6 +84,7 @@ class Broker:
         self.polls = PollTable(polls_max=settings.polls_max)
         self.wide_polls = WidePolls(self)
         self.waiting = Waiting(self)
+        self.burials = Burials(self)
         self.commands = Commands(self)
         self.trace = Trace(settings.trace_bytes, now_ms=clock.now_ms()) if settings.trace_bytes else None
         """What happened to messages lately; None = not remembered."""

@@ -24,7 +24,7 @@ _CHUNK = 30_000  # deliveries in one snapshot operation; its count is 16 bits wi
 class Progress:
     """All groups on all queues of this broker."""
 
-    __slots__ = ("_compact_at", "_held", "_queues", "_timers", "_together", "inflight_max", "on_unblocked")
+    __slots__ = ("_compact_at", "_held", "_queues", "_timers", "_together", "inflight_max", "on_over", "on_unblocked")
 
     def __init__(self, *, inflight_max: int = 20_000) -> None:
         self.inflight_max = inflight_max
@@ -32,6 +32,8 @@ class Progress:
         self._together: dict[tuple[int, int], list[QueueProgress]] = {}
         self.on_unblocked: Callable[[QueueProgress], None] | None = None
         """Called with a queue of an ordered group that has something to deliver because of another queue."""
+        self.on_over: Callable[[QueueProgress, int, Pending], int] | None = None
+        """Asked when a delivery ends unfinished: until when its message waits for the next one; 0 = it is ready."""
         self._held: dict[str, set[tuple[int, int, int]]] = {}
         """Client -> queues where its life may hold deliveries; forgotten at its end."""
         self._timers: list[tuple[int, int, int, int, list[int]]] = []  # deadline, group, topic, queue, offsets
@@ -105,9 +107,7 @@ class Progress:
             for lane in free if changed else ():
                 self._unblock_elsewhere(found, lane)
             return changed
-        if offset < found.committed:
-            return False
-        if offset == found.committed:
+        if offset <= found.committed:
             return False
         for done in sorted(held for held in found.pending if held < offset):
             self._finish(found, done)
@@ -240,7 +240,12 @@ class Progress:
             for offset in offsets:
                 entry = queue.pending.get(offset)
                 if entry is not None and entry.deadline_ms == deadline:
+                    until_ms = 0 if self.on_over is None else self.on_over(queue, offset, entry)
                     entry.client_id = ""
+                    if until_ms > now_ms:
+                        entry.deadline_ms = until_ms
+                        self._arm(queue, until_ms, [offset])
+                        continue
                     self._make_ready(queue, offset, entry)
                     woken[id(queue)] = queue
         return list(woken.values())
@@ -432,7 +437,7 @@ class Progress:
 
     def _unblock_elsewhere(self, queue: QueueProgress, lane: str) -> None:
         # The same message group in another queue of the topic, as after a change of the number of queues.
-        for one in self.siblings(queue):
+        for one in self.siblings(queue) if lane else ():
             waiting = one.lanes.get(lane)
             if waiting and one.pending[waiting[0]].deadline_ms == BLOCKED:
                 self.unblock(one, waiting[0])

@@ -2,8 +2,9 @@
 
 Each queue has lanes: message group -> its unfinished offsets, ascending. Only the first of a lane is delivered or
 waits for its next delivery; the others are BLOCKED. A message group that is in several queues of the topic, because
-their number changed, has at most one out over all of them. Messages without a group share the lane "". Lanes are not
-journalled: they are rebuilt from the messages after a restart. Called by `loops.popping`; pure.
+their number changed, has at most one out over all of them. Messages without a group share the lane "" of their queue
+and wait for nothing in another one (wire contract 5.5). Lanes are not journalled: they are rebuilt from the messages
+after a restart. Called by `loops.popping`; pure.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def admit(
     for message in messages:
         lane = lane_name(message.system)
         held = queue.lanes.get(lane)
-        free = held is None and not any(lane in one.lanes for one in siblings)
+        free = held is None and (not lane or not any(lane in one.lanes for one in siblings))
         if free and len(out) >= count:
             next_offset = message.queue_offset
             break
@@ -87,7 +88,8 @@ def rebuild(progress: Progress, queue: QueueProgress, messages: Sequence[_S]) ->
         elif len(lane) == 1 and entry.deadline_ms == BLOCKED:
             progress.unblock(queue, message.queue_offset)
     for name, offsets in queue.lanes.items():
-        _settle(progress, queue, name, queue.pending[offsets[0]])
+        if name:
+            _settle(progress, queue, name, queue.pending[offsets[0]])
 
 
 def _settle(progress: Progress, queue: QueueProgress, lane: str, head: Pending) -> None:

@@ -51,11 +51,14 @@ async def bury(
     """Copy the message at `offset` of the topic into the group's dead-letter topic; its progress stays as it is.
     `attempts`: deliveries it had, 0 = not known.
 
-    False if there is no such message (any more). Raises what a send raises.
+    A letter of the group's own dead-letter topic stays where it is. False if there is no such message (any more).
+    Raises what a send raises.
     """
     found = await broker.store.read_at(topic.topic_id, queue_id, [offset])
     if not found:
         return False
+    if topic.name == DLQ_PREFIX + group.name:
+        return True  # a group that works on its own dead letters: a copy behind the last would be tried for ever
     target = await broker.create_topic(f"{DLQ_PREFIX}{group.name}", queues=1, system=True)
     death = Death(topic, broker.settings.broker_name, queue_id, offset, attempts, reason)
     await broker.store.append((letter(found[0], death, target),))

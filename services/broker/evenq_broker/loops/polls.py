@@ -34,6 +34,7 @@ class Waiting:
     def start(self) -> None:
         """Begin to keep time and to listen to the store."""
         self._broker.store.on_dispatched = self.dispatched
+        self._broker.progress.on_over = self._broker.burials.over
         self._broker.progress.on_unblocked = lambda queue: self.ready(queue.group_id, queue.topic_id, queue.queue_id)
         self._broker.spawn(self._keep_time(), name="deadlines")
 

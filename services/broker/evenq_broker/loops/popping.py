@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import count as count_up
 from typing import TYPE_CHECKING
 
-from evenq.errors import Error, GroupNotFound, StoreCorrupted, TopicNotFound
+from evenq.errors import GroupNotFound, StoreCorrupted, TopicNotFound
 from evenq.model import GroupConfig, MessageType, TopicConfig
 from evenq.store import StoredMessage
 from evenq_broker.core.delivery import READY, QueueProgress
@@ -19,10 +19,8 @@ from evenq_broker.core.fifo import admit, rebuild
 from evenq_broker.core.filters import EVERYTHING, TURNS_MIN, MessageFilter
 from evenq_broker.core.frames import delivered, extra_fields, varint
 from evenq_broker.core.journal import Acked, Delivered, Invisible, Op
-from evenq_broker.core.letters import Reason
 from evenq_broker.core.polls import ANY
 from evenq_broker.loops.beginning import begin
-from evenq_broker.loops.dead_letters import to_dead_letters
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -33,7 +31,6 @@ log = logging.getLogger(__name__)
 
 _LOOK_AHEAD = 256  # fresh messages of an ordered queue looked at in one receive
 _RETRY_TAKE_MAX = 32
-_BURY_AGAIN_MS = 10_000  # after a dead letter that could not be stored
 
 
 class Batch:
@@ -278,7 +275,7 @@ class Popping:
             max_attempts=wish.group.max_attempts,
         )
         for offset in dead:
-            broker.spawn(self.bury(wish.group, wish.topic, queue, offset), name="dead letter")
+            broker.burials.add(queue, offset, queue.pending[offset])
         if not again:
             return
         for offset in again:
@@ -404,30 +401,3 @@ class Popping:
     async def _learn_lanes(self, queue: QueueProgress) -> None:
         found = await self._broker.store.read_at(queue.topic_id, queue.queue_id, sorted(queue.pending))
         rebuild(self._broker.progress, queue, found)
-
-    # ------------------------------------------------------------------------------------------------ dead letters
-
-    def _try_again(self, queue: QueueProgress, offset: int) -> None:
-        broker = self._broker
-        now_ms = broker.now_ms()
-        entry = queue.pending.get(offset)
-        if entry is not None:
-            due_ms = now_ms + _BURY_AGAIN_MS
-            broker.progress.hold_on(queue, offset, entry.number, now_ms=now_ms, deadline_ms=due_ms)
-            broker.waiting.sooner(due_ms)
-
-    async def bury(
-        self, group: GroupConfig, topic: TopicConfig, queue: QueueProgress, offset: int, *, quiet: bool = True
-    ) -> None:
-        """Move one message to the dead-letter topic of the group, durably, then finish it (D3).
-
-        `quiet`: a failure is logged and the message comes up again later; else it is raised.
-        """
-        try:
-            reason = Reason.ATTEMPTS if quiet else Reason.FORWARDED
-            await to_dead_letters(self._broker, group, topic, queue, offset, reason)
-        except Error as error:
-            if not quiet:
-                raise
-            self._try_again(queue, offset)
-            log.warning("dead letter not stored", extra={"group": group.name, "topic": topic.name, "error": str(error)})

@@ -18,7 +18,7 @@ from evenq_broker.core.validation import DELAYED_MESSAGE
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
 
-__all__ = ["retry_delay_ms", "retry_later"]
+__all__ = ["attempts_before", "retry_delay_ms", "retry_later"]
 
 
 def retry_delay_ms(levels: DelayLevels, level: int, attempts: int) -> int:
@@ -26,6 +26,16 @@ def retry_delay_ms(levels: DelayLevels, level: int, attempts: int) -> int:
     one of its attempts.
     """
     return levels.delay_ms(level or levels.retry_level(attempts))
+
+
+async def attempts_before(broker: Broker, group: GroupConfig, topic: TopicConfig, queue_id: int, offset: int) -> int:
+    """Deliveries of a message of the group's retry topic, this one included, as its copy says; 0 in other topics. A
+    member that always tells the first one would else be given the message for ever.
+    """
+    if topic.name != RETRY_PREFIX + group.name:
+        return 0
+    found = await broker.store.read_at(topic.topic_id, queue_id, [offset])
+    return max((definition_pb2.SystemProperties.FromString(one.system).delivery_attempt for one in found), default=0)
 
 
 async def retry_later(

@@ -36,7 +36,7 @@ from evenq_broker.core.letters import Reason
 from evenq_broker.core.recent import key_of, pack_place, unpack_place
 from evenq_broker.core.validation import Limits, checked
 from evenq_broker.loops.dead_letters import bury
-from evenq_broker.loops.retries import retry_later
+from evenq_broker.loops.retries import attempts_before, retry_later
 from evenq_broker.loops.translation import filter_of, generation_of, queue_message
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
@@ -384,11 +384,13 @@ class _Data:
         if group is None:
             raise GroupNotFound(f"no consumer group {asked.group!r}; create it with `evenq group create {asked.group}`")
         place = (self._broker, group, topic, queue.queue_id, asked.queue_offset)
-        over = asked.delay_level < 0 or asked.attempts >= group.max_attempts
+        attempts = max(asked.attempts, await attempts_before(*place))
+        over = asked.delay_level < 0 or attempts >= group.max_attempts
         if over:
-            done = await bury(*place, attempts=max(0, asked.attempts), reason=_reason(asked, group))
+            reason = Reason.ATTEMPTS if attempts >= group.max_attempts else Reason.SENT_BACK
+            done = await bury(*place, attempts=max(0, attempts), reason=reason)
         else:
-            done = await retry_later(*place, level=asked.delay_level, attempts=max(1, asked.attempts))
+            done = await retry_later(*place, level=asked.delay_level, attempts=max(1, attempts))
         if not done:
             low, high = self._broker.store.queue_range(topic.topic_id, queue.queue_id)
             raise _out_of_range(asked.queue_offset, low, high)
@@ -426,10 +428,6 @@ class _Data:
         if context.deadline_ms is not None:
             until_ms = min(until_ms, context.deadline_ms - settings.poll_margin_ms)
         return until_ms
-
-
-def _reason(asked: data_pb2.SendBackRequest, group: GroupConfig) -> Reason:
-    return Reason.ATTEMPTS if asked.attempts >= group.max_attempts else Reason.SENT_BACK
 
 
 def _frames(number: int, messages: Iterable[StoredMessage]) -> Iterable[bytes]:

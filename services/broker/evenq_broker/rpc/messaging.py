@@ -28,7 +28,7 @@ __all__ = ["rpcs"]
 def rpcs(broker: Broker) -> list[Rpc]:
     """All calls of this module."""
     popping = Popping(broker)
-    clients, pulling, settling = Clients(broker), Pulling(broker), Settling(broker, popping)
+    clients, pulling, settling = Clients(broker), Pulling(broker), Settling(broker)
     s = service_pb2
     unary = [
         ("SendMessage", Sending(broker).send, s.SendMessageResponse),

@@ -12,12 +12,12 @@ from evenq.errors import BadRequest, Error, IllegalInvisibleTime, InvalidReceipt
 from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import duration_ms_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-from evenq_broker.core.delivery import READY, QueueProgress, Verdict
+from evenq_broker.core.delivery import READY, Pending, QueueProgress, Verdict
 from evenq_broker.core.frames import field, varint
 from evenq_broker.core.handles import Handle
 from evenq_broker.core.journal import Acked
 from evenq_broker.core.resources import Named, qualified
-from evenq_broker.loops.popping import Popping
+from evenq_broker.loops.burials import HOLD_MS
 from evenq_broker.rpc.ack_parts import ack_parts, is_mixed
 from evenq_broker.rpc.answers import OK_STATUS, code_of, parsed, several, status_frame, told
 from evenq_broker.rpc.forwarding import forward, owner_of_handle
@@ -36,9 +36,8 @@ _HTTP = "HTTP"  # Node.js reads retry delays as milliseconds (wire contract 4.4)
 class Settling:
     """The handlers that end or change a delivery."""
 
-    def __init__(self, broker: Broker, popping: Popping) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._popping = popping
 
     # ------------------------------------------------------------------------------------------------ ack
 
@@ -139,6 +138,9 @@ class Settling:
         vague = context.language == _HTTP or not asked.HasField("invisible_duration")
         if entry is not None and entry.client_id and vague and not asked.suspend:
             invisible_ms = max(invisible_ms, self._pause_ms(queue, entry.attempt))
+        last = not asked.suspend and entry is not None and self._is_last(queue, entry, invisible_ms)
+        if last:
+            invisible_ms = HOLD_MS
         now_ms = broker.now_ms()
         deadline_ms = now_ms + invisible_ms
         verdict = broker.progress.change_invisible(
@@ -146,6 +148,8 @@ class Settling:
         )
         if verdict is not Verdict.DONE or entry is None:
             raise _over()
+        if last:
+            broker.burials.add(queue, handle.queue_offset, entry)
         recorded = broker.journal.record(queue.op(handle.queue_offset, entry))
         if entry.deadline_ms == READY:
             broker.waiting.ready(queue.group_id, queue.topic_id, queue.queue_id)
@@ -155,6 +159,13 @@ class Settling:
         return broker.handles.make(
             queue.group_id, queue.topic_id, queue.queue_id, handle.queue_offset, handle.number, deadline_ms
         )
+
+    def _is_last(self, queue: QueueProgress, entry: Pending, invisible_ms: int) -> bool:
+        # No pause after the last attempt. Only a push consumer's change is a nack for sure; another one may ask for
+        # more time.
+        group = self._broker.groups.by_id(queue.group_id)
+        nack = bool(entry.client_id) or not invisible_ms
+        return nack and group is not None and entry.attempt >= group.max_attempts
 
     def _pause_ms(self, queue: QueueProgress, attempt: int) -> int:
         group = self._broker.groups.by_id(queue.group_id)
@@ -189,7 +200,7 @@ class Settling:
         group = self._broker.groups.by_id(queue.group_id)
         topic = self._broker.topics.by_id(queue.topic_id)
         if group is not None and topic is not None:
-            await self._popping.bury(group, topic, queue, offset, quiet=False)
+            await self._broker.burials.bury(group, topic, queue, offset)
         return OK_STATUS
 
     async def _by_message_id(

@@ -145,3 +145,26 @@ def test_finishing_a_message_that_waits_for_another_queue_lets_nobody_pass_it() 
     progress.commit(*KEY, 5, allow_backward=True)  # a reset of the queue that had it out
     assert take(progress, new) == [1]
     progress.check()
+
+
+def test_messages_without_a_group_wait_for_their_own_queue_only() -> None:
+    """Contract 5.5: messages without a group are ordered by queue, also after a restart."""
+    progress = Progress()
+    old, new = two_queues(progress)
+    messages = [stored(offset, "") for offset in range(2)]
+    for queue in (old, new):
+        out, waiting = admit(progress, queue, messages, 2, 32, 1_000, "")
+        assert (offsets(out), waiting) == ([0], [1])
+    progress.check()
+    progress.finish(old, 0)
+    assert (take(progress, old), take(progress, new)) == ([1], [])
+    copy = Progress()
+    for op in decode(encode(progress.dump())):
+        copy.apply(op)  # type: ignore[arg-type]  # only progress is in it
+    copy.expire(5_000)
+    for queue_id, ready in ((0, [1]), (1, [0])):
+        twin = copy.queue(1, 2, queue_id)
+        assert twin is not None
+        rebuild(copy, twin, messages)
+        assert take(copy, twin) == ready
+    copy.check()

@@ -148,3 +148,36 @@ def test_forwarding_settles_and_a_handle_that_is_gone_is_ok(run: Run) -> None:
         assert broker.stats.group_topic(1, 1).dead_letters == 2
 
     run(story)
+
+
+def test_a_push_consumer_that_gives_up_the_last_attempt_waits_no_pause(run: Run) -> None:
+    """RD-3: what a nack says after the last attempt is not waited for; a simple consumer may ask for more time."""
+
+    async def story(stage: Any) -> None:
+        broker, (first, second) = await held(stage, auto_renew=True)
+        queue = broker.progress.queue(1, 1, 0)
+        queue.pending[0].attempt = queue.pending[1].attempt = broker.settings.default_group_max_attempts
+        answer = await change(stage, first, 1_800_000)
+        assert (answer.status.code, bool(answer.receipt_handle)) == (OK, True)
+        await stage.until(lambda: broker.stats.group_topic(1, 1).dead_letters == 1, limit_ms=500)
+        assert (await ack(stage, answer.receipt_handle)).status.code == OK
+        assert (await change(stage, second, 1_000, suspend=True)).status.code == OK
+        await stage.clock.advance(500)
+        assert broker.stats.group_topic(1, 1).dead_letters == 1
+
+    run(story)
+
+
+def test_a_simple_consumer_may_have_more_time_for_the_last_attempt_and_then_it_is_dead_at_once(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker, (first, second) = await held(stage)
+        queue = broker.progress.queue(1, 1, 0)
+        queue.pending[0].attempt = queue.pending[1].attempt = broker.settings.default_group_max_attempts
+        assert (await change(stage, first, 8_000)).status.code == OK
+        assert (await change(stage, second, 0)).status.code == OK
+        await stage.until(lambda: broker.stats.group_topic(1, 1).dead_letters == 1, limit_ms=500)
+        assert sorted(queue.pending) == [0]
+        await stage.clock.advance(8_000)
+        await stage.until(lambda: broker.stats.group_topic(1, 1).dead_letters == 2, limit_ms=500)
+
+    run(story)
