@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev protos fmt lint type arch tidy test integration spec compat chaos storage kill-loop verify helm kubernetes spark docs bench bench-store up demo check clean
+.PHONY: help dev protos fmt lint type arch tidy test integration spec compat chaos storage kill-loop verify helm kubernetes spark docs bench bench-store bench-delivery up demo check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -83,6 +83,9 @@ bench: dev ## ours beside its floor, in one run
 
 bench-store: dev ## the store alone beside floors and peers; half an hour
 	$(BIN)/python benchmarks/store.py
+
+bench-delivery: dev ## every kind and call of a delivery beside its floor; ten minutes
+	$(BIN)/python benchmarks/delivery.py
 
 up: dev ## a local cluster in one command
 	$(BIN)/evenq up

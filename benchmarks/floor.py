@@ -1,13 +1,14 @@
 """The floor: our door with handlers that do nothing, so that one run can compare a broker with the least a Python
 server costs.
 
-    python benchmarks/floor.py --port 18081 [--body 1024] [--batch 32] [--send-entries 1] [--ack-entries 32]
+    python benchmarks/floor.py --port 18081 [--body 1024] [--batch 32] [--send-entries 1] [--ack-entries 32] [--relay]
 
 SendMessage answers with `--send-entries` entries, ReceiveMessage with status, `--batch` messages of `--body` bytes
 and a delivery time, AckMessage with `--ack-entries` entries; all canned, after the request's bytes were received and
 nothing was read in them (only the message ids count up, because the load generator counts different ones). QueryRoute,
-QueryAssignment, Heartbeat and Telemetry answer what a client needs to go on. It prints `ready 127.0.0.1:PORT` once it
-serves.
+QueryAssignment, Heartbeat and Telemetry answer what a client needs to go on; PullMessage, EndTransaction and the rest
+of a delivery are canned too. With `--relay` each message that is sent goes to the receive that has waited longest, its
+bytes as they came: the least that lies between two clients. It prints `ready 127.0.0.1:PORT` once it serves.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ MESSAGE_ID = "01" + "0" * 32
 HANDLE = "h" * 120
 OK = definition_pb2.Status(code=definition_pb2.OK, message="")
 QUEUES = 8
+POLL_S = 4.0
 
 
 def send_answer(entries: int) -> bytes:
@@ -119,6 +121,41 @@ def receive(batch: int, body_bytes: int) -> Callable[[bytes, RpcContext], AsyncI
     return handle
 
 
+def pull(batch: int, body_bytes: int) -> Callable[[bytes, RpcContext], AsyncIterator[bytes]]:
+    """Status, messages, next offset: the frames of one PullMessage."""
+    status = service_pb2.PullMessageResponse(status=OK).SerializeToString()
+    message = received_message(body_bytes)
+    last = service_pb2.PullMessageResponse(next_offset=1_000_000).SerializeToString()
+
+    async def handle(_request: bytes, _context: RpcContext) -> AsyncIterator[bytes]:
+        yield status
+        for _ in range(batch):
+            yield message
+        yield last
+
+    return handle
+
+
+class Relay:
+    """What is sent goes to whoever receives, one message each, nothing read."""
+
+    def __init__(self) -> None:
+        self.messages: asyncio.Queue[bytes] = asyncio.Queue()
+        self.sent = send_answer(1)
+
+    async def send(self, request: bytes, _context: RpcContext) -> bytes:
+        self.messages.put_nowait(b"\x12" + request[1:])  # field 1 of the request is field 2 of the answer
+        return self.sent
+
+    async def receive(self, _request: bytes, _context: RpcContext) -> AsyncIterator[bytes]:
+        try:
+            message = await asyncio.wait_for(self.messages.get(), POLL_S)
+        except TimeoutError:
+            return
+        yield service_pb2.ReceiveMessageResponse(status=OK).SerializeToString()
+        yield message
+
+
 async def telemetry(requests: AsyncIterator[bytes], _context: RpcContext) -> AsyncIterator[bytes]:
     """Echo the settings, as a server that changes none of them."""
     async for request in requests:
@@ -129,9 +166,31 @@ def rpcs(asked: argparse.Namespace, port: Callable[[], int]) -> list[Rpc]:
     """The calls, empty."""
     access = Access(resource=Resource.NONE, action=Action.DESCRIBE)
     s = service_pb2
+    done = service_pb2.EndTransactionResponse(status=OK).SerializeToString()
+    changed = service_pb2.ChangeInvisibleDurationResponse(status=OK, receipt_handle=HANDLE).SerializeToString()
+    relay = Relay() if asked.relay else None
     rows: list[tuple[str, Kind, Any, type[Any]]] = [
-        ("SendMessage", Kind.UNARY, unary(lambda: send_answer(asked.send_entries)), s.SendMessageResponse),
-        ("ReceiveMessage", Kind.SERVER_STREAM, receive(asked.batch, asked.body), s.ReceiveMessageResponse),
+        (
+            "SendMessage",
+            Kind.UNARY,
+            relay.send if relay else unary(lambda: send_answer(asked.send_entries)),
+            s.SendMessageResponse,
+        ),
+        (
+            "ReceiveMessage",
+            Kind.SERVER_STREAM,
+            relay.receive if relay else receive(asked.batch, asked.body),
+            s.ReceiveMessageResponse,
+        ),
+        ("PullMessage", Kind.SERVER_STREAM, pull(asked.batch, asked.body), s.PullMessageResponse),
+        ("EndTransaction", Kind.UNARY, unary(lambda: done), s.EndTransactionResponse),
+        ("ChangeInvisibleDuration", Kind.UNARY, unary(lambda: changed), s.ChangeInvisibleDurationResponse),
+        (
+            "ForwardMessageToDeadLetterQueue",
+            Kind.UNARY,
+            unary(lambda: done),
+            s.ForwardMessageToDeadLetterQueueResponse,
+        ),
         ("AckMessage", Kind.UNARY, unary(lambda: ack_answer(asked.ack_entries)), s.AckMessageResponse),
         ("QueryRoute", Kind.UNARY, unary(lambda: route(port())), s.QueryRouteResponse),
         ("QueryAssignment", Kind.UNARY, unary(lambda: assignment(port())), s.QueryAssignmentResponse),
@@ -152,6 +211,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=32, help="messages in one ReceiveMessage")
     parser.add_argument("--send-entries", type=int, default=1, help="entries in one SendMessage answer")
     parser.add_argument("--ack-entries", type=int, default=32, help="entries in one AckMessage answer")
+    parser.add_argument("--relay", action="store_true", help="pass messages on from sends to receives")
     asked = parser.parse_args()
 
     async def serve(stop: asyncio.Event) -> None:

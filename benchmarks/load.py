@@ -1,6 +1,7 @@
-"""The load generator: Go, the official client's stubs, one JSON line of figures. Built once into a cache folder.
+"""The load generators: Go, the official client's stubs, one JSON line of figures. Built once into a cache folder.
 
-Its source is not ours; it lies in the folder BENCH_TOOLS (default `../shared/bench` beside the project), see README.md.
+`loadgen` is not ours; it lies in the folder BENCH_TOOLS (default `../shared/bench` beside the project), see README.md.
+`replay` (its source lies here) sends requests that this process made before, so it can all that the protocol can.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 
 
 def built() -> Path:
-    """The program, built if its source has changed since. Ends the run with a sentence if it cannot be built."""
+    """The load generator, built if its source has changed since. Ends the run with a sentence if it cannot be built."""
     tools = Path(os.environ.get("BENCH_TOOLS") or PROJECT.parent / "shared" / "bench")
     source = tools / "loadgen"
     if not (source / "main.go").is_file():
@@ -25,10 +28,19 @@ def built() -> Path:
             "no load generator: `main.go` is not in the folder loadgen of BENCH_TOOLS (default ../shared/bench); "
             "set BENCH_TOOLS to the folder that holds `loadgen/`"
         )
+    return _built(source, "loadgen")
+
+
+def replay() -> Path:
+    """The program of the folder `replay`, built alike."""
+    return _built(PROJECT / "benchmarks" / "replay", "replay")
+
+
+def _built(source: Path, name: str) -> Path:
     files = sorted(path for path in source.iterdir() if path.is_file())
     mark = hashlib.blake2b(b"".join(path.read_bytes() for path in files), digest_size=8).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "evenq-bench"
-    program = cache / f"loadgen-{mark}"
+    program = cache / f"{name}-{mark}"
     if program.exists():
         return program
     go = shutil.which("go") or ("/usr/local/go/bin/go" if Path("/usr/local/go/bin/go").exists() else None)
@@ -52,3 +64,36 @@ def run(program: Path, mode: str, address: str, **flags: object) -> dict[str, An
     if figures.get("errors") or figures.get("dups"):
         raise SystemExit(f"{mode} {' '.join(options)}: errors or repeats: {done.stdout.strip()} {done.stderr.strip()}")
     return figures
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What one run of `replay` told."""
+
+    secs: float
+    calls: int
+    messages: int
+    """Messages that were received."""
+    output: bytes
+    """`call`: the answers, framed; `consume` without acks: a line `message id, handle` for each message."""
+
+    def answers(self) -> list[bytes]:
+        """Those of `call`, in the order of the requests."""
+        found, at = [], 0
+        while at < len(self.output):
+            end = at + 4 + int.from_bytes(self.output[at : at + 4])
+            found.append(self.output[at + 4 : end])
+            at = end
+        return found
+
+
+def replayed(mode: str, address: str, requests: Sequence[bytes], *options: str) -> Replayed:
+    """Send the requests. Ends everything with what the program said if one failed."""
+    frames = b"".join(len(one).to_bytes(4) + one for one in requests)
+    command = [str(replay()), mode, "-addr", address, *options]
+    done = subprocess.run(command, input=frames, capture_output=True, check=False)
+    said = done.stderr.decode().strip()
+    figures = json.loads(said.splitlines()[-1]) if done.returncode == 0 else {"errors": 1}
+    if figures["errors"]:
+        raise SystemExit(f"replay {mode} {' '.join(options)} failed: {said}")
+    return Replayed(figures["secs"], figures.get("calls", 0), figures.get("messages", 0), done.stdout)
