@@ -16,7 +16,7 @@ from typing import Any
 from evenq.errors import Error, GroupNotFound, IllegalGroup, IllegalTopic, TooManyRequests, TopicNotFound
 from evenq.model import BrokerAddress, GroupConfig, MessageType, Permission, StartFrom, Subscription, TopicConfig
 from evenq.model.delay_levels import DelayLevels
-from evenq.model.names import RESERVED_TOPICS, group_problem, topic_problem
+from evenq.model.names import RESERVED_TOPICS, group_problem, is_system_topic, topic_problem
 from evenq.model.retry import CLASSIC_RETRY, RetryPolicy
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
@@ -232,12 +232,15 @@ class Broker:
     async def ensure_topic(self, name: str, *, message_type: MessageType | None = None) -> TopicConfig:
         """The topic, created on every broker if that is allowed.
 
-        Raises IllegalTopic, and TopicNotFound if it does not exist and topics are not created automatically.
+        Raises IllegalTopic, and TopicNotFound if it does not exist and topics are not created automatically; those
+        whose names begin with `%` never are.
         """
         topic = self.topics.get(name)
         if topic is not None:
             return topic
         self._check_topic_name(name)
+        if is_system_topic(name) or name.startswith("%"):
+            raise TopicNotFound(f"topic {name!r} is made by the broker when needed; nothing was stored in it yet")
         if not self.settings.auto_create_topics:
             raise TopicNotFound(
                 f"no topic {name!r} on broker {self.settings.broker_name}; create it with `evenq topic create {name}`"

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from evenq.allocation import Averagely, by_name
 from evenq.errors import BadRequest, IllegalAccessPoint, NotImplementedYet, TopicNotFound
 from evenq.model import BrokerAddress, GroupConfig, MessageType, Permission, QueueCounts
-from evenq.model.names import is_system_topic
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
@@ -169,12 +168,9 @@ class _Routing:
         return await link.forward(method, request, EXPLAIN_TIMEOUT_MS)
 
     async def _exists(self, topic: str) -> None:
-        # Reserved topics are the broker's own: never made because somebody asks for them.
         await self._broker.topic_made(topic)
         if self._broker.routes.route(topic):
             return
-        if is_system_topic(topic):
-            raise TopicNotFound(f"topic {topic!r} is made by the broker when needed; nothing was stored in it yet")
         await self._broker.ensure_topic(topic)
 
 
