@@ -315,3 +315,34 @@ def test_a_poison_message_takes_no_neighbour_to_the_dead_letters(play):
         assert await world.bodies("%DLQ%g") == ["bad"]
 
     play(story)
+
+
+def test_cc_4_a_listener_that_raises_cancels_or_answers_nonsense_costs_no_slot_and_loses_nothing(play):
+    """More bad answers than slots: each is a failure of its messages, and all are done in the end."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        done = []
+
+        async def listener(messages):
+            number = int(messages[0].body)
+            if messages[0].delivery_attempt == 1:
+                match number % 4:
+                    case 0:
+                        raise asyncio.CancelledError
+                    case 1:
+                        raise StopAsyncIteration
+                    case 2:
+                        return evenq.Retry([None])
+                    case 3:
+                        return evenq.Retry(5)
+            done.append(number)
+            return object()
+
+        await world.publish(*range(12))
+        await world.push(listener=listener, consume_threads=2, options=evenq.PushOptions(consume_batch=1, **SLOW))
+        await world.until(lambda: len(done) == 12)
+        assert sorted(done) == list(range(12))
+
+    play(story)

@@ -7,7 +7,6 @@ share one.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -21,6 +20,7 @@ from evenq.client.loops.gates import ThreadGate
 from evenq.client.loops.replies import Replies
 from evenq.client.loops.sending import Item, Nobody, Selector, Sending, SendResult
 from evenq.client.loops.transacting import Transacting
+from evenq.client.loops.user_code import in_thread
 from evenq.client.options import ProducerOptions
 from evenq.client.transaction import Checker, Transaction, resolution_of
 from evenq.client.wiring import Encoder, Ground, new_client_id, producer_calls
@@ -201,7 +201,7 @@ class Producer:
 
     async def _check(self, message: ReceivedMessage) -> TransactionResolution:
         assert self._checker is not None
-        told = await asyncio.get_running_loop().run_in_executor(None, self._checker, message)
+        told = await in_thread(None, self._checker, message)
         return await resolution_of(told)
 
     async def _open(self, endpoint: str, transaction_topics: Iterable[str]) -> None:

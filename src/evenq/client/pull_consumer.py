@@ -7,7 +7,6 @@ with evenq.PullConsumer(group="billing", subscriptions={"orders": "*"}) as consu
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -16,6 +15,7 @@ from typing import Self, TypeVar
 from evenq.allocation import Strategy
 from evenq.client.loops.background import Background
 from evenq.client.loops.polling import Polling
+from evenq.client.loops.user_code import in_thread
 from evenq.client.options import PullOptions
 from evenq.client.plans import filters, pull_plan
 from evenq.client.wiring import Ground, consumer_calls, new_client_id
@@ -208,4 +208,4 @@ class PullConsumer:
 
     async def _tell(self, gained: Sequence[MessageQueue], lost: Sequence[MessageQueue]) -> None:
         assert self._on_rebalance is not None
-        await asyncio.get_running_loop().run_in_executor(self._teller, self._on_rebalance, gained, lost)
+        await in_thread(self._teller, self._on_rebalance, gained, lost)

@@ -10,7 +10,7 @@ with evenq.PushConsumer(group="billing", listener=listen, subscriptions={"orders
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -19,10 +19,11 @@ from typing import Self
 from evenq.allocation import Strategy
 from evenq.client.loops.background import Background
 from evenq.client.loops.pushing import Pushing
+from evenq.client.loops.user_code import in_thread
 from evenq.client.options import PushOptions
 from evenq.client.plans import filters, push_plan
 from evenq.client.wiring import Ground, consumer_calls, new_client_id
-from evenq.errors import Unsupported
+from evenq.errors import BadRequest, Unsupported
 from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
 
 __all__ = ["Listener", "OnRebalance", "PushConsumer"]
@@ -177,9 +178,14 @@ class PushConsumer:
         return pushing.owned()
 
     async def _listen(self, messages: Sequence[ReceivedMessage]) -> object:
-        told: object = await asyncio.get_running_loop().run_in_executor(self._threads, self._listener, messages)
+        told = await in_thread(self._threads, self._listener, messages)
+        if inspect.iscoroutine(told):
+            told.close()
+            raise BadRequest(
+                "the listener is a coroutine function, which a thread cannot run; use evenq.aio.PushConsumer"
+            )
         return told
 
     async def _tell(self, gained: Sequence[MessageQueue], lost: Sequence[MessageQueue]) -> None:
         assert self._on_rebalance is not None
-        await asyncio.get_running_loop().run_in_executor(self._teller, self._on_rebalance, gained, lost)
+        await in_thread(self._teller, self._on_rebalance, gained, lost)

@@ -1,11 +1,12 @@
 """What a listener said about its messages (CC-4): all done, none done, or some to come again.
 
-`None`, `True` and anything that is neither `False` nor a `Retry` mean done.
+`None`, `True` and anything that is neither `False` nor a `Retry` mean done. A `Retry` that names what the listener
+was not given means that none is done: what it wanted is not known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from evenq.errors import BadRequest
@@ -36,6 +37,16 @@ def failures(told: object, chunk: Sequence[ReceivedMessage]) -> tuple[list[Recei
     if isinstance(told, Retry):
         if told.messages is None:
             return list(chunk), told.delay_level
-        named = {message.queue_offset for message in told.messages}
+        named = _named(told.messages)
+        if not named <= {message.queue_offset for message in chunk}:
+            return list(chunk), told.delay_level
         return [message for message in chunk if message.queue_offset in named], told.delay_level
     return (list(chunk), 0) if told is False else ([], 0)
+
+
+def _named(messages: object) -> set[object]:
+    if isinstance(messages, ReceivedMessage):
+        messages = [messages]
+    if not isinstance(messages, Iterable):
+        return {None}
+    return {one.queue_offset if isinstance(one, ReceivedMessage) else None for one in messages}

@@ -117,7 +117,10 @@ class Listening:
         told: object
         try:
             told = await self._run(chunk)
-        except Exception:
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # the consumer's end, not the listener's
             first = chunk[0]
             log.exception(
                 "the listener failed",
@@ -125,8 +128,10 @@ class Listening:
             )
             told = False
         self._sizer.learn(len(chunk), self._clock.monotonic_ms() - started_ms)
-        await self._settling.settle(queue, chunk, told)
-        self._free += 1
+        try:
+            await self._settling.settle(queue, chunk, told)
+        finally:
+            self._free += 1
         self._settled(queue)
         due_ms = queue.due_ms()
         if due_ms is not None and due_ms <= self._clock.monotonic_ms():

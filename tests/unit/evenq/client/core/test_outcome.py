@@ -45,3 +45,15 @@ def test_cc_4_rd_7_a_retry_names_messages_and_a_level() -> None:
 def test_a_level_that_no_broker_can_have_is_refused_at_once() -> None:
     with pytest.raises(BadRequest, match="-2"):
         Retry(delay_level=-2)
+
+
+@pytest.mark.parametrize(
+    "named", [[None], ["m1"], [message(99)], 7, [CHUNK[0], object()], [[]]], ids=lambda named: repr(named)[:20]
+)
+def test_a_retry_that_names_what_was_not_given_means_that_none_is_done(named: object) -> None:
+    assert failures(Retry(named, delay_level=2), CHUNK) == (CHUNK, 2)  # type: ignore[arg-type]  # nonsense on purpose
+
+
+def test_a_retry_may_name_one_message_without_a_list_and_none_at_all() -> None:
+    assert failures(Retry(CHUNK[2]), CHUNK) == ([CHUNK[2]], 0)  # type: ignore[arg-type]  # a slip, but a clear one
+    assert failures(Retry([]), CHUNK) == ([], 0)
