@@ -76,6 +76,11 @@ class LiteTopics:
         """The lite topic if it is here."""
         return self._by_name.get(topic_id, {}).get(name)
 
+    def queues(self, topic_id: int, names: Iterable[str]) -> list[int]:
+        """The queues of those of the lite topics that are here."""
+        known = self._by_name.get(topic_id, {})
+        return [known[name].queue_id for name in names if name in known]
+
     def at(self, topic_id: int, queue_id: int) -> LiteTopic | None:
         """The lite topic in this queue."""
         return self._by_queue.get((topic_id, queue_id))

@@ -78,8 +78,7 @@ class Lites:
     def queues_of(self, client_id: str, group: GroupConfig, parent: TopicConfig) -> list[int]:
         """The queues here of what the client is subscribed to."""
         names = self.subscriptions.names(Subscriber(client_id, group.name, parent.name))
-        found = (self.topics.get(parent.topic_id, name) for name in names)
-        return [one.queue_id for one in found if one is not None]
+        return self.topics.queues(parent.topic_id, names)
 
     def begin(self, group: GroupConfig, parent: TopicConfig, queue_ids: Iterable[int]) -> None:
         """Let the group begin on each of the queues where it has not, at the first message."""

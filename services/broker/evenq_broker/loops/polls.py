@@ -44,6 +44,11 @@ class Waiting:
         for poll in self._polls.end_all():
             _finish(poll)
 
+    @property
+    def nobody(self) -> bool:
+        """No poll waits, here or at another broker."""
+        return not len(self._polls) and not self._wide.waiters
+
     async def for_messages(
         self,
         group_id: int,

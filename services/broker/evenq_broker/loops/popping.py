@@ -186,12 +186,14 @@ class Popping:
     async def _look(self, wish: _Wish, batch: Batch, queue_id: int, count: int) -> None:
         # One turn: every queue once.
         wish.behind.clear()
-        for one in self._in_turn(wish, queue_id):
+        for looked_at, one in enumerate(self._in_turn(wish, queue_id)):
             queue = self._begun(wish, one)
             if wish.queues is not None and not self._anything_in(queue):
                 continue
             await self._take_whole(queue, wish, batch, count)
             if len(batch.frames) >= count or batch.payload_bytes >= self._broker.settings.receive_bytes_max:
+                if wish.queues is not None:
+                    self._turn += looked_at  # the next one goes on here: what lies before is out
                 self._wake_next(wish, queue_id)
                 return
         if batch.frames and wish.behind:
@@ -392,6 +394,8 @@ class Popping:
         group_id, topic_id = wish.group.group_id, wish.topic.topic_id
         if wish.queues is None:
             self._broker.waiting.ready(group_id, topic_id, max(queue_id, 0))
+            return
+        if self._broker.waiting.nobody:
             return
         for one in wish.queues:
             queue = self._broker.progress.queue(group_id, topic_id, one)

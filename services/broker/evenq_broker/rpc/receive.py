@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from evenq.errors import Error, IllegalInvisibleTime, MessageNotFound, TopicNotFound
-from evenq.model import GroupConfig, MessageType, TopicConfig
+from evenq.errors import Error, Forbidden, IllegalInvisibleTime, MessageNotFound, TopicNotFound
+from evenq.model import GroupConfig, MessageType, Permission, TopicConfig
 from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import duration_ms_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -214,6 +214,10 @@ class Receiving:
         namespace = context.namespace
         topic_name = qualified(asked.message_queue.topic, namespace)
         topic = broker.topics.get(topic_name) or await broker.ensure_topic(topic_name)
+        if topic.permission is not Permission.READ_WRITE and not topic.permission.readable:
+            raise Forbidden(
+                f"topic {topic.name} has no readable queue on this broker; its permission is {topic.permission.name}"
+            )
         group_name = qualified(asked.group, namespace)
         group = broker.groups.get(group_name) or await broker.ensure_group(group_name)
         client_id = context.client_id

@@ -66,3 +66,11 @@ def test_both_limits_are_told_apart() -> None:
         table.next_queue(2, "p")
     table.forget_topic(1)
     assert len(table) == 1
+
+
+def test_the_queues_of_names_leave_out_those_that_are_not_here() -> None:
+    topics = LiteTopics(all_max=10, each_max=10)
+    for queue_id, name in enumerate(("a", "b"), LITE_QUEUES_FROM):
+        topics.opened(7, name, queue_id, 0, 1_000)
+    assert topics.queues(7, ["b", "elsewhere", "a"]) == [LITE_QUEUES_FROM + 1, LITE_QUEUES_FROM]
+    assert topics.queues(8, ["a"]) == []
