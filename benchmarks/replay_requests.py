@@ -12,7 +12,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
 CLIENT = "replay"
 BODY = bytes(range(256)) * 4
-GROUPS, LITE_TOPICS, PRIORITIES, QUEUES = 1_000, 100, 10, 8
+GROUPS, LITE_TOPICS, PRIORITIES, QUEUES = 1_000, 1_000, 10, 8
 LONG_DELAY_MS, SHORT_DELAY_MS = 3_600_000, 1_000
 SQL = "n >= 5 AND kind = 'bench'"
 OK = definition_pb2.OK
