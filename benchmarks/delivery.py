@@ -157,8 +157,8 @@ def cases() -> list[Case]:
         lines.append(Case(f"receive-{kind}", f"receive 32 + one ack, {kind}", receives(sent), 10_000))
     return [
         *lines,
-        Case("tag", "receive 32 + one ack, half fits a tag", receives("normal", filtered="A"), 10_000),
-        Case("sql", "receive 32 + one ack, half fits SQL", receives("normal", filtered=made.SQL, is_sql=True), 10_000),
+        Case("tag", "receive 32 + one ack, half fits a tag", receives("normal", filtered="A"), 6_000),
+        Case("sql", "receive 32 + one ack, half fits SQL", receives("normal", filtered=made.SQL, is_sql=True), 6_000),
         Case("pull", "PullMessage, 32", pulls, 20_000),
         Case("change", "ChangeInvisibleDuration", handled("ChangeInvisibleDuration", made.change), 5_000),
         Case("dead", "ForwardMessageToDeadLetterQueue", handled("ForwardMessageToDeadLetterQueue", made.dead), 5_000),
