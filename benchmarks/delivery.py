@@ -262,7 +262,7 @@ def save(found: Found) -> Path:
     lines = [
         f"# The benchmarks of delivery, {now:%Y-%m-%d %H:%M} UTC",
         "",
-        f"Machine: {', '.join(f'{name.replace("_", " ")} {value}' for name, value in facts.items())}.",
+        "Machine: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items()) + ".",
         f"Packages: {packages}.",
         "",
         "Medians; in brackets the lowest and the highest ratio of the rounds. CPU: of the server, for each message.",
