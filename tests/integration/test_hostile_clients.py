@@ -457,7 +457,7 @@ def test_clients_that_vanish_by_the_thousand_leave_nothing_behind() -> None:
             await hall.clock.advance(10)
         await hall.until(lambda: len(broker.streams) == FEW and len(broker.polls) == FEW // 2)
         assert (len(broker.clients), len(broker.members)) == (FEW, FEW // 2)
-        assert len(_traces(broker, "ghost-")) > FEW, "they are looked for where they are"
+        assert len(_traces(broker, "ghost-")) >= FEW, "they are looked for where they are"
         while lost:
             lost.pop().cancel()
         await hall.clock.advance(1_000)
