@@ -103,18 +103,19 @@ def delay(endpoint: str, topic: str, group: str) -> None:
     consumer.startup()
     producer = Producer(configuration(endpoint), (topic,))
     producer.startup()
-    receipts = []
+    receipts, due = [], []
     for number in range(3):
         message = Message()
         message.topic, message.body = topic, b"later"
         message.add_property("number", str(number))
         message.delivery_timestamp = int(time.time()) + 3  # this SDK counts in whole seconds
+        due.append(message.delivery_timestamp)
         receipts.append(producer.send(message))
-    due = message.delivery_timestamp
     say(recalled=producer.recall_message(topic, receipts[1].recall_handle) == receipts[1].message_id)
     for _ in range(2):
         got = one(consumer)
-        say(got=int(got.properties["number"]), after_due_s=time.time() - due)
+        number = int(got.properties["number"])
+        say(got=number, after_due_s=time.time() - due[number])
         consumer.ack(got)
     time.sleep(1)
     say(left=len(consumer.receive(32, 30) or ()))

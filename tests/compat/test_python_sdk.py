@@ -135,7 +135,8 @@ def test_a_delayed_message_comes_at_its_time_and_a_recalled_one_never(
     assert client.numbers("recalled") == [True]
     assert sorted(client.numbers()) == [0, 2]
     assert client.numbers("left") == [0]
-    assert all(0 <= s["after_due_s"] < 5 for s in client.said if "got" in s)
+    late = [s["after_due_s"] for s in client.said if "got" in s]
+    assert all(0 <= seconds < 30 for seconds in late), late
 
 
 def test_transactions_end_as_decided_and_orphans_as_another_producer_says(
