@@ -15,7 +15,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 POLLS, CONNECTIONS = 5_000, 50
 RATE = 100
 """Messages a second that wake them."""
-POLL_MS = 55_000
+POLL_MS = 58_000
 _SERVICE = "/apache.rocketmq.v2.MessagingService/"
 
 
@@ -73,11 +73,21 @@ class Pollers:
         await asyncio.gather(*(channel.close() for channel in self.channels))
 
 
+async def _until_calm(broker: servers.Server) -> None:
+    # On a busy machine the polls need long to arrive, and their arrival is no rest.
+    for _ in range(60):
+        before = servers.cpu_s(broker.pid)
+        await asyncio.sleep(1)
+        if servers.cpu_s(broker.pid) - before <= 0.05:
+            return
+
+
 async def _measure(broker: servers.Server, *, seconds: float) -> list[Row]:
     rest = Row(f"CPU with {POLLS:,} parked polls", "% of a core", "<= 2 %")
     wake = Row("wake-up of one of them, p99", "ms", "<= 20 ms")
     pollers = Pollers(broker.address)
-    await asyncio.sleep(8)
+    await asyncio.sleep(2)
+    await _until_calm(broker)
     for _ in range(2):
         before = servers.cpu_s(broker.pid)
         began = time.perf_counter()

@@ -15,8 +15,10 @@ import random
 import re
 import socket
 import struct
+import sys
+import threading
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import pytest
 from evenq_broker.broker import Broker
 from evenq_broker.settings import Settings
 
+import evenq
 from evenq.model import BrokerAddress, MessageType
 from evenq.model.retry import RetryKind, RetryPolicy
 from evenq.runtime.clock import FakeClock, SystemClock
@@ -482,6 +485,61 @@ def test_clients_that_vanish_by_the_thousand_leave_nothing_behind() -> None:
     run(story)
 
 
+# ------------------------------------------------------------------------------------------------ bad listeners
+
+
+def test_a_listener_that_exits_hangs_and_talks_nonsense_loses_nothing_and_ends_in_time(tmp_path: Path) -> None:
+    """Our SDK in threads: what `sys.exit` and the like would do to the consumer's own loop."""
+    release, done, lock = threading.Event(), set[bytes](), threading.Lock()
+
+    def listen(messages: Sequence[evenq.ReceivedMessage]) -> object:
+        [one] = messages
+        if one.delivery_attempt == 1:
+            match int(one.body) % 8:
+                case 0:
+                    sys.exit("the listener wants to leave")
+                case 1:
+                    raise StopIteration
+                case 2:
+                    raise asyncio.CancelledError
+                case 3:
+                    raise KeyboardInterrupt
+                case 4:
+                    return evenq.Retry([None])  # type: ignore[list-item]  # nonsense
+                case 5:
+                    return asyncio.sleep(0)  # never awaited: nothing was done
+                case 6:
+                    release.wait(60)
+        with lock:
+            done.add(one.body)
+        return object()
+
+    settings = {"DELAY_LEVELS": "1s 1s 1s 1s 1s", "STORE__DISK_FREE_MIN_BYTES": "0", "STORE__DISK_USED_MAX_RATIO": "1"}
+    options = evenq.PushOptions(consume_batch=1, consume_timeout_ms=1_000, drain_ms=500)
+    clock = SystemClock()
+    with LocalCluster(nameservers=0, rebalancer=False, folder=tmp_path, broker_settings=settings) as cluster:
+        with evenq.Admin(endpoint=cluster.endpoint) as admin:
+            admin.create_topic("t", queues=2)
+        with evenq.Producer(endpoint=cluster.endpoint) as producer:
+            for number in range(24):
+                producer.send(evenq.Message(topic="t", body=b"%d" % number))
+        consumer = evenq.PushConsumer(
+            group="g", endpoint=cluster.endpoint, listener=listen, subscriptions={"t": "*"}, start_from="FIRST",
+            consume_threads=6, options=options,
+        ).start()  # fmt: skip
+        try:
+            until_ms = clock.monotonic_ms() + 60_000
+            while len(done) < 24:
+                assert clock.monotonic_ms() < until_ms, sorted(done, key=int)
+                asyncio.run(clock.sleep_ms(50))
+            before_ms = clock.monotonic_ms()
+            consumer.close()
+            assert clock.monotonic_ms() - before_ms < 10_000, "three threads hang still"
+        finally:
+            release.set()
+            consumer.close()
+
+
 # ------------------------------------------------------------------------------------------------ real connections
 
 
@@ -558,7 +616,8 @@ class Gauge:
 
 @pytest.fixture
 def gauge(tmp_path: Path) -> Iterator[Gauge]:
-    settings = {"CLIENT_SILENCE_MS": "3000", "STORE__DISK_FREE_MIN_BYTES": "0", "STORE__DISK_USED_MAX_RATIO": "1"}
+    silence_ms = 3 * MANY  # longer than a crowd needs to come: whoever is silent for longer loses its poll
+    settings = {"CLIENT_SILENCE_MS": f"{silence_ms}", "STORE__DISK_FREE_MIN_BYTES": "0"}
     with LocalCluster(nameservers=0, rebalancer=False, folder=tmp_path, broker_settings=settings) as cluster:
         yield Gauge(cluster.brokers[0])
 

@@ -99,7 +99,7 @@ class Broker:
         """What clients are told, the default listener first; set by `start`."""
         self.started_ms = clock.now_ms()
         """Wall time of the start, ms since the epoch."""
-        self._started_monotonic = clock.monotonic_ms()
+        self._zero_ms = self.started_ms - clock.monotonic_ms()
         self._tasks: list[asyncio.Task[Any]] = []
         self._creating: dict[str, asyncio.Future[None]] = {}
         self.failed: asyncio.Future[BaseException] | None = None
@@ -112,7 +112,11 @@ class Broker:
 
     def now_ms(self) -> int:
         """Ms since the epoch that never jump while the process lives: for deadlines that are also journalled (D10)."""
-        return self.started_ms + self.clock.monotonic_ms() - self._started_monotonic
+        return self._zero_ms + self.clock.monotonic_ms()
+
+    def skip_ms(self, ahead_ms: int) -> None:
+        """Let `now_ms` go on that much later: the clock was set back while the broker was down."""
+        self._zero_ms += ahead_ms
 
     # ------------------------------------------------------------------------------------------------ life
 

@@ -366,6 +366,11 @@ class MessageStore:
         stats.log_bytes = stats.log_end - self._flusher.log_start
         return stats
 
+    @property
+    def last_store_ms(self) -> int:
+        """When the last record was stored, ms since the epoch; never goes back, also when the clock did."""
+        return self._appender.last_store_ms
+
     async def flush(self) -> None:
         """Return when every append so far is on disk, whatever the mode. Raises StoreFull, StorePoisoned."""
         await self._appender.settled()

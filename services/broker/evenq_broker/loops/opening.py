@@ -4,6 +4,7 @@ its key.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from evenq.runtime.failpoints import passing
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from evenq_broker.broker import Broker
 
 __all__ = ["apply", "open_store"]
+
+log = logging.getLogger(__name__)
 
 _DELETED_MS = 1  # a deleted topic's messages need not wait for anything
 
@@ -87,8 +90,24 @@ async def open_store(broker: Broker) -> None:
     broker.transactions.ids = TransactionIds(broker.settings.broker_name, broker.handle_key)
     if broker.once is not None:
         await broker.once.restore()
+    _catch_up(broker)
     for client_id in sorted(broker.progress.clients()):
         broker.clients.seen(client_id, broker.now_ms())  # they have the usual silence to show that they live
+
+
+def _catch_up(broker: Broker) -> None:
+    # Deadlines of before were told by a clock that was set back since (a machine without a battery starts in 1970):
+    # without this, what was in flight would wait for as long as the clock lost.
+    ahead_ms = broker.store.last_store_ms - broker.now_ms()
+    if ahead_ms <= 0:
+        return
+    log.warning(
+        "the clock was set back since the last start; deadlines go on from the log's time",
+        extra={"behind_ms": ahead_ms},
+    )
+    broker.skip_ms(ahead_ms)
+    for one in broker.lite.topics.all():
+        one.used_ms += ahead_ms
 
 
 def _retention_ms(broker: Broker, topic_id: int) -> int | None:

@@ -357,6 +357,7 @@ class Sessions:
         patience_ms = self._broker.clock.monotonic_ms() + self._broker.settings.session_timeout_ms
         while True:
             await self._broker.clock.sleep_ms(SWEEP_MS)
+            self._reports.look_late()
             now_ms = self._broker.clock.monotonic_ms()
             if returning and now_ms >= patience_ms:
                 for group, client_id in returning:

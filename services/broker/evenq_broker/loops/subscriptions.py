@@ -1,5 +1,6 @@
 """Tells operators of groups whose members filter a topic differently: once when it begins, and again at most once a
-minute while members come and go. Called by `loops.sessions` whenever a group changes.
+minute while members come and go. Called by `loops.sessions` whenever a group changes; large groups are looked at once
+for many changes, so that thousands of clients that come together do not cost the square of their number.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ log = logging.getLogger(__name__)
 
 _PAUSE_MS = 60_000
 _CLIENTS_SHOWN = 3  # of each filter
+_AT_ONCE_MAX = 64  # members of a group that is looked at with each change
 
 
 class SubscriptionReports:
@@ -25,10 +27,29 @@ class SubscriptionReports:
         self._members = members
         self._clock = clock
         self._told: dict[tuple[str, str], int] = {}  # (group, topic) -> monotonic ms
+        self._large: set[str] = set()
+        self._late: set[str] = set()
 
     def look(self, group: str) -> None:
         """The group's members or what they want changed."""
-        found = different_filters(wanted_of(self._members.members(group)))
+        if group in self._large:
+            self._late.add(group)
+        else:
+            self._look(group)
+
+    def look_late(self) -> None:
+        """Look at the large groups that have changed; to be called a few times a second."""
+        late, self._late = self._late, set()
+        for group in late:
+            self._look(group)
+
+    def _look(self, group: str) -> None:
+        members = self._members.members(group)
+        if len(members) > _AT_ONCE_MAX:
+            self._large.add(group)
+        else:
+            self._large.discard(group)
+        found = different_filters(wanted_of(members))
         for key in [key for key in self._told if key[0] == group and key[1] not in found]:
             del self._told[key]
             log.info("the group's members filter alike again", extra={"group": group, "topic": key[1]})

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evenq_broker.core.journal import Committed, GroupPut, GroupRemoved, KeyPut, TopicPut, TopicRemoved
+from evenq_broker.core.journal import Committed, GroupPut, GroupRemoved, KeyPut, LiteOpened, TopicPut, TopicRemoved
 from evenq_broker.loops.opening import apply
 from evenq_broker.settings import StoreSettings
 
 from evenq.errors import StoreError
-from evenq.model import GroupConfig, TopicConfig
+from evenq.model import GroupConfig, MessageType, TopicConfig
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 TOPIC = TopicConfig(name="t", topic_id=4)
@@ -53,5 +53,34 @@ def test_a_new_store_gets_its_own_key_and_a_foreign_folder_is_refused(run: Run, 
         await stage.passing(broker.close())
         with pytest.raises(StoreError, match="belongs to broker 'a', this one is 'z'"):
             await stage.broker("z", store=store)
+
+    run(story)
+
+
+@pytest.mark.parametrize("back_ms", [3_600_000, 50 * 365 * 86_400_000], ids=["an-hour", "to-1973"])
+def test_a_clock_that_was_set_back_between_two_starts_keeps_nobody_waiting(
+    run: Run, tmp_path: Path, back_ms: int
+) -> None:
+    async def story(stage: Any) -> None:
+        store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
+        broker = await stage.broker("a", store=store)
+        topic = await stage.passing(broker.create_topic("t", queues=1))
+        lite = await stage.passing(broker.create_topic("l", message_type=MessageType.LITE))
+        group = await stage.passing(broker.create_group("g"))
+        broker.progress.start(group.group_id, topic.topic_id, 0, 0)
+        queue = broker.progress.queue(group.group_id, topic.topic_id, 0)
+        broker.progress.deliver(queue, [0], 1, deadline_ms=broker.now_ms() + 10_000, client_id="")
+        op = broker.progress.delivered_op(queue, [0], deadline_ms=broker.now_ms() + 10_000, client_id="")
+        opened = LiteOpened(lite.topic_id, 1 << 20, 0, "x")
+        broker.lite.topics.apply(opened, broker.now_ms())
+        await stage.passing(broker.journal.record(op, opened))
+        await stage.passing(broker.close())
+        stage.clock.jump_wall(-back_ms)
+        again = await stage.broker("a", store=store)
+        found = again.progress.queue(group.group_id, topic.topic_id, 0)
+        assert found.pending[0].deadline_ms > 0
+        await stage.clock.advance(10_100)
+        assert found.ready == [0]
+        assert again.lite.topics.get(lite.topic_id, "x") is not None, "it was not idle for fifty years"
 
     run(story)

@@ -37,3 +37,26 @@ def test_a_difference_is_told_at_once_then_rarely_and_its_end(caplog: pytest.Log
     caplog.set_level(logging.INFO, "evenq_broker.loops.subscriptions")
     both = {"x": ["a"], "y": ["b"]}
     assert asyncio.run(_story(caplog)) == [("WARNING", both), ("WARNING", both), ("INFO", None), ("WARNING", both)]
+
+
+def test_a_large_group_is_looked_at_once_for_many_changes(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "evenq_broker.loops.subscriptions")
+    members = MemberTable()
+    reports = SubscriptionReports(members, FakeClock())
+    for number in range(1_000):
+        join(members, f"c{number:04}", "x")
+        reports.look("g")
+    join(members, "z", "y")
+    reports.look("g")
+    assert not caplog.records
+    reports.look_late()
+    [record] = caplog.records
+    assert getattr(record, "filters", None) == {"x": ["c0000", "c0001", "c0002"], "y": ["z"]}
+    for number in range(1_000):
+        members.leave("g", f"c{number:04}")
+        reports.look("g")
+    reports.look_late()
+    assert [one.levelname for one in caplog.records] == ["WARNING", "INFO"]
+    join(members, "a", "x")
+    reports.look("g")
+    assert len(caplog.records) == 3, "it is small again, and looked at at once"

@@ -125,7 +125,8 @@ def test_nothing_found_and_no_index_have_their_own_errors(run: Run) -> None:
             await trace(stage, message_id="other")
         with pytest.raises(BadRequest):
             await trace(stage, message_id="")
-        object.__setattr__(broker.settings.store, "message_index", False)
+        own = broker.settings.store.model_copy(update={"message_index": False})  # the default is everybody's
+        object.__setattr__(broker.settings, "store", own)
         with pytest.raises(NotImplementedYet):
             await trace(stage)
 
