@@ -10,15 +10,25 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from evenq.cli.output import progress_console
 from evenq.errors import ConnectionFailed, Error, GroupNotFound, TopicNotFound
+from evenq.runtime.clock import Clock, SystemClock
 from evenq.runtime.net import Net
 from evenq.wire.net import GrpcNet
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 
-__all__ = ["Admin", "message_type_name", "message_type_number", "with_admin"]
+__all__ = ["Admin", "message_type_name", "message_type_number", "on_every_broker", "with_admin"]
 
 Answer = TypeVar("Answer")
+
+NEWCOMER_MS_MAX = 45_000
+"""How long a broker may be alive before its name can be looked up: cluster DNS keeps a "no such name" for 30 s."""
+AGAIN_MS = 1_000
+
+
+class NoServer(ConnectionFailed):
+    """The access point itself does not answer: waiting for it is not this command's business."""
 
 
 class Admin:
@@ -37,13 +47,35 @@ class Admin:
         try:
             raw = await self._net.unary(self.endpoint, path, request.SerializeToString(), timeout_ms=self._timeout_ms)
         except ConnectionFailed as error:
-            raise ConnectionFailed(
+            raise NoServer(
                 f"no server answers at {self.endpoint}; start one with `evenq up`, "
                 "or name another with --endpoint HOST:PORT"
             ) from error
         answer: Any = answer_type.FromString(raw)  # type: ignore[attr-defined]  # generated classes share no typed base here
         check(answer.status)
         return answer  # type: ignore[no-any-return]  # the class above
+
+
+async def on_every_broker(work: Callable[[], Awaitable[Answer]], *, clock: Clock | None = None) -> Answer:
+    """Do `work`, which may be done twice, until no live broker was out of reach; NEWCOMER_MS_MAX at most.
+
+    Raises what the last attempt raised.
+    """
+    clock = clock or SystemClock()
+    deadline_ms = clock.monotonic_ms() + NEWCOMER_MS_MAX
+    told = ""
+    while True:
+        try:
+            return await work()
+        except NoServer:
+            raise
+        except ConnectionFailed as error:
+            if clock.monotonic_ms() >= deadline_ms:
+                raise
+            if str(error) != told:
+                told = str(error)
+                progress_console().print(f"{told}; trying again", markup=False)
+        await clock.sleep_ms(AGAIN_MS)
 
 
 def with_admin(options: argparse.Namespace, work: Callable[[Admin], Awaitable[None]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from evenq.cli.admin import Admin, with_admin
+from evenq.cli.admin import Admin, on_every_broker, with_admin
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page
 from evenq.cli.retry_options import retry_asked, retry_text
 from evenq.errors import BadRequest
@@ -33,7 +33,7 @@ def create(options: argparse.Namespace) -> None:
             start_from=options.start_from,
             retry=retry_asked(options),
         )
-        await admin.call("CreateGroup", request, admin_pb2.CreateGroupResponse)
+        await on_every_broker(lambda: admin.call("CreateGroup", request, admin_pb2.CreateGroupResponse))
         asked = admin_pb2.DescribeGroupRequest(group=options.name)
         now = (await admin.call("DescribeGroup", asked, admin_pb2.DescribeGroupResponse)).summary
         page = Page(

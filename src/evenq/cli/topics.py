@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from evenq.cli.admin import Admin, message_type_name, message_type_number, with_admin
+from evenq.cli.admin import Admin, message_type_name, message_type_number, on_every_broker, with_admin
 from evenq.cli.output import Column, Listing, Page, print_page
-from evenq.errors import BadRequest, InternalError
+from evenq.errors import BadRequest, ConnectionFailed
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 
 __all__ = ["create", "create_topic", "delete", "list_all", "show"]
@@ -18,7 +18,7 @@ READERS_MAX = 50
 async def create_topic(
     admin: Admin, name: str, *, queues: int, message_type: str, retention_ms: int | None = None
 ) -> admin_pb2.CreateTopicResponse:
-    """Create on every broker; raises InternalError that names the brokers on which it did not land.
+    """Create on every broker; raises ConnectionFailed that names the brokers on which it did not land.
 
     `retention_ms`: None = as it is, 0 = for ever, -1 = the broker's setting.
     """
@@ -28,7 +28,7 @@ async def create_topic(
     answer = await admin.call("CreateTopic", request, admin_pb2.CreateTopicResponse)
     failed = [f"{placement.broker_name} ({placement.error})" for placement in answer.placements if placement.error]
     if failed:
-        raise InternalError(
+        raise ConnectionFailed(
             f"topic {name} was not created on {', '.join(failed)}; run the command again when they are back"
         )
     return answer
@@ -38,8 +38,10 @@ def create(options: argparse.Namespace) -> None:
     """`evenq topic create NAME`."""
 
     async def work(admin: Admin) -> None:
-        answer = await create_topic(
-            admin, options.name, queues=options.queues, message_type=options.type, retention_ms=options.retention
+        answer = await on_every_broker(
+            lambda: create_topic(
+                admin, options.name, queues=options.queues, message_type=options.type, retention_ms=options.retention
+            )
         )
         rows = [
             (placement.broker_name, placement.entry.write_queues, message_type_name(placement.entry.message_type))

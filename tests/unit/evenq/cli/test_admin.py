@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from evenq.cli.admin import Admin, message_type_name, message_type_number
+from evenq.cli.admin import Admin, message_type_name, message_type_number, on_every_broker
 from evenq.cli.groups import ensure_group
 from evenq.cli.topics import create_topic
 from evenq.cli.up import wait_served
-from evenq.errors import ConnectionFailed, IllegalTopic, InternalError, RequestTimeout
+from evenq.errors import ConnectionFailed, IllegalTopic, RequestTimeout
 from evenq.runtime.clock import FakeClock
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 
@@ -57,7 +57,7 @@ def test_a_topic_that_did_not_land_everywhere_is_an_error_that_names_the_broker(
     answer = admin_pb2.CreateTopicResponse()
     answer.placements.add(broker_name="broker-a")
     answer.placements.add(broker_name="broker-b", error="no answer")
-    with pytest.raises(InternalError, match=r"broker-b \(no answer\)"):
+    with pytest.raises(ConnectionFailed, match=r"broker-b \(no answer\)"):
         asyncio.run(create_topic(admin(CreateTopic=answer), "a", queues=4, message_type="FIFO"))
 
 
@@ -98,3 +98,40 @@ def test_a_cluster_is_served_when_all_brokers_and_the_rebalancer_answer():
 def test_a_cluster_that_never_is_whole_times_out_and_says_what_is_missing():
     with pytest.raises(RequestTimeout, match="1 of 2 brokers, rebalancer answers"):
         asyncio.run(waited(admin(DescribeCluster=cluster(1, rebalancer=True)), FakeClock()))
+
+
+def partly():
+    answer = admin_pb2.CreateGroupResponse()
+    answer.status.code, answer.status.message = 50400, "not on every broker (broker-b: name not found)"
+    return answer
+
+
+async def created(service, clock):
+    request = admin_pb2.CreateGroupRequest(group="g")
+    work = on_every_broker(lambda: service.call("CreateGroup", request, admin_pb2.CreateGroupResponse), clock=clock)
+    creating = asyncio.ensure_future(work)
+    for _ in range(100):
+        if creating.done():
+            break
+        await clock.advance(500)
+    await creating
+
+
+def test_a_broker_whose_name_is_not_known_yet_is_waited_for():
+    service = admin(CreateGroup=[partly(), partly(), admin_pb2.CreateGroupResponse()])
+    asyncio.run(created(service, FakeClock()))
+    assert len(service._net.asked) == 3
+
+
+def test_a_broker_that_stays_away_is_named_in_the_end():
+    clock = FakeClock()
+    with pytest.raises(ConnectionFailed, match="broker-b"):
+        asyncio.run(created(admin(CreateGroup=partly()), clock))
+    assert clock.monotonic_ms() >= 45_000
+
+
+def test_an_access_point_that_does_not_answer_is_not_waited_for():
+    service = admin(CreateGroup=ConnectionFailed("x"))
+    with pytest.raises(ConnectionFailed, match="evenq up"):
+        asyncio.run(created(service, FakeClock()))
+    assert len(service._net.asked) == 1
