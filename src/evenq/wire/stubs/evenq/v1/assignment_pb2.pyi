@@ -43,6 +43,9 @@ class BrokerReport(_Message):
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[_evenq_v1_registry.TopicEntry]: ...
     @builtins.property
     def topics_gone(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    zone: builtins.str
+    @builtins.property
+    def lags(self) -> _containers.RepeatedCompositeFieldContainer[GroupLag]: ...
 
     def __init__(
         self,
@@ -53,8 +56,60 @@ class BrokerReport(_Message):
         groups_gone: Iterable[builtins.str] | None = ...,
         topics: Iterable[_evenq_v1_registry.TopicEntry] | None = ...,
         topics_gone: Iterable[builtins.str] | None = ...,
+        zone: builtins.str | None = ...,
+        lags: Iterable[GroupLag] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["broker_name", "full", "groups", "groups_gone", "topics", "topics_gone"]) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "full", "groups", "groups_gone", "topics", "topics_gone", "zone", "lags"]) -> None: ...
+
+class GroupLag(_Message):
+    DESCRIPTOR: Descriptor
+
+    group: builtins.str
+    @builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[QueueLag]: ...
+
+    def __init__(
+        self,
+        *,
+        group: builtins.str | None = ...,
+        queues: Iterable[QueueLag] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["group", "queues"]) -> None: ...
+
+class QueueLag(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def queue(self) -> _evenq_v1_common.Queue: ...
+    lag: builtins.int
+
+    def __init__(
+        self,
+        *,
+        queue: _evenq_v1_common.Queue | None = ...,
+        lag: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["queue"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["queue", "lag"]) -> None: ...
+
+class HeldQueue(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def queue(self) -> _evenq_v1_common.Queue: ...
+    holder: builtins.str
+    @builtins.property
+    def generation(self) -> _evenq_v1_common.Generation: ...
+
+    def __init__(
+        self,
+        *,
+        queue: _evenq_v1_common.Queue | None = ...,
+        holder: builtins.str | None = ...,
+        generation: _evenq_v1_common.Generation | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["queue", "generation"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["queue", "holder", "generation"]) -> None: ...
 
 class GroupFacts(_Message):
     DESCRIPTOR: Descriptor
@@ -64,6 +119,10 @@ class GroupFacts(_Message):
     strategy: builtins.str
     @builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_evenq_v1_groups.Member]: ...
+    @builtins.property
+    def held(self) -> _containers.RepeatedCompositeFieldContainer[HeldQueue]: ...
+    @builtins.property
+    def balance(self) -> _evenq_v1_groups.BalancePolicy: ...
 
     def __init__(
         self,
@@ -72,8 +131,11 @@ class GroupFacts(_Message):
         ordered: builtins.bool | None = ...,
         strategy: builtins.str | None = ...,
         members: Iterable[_evenq_v1_groups.Member] | None = ...,
+        held: Iterable[HeldQueue] | None = ...,
+        balance: _evenq_v1_groups.BalancePolicy | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["group", "ordered", "strategy", "members"]) -> None: ...
+    def HasField(self, field_name: Literal["balance"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["group", "ordered", "strategy", "members", "held", "balance"]) -> None: ...
 
 class Decision(_Message):
     DESCRIPTOR: Descriptor
@@ -82,6 +144,7 @@ class Decision(_Message):
     topic: builtins.str
     @builtins.property
     def generation(self) -> _evenq_v1_common.Generation: ...
+    leader: builtins.str
 
     def __init__(
         self,
@@ -89,9 +152,10 @@ class Decision(_Message):
         group: builtins.str | None = ...,
         topic: builtins.str | None = ...,
         generation: _evenq_v1_common.Generation | None = ...,
+        leader: builtins.str | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["generation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["group", "topic", "generation"]) -> None: ...
+    def ClearField(self, field_name: Literal["group", "topic", "generation", "leader"]) -> None: ...
 
 class AssignmentRequest(_Message):
     DESCRIPTOR: Descriptor
@@ -242,6 +306,11 @@ class ExplainedQueue(_Message):
     since_ms: builtins.int
     reason: builtins.str
     previous_owner: builtins.str
+    state: builtins.str
+    owner_zone: builtins.str
+    broker_zone: builtins.str
+    @builtins.property
+    def generation(self) -> _evenq_v1_common.Generation: ...
 
     def __init__(
         self,
@@ -251,9 +320,27 @@ class ExplainedQueue(_Message):
         since_ms: builtins.int | None = ...,
         reason: builtins.str | None = ...,
         previous_owner: builtins.str | None = ...,
+        state: builtins.str | None = ...,
+        owner_zone: builtins.str | None = ...,
+        broker_zone: builtins.str | None = ...,
+        generation: _evenq_v1_common.Generation | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["queue"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["queue", "owner", "since_ms", "reason", "previous_owner"]) -> None: ...
+    def HasField(self, field_name: Literal["queue", "generation"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["queue", "owner", "since_ms", "reason", "previous_owner", "state", "owner_zone", "broker_zone", "generation"]) -> None: ...
+
+class IdleMember(_Message):
+    DESCRIPTOR: Descriptor
+
+    client_id: builtins.str
+    reason: builtins.str
+
+    def __init__(
+        self,
+        *,
+        client_id: builtins.str | None = ...,
+        reason: builtins.str | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["client_id", "reason"]) -> None: ...
 
 class ExplainResponse(_Message):
     DESCRIPTOR: Descriptor
@@ -267,6 +354,8 @@ class ExplainResponse(_Message):
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[ExplainedQueue]: ...
     @builtins.property
     def idle_members(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @builtins.property
+    def idle(self) -> _containers.RepeatedCompositeFieldContainer[IdleMember]: ...
 
     def __init__(
         self,
@@ -276,9 +365,10 @@ class ExplainResponse(_Message):
         strategy: builtins.str | None = ...,
         queues: Iterable[ExplainedQueue] | None = ...,
         idle_members: Iterable[builtins.str] | None = ...,
+        idle: Iterable[IdleMember] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status", "generation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "generation", "strategy", "queues", "idle_members"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "generation", "strategy", "queues", "idle_members", "idle"]) -> None: ...
 
 class SimulateRequest(_Message):
     DESCRIPTOR: Descriptor
@@ -288,6 +378,7 @@ class SimulateRequest(_Message):
     members: builtins.int
     queues: builtins.int
     strategy: builtins.str
+    lose_zone: builtins.str
 
     def __init__(
         self,
@@ -297,8 +388,9 @@ class SimulateRequest(_Message):
         members: builtins.int | None = ...,
         queues: builtins.int | None = ...,
         strategy: builtins.str | None = ...,
+        lose_zone: builtins.str | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["group", "topic", "members", "queues", "strategy"]) -> None: ...
+    def ClearField(self, field_name: Literal["group", "topic", "members", "queues", "strategy", "lose_zone"]) -> None: ...
 
 class SimulateResponse(_Message):
     DESCRIPTOR: Descriptor
@@ -310,6 +402,8 @@ class SimulateResponse(_Message):
     moves: builtins.int
     queues_per_member_min: builtins.int
     queues_per_member_max: builtins.int
+    cross_zone_now: builtins.int
+    cross_zone_then: builtins.int
 
     def __init__(
         self,
@@ -319,6 +413,8 @@ class SimulateResponse(_Message):
         moves: builtins.int | None = ...,
         queues_per_member_min: builtins.int | None = ...,
         queues_per_member_max: builtins.int | None = ...,
+        cross_zone_now: builtins.int | None = ...,
+        cross_zone_then: builtins.int | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "queues", "moves", "queues_per_member_min", "queues_per_member_max"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "queues", "moves", "queues_per_member_min", "queues_per_member_max", "cross_zone_now", "cross_zone_then"]) -> None: ...

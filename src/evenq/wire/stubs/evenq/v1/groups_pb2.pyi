@@ -39,6 +39,10 @@ class Member(_Message):
     @builtins.property
     def subscriptions(self) -> _containers.RepeatedCompositeFieldContainer[MemberSubscription]: ...
     joined_ms: builtins.int
+    zone: builtins.str
+    instance: builtins.str
+    address: builtins.str
+    capacity: builtins.float
 
     def __init__(
         self,
@@ -50,8 +54,12 @@ class Member(_Message):
         model: MessageModel.ValueType | None = ...,
         subscriptions: Iterable[MemberSubscription] | None = ...,
         joined_ms: builtins.int | None = ...,
+        zone: builtins.str | None = ...,
+        instance: builtins.str | None = ...,
+        address: builtins.str | None = ...,
+        capacity: builtins.float | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["client_id", "language", "version", "protocol", "model", "subscriptions", "joined_ms"]) -> None: ...
+    def ClearField(self, field_name: Literal["client_id", "language", "version", "protocol", "model", "subscriptions", "joined_ms", "zone", "instance", "address", "capacity"]) -> None: ...
 
 class MemberSubscription(_Message):
     DESCRIPTOR: Descriptor
@@ -98,15 +106,17 @@ class Join(_Message):
     group: builtins.str
     @builtins.property
     def member(self) -> Member: ...
+    incarnation: builtins.int
 
     def __init__(
         self,
         *,
         group: builtins.str | None = ...,
         member: Member | None = ...,
+        incarnation: builtins.int | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["member"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["group", "member"]) -> None: ...
+    def ClearField(self, field_name: Literal["group", "member", "incarnation"]) -> None: ...
 
 class Beat(_Message):
     DESCRIPTOR: Descriptor
@@ -242,14 +252,16 @@ class SessionRefused(_Message):
 
     @builtins.property
     def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    duplicate: builtins.bool
 
     def __init__(
         self,
         *,
         status: _apache_rocketmq_v2_definition.Status | None = ...,
+        duplicate: builtins.bool | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "duplicate"]) -> None: ...
 
 class GroupSettings(_Message):
     DESCRIPTOR: Descriptor
@@ -260,6 +272,8 @@ class GroupSettings(_Message):
     start_from: builtins.str
     @builtins.property
     def retry(self) -> RetryPolicy: ...
+    @builtins.property
+    def balance(self) -> BalancePolicy: ...
 
     def __init__(
         self,
@@ -269,9 +283,28 @@ class GroupSettings(_Message):
         strategy: builtins.str | None = ...,
         start_from: builtins.str | None = ...,
         retry: RetryPolicy | None = ...,
+        balance: BalancePolicy | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["retry"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["ordered", "max_attempts", "strategy", "start_from", "retry"]) -> None: ...
+    def HasField(self, field_name: Literal["retry", "balance"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["ordered", "max_attempts", "strategy", "start_from", "retry", "balance"]) -> None: ...
+
+class BalancePolicy(_Message):
+    DESCRIPTOR: Descriptor
+
+    weight: builtins.str
+    moves_max: builtins.int
+    hold_ms: builtins.int
+    hold_lag_max: builtins.int
+
+    def __init__(
+        self,
+        *,
+        weight: builtins.str | None = ...,
+        moves_max: builtins.int | None = ...,
+        hold_ms: builtins.int | None = ...,
+        hold_lag_max: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["weight", "moves_max", "hold_ms", "hold_lag_max"]) -> None: ...
 
 class RetryPolicy(_Message):
     DESCRIPTOR: Descriptor
