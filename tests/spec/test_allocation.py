@@ -338,7 +338,7 @@ def test_xo_14_each_strategy_is_found_by_its_name_on_the_wire(name) -> None:
         "",
         "avg",
         "AVG ",
-        "STICKY",
+        "sticky",
         "MACHINE_ROOM_NEARBY",
         "MACHINE_ROOM_NEARBY-",
         "MACHINE_ROOM_NEARBY-CONFIG",

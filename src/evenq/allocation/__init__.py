@@ -1,4 +1,4 @@
-"""Who of a consumer group reads which message queues: the six allocate strategies, as pure functions over sorted lists.
+"""Who of a consumer group reads which message queues: the allocate strategies, as pure functions.
 
 Called by the SDK (each member computes for itself), by brokers and by the rebalancer (one decision for all members).
 Always true: the same four arguments give the same answer, in every process, so members that sort alike never disagree
@@ -13,10 +13,12 @@ from evenq.allocation.averagely import Averagely
 from evenq.allocation.by_circle import ByCircle
 from evenq.allocation.config import Config
 from evenq.allocation.consistent_hash import ConsistentHash, md5_hash
+from evenq.allocation.context import Context
 from evenq.allocation.cover import Coverage, coverage
 from evenq.allocation.machine_room import MachineRoom, room_of_broker
 from evenq.allocation.named import by_name, known_names
 from evenq.allocation.nearby import Nearby, PrefixRooms, RoomResolver
+from evenq.allocation.sticky import Sticky
 from evenq.allocation.strategy import Strategy, absence, divide
 
 __all__ = [
@@ -24,11 +26,13 @@ __all__ = [
     "ByCircle",
     "Config",
     "ConsistentHash",
+    "Context",
     "Coverage",
     "MachineRoom",
     "Nearby",
     "PrefixRooms",
     "RoomResolver",
+    "Sticky",
     "Strategy",
     "absence",
     "by_name",

@@ -10,6 +10,7 @@ from evenq.allocation.config import Config
 from evenq.allocation.consistent_hash import ConsistentHash
 from evenq.allocation.machine_room import MachineRoom
 from evenq.allocation.nearby import Nearby, PrefixRooms, RoomResolver
+from evenq.allocation.sticky import Sticky
 from evenq.allocation.strategy import Strategy
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
@@ -21,7 +22,7 @@ NEARBY_PREFIX = "MACHINE_ROOM_NEARBY-"
 
 def known_names() -> tuple[str, ...]:
     """The names that `by_name` takes; the last one with another's name in place of `<inner>`."""
-    return ("AVG", "AVG_BY_CIRCLE", "CONFIG", "CONSISTENT_HASH", "MACHINE_ROOM", f"{NEARBY_PREFIX}<inner>")
+    return ("AVG", "AVG_BY_CIRCLE", "CONFIG", "CONSISTENT_HASH", "MACHINE_ROOM", "STICKY", f"{NEARBY_PREFIX}<inner>")
 
 
 def by_name(
@@ -47,6 +48,8 @@ def by_name(
             return ConsistentHash()
         case "MACHINE_ROOM":
             return MachineRoom(frozenset(rooms))
+        case "STICKY":
+            return Sticky()
     inner = name.removeprefix(NEARBY_PREFIX)
     if inner in {"AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"} and name.startswith(NEARBY_PREFIX):
         return Nearby(by_name(inner), resolver or PrefixRooms())

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from evenq.allocation.context import Context
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 
-__all__ = ["Divider", "Strategy", "absence", "checked", "divide"]
+__all__ = ["ContextDivider", "Divider", "Strategy", "absence", "checked", "divide"]
+
+NOTHING_KNOWN = Context()
 
 
 class Strategy(Protocol):
@@ -44,10 +47,30 @@ class Divider(Protocol):
         ...
 
 
+@runtime_checkable
+class ContextDivider(Protocol):
+    """A strategy that knows what to do with a server's facts."""
+
+    def divide_in(
+        self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str], context: Context
+    ) -> dict[str, list[MessageQueue]]:
+        """What each member gets."""
+        ...
+
+
 def divide(
-    strategy: Strategy, group: str, queues: Sequence[MessageQueue], ids: Sequence[str]
+    strategy: Strategy,
+    group: str,
+    queues: Sequence[MessageQueue],
+    ids: Sequence[str],
+    context: Context = NOTHING_KNOWN,
 ) -> dict[str, list[MessageQueue]]:
-    """What each member gets, in the order of `ids`. Raises what `strategy.allocate` raises."""
+    """What each member gets, in the order of `ids`. Strategies that do not know contexts ignore it.
+
+    Raises what the strategy raises: BadRequest.
+    """
+    if isinstance(strategy, ContextDivider):
+        return strategy.divide_in(group, queues, ids, context)
     if isinstance(strategy, Divider):
         return strategy.divide(group, queues, ids)
     return {client_id: strategy.allocate(group, client_id, queues, ids) for client_id in ids}

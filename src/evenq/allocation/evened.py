@@ -1,0 +1,175 @@
+"""STICKY without weights: sizes that differ by at most 1, with the fewest moves there can be.
+
+Called by `sticky.py`. With Q queues and C members everybody gets Q // C, and Q mod C members one more. Each member
+keeps what it has up to its size, and those that have more than Q // C get the larger sizes first; no other choice
+keeps more queues where they are. Zones only choose between results that are alike in both. Where `moves_max` forbids
+the balance, queues without owner go to the smallest, then single queues from the largest share to the smallest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
+
+from evenq.allocation.context import Context
+from evenq.model import MessageQueue
+
+__all__ = ["evened"]
+
+
+def evened(queues: Sequence[MessageQueue], ids: Sequence[str], context: Context) -> dict[str, list[MessageQueue]]:
+    """Each member's share, in no order. `ids` in the order that decides ties; both without repeats, no empty `ids`."""
+    kept: dict[str, list[MessageQueue]] = {client_id: [] for client_id in ids}
+    free: list[MessageQueue] = []
+    owner_of = context.owners.get
+    for queue in queues:
+        mine = kept.get(owner_of(queue, ""))
+        (free if mine is None else mine).append(queue)
+    size, larger = divmod(len(queues), len(ids))
+    large = [client_id for client_id in ids if len(kept[client_id]) > size]
+    surplus = sum(len(kept[client_id]) - size for client_id in large) - min(larger, len(large))
+    shares = _Shares(kept, free, context)
+    if 0 < context.moves_max < surplus:
+        shares.give_to_the_smallest()
+        shares.level(context.moves_max)
+    else:
+        shares.shed(large, size, larger)
+        shares.fill(size, larger - min(larger, len(large)))
+    return kept
+
+
+class _Shares:
+    """The shares while they are made."""
+
+    def __init__(self, kept: dict[str, list[MessageQueue]], free: list[MessageQueue], context: Context) -> None:
+        self.kept = kept
+        self.free = free
+        self._zone_of_broker = context.zone_of_broker if context.zone_of_member else {}
+        self._zone_of_member = context.zone_of_member if context.zone_of_broker else {}
+
+    def shed(self, large: Sequence[str], size: int, larger: int) -> None:
+        """Make free what members have above their size."""
+        if len(large) > larger > 0:  # who would lose a queue of its own zone keeps one more
+            large = sorted(large, key=lambda client_id: self._near(client_id) <= size)  # stable: ties as before
+        wanted = Counter[str]()
+        if self._zone_of_member:
+            for client_id, mine in self.kept.items():
+                wanted[self._zone(client_id)] += max(0, size - len(mine))
+            wanted.subtract(self._zone_of(queue) for queue in self.free)
+        for index, client_id in enumerate(large):
+            self._give_up(client_id, len(self.kept[client_id]) - size - (index < larger), wanted)
+
+    def _give_up(self, client_id: str, count: int, wanted: Counter[str]) -> None:
+        """Far queues first, of these the ones that are near to a member that lacks some; else the last ones."""
+        mine = self.kept[client_id]
+        if count and self._zone_of_member:
+            own = self._zone(client_id)
+            lists: tuple[list[MessageQueue], ...] = ([], [], [])  # to keep ... to give up
+            for queue in mine:
+                zone = self._zone_of(queue)
+                far = not own or zone != own
+                useful = far and zone != "" and wanted[zone] > 0
+                wanted[zone] -= useful
+                lists[far + useful].append(queue)
+            mine[:] = [queue for part in lists for queue in part]
+            wanted.update(self._zone_of(queue) for queue in lists[2][: max(0, len(lists[2]) - count)])
+        if count:
+            self.free += mine[-count:]
+            del mine[-count:]
+
+    def fill(self, size: int, extra: int) -> None:
+        """Give the free queues: everybody gets `size`, and `extra` of those that have no more get one more."""
+        if self._zone_of_member:
+            extra = self._fill_near(size, extra)
+        free = deque(self.free)
+        for takers in _rounds([(client_id, size - len(mine)) for client_id, mine in self.kept.items()]):
+            for client_id in takers:
+                self.kept[client_id].append(free.popleft())
+        for mine in self.kept.values():
+            if extra and len(mine) == size:
+                mine.append(free.popleft())
+                extra -= 1
+
+    def _fill_near(self, size: int, extra: int) -> int:
+        """Inside of each zone; what remains stays free. Returns the rest of `extra`."""
+        free_in: dict[str, deque[MessageQueue]] = {}
+        for queue in self.free:
+            free_in.setdefault(self._zone_of(queue), deque()).append(queue)
+        far = free_in.pop("", ())
+        for takers in _rounds([(client_id, size - len(mine)) for client_id, mine in self.kept.items()]):
+            for client_id in takers:
+                if mine := free_in.get(self._zone(client_id)):
+                    self.kept[client_id].append(mine.popleft())
+        for client_id, share in self.kept.items():
+            if extra and len(share) == size and (mine := free_in.get(self._zone(client_id))):
+                share.append(mine.popleft())
+                extra -= 1
+        self.free = [*far, *(queue for rest in free_in.values() for queue in rest)]
+        return extra
+
+    def give_to_the_smallest(self) -> None:
+        """Give all free queues, one by one, each to a member with the least; to one in its zone if there is one."""
+        places = {client_id: place for place, client_id in enumerate(self.kept)}
+        heaps: dict[str, list[tuple[int, int, str]]] = {"": []}
+        for client_id, mine in self.kept.items():
+            entry = (len(mine), places[client_id], client_id)
+            heaps[""].append(entry)
+            if zone := self._zone(client_id):
+                heaps.setdefault(zone, []).append(entry)
+        for heap in heaps.values():
+            heapify(heap)
+        for queue in self.free:
+            least = self._least(heaps[""])
+            near = heaps.get(self._zone_of(queue)) or heaps[""]
+            chosen = min(least, self._least(near), key=lambda entry: entry[0])
+            if chosen[0] == self._least(near)[0]:
+                chosen = self._least(near)
+            client_id = chosen[2]
+            self.kept[client_id].append(queue)
+
+    def _least(self, heap: list[tuple[int, int, str]]) -> tuple[int, int, str]:
+        """The top of a heap after old sizes were replaced; sizes only grow."""
+        while (size := len(self.kept[heap[0][2]])) != heap[0][0]:
+            heapreplace(heap, (size, *heap[0][1:]))
+        return heap[0]
+
+    def level(self, moves: int) -> None:
+        """Move at most so many queues, each from a largest share to a smallest one."""
+        smallest = [(len(mine), place, client_id) for place, (client_id, mine) in enumerate(self.kept.items())]
+        largest = [(-count, place, client_id) for count, place, client_id in smallest]
+        heapify(smallest)
+        heapify(largest)
+        for _ in range(moves):
+            (_, low_place, low), (_, high_place, high) = heappop(smallest), heappop(largest)
+            queue = self._movable(high, low)
+            self.kept[high].remove(queue)
+            self.kept[low].append(queue)
+            heappush(smallest, (len(self.kept[low]), low_place, low))
+            heappush(largest, (-len(self.kept[high]), high_place, high))
+
+    def _movable(self, giver: str, taker: str) -> MessageQueue:
+        """The queue that fits best to go: near to the taker, else far from the giver, else the last."""
+        gives, takes = self._zone(giver), self._zone(taker)
+        return max(
+            self.kept[giver],
+            key=lambda queue: ((zone := self._zone_of(queue)) == takes != "", zone != gives),
+        )
+
+    def _near(self, client_id: str) -> int:
+        zone = self._zone(client_id)
+        return sum(self._zone_of(queue) == zone for queue in self.kept[client_id]) if zone else 0
+
+    def _zone(self, client_id: str) -> str:
+        return self._zone_of_member.get(client_id, "")
+
+    def _zone_of(self, queue: MessageQueue) -> str:
+        return self._zone_of_broker.get(queue.broker_name, "")
+
+
+def _rounds(lacking: Iterable[tuple[str, int]]) -> Iterable[list[str]]:
+    """Who takes one queue in each round, until nobody lacks any: dealt like cards."""
+    left = [(client_id, count) for client_id, count in lacking if count > 0]
+    while left:
+        yield [client_id for client_id, _ in left]
+        left = [(client_id, count - 1) for client_id, count in left if count > 1]
