@@ -301,8 +301,8 @@ class Board:
         inputs = Inputs(
             strategy=self.facts.strategy(group) or line.asked,
             mode=self._modes.get(group, topic),
-            queues=tuple(self.facts.queues(topic)),
-            members=tuple(self.facts.members(group)),
+            queues=self.facts.queues(topic),
+            members=self.facts.members(group),
         )
         if line.decision is None or line.decision.inputs != inputs:
             self._decide(group, topic, line, inputs, wall_ms)

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from evenq.allocation import Strategy, by_name, divide
 from evenq.errors import BadRequest
 from evenq.model import MessageModel, MessageQueue
-from evenq_rebalancer.core.groups import MemberFact
 from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
+from evenq_rebalancer.core.told import NO_GENERATION, Generation, MemberFact
 
 __all__ = [
     "ALL_BROKERS",
     "BROADCASTING",
     "EVERYBODY",
+    "NO_GENERATION",
     "Decision",
     "Generation",
     "Holding",
@@ -45,19 +46,6 @@ NAMED_MAX = 3  # so many members or queues are named in a reason, the rest is co
 
 Shares = dict[str, tuple[MessageQueue, ...]]
 StrategyByName = Callable[[str], Strategy]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Generation:
-    """Grows with each decision: first by the start of the process that decided, then by its counter."""
-
-    epoch: int
-    """Ms since the epoch."""
-    counter: int
-
-
-NO_GENERATION = Generation(0, 0)
-"""Stands for "none" on the wire."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

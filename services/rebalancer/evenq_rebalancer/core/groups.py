@@ -1,63 +1,28 @@
-"""What brokers report, merged: who is in a group, how many queues a topic has on which broker.
+"""What brokers report, merged: who is in a group, how many queues a topic has on which broker, who held them before.
 
 Called by `core/board.py`. A broker's facts belong to its newest report stream. When that stream ends, they are kept
 for a grace, so that a short break moves no queue, and dropped if the broker has not come back by then. Always true: a
 member is in a group while any broker with live (or graced) facts says so; a topic's queues are those of all such
 brokers. Each group and each topic carries a version that grows when something about it may have changed, so readers
-know without comparing whether to look again.
+know without comparing whether to look again. Holders and lags are no part of that: they change with every message,
+and a decision never follows from them alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evenq.errors import PreconditionFailed, TooManyRequests
 from evenq.model import MessageModel, MessageQueue
+from evenq.model.balance import EVEN_BALANCE, BalancePolicy
+from evenq_rebalancer.core.places import Place, PlaceOf, Places, ZoneOf
+from evenq_rebalancer.core.told import Generation, GroupFact, HeldFact, LagFact, MemberFact, Report, TopicFact
 
-__all__ = ["Facts", "GroupFact", "MemberFact", "Report", "TopicFact"]
+__all__ = ["Facts", "Generation", "GroupFact", "HeldFact", "LagFact", "MemberFact", "Place", "Report", "TopicFact"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberFact:
-    """One member as a broker sees it."""
-
-    client_id: str
-    model: MessageModel = MessageModel.CLUSTERING
-    topics: tuple[str, ...] = ()
-    """Subscribed topics, ascending; empty if the member did not tell (some 5.x clients never do)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupFact:
-    """A whole group as a broker sees it."""
-
-    group: str
-    ordered: bool = False
-    strategy: str = ""
-    """The group's own allocate strategy; empty: none."""
-    members: tuple[MemberFact, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicFact:
-    """A topic on one broker."""
-
-    topic: str
-    read_queues: int
-    """0 or more; 0 if consumers may not read it there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """One report: all facts of a broker (`full`), or those that changed."""
-
-    broker_name: str
-    full: bool = False
-    groups: tuple[GroupFact, ...] = ()
-    groups_gone: tuple[str, ...] = ()
-    topics: tuple[TopicFact, ...] = ()
-    topics_gone: tuple[str, ...] = ()
+QUEUES_HELD_MAX = 100_000
+"""Most holders, and most lags, that one broker tells of one group."""
 
 
 @dataclass(slots=True)
@@ -67,27 +32,69 @@ class _Broker:
     """False until the stream's first report, which replaces whatever an earlier stream told."""
     gone_at_ms: int | None = None
     """Monotonic ms at which the facts are dropped; None while the stream is open."""
+    zone: str = ""
+    address: str = ""
     groups: dict[str, GroupFact] = field(default_factory=dict)
+    """Without holders."""
     topics: dict[str, int] = field(default_factory=dict)
+    held: dict[str, tuple[HeldFact, ...]] = field(default_factory=dict)
+    """By group."""
+    lags: dict[str, dict[MessageQueue, int]] = field(default_factory=dict)
+    """By group."""
 
 
 class Facts:
-    """The merged view. All times are monotonic ms."""
+    """The merged view. All times are monotonic ms.
 
-    def __init__(self, *, grace_ms: int, brokers_max: int, groups_max: int, topics_max: int, members_max: int) -> None:
+    `epoch_max` bounds what is believed of generations: a bigger epoch (somebody lies, or its clock does) is not counted.
+    """
+
+    def __init__(
+        self,
+        *,
+        grace_ms: int,
+        brokers_max: int,
+        groups_max: int,
+        topics_max: int,
+        members_max: int,
+        epoch_max: int = (1 << 62),
+    ) -> None:
         self._grace_ms = grace_ms
         self._brokers_max = brokers_max
         self._groups_max = groups_max
         self._topics_max = topics_max
         self._members_max = members_max
+        self._epoch_max = epoch_max
+        self._places = Places()
         self._brokers: dict[str, _Broker] = {}
         self._version = 0
         self._group_versions: dict[str, int] = {}
         self._topic_versions: dict[str, int] = {}
         self._changed_groups: dict[str, None] = {}
         self._changed_topics: dict[str, None] = {}
+        self._changed_lags: dict[str, None] = {}
+        self._members: dict[str, tuple[int, tuple[MemberFact, ...]]] = {}
+        """Group to the version that was merged, and the merged members."""
+        self._queues: dict[str, tuple[int, tuple[MessageQueue, ...]]] = {}
+        """The same for topics."""
+        self.epoch_seen = 0
+        """Biggest epoch in any generation that was told."""
 
     # --- events
+
+    def set_places(self, zone_of_address: ZoneOf, place_of_address: PlaceOf) -> None:
+        """From now on ask these about members and brokers without labels. They must answer at once, from memory."""
+        self._places = Places(zone_of_address, place_of_address)
+        self.places_changed()
+
+    def places_changed(self, addresses: Iterable[str] | None = None) -> None:
+        """What `set_places` was given may answer anew about these addresses (None: about any)."""
+        wanted = None if addresses is None else set(addresses)
+        for broker in self._brokers.values():
+            whole = wanted is None or broker.address in wanted
+            for group, fact in broker.groups.items():
+                if whole or any(member.address in (wanted or ()) for member in fact.members):
+                    self._touch_group(group)
 
     def opened(self, broker_name: str, stream: int) -> None:
         """A broker opened a report stream; `stream` is bigger than all before. Its earlier stream, if any, counts no
@@ -104,7 +111,7 @@ class Facts:
             broker.stream, broker.told, broker.gone_at_ms = stream, False, None
 
     def reported(self, stream: int, report: Report) -> None:
-        """Take a report in, whole or not at all."""
+        """Take a report in, whole or not at all. One of an older stream is refused: it is out of date."""
         broker = self._brokers.get(report.broker_name)
         if broker is None or broker.stream != stream:
             raise PreconditionFailed(
@@ -118,14 +125,16 @@ class Facts:
         if full:
             gone_groups = set(broker.groups) - {fact.group for fact in report.groups}
             gone_topics = set(broker.topics) - {fact.topic for fact in report.topics}
+        self._place(broker, report, full=full)
         for fact in report.groups:
-            if broker.groups.get(fact.group) != fact:
-                broker.groups[fact.group] = fact
-                self._touch_group(fact.group)
+            self._take_group(broker, fact)
         for topic_fact in report.topics:
             if broker.topics.get(topic_fact.topic) != topic_fact.read_queues:
                 broker.topics[topic_fact.topic] = topic_fact.read_queues
                 self._touch_topic(topic_fact.topic)
+        for lag in report.lags:
+            broker.lags[lag.group] = dict(lag.lags)
+            self._changed_lags[lag.group] = None
         self._drop(broker, sorted(gone_groups), sorted(gone_topics))
 
     def closed(self, broker_name: str, stream: int, now_ms: int) -> None:
@@ -162,6 +171,11 @@ class Facts:
         changed, self._changed_topics = list(self._changed_topics), {}
         return changed
 
+    def take_changed_lags(self) -> list[str]:
+        """Groups whose lags were told since the last call, in order."""
+        changed, self._changed_lags = list(self._changed_lags), {}
+        return changed
+
     # --- views
 
     @property
@@ -189,21 +203,76 @@ class Facts:
         """True if any broker says that the group is ordered."""
         return any(fact.ordered for fact in self._told_of(group))
 
-    def members(self, group: str) -> list[MemberFact]:
-        """All members that any broker sees, ascending client id (RB-11)."""
+    def balance(self, group: str) -> BalancePolicy:
+        """The group's policy: of the first broker by name that tells another than the default."""
+        told = (fact.balance for fact in self._told_of(group))
+        return next((balance for balance in told if balance != EVEN_BALANCE), EVEN_BALANCE)
+
+    def members(self, group: str) -> tuple[MemberFact, ...]:
+        """All members that any broker sees, ascending client id (RB-11), zones by address filled in."""
+        version = self.group_version(group)
+        known = self._members.get(group)
+        if known is not None and known[0] == version:
+            return known[1]
         seen: dict[str, MemberFact] = {}
         for fact in self._told_of(group):
             for member in fact.members:
-                seen[member.client_id] = _merged(seen.get(member.client_id), member)
-        return [seen[client_id] for client_id in sorted(seen)]
+                first = seen.get(member.client_id)
+                seen[member.client_id] = member if first is None or first is member else _merged(first, member)
+        members = tuple(self._placed(seen[client_id]) for client_id in sorted(seen))
+        if version:
+            self._members[group] = (version, members)
+        return members
 
-    def queues(self, topic: str) -> list[MessageQueue]:
+    def place(self, member: MemberFact) -> Place | None:
+        """Where the member runs, or ran; None: unknown."""
+        return self._places.place(member.instance, member.address)
+
+    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues that consumers read, ascending (RB-11)."""
-        return [
+        version = self.topic_version(topic)
+        known = self._queues.get(topic)
+        if known is not None and known[0] == version:
+            return known[1]
+        queues = tuple(
             MessageQueue(topic, name, queue_id)
             for name in sorted(self._brokers)
             for queue_id in range(self._brokers[name].topics.get(topic, 0))
-        ]
+        )
+        if version:
+            self._queues[topic] = (version, queues)
+        return queues
+
+    def zones_of_brokers(self, topic: str) -> dict[str, str]:
+        """Zone of each broker that has the topic, as far as known; by name."""
+        zones = {
+            name: self._places.zone(broker.zone, broker.address)
+            for name, broker in sorted(self._brokers.items())
+            if topic in broker.topics
+        }
+        return {name: zone for name, zone in zones.items() if zone}
+
+    def holders(self, group: str, topic: str) -> dict[MessageQueue, str]:
+        """Who has each queue as brokers know; of several that say something, the newest generation counts, then the
+        queue's own broker.
+        """
+        newest: dict[MessageQueue, tuple[Generation, bool, str]] = {}
+        for name in sorted(self._brokers):
+            for fact in self._brokers[name].held.get(group, ()):
+                if fact.queue.topic == topic:
+                    told = (fact.generation, fact.queue.broker_name == name, fact.holder)
+                    if fact.queue not in newest or newest[fact.queue] < told:
+                        newest[fact.queue] = told
+        return {queue: holder for queue, (_, _, holder) in newest.items()}
+
+    def lags(self, group: str) -> dict[MessageQueue, int]:
+        """Messages that wait, by queue; only what a queue's own broker told. Without lags told: empty."""
+        return {
+            queue: lag
+            for name, broker in self._brokers.items()
+            for queue, lag in broker.lags.get(group, {}).items()
+            if queue.broker_name == name
+        }
 
     def check(self) -> None:
         """Recompute what the versions promise; tests call it after each event."""
@@ -212,13 +281,46 @@ class Facts:
         assert groups == set(self._group_versions), (groups, self._group_versions)
         assert topics == set(self._topic_versions), (topics, self._topic_versions)
         assert max([*self._group_versions.values(), *self._topic_versions.values()], default=0) <= self._version
+        assert self._members.keys() <= groups
+        assert self._queues.keys() <= topics
+        for broker in self._brokers.values():
+            assert broker.held.keys() <= broker.groups.keys()
+
+    # --- inside
 
     def _told_of(self, group: str) -> list[GroupFact]:
         brokers = self._brokers
         return [brokers[name].groups[group] for name in sorted(brokers) if group in brokers[name].groups]
 
+    def _take_group(self, broker: _Broker, fact: GroupFact) -> None:
+        for held in fact.held:
+            if self.epoch_seen < held.generation.epoch <= self._epoch_max:
+                self.epoch_seen = held.generation.epoch
+        broker.held[fact.group] = fact.held
+        if fact.held:
+            fact = replace(fact, held=())
+        if broker.groups.get(fact.group) != fact:
+            broker.groups[fact.group] = fact
+            self._touch_group(fact.group)
+
+    def _place(self, broker: _Broker, report: Report, *, full: bool) -> None:
+        zone = report.zone if full else report.zone or broker.zone
+        address = report.address or broker.address
+        if (zone, address) != (broker.zone, broker.address):
+            broker.zone, broker.address = zone, address
+            for topic in broker.topics:
+                self._touch_topic(topic)
+
+    def _placed(self, member: MemberFact) -> MemberFact:
+        if member.zone or not member.address:
+            return member
+        zone = self._places.zone_of_address(member.address)
+        return replace(member, zone=zone) if zone else member
+
     def _drop(self, broker: _Broker, groups: Iterable[str], topics: Iterable[str]) -> None:
         for group in groups:
+            broker.held.pop(group, None)
+            broker.lags.pop(group, None)
             if broker.groups.pop(group, None) is not None:
                 self._touch_group(group)
         for topic in topics:
@@ -231,6 +333,7 @@ class Facts:
         self._group_versions[group] = self._version
         if not any(group in broker.groups for broker in self._brokers.values()):
             del self._group_versions[group]
+            self._members.pop(group, None)
 
     def _touch_topic(self, topic: str) -> None:
         self._version += 1
@@ -238,34 +341,42 @@ class Facts:
         self._topic_versions[topic] = self._version
         if not any(topic in broker.topics for broker in self._brokers.values()):
             del self._topic_versions[topic]
+            self._queues.pop(topic, None)
 
     def _check_limits(self, broker: _Broker, report: Report) -> None:
-        known = set() if report.full or not broker.told else set(broker.groups)
-        groups = len(known | {fact.group for fact in report.groups})
-        if groups > self._groups_max:
-            raise TooManyRequests(
-                f"broker {report.broker_name!r} tells {groups} groups, the limit is {self._groups_max}"
-            )
-        known = set() if report.full or not broker.told else set(broker.topics)
-        topics = len(known | {fact.topic for fact in report.topics})
-        if topics > self._topics_max:
-            raise TooManyRequests(
-                f"broker {report.broker_name!r} tells {topics} topics, the limit is {self._topics_max}"
-            )
+        fresh = report.full or not broker.told
+        for told, known, limit, what in (
+            ({fact.group for fact in report.groups}, broker.groups, self._groups_max, "groups"),
+            ({fact.topic for fact in report.topics}, broker.topics, self._topics_max, "topics"),
+            ({fact.group for fact in report.lags}, broker.lags, self._groups_max, "groups' lags"),
+        ):
+            count = len(told if fresh else told | known.keys())
+            if count > limit:
+                raise TooManyRequests(f"broker {report.broker_name!r} tells {count} {what}, the limit is {limit}")
         for fact in report.groups:
             if len(fact.members) > self._members_max:
                 raise TooManyRequests(
                     f"group {fact.group!r} has {len(fact.members)} members, the limit is {self._members_max}"
                 )
+            if len(fact.held) > QUEUES_HELD_MAX:
+                raise TooManyRequests(
+                    f"{len(fact.held)} queues of group {fact.group!r} are held, the limit is {QUEUES_HELD_MAX} a broker"
+                )
 
 
-def _merged(first: MemberFact | None, second: MemberFact) -> MemberFact:
-    """One member told by two brokers: it reads what either says; broadcasting if either says so."""
-    if first is None or first == second:
+def _merged(first: MemberFact, second: MemberFact) -> MemberFact:
+    """One member told by two brokers: it reads what either says; broadcasting if either says so; labels of the second,
+    where it has any.
+    """
+    if first == second:
         return second
     broadcasting = MessageModel.BROADCASTING in {first.model, second.model}
     return MemberFact(
         client_id=second.client_id,
         model=MessageModel.BROADCASTING if broadcasting else MessageModel.CLUSTERING,
         topics=tuple(sorted({*first.topics, *second.topics})),
+        zone=second.zone or first.zone,
+        instance=second.instance or first.instance,
+        address=second.address or first.address,
+        capacity=second.capacity,
     )

@@ -1,0 +1,101 @@
+"""The words in which brokers tell facts: members, groups, topics, who holds a queue, how much waits in it.
+
+Made by `rpc/translation.py` from reports, kept and merged by `groups.py`. Plain values: whoever has one may keep it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from evenq.model import MessageModel, MessageQueue
+from evenq.model.balance import EVEN_BALANCE, BalancePolicy
+
+__all__ = ["NO_GENERATION", "Generation", "GroupFact", "HeldFact", "LagFact", "MemberFact", "Report", "TopicFact"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Generation:
+    """Grows with each decision: first by the leader that decided, then by its counter."""
+
+    epoch: int
+    """Ms since the epoch at which the leader began, or more, if somebody had a bigger one already."""
+    counter: int
+
+
+NO_GENERATION = Generation(0, 0)
+"""Stands for "none" on the wire."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberFact:
+    """One member as a broker sees it."""
+
+    client_id: str
+    model: MessageModel = MessageModel.CLUSTERING
+    topics: tuple[str, ...] = ()
+    """Subscribed topics, ascending; empty if the member did not tell (some 5.x clients never do)."""
+    zone: str = ""
+    """Where it runs; empty: unknown."""
+    instance: str = ""
+    """Stable name of its place: a successor with the same one may get its queues; empty: it has none."""
+    address: str = ""
+    """Host as a broker sees it, without a port; empty: unknown."""
+    capacity: float = 1.0
+    """How much it can take beside others, above 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldFact:
+    """Who has a queue, as a broker knows: the lock it gave, or the answer it gave to a member that needs no lock."""
+
+    queue: MessageQueue
+    holder: str
+    generation: Generation = NO_GENERATION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFact:
+    """A whole group as a broker sees it."""
+
+    group: str
+    ordered: bool = False
+    strategy: str = ""
+    """The group's own allocate strategy; empty: none."""
+    members: tuple[MemberFact, ...] = ()
+    balance: BalancePolicy = EVEN_BALANCE
+    held: tuple[HeldFact, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFact:
+    """A topic on one broker."""
+
+    topic: str
+    read_queues: int
+    """0 or more; 0 if consumers may not read it there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagFact:
+    """How much waits for a group in the queues of one broker; replaces what that broker told of the group before."""
+
+    group: str
+    lags: tuple[tuple[MessageQueue, int], ...] = ()
+    """Messages not yet committed, 0 or more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One report: all facts of a broker (`full`), or those that changed."""
+
+    broker_name: str
+    full: bool = False
+    groups: tuple[GroupFact, ...] = ()
+    groups_gone: tuple[str, ...] = ()
+    topics: tuple[TopicFact, ...] = ()
+    topics_gone: tuple[str, ...] = ()
+    lags: tuple[LagFact, ...] = ()
+    zone: str = ""
+    """The broker's own label; empty: it does not know."""
+    address: str = ""
+    """Host that the broker reports from, without a port; empty: unknown."""
