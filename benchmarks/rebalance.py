@@ -1,0 +1,399 @@
+"""`make bench-rebalance`: 100 members read 1,000 queues of 3 brokers and their number changes; how long queues rest.
+
+    python benchmarks/rebalance.py [--quick] [--members N] [--queues N] [--trials N] [--crashes N] [--no-save]
+
+Real servers and real push consumers, each with its own connections. In turn a member joins, leaves, and (some times)
+the topic grows. The clock runs from the call that begins the change until the last queue that moved has its new reader;
+beside it stands, for each queue that moved, the time between its old reader's last word and its new reader's first.
+Then members are killed with SIGKILL: their queues must be read again within the session's grace and the same time more.
+Messages flow all the while, and at the end every offset must have been delivered, and once where nobody was killed.
+RocketMQ's clients look for changes every 20 s; that is the figure to compare with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import queue
+import random
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from rich.console import Console
+from rich.table import Table
+from run import machine
+
+import evenq
+from evenq.testing import LocalCluster
+
+HERE = Path(__file__).resolve().parent
+CONSOLE = Console(stderr=True)
+TOPIC, GROUP, STRATEGY = "crowd", "crowd-readers", "STICKY"
+BROKERS, WORKERS = 3, 4
+GOAL_MS = 250.0
+GRACE_MS = 1_000  # the brokers' session_grace_ms
+QUIET_S = 0.7  # nothing moves for so long: the change is over
+SETTLE_S = 120.0
+RATE = 300  # messages a second, all the while
+PEER_MS = 20_000  # the interval of RocketMQ's clients
+
+
+class Worker:
+    """One process with members in it."""
+
+    def __init__(self, name: str, endpoint: str, events: queue.Queue[tuple[str, dict[str, Any]]]) -> None:
+        command = [sys.executable, str(HERE / "rebalance_members.py")]
+        command += ["--endpoint", endpoint, "--topic", TOPIC, "--group", GROUP, "--name", name]
+        self.name = name
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._events = events
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def say(self, command: str) -> None:
+        """One command."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        """Ask it to end, then insist."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._events.put((self.name, json.loads(line)))
+
+
+@dataclass
+class Change:
+    """One trial: what was done, and when its queues rested."""
+
+    what: str
+    begun_s: float
+    moved: int = 0
+    over_ms: float = 0.0
+    """From the beginning to the last queue that got a reader."""
+    rests_ms: list[float] = field(default_factory=list)
+    """Of each queue that moved: from its old reader's last word to its new reader's first."""
+
+
+class Group:
+    """Who reads which queue, as the members tell."""
+
+    def __init__(self, queues: int) -> None:
+        self.events: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
+        self.owner: dict[str, str] = {}
+        self.wanted = queues
+        self.offsets: Counter[str] = Counter()
+        self._lost_at: dict[str, float] = {}
+        self._last_s = 0.0
+        self.twice: list[str] = []
+        """Queues that were gained while another member had them."""
+
+    def run_until_quiet(self, change: Change | None, *, least: int = 1, limit_s: float = SETTLE_S) -> None:
+        """Take events in until every queue has a reader, `least` have moved, and nothing moved for a while."""
+        deadline_s = time.monotonic() + limit_s
+        self._last_s = time.monotonic()
+        while time.monotonic() < deadline_s:
+            try:
+                _, event = self.events.get(timeout=0.05)
+                self._take(event, change)
+            except queue.Empty:
+                pass
+            enough = change is None or change.moved >= least
+            if enough and len(self.owner) == self.wanted and time.monotonic() - self._last_s > QUIET_S:
+                return
+        raise SystemExit(f"after {limit_s:.0f} s {len(self.owner)} of {self.wanted} queues have a reader")
+
+    def until(self, name: str, what: str, *, limit_s: float = SETTLE_S) -> dict[str, Any]:
+        """Take events in until this process says this."""
+        deadline_s = time.monotonic() + limit_s
+        while time.monotonic() < deadline_s:
+            try:
+                sender, event = self.events.get(timeout=0.05)
+            except queue.Empty:
+                continue
+            if sender == name and event["event"] == what:
+                return event
+            self._take(event, None)
+        raise SystemExit(f"{name} did not say {what} within {limit_s:.0f} s")
+
+    def died(self, member_prefix: str, at_s: float) -> int:
+        """Its queues have no reader from now on; how many they were."""
+        gone = [name for name, owner in self.owner.items() if owner.startswith(member_prefix)]
+        for name in gone:
+            del self.owner[name]
+            self._lost_at[name] = at_s
+        return len(gone)
+
+    def _take(self, event: dict[str, Any], change: Change | None) -> None:
+        if event["event"] != "moved":
+            return
+        at_s, member = event["at"], event["member"]
+        self._last_s = time.monotonic()
+        for name in event["lost"]:
+            if self.owner.get(name) == member:
+                del self.owner[name]
+                self._lost_at[name] = at_s
+        for name in event["gained"]:
+            if self.owner.get(name, member) != member:
+                self.twice.append(name)
+            self.owner[name] = member
+            if change is not None:
+                change.moved += 1
+                change.over_ms = max(change.over_ms, (at_s - change.begun_s) * 1e3)
+                if name in self._lost_at:
+                    change.rests_ms.append((at_s - self._lost_at.pop(name)) * 1e3)
+
+
+class Traffic:
+    """A producer at a steady rate, in a thread."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self._ending = threading.Event()
+        self.sent = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """No more; what was sent is acknowledged."""
+        self._ending.set()
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        with evenq.Producer(endpoint=self._endpoint) as producer:
+            begun_s = time.monotonic()
+            while not self._ending.wait(0.01):
+                while self.sent < (time.monotonic() - begun_s) * RATE and not self._ending.is_set():
+                    producer.send(evenq.Message(topic=TOPIC, body=b"x" * 128))
+                    self.sent += 1
+
+
+def admin(endpoint: str, *words: str) -> None:
+    """One `evenq` command."""
+    done = subprocess.run(
+        [sys.executable, "-m", "evenq.cli", *words, "--endpoint", endpoint], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"evenq {' '.join(words)}: {done.stderr}")
+
+
+def steps(trials: int) -> list[str]:
+    """What is done in which order: joins and leaves in turn, each tenth time the topic grows."""
+    kinds = ("join", "leave")
+    return ["grow" if number % 10 == 9 else kinds[number % 2] for number in range(trials)]
+
+
+@dataclass
+class Found:
+    """All trials, and the judgement of the offsets."""
+
+    changes: list[Change] = field(default_factory=list)
+    crashes: list[Change] = field(default_factory=list)
+    sent: int = 0
+    missing: int = 0
+    repeated: int = 0
+    twice: int = 0
+
+
+def measured(asked: argparse.Namespace) -> Found:
+    """Run everything."""
+    found, rng = Found(), random.Random(1)
+    per_broker = -(-asked.queues // BROKERS)
+    group = Group(per_broker * BROKERS)
+    settings = {"SESSION_GRACE_MS": str(GRACE_MS)}
+    with LocalCluster(brokers=BROKERS, broker_settings=settings) as cluster:
+        endpoint = cluster.endpoint
+        admin(endpoint, "topic", "create", TOPIC, "--queues", str(per_broker))
+        admin(endpoint, "group", "create", GROUP, "--strategy", STRATEGY)
+        workers = [Worker(f"w{number}", cluster.endpoints, group.events) for number in range(WORKERS)]
+        guest: Worker | None = None
+        try:
+            for worker in workers:
+                worker.say(f"join {asked.members // WORKERS}")
+            group.run_until_quiet(None)
+            CONSOLE.print(f"[dim]{asked.members} members read {group.wanted} queues[/dim]")
+            with Traffic(endpoint) as traffic:
+                for what in steps(asked.trials):
+                    change = _change(what, group, workers[rng.randrange(WORKERS)], endpoint, per_broker)
+                    per_broker += what == "grow"
+                    found.changes.append(change)
+                    CONSOLE.print(f"[dim]{what}: {change.moved} queues in {change.over_ms:.0f} ms[/dim]")
+            found.sent = traffic.sent
+            seen = _all_offsets(group, workers, found.sent)
+            found.missing = found.sent - len(seen)
+            found.repeated = seen.total() - len(seen)
+            with Traffic(endpoint):
+                for number in range(asked.crashes):
+                    guest = Worker(f"guest{number}", cluster.endpoints, group.events)
+                    group.until(guest.name, "ready")
+                    joined = Change("join", time.monotonic())
+                    guest.say("join 1")
+                    group.run_until_quiet(joined)
+                    found.crashes.append(_crash(group, guest))
+                    CONSOLE.print(f"[dim]kill -9: {found.crashes[-1].over_ms:.0f} ms[/dim]")
+            found.twice = len(group.twice)
+        finally:
+            for worker in [*workers, *([guest] if guest else [])]:
+                worker.end()
+    return found
+
+
+def _change(what: str, group: Group, worker: Worker, endpoint: str, per_broker: int) -> Change:
+    change = Change(what, time.monotonic())
+    match what:
+        case "grow":
+            group.wanted += BROKERS
+            admin(endpoint, "topic", "create", TOPIC, "--queues", str(per_broker + 1))
+        case _:
+            worker.say(f"{what} 1")
+    group.run_until_quiet(change)
+    return change
+
+
+def _crash(group: Group, guest: Worker) -> Change:
+    change = Change("kill -9", time.monotonic())
+    guest.process.kill()
+    group.run_until_quiet(change, least=group.died(guest.name, change.begun_s))
+    return change
+
+
+def _all_offsets(group: Group, workers: list[Worker], sent: int) -> Counter[tuple[str, int]]:
+    """What was delivered, once everything was, or after some seconds."""
+    for _ in range(20):
+        seen = _offsets(group, workers)
+        if len(seen) >= sent:
+            break
+        time.sleep(0.5)
+    return seen
+
+
+def _offsets(group: Group, workers: list[Worker]) -> Counter[tuple[str, int]]:
+    seen: Counter[tuple[str, int]] = Counter()
+    for worker in workers:
+        worker.say("seen")
+        for name, offsets in group.until(worker.name, "seen")["offsets"].items():
+            seen.update((name, offset) for offset in offsets)
+    return seen
+
+
+def rows(found: Found) -> list[tuple[str, str, str, bool]]:
+    """What, figure, goal, met."""
+    lines = []
+    for what in ("join", "leave", "grow"):
+        times = [change.over_ms for change in found.changes if change.what == what]
+        if times:
+            goal = "-" if what == "grow" else f"p99 <= {GOAL_MS:.0f} ms"
+            lines.append(
+                (
+                    f"{what}, until all new readers read ({len(times)} trials)",
+                    spread(times),
+                    goal,
+                    at99(times) <= GOAL_MS or what == "grow",
+                )
+            )
+    rests = [rest for change in found.changes for rest in change.rests_ms]
+    lines.append(
+        (
+            f"a queue without a reader ({len(rests)} moves)",
+            spread(rests),
+            f"p99 <= {GOAL_MS:.0f} ms",
+            at99(rests) <= GOAL_MS,
+        )
+    )
+    if found.crashes:
+        times = [change.over_ms for change in found.crashes]
+        limit = GRACE_MS + GOAL_MS
+        lines.append(
+            (
+                f"kill -9 ({len(times)} trials), grace {GRACE_MS} ms",
+                spread(times),
+                f"<= {limit:.0f} ms",
+                max(times) <= limit,
+            )
+        )
+    lines.append(
+        (
+            "delivered twice by graceful changes",
+            f"{found.repeated_before_crashes}",
+            "0",
+            found.repeated_before_crashes == 0,
+        )
+    )
+    lines.append(("queues with two readers at a time", f"{found.twice}", "0", found.twice == 0))
+    lines.append(("the peer: RocketMQ's clients look every", f"{PEER_MS:,} ms", "-", True))
+    return lines
+
+
+def at99(times: list[float]) -> float:
+    """The 99th percentile; the longest if they are few."""
+    return sorted(times)[min(len(times) - 1, int(len(times) * 0.99))] if times else 0.0
+
+
+def spread(times: list[float]) -> str:
+    """p50, p99, longest."""
+    if not times:
+        return "-"
+    return f"p50 {statistics.median(times):.0f}, p99 {at99(times):.0f}, longest {max(times):.0f} ms"
+
+
+def save(lines: list[tuple[str, str, str, bool]], asked: argparse.Namespace) -> Path:
+    """The table as Markdown; a later run of the day replaces it."""
+    now = dt.datetime.now(dt.UTC)
+    facts = machine()
+    facts.pop("packages")
+    told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())
+    text = [f"# The benchmarks of rebalancing, {now:%Y-%m-%d %H:%M} UTC", "", f"Machine: {told}.",
+            f"{asked.members} members, {asked.queues} queues, {BROKERS} brokers, {STRATEGY}, {RATE} messages/s.", "",
+            "| what | seen | goal | ok |", "|---|---|---|---|"]  # fmt: skip
+    text += [f"| {what} | {seen} | {goal} | {'yes' if ok else '**no**'} |" for what, seen, goal, ok in lines]
+    path = HERE / "results" / f"{now:%Y-%m-%d}-rebalance.md"
+    path.write_text("\n".join(text) + "\n")
+    return path
+
+
+def main() -> int:
+    """Measure, show, save. Exit code 1 if a goal was missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="20 members, 60 queues, 10 trials, 1 crash, nothing kept")
+    parser.add_argument("--members", type=int, default=100)
+    parser.add_argument("--queues", type=int, default=1_000)
+    parser.add_argument("--trials", type=int, default=50)
+    parser.add_argument("--crashes", type=int, default=5)
+    parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")
+    asked = parser.parse_args()
+    if asked.quick:
+        asked.members, asked.queues, asked.trials, asked.crashes = 20, 60, 10, 1
+    found = measured(asked)
+    table = Table(title=f"rebalancing: {asked.members} members, {asked.queues} queues, {BROKERS} brokers")
+    for title in ("what", "seen", "goal", "ok"):
+        table.add_column(title)
+    lines = rows(found)
+    for what, seen, goal, ok in lines:
+        table.add_row(what, seen, goal, "yes" if ok else "no")
+    Console().print(table)
+    if not asked.quick and not asked.no_save:
+        CONSOLE.print(f"saved in benchmarks/results/{save(lines, asked).name}")
+    return 0 if all(ok for _, _, _, ok in lines) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
