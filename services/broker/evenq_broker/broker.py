@@ -14,7 +14,17 @@ from operator import attrgetter
 from typing import Any
 
 from evenq.errors import Error, GroupNotFound, IllegalGroup, IllegalTopic, TooManyRequests, TopicNotFound
-from evenq.model import BrokerAddress, GroupConfig, MessageType, Permission, StartFrom, Subscription, TopicConfig
+from evenq.model import (
+    EVEN_BALANCE,
+    BalancePolicy,
+    BrokerAddress,
+    GroupConfig,
+    MessageType,
+    Permission,
+    StartFrom,
+    Subscription,
+    TopicConfig,
+)
 from evenq.model.delay_levels import DelayLevels
 from evenq.model.names import RESERVED_TOPICS, group_problem, is_system_topic, topic_problem
 from evenq.model.retry import CLASSIC_RETRY, RetryPolicy
@@ -344,6 +354,7 @@ class Broker:
         strategy: str = "",
         start_from: StartFrom | None = None,
         retry: RetryPolicy | None = None,
+        balance: BalancePolicy | None = None,
     ) -> GroupConfig:
         """Create a group HERE, or change an existing one; durable when it returns.
 
@@ -364,6 +375,7 @@ class Broker:
                 start_from=start_from or (old.start_from if old else StartFrom(self.settings.default_start_from)),
                 strategy=strategy or (old.strategy if old else ""),
                 retry=retry or (old.retry if old else CLASSIC_RETRY),
+                balance=balance or (old.balance if old else EVEN_BALANCE),
             )
         except ValueError as error:
             raise IllegalGroup(str(error)) from error

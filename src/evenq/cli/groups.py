@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from evenq.cli.admin import Admin, on_every_broker, with_admin
+from evenq.cli.balance_options import balance_asked, balance_text
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page
 from evenq.cli.retry_options import retry_asked, retry_text
 from evenq.errors import BadRequest
@@ -25,6 +26,8 @@ def create(options: argparse.Namespace) -> None:
     """`evenq group create NAME`."""
 
     async def work(admin: Admin) -> None:
+        known = await admin.call("ListGroups", admin_pb2.ListGroupsRequest(), admin_pb2.ListGroupsResponse)
+        before = next((group.balance for group in known.groups if group.group == options.name), None)
         request = admin_pb2.CreateGroupRequest(
             group=options.name,
             ordered=options.ordered or None,  # not told: an existing group keeps its own
@@ -32,6 +35,7 @@ def create(options: argparse.Namespace) -> None:
             strategy=options.strategy,
             start_from=options.start_from,
             retry=retry_asked(options),
+            balance=balance_asked(options, before),
         )
         await on_every_broker(lambda: admin.call("CreateGroup", request, admin_pb2.CreateGroupResponse))
         asked = admin_pb2.DescribeGroupRequest(group=options.name)
@@ -43,6 +47,7 @@ def create(options: argparse.Namespace) -> None:
                 "max_attempts": now.max_attempts,
                 "strategy": now.strategy,
                 "retry": retry_text(now.retry),
+                "balance": balance_text(now.balance),
             },
             sentence=f"Group {options.name} is ready. Read with it: evenq consume TOPIC --group {options.name}",
         )
@@ -98,6 +103,8 @@ def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
         Column("language", "language"),
         Column("version", "version"),
         Column("protocol", "protocol"),
+        Column("zone", "zone"),
+        Column("instance", "instance"),
         Column("topics", "topics"),
         Column("filters", "filters"),
         Column("joined_ms", "joined", "time"),
@@ -108,6 +115,8 @@ def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
             m.language,
             m.version,
             m.protocol,
+            m.zone,
+            m.instance,
             ", ".join(sorted(s.topic for s in m.subscriptions)),
             ", ".join(_filter(s.filter) for s in sorted(m.subscriptions, key=lambda s: s.topic)),
             m.joined_ms,
@@ -149,6 +158,7 @@ def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
             "max_attempts": summary.max_attempts,
             "strategy": summary.strategy,
             "retry": retry_text(summary.retry),
+            "balance": balance_text(summary.balance),
             "lag": summary.lag,
         },
         listings=[

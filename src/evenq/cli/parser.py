@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from evenq.cli.balance_options import add_balance
 from evenq.cli.dead_letter_options import add_dead_letters
 from evenq.cli.query_options import add_queries
 from evenq.cli.retry_options import add_retry
@@ -75,6 +76,7 @@ examples:
   evenq group create ledger --ordered --strategy AVG
   evenq group create calls --retry-delays "1s 10s 1m" --max-attempts 5
   evenq group create feeds --retry-initial 500ms --retry-max 10m
+  evenq group create rides --strategy STICKY --weight LAG --moves-max 50 --hold 30s --hold-lag-max 10000
   evenq group list
   evenq group show billing
 """
@@ -244,7 +246,7 @@ def _add_group(commands: Any) -> None:
         "--strategy",
         default="",
         metavar="NAME",
-        help="how queues are shared: AVG, AVG_BY_CIRCLE ... (default: all brokers to everybody)",
+        help="how queues are shared: STICKY, AVG, AVG_BY_CIRCLE ... (default: all brokers to everybody)",
     )
     create.add_argument(
         "--from",
@@ -255,6 +257,7 @@ def _add_group(commands: Any) -> None:
         help="where a queue without progress begins (default %(default)s)",
     )
     add_retry(create)
+    add_balance(create)
     _command(actions, "list", "list all consumer groups", "groups", "list_all")
     show = _command(
         actions, "show", "show a group's members, queues, owners and lag; without a name list all", "groups", "show"

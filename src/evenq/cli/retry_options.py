@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from evenq.cli.times import duration_ms, duration_text
+
 if TYPE_CHECKING:
     from evenq.wire.stubs.evenq.v1 import groups_pb2
 
 __all__ = ["add_retry", "retry_asked", "retry_text"]
-
-_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def add_retry(parser: argparse.ArgumentParser) -> None:
@@ -18,8 +18,8 @@ def add_retry(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("pauses between deliveries of a message that failed")
     group.add_argument("--retry-classic", action="store_true", help="10s, 30s, 1m ... 2h, 16 pauses (the default)")
     group.add_argument("--retry-delays", type=_times, metavar='"1s 30s 5m"', help="a list; its last pause repeats")
-    group.add_argument("--retry-initial", type=_time, metavar="TIME", help="first pause of growing ones, e.g. 5s")
-    group.add_argument("--retry-max", type=_time, metavar="TIME", help="longest of growing pauses (default 2h)")
+    group.add_argument("--retry-initial", type=duration_ms, metavar="TIME", help="first pause of growing ones, e.g. 5s")
+    group.add_argument("--retry-max", type=duration_ms, metavar="TIME", help="longest of growing pauses (default 2h)")
     group.add_argument("--retry-multiplier", type=float, metavar="X", help="how fast pauses grow, 1 to 100 (default 2)")
 
 
@@ -51,24 +51,12 @@ def retry_text(retry: groups_pb2.RetryPolicy) -> str:
     """A policy as the options would say it."""
     match retry.kind:
         case "CUSTOMIZED":
-            return " ".join(map(_short, retry.delays_ms))
+            return " ".join(map(duration_text, retry.delays_ms))
         case "EXPONENTIAL":
-            return f"{_short(retry.initial_ms)} x{retry.multiplier:g} to {_short(retry.max_ms)}"
+            return f"{duration_text(retry.initial_ms)} x{retry.multiplier:g} to {duration_text(retry.max_ms)}"
         case _:
             return "classic"
 
 
-def _short(ms: int) -> str:
-    unit = next((unit for unit in ("d", "h", "m", "s") if ms and ms % _UNIT_MS[unit] == 0), "ms")
-    return f"{ms // _UNIT_MS[unit]}{unit}"
-
-
 def _times(text: str) -> list[int]:
-    return [_time(part) for part in text.replace(",", " ").split()]
-
-
-def _time(text: str) -> int:
-    unit = next((unit for unit in _UNIT_MS if text.endswith(unit) and text[: -len(unit)].isdecimal()), None)
-    if unit is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: write 500ms, 10s, 5m, 2h or 1d")
-    return int(text[: -len(unit)]) * _UNIT_MS[unit]
+    return [duration_ms(part) for part in text.replace(",", " ").split()]

@@ -22,7 +22,7 @@ from evenq.client.core.views import (
 from evenq.client.loops.background import Background
 from evenq.client.plans import reset_target
 from evenq.client.wiring import Ground, admin_calls, new_client_id
-from evenq.model import MessageType
+from evenq.model import BalancePolicy, MessageType
 from evenq.model.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -72,10 +72,12 @@ class Admin:
         strategy: str = "",
         start_from: str = "",
         retry: RetryPolicy | None = None,
+        balance: BalancePolicy | None = None,
     ) -> None:
         """Create on every broker, or change: what is not told stays, or is the default of a new group (not ordered, 17
-        attempts, no strategy for QueryAssignment, LAST, the classic pauses). `start_from` is LAST or FIRST; `retry`
-        (`evenq.model.retry`) says how long a failed message waits.
+        attempts, no strategy for QueryAssignment, LAST, the classic pauses, even shares). `start_from` is LAST or
+        FIRST; `retry` (`evenq.model.retry`) says how long a failed message waits, `balance` (`evenq.model.balance`)
+        how a rebalancer shares the queues. Raises BadRequest for a strategy that nobody knows.
         """
         self._background.run(
             self._calls.create_group(
@@ -85,6 +87,7 @@ class Admin:
                 strategy=strategy,
                 start_from=start_from,
                 retry=retry,
+                balance=balance,
             )
         )
 

@@ -13,6 +13,9 @@ from evenq.errors import BadRequest
 
 __all__ = ["ProducerOptions", "PullOptions", "PushOptions", "SimpleOptions"]
 
+LABEL_MAX = 255
+CAPACITY_MAX = 1_000_000.0
+
 
 def _check(options: object, bounds: dict[str, tuple[int, int]]) -> None:
     for item in fields(options):  # type: ignore[arg-type]  # only called with the dataclasses below
@@ -155,10 +158,25 @@ class PushOptions:
     the broker's memory, as the original does. False: LAST means from now on, always. RB-46."""
     offsets_folder: Path | None = None
     """Broadcasting only: where progress is kept, `<folder>/<group>/offsets.json`. None = `~/.evenq`. OF-5, OF-6."""
+    zone: str = ""
+    """Where this member runs, for strategies that keep queues near; empty: the variable EVENQ_ZONE, else what
+    Kubernetes knows. At most 255 characters."""
+    instance: str = ""
+    """Stable name of its place: a successor with the same one may get its queues back. Empty: EVENQ_INSTANCE, else
+    none. At most 255 characters."""
+    capacity: float = 1.0
+    """How much it can take beside other members of a group whose weight is CAPACITY. Above 0, at most 1,000,000."""
 
     def __post_init__(self) -> None:
         if self.retry not in {"broker", "local"}:
             raise BadRequest(f"PushOptions.retry is {self.retry!r}, it is 'broker' or 'local'")
+        for name, label in (("zone", self.zone), ("instance", self.instance)):
+            if len(label) > LABEL_MAX or not label.isprintable():
+                raise BadRequest(
+                    f"PushOptions.{name} is {label[:80]!r}; give at most {LABEL_MAX} printable characters, or nothing"
+                )
+        if not 0 < self.capacity <= CAPACITY_MAX:
+            raise BadRequest(f"PushOptions.capacity is {self.capacity:g}, it is above 0 and at most {CAPACITY_MAX:g}")
         _check(
             self,
             {
@@ -227,6 +245,12 @@ class PullOptions:
     """As in PushOptions. RB-46."""
     offsets_folder: Path | None = None
     """Broadcasting only, as in PushOptions."""
+    zone: str = ""
+    """As in PushOptions."""
+    instance: str = ""
+    """As in PushOptions."""
+    capacity: float = 1.0
+    """As in PushOptions."""
 
     def __post_init__(self) -> None:
         self.engine()

@@ -9,6 +9,7 @@ from evenq.client.core.start_offset import start_policy, timestamp_of
 from evenq.client.loops.membership import MemberPlan
 from evenq.client.loops.pushing import PushPlan
 from evenq.client.options import PullOptions, PushOptions
+from evenq.client.wiring import placed
 from evenq.errors import BadRequest, IllegalFilterExpression, IllegalGroup, IllegalTopic
 from evenq.model import FilterExpression, MessageModel, StartFrom, group_problem, topic_problem
 
@@ -58,7 +59,7 @@ def push_plan(
         slots=consume_threads,
         start_from=None if start_from is None else start_policy(start_from),
         start_timestamp_ms=_timestamp_ms(start_timestamp_ms),
-        options=options,
+        options=placed(options),
         ordered=ordered,
         retry_topic=options.retry == "broker" and not ordered,
     )
@@ -86,7 +87,7 @@ def pull_plan(
         ask_server=assignment == "server",
         start_from=None if start_from is None else start_policy(start_from),
         start_timestamp_ms=_timestamp_ms(start_timestamp_ms),
-        options=options.engine(),
+        options=placed(options.engine()),
         auto_commit=options.auto_commit,
         chosen=not subscriptions,
     )

@@ -11,7 +11,7 @@ import os
 import random
 import socket
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from evenq.client.core.message_id import MessageIds
@@ -21,12 +21,22 @@ from evenq.runtime.clock import Clock, SystemClock
 from evenq.runtime.net import Net
 
 if TYPE_CHECKING:
+    from evenq.client.options import PushOptions
     from evenq.client.rpc.admin import AdminCalls
     from evenq.client.rpc.receiving import SimpleCalls
     from evenq.client.rpc.sessions import ConsumerCalls
     from evenq.client.rpc.transactions import TransactionCalls
 
-__all__ = ["Encoder", "Ground", "admin_calls", "consumer_calls", "new_client_id", "producer_calls", "simple_calls"]
+__all__ = [
+    "Encoder",
+    "Ground",
+    "admin_calls",
+    "consumer_calls",
+    "new_client_id",
+    "placed",
+    "producer_calls",
+    "simple_calls",
+]
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -56,6 +66,13 @@ def new_client_id(clock: Clock) -> str:
         number, digit = divmod(number, 36)
         text = DIGITS[digit] + text
     return f"{socket.gethostname()}@{os.getpid()}@{next(_numbers)}@{text}"
+
+
+def placed(options: PushOptions) -> PushOptions:
+    """The same, with EVENQ_ZONE and EVENQ_INSTANCE of the environment where it does not say. Raises BadRequest."""
+    zone = options.zone or os.environ.get("EVENQ_ZONE", "")
+    instance = options.instance or os.environ.get("EVENQ_INSTANCE", "")
+    return replace(options, zone=zone, instance=instance)
 
 
 def _net(ground: Ground) -> Net:

@@ -3,6 +3,7 @@
 Every room above speaks in these words; `evenq.wire.convert` turns them into protobuf and back.
 """
 
+from evenq.model.balance import EVEN_BALANCE, BalancePolicy, Weight
 from evenq.model.group import GroupConfig, MessageModel, StartFrom
 from evenq.model.message import Message, ReceivedMessage
 from evenq.model.names import group_problem, topic_problem
@@ -14,6 +15,8 @@ from evenq.model.topic import MessageType, Permission, TopicConfig
 from evenq.model.transaction import TransactionResolution
 
 __all__ = [
+    "EVEN_BALANCE",
+    "BalancePolicy",
     "BrokerAddress",
     "BrokerRoute",
     "FilterExpression",
@@ -33,6 +36,7 @@ __all__ = [
     "TopicConfig",
     "TopicRoute",
     "TransactionResolution",
+    "Weight",
     "group_problem",
     "topic_problem",
 ]

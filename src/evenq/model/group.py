@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from evenq.model.balance import EVEN_BALANCE, BalancePolicy
 from evenq.model.names import group_problem
 from evenq.model.retry import CLASSIC_RETRY, RetryPolicy
 
@@ -37,9 +38,11 @@ class GroupConfig:
     """Total deliveries before the dead-letter topic, 1 .. 1000 (RD-3: 16 retries)."""
     start_from: StartFrom = StartFrom.LAST
     strategy: str = ""
-    """Allocate strategy for QueryAssignment (AVG, AVG_BY_CIRCLE ...); empty: every member gets every broker."""
+    """Allocate strategy for QueryAssignment (STICKY, AVG, AVG_BY_CIRCLE ...); empty: every member gets every broker."""
     retry: RetryPolicy = CLASSIC_RETRY
     """Pauses between deliveries of a message that failed."""
+    balance: BalancePolicy = EVEN_BALANCE
+    """How a rebalancer shares the queues beside the strategy."""
 
     def __post_init__(self) -> None:
         problem = group_problem(self.name)

@@ -38,6 +38,11 @@ class RpcContext:
         return {key: value for key, value in self._metadata if isinstance(value, str)}
 
     @property
+    def host(self) -> str:
+        """The caller's host without its port."""
+        return self.peer.rpartition(":")[0].strip("[]")
+
+    @property
     def client_id(self) -> str:
         """`x-mq-client-id`, or empty."""
         return self.headers.get("x-mq-client-id", "")

@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from evenq.errors import StoreCorrupted
-from evenq.model import GroupConfig, MessageQueue, MessageType, Permission, StartFrom, TopicConfig
+from evenq.model import (
+    EVEN_BALANCE,
+    BalancePolicy,
+    GroupConfig,
+    MessageQueue,
+    MessageType,
+    Permission,
+    StartFrom,
+    TopicConfig,
+    Weight,
+)
 from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 
 # | kind | operation    | content after the kind byte (big-endian)                                                    |
@@ -252,6 +262,7 @@ def encode_op(op: Op) -> bytes:
             return _json(_GROUP, {
                 "name": group.name, "id": group.group_id, "ordered": group.ordered, "attempts": group.max_attempts,
                 "start": str(group.start_from), "strategy": group.strategy, "retry": _retry_json(group.retry),
+                "balance": _balance_json(group.balance),
             })  # fmt: skip
         case TopicRemoved():
             return _json(_TOPIC_GONE, {"id": op.topic_id})
@@ -290,6 +301,19 @@ def _retry_of(told: list[Any] | None) -> RetryPolicy:
         max_ms=max_ms,
         multiplier=multiplier,
     )
+
+
+def _balance_json(balance: BalancePolicy) -> list[Any] | None:
+    if balance == EVEN_BALANCE:
+        return None
+    return [str(balance.weight), balance.moves_max, balance.hold_ms, balance.hold_lag_max]
+
+
+def _balance_of(told: list[Any] | None) -> BalancePolicy:
+    if told is None:
+        return EVEN_BALANCE
+    weight, moves_max, hold_ms, hold_lag_max = told
+    return BalancePolicy(weight=Weight(weight), moves_max=moves_max, hold_ms=hold_ms, hold_lag_max=hold_lag_max)
 
 
 def _encode_delivered(op: Delivered) -> bytes:
@@ -393,6 +417,7 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
                 start_from=StartFrom(value["start"]),
                 strategy=value["strategy"],
                 retry=_retry_of(value.get("retry")),  # none in journals of before
+                balance=_balance_of(value.get("balance")),
             )
         )
     if kind == _UNSUBSCRIBED:

@@ -40,6 +40,14 @@ class Member:
     """Empty: unknown, counts as subscribed to every topic asked for."""
     joined_ms: int = 0
     """Ms since the epoch, by this broker's clock."""
+    zone: str = ""
+    """Where it runs, by its own label; empty: it did not say."""
+    instance: str = ""
+    """Stable name of its place, which a successor will have again; empty: none."""
+    address: str = ""
+    """Host as this broker sees it, without a port."""
+    capacity: float = 1.0
+    """How much it can take beside others."""
 
     def reads(self, topic: str) -> bool:
         """True if the member wants the topic, or has not told what it wants."""

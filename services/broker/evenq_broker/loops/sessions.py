@@ -273,6 +273,7 @@ class Sessions:
             version=context.headers.get("x-mq-client-version", ""),
             subscriptions=tuple(sorted(subscriptions or (), key=lambda subscription: subscription.topic)),
             joined_ms=self._broker.clock.now_ms() if now_ms is None else now_ms,
+            address=context.host,
         )
         monotonic_ms = self._broker.clock.monotonic_ms()
         lease_ms = self._broker.settings.client_silence_ms

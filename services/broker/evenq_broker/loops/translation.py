@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from evenq.errors import BadRequest
 from evenq.model import (
+    BalancePolicy,
     BrokerAddress,
     FilterExpression,
     FilterType,
@@ -21,6 +22,7 @@ from evenq.model import (
     QueueCounts,
     Subscription,
     TopicConfig,
+    Weight,
 )
 from evenq.model.retry import RetryKind, RetryPolicy
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -31,6 +33,8 @@ from evenq_broker.core.routes import BrokerView
 from evenq_broker.core.subscriptions import different_filters, wanted_of
 
 __all__ = [
+    "balance_message",
+    "balance_of",
     "broker_info",
     "broker_state",
     "broker_view",
@@ -51,6 +55,8 @@ __all__ = [
     "retry_of",
 ]
 
+LABEL_MAX = 255
+CAPACITY_MAX = 1_000_000.0
 _TYPES = {
     MessageType.NORMAL: definition_pb2.NORMAL,
     MessageType.FIFO: definition_pb2.FIFO,
@@ -202,11 +208,22 @@ def member_message(member: Member) -> groups_pb2.Member:
             for subscription in member.subscriptions
         ],
         joined_ms=member.joined_ms,
+        zone=member.zone,
+        instance=member.instance,
+        address=member.address,
+        capacity=member.capacity,
     )
 
 
-def member_of(told: groups_pb2.Member, *, joined_ms: int) -> Member:
-    """The member that a session's Join describes; subscriptions sorted by topic."""
+def member_of(told: groups_pb2.Member, *, joined_ms: int, address: str = "") -> Member:
+    """The member that a session's Join describes; subscriptions sorted by topic. `address`: the peer's host, as this
+    broker sees it. Raises BadRequest for labels and capacities outside their bounds.
+    """
+    for name, label in (("zone", told.zone), ("instance", told.instance)):
+        if len(label) > LABEL_MAX or not label.isprintable():
+            raise BadRequest(f"the {name} {label[:80]!r} is no label: give at most {LABEL_MAX} printable characters")
+    if not 0 <= told.capacity <= CAPACITY_MAX:
+        raise BadRequest(f"the capacity is {told.capacity:g}; give more than 0 and at most {CAPACITY_MAX:g} (0 = 1)")
     return Member(
         client_id=told.client_id,
         protocol=Protocol.EVENQ,
@@ -215,6 +232,10 @@ def member_of(told: groups_pb2.Member, *, joined_ms: int) -> Member:
         model=MessageModel.BROADCASTING if told.model == groups_pb2.BROADCASTING else MessageModel.CLUSTERING,
         subscriptions=_subscriptions(told.subscriptions),
         joined_ms=joined_ms,
+        zone=told.zone,
+        instance=told.instance,
+        address=address,
+        capacity=told.capacity or 1.0,
     )
 
 
@@ -246,7 +267,34 @@ def group_settings(group: GroupConfig) -> groups_pb2.GroupSettings:
         strategy=group.strategy,
         start_from=group.start_from.value,
         retry=retry_message(group.retry),
+        balance=balance_message(group.balance),
     )
+
+
+def balance_message(balance: BalancePolicy) -> groups_pb2.BalancePolicy:
+    """The wire form of a balance policy."""
+    return groups_pb2.BalancePolicy(
+        weight=balance.weight.value,
+        moves_max=balance.moves_max,
+        hold_ms=balance.hold_ms,
+        hold_lag_max=balance.hold_lag_max,
+    )
+
+
+def balance_of(told: groups_pb2.BalancePolicy) -> BalancePolicy:
+    """The policy of a request. Raises BadRequest for a weight nobody knows and for numbers outside their ranges."""
+    if told.weight not in set(Weight):
+        known = ", ".join(weight for weight in Weight if weight)
+        raise BadRequest(f"weight {told.weight[:40]!r} is unknown; give one of {known}, or none for even shares")
+    try:
+        return BalancePolicy(
+            weight=Weight(told.weight),
+            moves_max=told.moves_max,
+            hold_ms=told.hold_ms,
+            hold_lag_max=told.hold_lag_max,
+        )
+    except ValueError as error:
+        raise BadRequest(str(error)) from error
 
 
 def retry_message(retry: RetryPolicy) -> groups_pb2.RetryPolicy:

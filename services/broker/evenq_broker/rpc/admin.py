@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import Message
 
+from evenq.allocation import by_name
 from evenq.errors import (
     BadRequest,
     ConnectionFailed,
@@ -32,6 +33,8 @@ from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.routes import BrokerView
 from evenq_broker.loops.peers import Placement
 from evenq_broker.loops.translation import (
+    balance_message,
+    balance_of,
     broker_info,
     counts_of,
     differing_filters,
@@ -219,6 +222,8 @@ class _Groups:
 
     async def create(self, request: bytes, _context: RpcContext) -> bytes:
         asked = parsed(admin_pb2.CreateGroupRequest, request)
+        if asked.strategy:
+            by_name(asked.strategy)  # a name that nobody knows is refused now, not warned of later
         await self._broker.create_group(
             asked.group,
             ordered=asked.ordered if asked.HasField("ordered") else None,
@@ -226,6 +231,7 @@ class _Groups:
             strategy=asked.strategy,
             start_from=_start_from(asked.start_from),
             retry=retry_of(asked.retry) if asked.HasField("retry") else None,
+            balance=balance_of(asked.balance) if asked.HasField("balance") else None,
         )
         if not asked.local:
             failed = await self._broker.cluster.create_group_everywhere(asked)
@@ -295,6 +301,7 @@ class _Groups:
             topics=len({at.queue.topic for at in queues}),
             lag=sum(at.lag for at in queues),
             retry=retry_message(group.retry),
+            balance=balance_message(group.balance),
         )
 
     def _queues(self, group: GroupConfig) -> Sequence[admin_pb2.GroupQueue]:

@@ -61,16 +61,16 @@ class _Groups:
 
     # ------------------------------------------------------------------------------------------------ session
 
-    async def session(self, requests: AsyncIterator[bytes], _context: RpcContext) -> AsyncGenerator[bytes, None]:
+    async def session(self, requests: AsyncIterator[bytes], context: RpcContext) -> AsyncGenerator[bytes, None]:
         try:
             join = await self._first(requests)
             group = await self._broker.ensure_group(join.group)
-            session = self._sessions.join(group.name, self._member(join))
+            session = self._sessions.join(group.name, self._member(join, context))
         except Error as error:
             refused = groups_pb2.SessionRefused(status=status_of(error))
             yield groups_pb2.SessionEvent(refused=refused).SerializeToString()
             return
-        listening = spawn(self._listen(session, requests), name="session")
+        listening = spawn(self._listen(session, requests, context), name="session")
         try:
             yield self._welcome(session)
             while mail := await session.take(self._sessions):
@@ -92,7 +92,7 @@ class _Groups:
             break
         raise BadRequest("the first request of a session is its Join, with group and member")
 
-    async def _listen(self, session: Session, requests: AsyncIterator[bytes]) -> None:
+    async def _listen(self, session: Session, requests: AsyncIterator[bytes], context: RpcContext) -> None:
         # Ends when the peer stops sending; the session then ends too, with grace unless it said goodbye.
         try:
             async for request in requests:
@@ -104,7 +104,7 @@ class _Groups:
                         self._sessions.leave(session)
                         return
                     case "join":
-                        self._sessions.update(session, self._member(told.join, session))
+                        self._sessions.update(session, self._member(told.join, context, session))
                     case None:
                         raise BadRequest("an empty session request; send a Beat, a Join or a Leave")
         finally:
@@ -115,7 +115,7 @@ class _Groups:
         if listening.done() and not listening.cancelled() and (error := listening.exception()) is not None:
             raise error
 
-    def _member(self, join: groups_pb2.Join, session: Session | None = None) -> Member:
+    def _member(self, join: groups_pb2.Join, context: RpcContext, session: Session | None = None) -> Member:
         if not join.member.client_id:
             raise ClientIdRequired("a member needs a client_id that no other member of its group has")
         if session is not None and (join.group, join.member.client_id) != (session.group, session.client_id):
@@ -123,7 +123,7 @@ class _Groups:
                 f"this stream belongs to {session.client_id!r} in group {session.group}, the Join names "
                 f"{join.member.client_id!r} in group {join.group}; open another stream for another member"
             )
-        return member_of(join.member, joined_ms=self._broker.clock.now_ms())
+        return member_of(join.member, joined_ms=self._broker.clock.now_ms(), address=context.host)
 
     def _welcome(self, session: Session) -> bytes:
         settings = self._broker.settings

@@ -122,6 +122,11 @@ class Join:
     subscriptions: Mapping[str, FilterExpression]
     version: int
     """Ms since the epoch of the last change (RG-6)."""
+    zone: str = ""
+    instance: str = ""
+    capacity: float = 1.0
+    incarnation: int = 0
+    """Random per start of the client: tells a reconnect from a twin with the same id."""
 
 
 @dataclass(frozen=True, slots=True)

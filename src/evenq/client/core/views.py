@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evenq.model import MessageQueue, MessageType
+from evenq.model import EVEN_BALANCE, BalancePolicy, MessageQueue, MessageType
 
 __all__ = [
     "BrokerView",
@@ -78,6 +78,8 @@ class GroupView:
     topics: int
     lag: int
     """Messages not yet finished."""
+    balance: BalancePolicy = EVEN_BALANCE
+    """How a rebalancer shares the queues beside the strategy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,10 @@ class MemberView:
     subscriptions: dict[str, str]
     """Topic to filter."""
     joined_ms: int
+    zone: str = ""
+    instance: str = ""
+    address: str = ""
+    capacity: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

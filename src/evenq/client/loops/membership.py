@@ -91,6 +91,7 @@ class Membership:
         if plan.retry_topic and self.clustering:
             self.subscriptions[self.retry_topic] = FilterExpression()
         self._version_ms = clock.now_ms()
+        self._incarnation = rng.getrandbits(64) | 1
         self._group_attempts = MAX_ATTEMPTS
         self._group_start = StartFrom.LAST
         options = plan.options
@@ -202,7 +203,17 @@ class Membership:
         self.ownership.wake()
 
     def _join(self) -> Join:
-        return Join(self._plan.group, self._plan.model, dict(self.subscriptions), self._version_ms)
+        options = self._plan.options
+        return Join(
+            self._plan.group,
+            self._plan.model,
+            dict(self.subscriptions),
+            self._version_ms,
+            zone=options.zone,
+            instance=options.instance,
+            capacity=options.capacity,
+            incarnation=self._incarnation,
+        )
 
     def _heard(self, broker_name: str, event: SessionEvent) -> None:
         match event:

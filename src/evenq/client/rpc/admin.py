@@ -19,7 +19,7 @@ from evenq.client.core.views import (
 )
 from evenq.client.rpc.calls import Calls, model_queue
 from evenq.client.rpc.messages import type_of
-from evenq.model import MessageType
+from evenq.model import BalancePolicy, MessageType, Weight
 from evenq.model.retry import RetryPolicy
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
@@ -86,6 +86,7 @@ class AdminCalls(Calls):
         strategy: str,
         start_from: str,
         retry: RetryPolicy | None = None,
+        balance: BalancePolicy | None = None,
     ) -> None:
         request = admin_pb2.CreateGroupRequest(
             group=group, ordered=ordered, max_attempts=max_attempts, strategy=strategy, start_from=start_from
@@ -94,6 +95,11 @@ class AdminCalls(Calls):
             told = request.retry
             told.kind, told.delays_ms[:] = retry.kind.value, retry.delays_ms
             told.initial_ms, told.max_ms, told.multiplier = retry.initial_ms, retry.max_ms, retry.multiplier
+        if balance is not None:
+            policy = request.balance
+            policy.SetInParent()
+            policy.weight, policy.moves_max = balance.weight.value, balance.moves_max
+            policy.hold_ms, policy.hold_lag_max = balance.hold_ms, balance.hold_lag_max
         await self._ask("CreateGroup", request, admin_pb2.CreateGroupResponse)
 
     async def delete_group(self, group: str) -> None:
@@ -186,6 +192,12 @@ def _group(wire: admin_pb2.GroupSummary) -> GroupView:
         members=wire.members,
         topics=wire.topics,
         lag=wire.lag,
+        balance=BalancePolicy(
+            weight=Weight(wire.balance.weight),
+            moves_max=wire.balance.moves_max,
+            hold_ms=wire.balance.hold_ms,
+            hold_lag_max=wire.balance.hold_lag_max,
+        ),
     )
 
 
@@ -198,6 +210,10 @@ def _member(wire: groups_pb2.Member) -> MemberView:
         model=groups_pb2.MessageModel.Name(wire.model),
         subscriptions={entry.topic: entry.filter.expression or "*" for entry in wire.subscriptions},
         joined_ms=wire.joined_ms,
+        zone=wire.zone,
+        instance=wire.instance,
+        address=wire.address,
+        capacity=wire.capacity or 1.0,
     )
 
 

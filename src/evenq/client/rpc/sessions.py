@@ -59,6 +59,8 @@ class ConsumerCalls(Calls):
         member = wire.member
         member.client_id = self.client_id
         member.language, member.version, member.protocol = "PYTHON", __version__, "evenq"
+        member.zone, member.instance, member.capacity = join.zone, join.instance, join.capacity
+        wire.incarnation = join.incarnation
         if join.model is MessageModel.BROADCASTING:
             member.model = groups_pb2.BROADCASTING
         for topic, wanted in join.subscriptions.items():

@@ -15,6 +15,10 @@ def test_a_value_outside_its_bounds_is_refused_by_name() -> None:
         SimpleOptions(slice_ms=0)
     with pytest.raises(BadRequest, match="'broker' or 'local'"):
         PushOptions(retry="never")
+    with pytest.raises(BadRequest, match=r"PushOptions\.zone is .*; give at most 255 printable"):
+        PullOptions(zone="a\tb")
+    with pytest.raises(BadRequest, match=r"PushOptions\.capacity is 0, it is above 0"):
+        PushOptions(capacity=0)
 
 
 def test_what_push_and_pull_consumers_share_has_the_same_bounds_and_defaults() -> None:

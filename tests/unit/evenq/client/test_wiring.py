@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
-from evenq.client.wiring import new_client_id
+import pytest
+
+from evenq.client.options import PushOptions
+from evenq.client.wiring import new_client_id, placed
 from evenq.runtime.clock import FakeClock
 
 
@@ -21,3 +24,13 @@ def test_client_ids_differ_within_one_process() -> None:
     first, second = new_client_id(clock), new_client_id(clock)
     assert first != second
     assert first.count("@") == 3
+
+
+def test_the_place_of_a_member_comes_from_the_environment_where_its_options_do_not_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("EVENQ_ZONE", "b")
+    monkeypatch.setenv("EVENQ_INSTANCE", "rides-3")
+    assert placed(PushOptions(zone="a")) == PushOptions(zone="a", instance="rides-3")
+    monkeypatch.delenv("EVENQ_ZONE")
+    assert placed(PushOptions()) == PushOptions(instance="rides-3")

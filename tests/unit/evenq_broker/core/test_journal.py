@@ -24,7 +24,7 @@ from evenq_broker.core.journal import (
 )
 
 from evenq.errors import StoreCorrupted
-from evenq.model import GroupConfig, MessageType, StartFrom, TopicConfig
+from evenq.model import BalancePolicy, GroupConfig, MessageType, StartFrom, TopicConfig, Weight
 from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 
 EVERY: list[Op] = [
@@ -76,7 +76,15 @@ def test_a_groups_retry_policy_survives(retry: RetryPolicy) -> None:
     assert list(decode(encode([op]))) == [op]
 
 
-def test_a_group_of_a_journal_from_before_retry_policies_has_the_classic_one() -> None:
+@pytest.mark.parametrize(
+    "balance", [BalancePolicy(), BalancePolicy(weight=Weight.LAG, moves_max=3, hold_ms=5, hold_lag_max=7)]
+)
+def test_a_groups_balance_policy_survives(balance: BalancePolicy) -> None:
+    op = GroupPut(GroupConfig(name="g", group_id=3, balance=balance))
+    assert list(decode(encode([op]))) == [op]
+
+
+def test_a_group_of_a_journal_from_before_retry_and_balance_policies_has_the_usual_ones() -> None:
     text = b'{"name":"g","id":3,"ordered":false,"attempts":17,"start":"LAST","strategy":""}'
     [op] = decode(bytes((1, 4)) + len(text).to_bytes(4, "big") + text)
     assert op == GroupPut(GroupConfig(name="g", group_id=3))

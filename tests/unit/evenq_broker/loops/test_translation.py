@@ -1,9 +1,13 @@
 """What goes over the wire comes back as it was."""
 
+from typing import Any
+
 import pytest
 from evenq_broker.core.members import Member, Protocol
 from evenq_broker.core.routes import BrokerView
 from evenq_broker.loops.translation import (
+    balance_message,
+    balance_of,
     broker_state,
     broker_view,
     member_message,
@@ -14,6 +18,7 @@ from evenq_broker.loops.translation import (
 
 from evenq.errors import BadRequest
 from evenq.model import (
+    BalancePolicy,
     BrokerAddress,
     FilterExpression,
     FilterType,
@@ -22,7 +27,9 @@ from evenq.model import (
     Permission,
     QueueCounts,
     Subscription,
+    Weight,
 )
+from evenq.wire.stubs.evenq.v1 import groups_pb2
 
 
 @pytest.mark.parametrize("kind", list(MessageType))
@@ -58,8 +65,12 @@ def test_a_member_comes_back_as_it_went() -> None:
             Subscription("u", FilterExpression("a > 1", FilterType.SQL), 8),
         ),
         joined_ms=9,
+        zone="b",
+        instance="rides-3",
+        address="10.0.0.7",
+        capacity=2.5,
     )
-    assert member_of(member_message(member), joined_ms=9) == member
+    assert member_of(member_message(member), joined_ms=9, address="10.0.0.7") == member
 
 
 def test_a_message_type_that_nobody_knows_is_refused() -> None:
@@ -67,3 +78,26 @@ def test_a_message_type_that_nobody_knows_is_refused() -> None:
         message_type_of(99)
     assert message_type_of(0, unspecified=MessageType.NORMAL) is MessageType.NORMAL
     assert message_type_of(message_type_number(MessageType.FIFO)) is MessageType.FIFO
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        ({"zone": "z" * 256}, "the zone 'zzz.* is no label: give at most 255 printable"),
+        ({"instance": "a\nb"}, "the instance .* is no label"),
+        ({"capacity": -1.0}, "the capacity is -1; give more than 0"),
+        ({"capacity": float("nan")}, "the capacity is nan"),
+    ],
+)
+def test_labels_and_capacities_have_bounds(told: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadRequest, match=sentence):
+        member_of(groups_pb2.Member(client_id="x", **told), joined_ms=0)
+
+
+def test_a_balance_policy_comes_back_as_it_went() -> None:
+    policy = BalancePolicy(weight=Weight.CAPACITY, moves_max=3, hold_ms=4, hold_lag_max=5)
+    assert balance_of(balance_message(policy)) == policy
+    with pytest.raises(BadRequest, match="weight 'HEAVY' is unknown; give one of LAG, CAPACITY, or none"):
+        balance_of(groups_pb2.BalancePolicy(weight="HEAVY"))
+    with pytest.raises(BadRequest, match="moves_max is -1"):
+        balance_of(groups_pb2.BalancePolicy(moves_max=-1))

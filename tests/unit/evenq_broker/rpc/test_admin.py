@@ -158,6 +158,7 @@ def test_brokers_are_listed_and_one_that_does_not_answer_says_so(run: Run) -> No
         ),
         ("CreateGroup", admin_pb2.CreateGroupRequest(group="x y"), definition_pb2.ILLEGAL_CONSUMER_GROUP),
         ("CreateGroup", admin_pb2.CreateGroupRequest(group="n", start_from="NOON"), definition_pb2.BAD_REQUEST),
+        ("CreateGroup", admin_pb2.CreateGroupRequest(group="n", strategy="FAIREST"), definition_pb2.BAD_REQUEST),
         ("DescribeTopic", admin_pb2.DescribeTopicRequest(topic="none"), definition_pb2.TOPIC_NOT_FOUND),
         ("DeleteGroup", admin_pb2.DeleteGroupRequest(group="none"), definition_pb2.CONSUMER_GROUP_NOT_FOUND),
     ],
@@ -180,5 +181,31 @@ def test_changing_one_setting_of_a_group_leaves_the_others(run: Run) -> None:
         await ask(stage, "CreateGroup", admin_pb2.CreateGroupRequest(group="keep", max_attempts=3))
         shown = await ask(stage, "DescribeGroup", admin_pb2.DescribeGroupRequest(group="keep"))
         assert (shown.summary.ordered, shown.summary.strategy, shown.summary.max_attempts) == (True, "AVG", 3)
+
+    run(story)
+
+
+def test_an_unknown_strategy_is_refused_with_the_known_names(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await two(stage)
+        with pytest.raises(Error, match="'FAIREST'; known are AVG, "):
+            await ask(stage, "CreateGroup", admin_pb2.CreateGroupRequest(group="n", strategy="FAIREST"))
+
+    run(story)
+
+
+def test_a_balance_policy_is_kept_everywhere_until_another_is_told(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await two(stage)
+        request = admin_pb2.CreateGroupRequest(group="rides", strategy="AVG")
+        request.balance.weight, request.balance.hold_ms = "LAG", 5_000
+        await ask(stage, "CreateGroup", request)
+        await ask(stage, "CreateGroup", admin_pb2.CreateGroupRequest(group="rides", max_attempts=3))
+        assert a.groups.get("rides").balance == b.groups.get("rides").balance
+        answer = await ask(stage, "DescribeGroup", admin_pb2.DescribeGroupRequest(group="rides"), broker="b")
+        assert (answer.summary.balance.weight, answer.summary.balance.hold_ms) == ("LAG", 5_000)
+        request.balance.moves_max = -1
+        with pytest.raises(Error, match="moves_max is -1, the range is 0"):
+            await ask(stage, "CreateGroup", request)
 
     run(story)

@@ -1,0 +1,80 @@
+"""The `--weight`, `--moves-max` and `--hold...` options of `evenq group create`: sharing beyond the strategy."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from evenq.cli.times import duration_ms, duration_text
+
+if TYPE_CHECKING:
+    from evenq.wire.stubs.evenq.v1 import groups_pb2
+
+__all__ = ["add_balance", "balance_asked", "balance_text"]
+
+_OPTIONS = ("weight", "moves_max", "hold_ms", "hold_lag_max")
+
+
+def add_balance(parser: argparse.ArgumentParser) -> None:
+    """Add the options to a command."""
+    group = parser.add_argument_group("how a rebalancer shares the queues, beside the strategy")
+    group.add_argument(
+        "--weight",
+        type=str.upper,
+        choices=("EVEN", "LAG", "CAPACITY"),
+        help="what counts: queues alike, queues by their lag, or members by their capacity (default EVEN)",
+    )
+    group.add_argument(
+        "--moves-max", type=_count, metavar="N", help="queues one decision moves only for balance (default 0, no limit)"
+    )
+    group.add_argument(
+        "--hold",
+        dest="hold_ms",
+        type=duration_ms,
+        metavar="TIME",
+        help="how long queues of a member that is replaced wait for its successor, e.g. 30s (default 0s, not at all)",
+    )
+    group.add_argument(
+        "--hold-lag-max",
+        type=_count,
+        metavar="N",
+        help="messages waiting in a queue that end its hold (default: none do)",
+    )
+
+
+def balance_asked(
+    options: argparse.Namespace, before: groups_pb2.BalancePolicy | None
+) -> groups_pb2.BalancePolicy | None:
+    """The policy `before` with what the options say; None: they say nothing."""
+    from evenq.wire.stubs.evenq.v1 import groups_pb2
+
+    told = {name: getattr(options, name) for name in _OPTIONS if getattr(options, name) is not None}
+    if not told:
+        return None
+    asked = groups_pb2.BalancePolicy()
+    if before is not None:
+        asked.CopyFrom(before)
+    if "weight" in told:
+        told["weight"] = "" if told["weight"] == "EVEN" else told["weight"]
+    for name, value in told.items():
+        setattr(asked, name, value)
+    if asked.hold_ms == 0 and "hold_lag_max" not in told:
+        asked.hold_lag_max = 0
+    return asked
+
+
+def balance_text(balance: groups_pb2.BalancePolicy) -> str:
+    """A policy in a few words."""
+    parts = [f"weight {balance.weight}"] if balance.weight else []
+    if balance.moves_max:
+        parts.append(f"at most {balance.moves_max} moves")
+    if balance.hold_ms:
+        until = f" or {balance.hold_lag_max} messages" if balance.hold_lag_max else ""
+        parts.append(f"hold {duration_text(balance.hold_ms)}{until}")
+    return ", ".join(parts) or "even"
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no count; give 0 or more")
+    return int(text)

@@ -1,0 +1,31 @@
+"""Sharing beyond the strategy, as `evenq group create` is told."""
+
+import argparse
+
+from evenq.cli.balance_options import add_balance, balance_asked, balance_text
+from evenq.wire.stubs.evenq.v1 import groups_pb2
+
+
+def asked(*words: str, before: groups_pb2.BalancePolicy | None = None) -> groups_pb2.BalancePolicy | None:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_balance(parser)
+    return balance_asked(parser.parse_args(words), before)
+
+
+def test_what_is_asked_is_what_is_shown() -> None:
+    policy = asked("--weight", "lag", "--moves-max", "50", "--hold", "30s", "--hold-lag-max", "10000")
+    assert policy == groups_pb2.BalancePolicy(weight="LAG", moves_max=50, hold_ms=30_000, hold_lag_max=10_000)
+    assert balance_text(policy) == "weight LAG, at most 50 moves, hold 30s or 10000 messages"
+    assert balance_text(groups_pb2.BalancePolicy()) == "even"
+
+
+def test_nothing_asked_changes_nothing() -> None:
+    assert asked() is None
+
+
+def test_what_is_not_told_stays() -> None:
+    before = groups_pb2.BalancePolicy(weight="CAPACITY", hold_ms=5_000, hold_lag_max=9)
+    assert asked("--moves-max", "3", before=before) == groups_pb2.BalancePolicy(
+        weight="CAPACITY", moves_max=3, hold_ms=5_000, hold_lag_max=9
+    )
+    assert asked("--weight", "EVEN", "--hold", "0s", before=before) == groups_pb2.BalancePolicy()
