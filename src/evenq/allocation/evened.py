@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify, heapreplace
 
 from evenq.allocation.context import Context
 from evenq.model import MessageQueue
@@ -135,26 +135,31 @@ class _Shares:
         return heap[0]
 
     def level(self, moves: int) -> None:
-        """Move at most so many queues, each from a largest share to a smallest one."""
+        """Move so many queues, each from a largest share to a smallest one; `moves` is less than balance needs."""
         smallest = [(len(mine), place, client_id) for place, (client_id, mine) in enumerate(self.kept.items())]
         largest = [(-count, place, client_id) for count, place, client_id in smallest]
         heapify(smallest)
         heapify(largest)
+        stocks: dict[str, dict[str, list[MessageQueue]]] = {}  # of who gives, by zone; who gives never takes
         for _ in range(moves):
-            (_, low_place, low), (_, high_place, high) = heappop(smallest), heappop(largest)
-            queue = self._movable(high, low)
-            self.kept[high].remove(queue)
-            self.kept[low].append(queue)
-            heappush(smallest, (len(self.kept[low]), low_place, low))
-            heappush(largest, (-len(self.kept[high]), high_place, high))
+            (taken, low_place, low), (given, high_place, high) = smallest[0], largest[0]
+            if high not in stocks:
+                stocks[high] = {}
+                for queue in self.kept[high]:
+                    stocks[high].setdefault(self._zone_of(queue), []).append(queue)
+            self.kept[low].append(self._fitting(stocks[high], self._zone(high), self._zone(low)))
+            heapreplace(smallest, (taken + 1, low_place, low))
+            heapreplace(largest, (given + 1, high_place, high))
+        for client_id, stock in stocks.items():
+            self.kept[client_id][:] = [queue for mine in stock.values() for queue in mine]
 
-    def _movable(self, giver: str, taker: str) -> MessageQueue:
-        """The queue that fits best to go: near to the taker, else far from the giver, else the last."""
-        gives, takes = self._zone(giver), self._zone(taker)
-        return max(
-            self.kept[giver],
-            key=lambda queue: ((zone := self._zone_of(queue)) == takes != "", zone != gives),
-        )
+    def _fitting(self, stock: dict[str, list[MessageQueue]], gives: str, takes: str) -> MessageQueue:
+        """The queue that fits best to go: near to the taker, else far from the giver; of the zone with most of them."""
+        zone = max(stock, key=lambda zone: (zone == takes != "", zone != gives, len(stock[zone])))
+        queue = stock[zone].pop()
+        if not stock[zone]:
+            del stock[zone]
+        return queue
 
     def _near(self, client_id: str) -> int:
         zone = self._zone(client_id)

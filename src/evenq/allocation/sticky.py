@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from evenq.allocation.context import Context
 from evenq.allocation.evened import evened
 from evenq.allocation.strategy import checked
+from evenq.allocation.weighed import weighed
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 
@@ -40,17 +41,26 @@ class Sticky:
     def divide_in(
         self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str], context: Context
     ) -> dict[str, list[MessageQueue]]:
-        """All members' shares, each ascending. The order of the arguments does not matter. Errors: AL-2."""
+        """All members' shares, each ascending. The order of the arguments does not matter.
+
+        Errors: AL-2, and a weight or capacity outside of its range.
+        """
         del group
         for client_id in ids:
             checked(client_id, queues, ids)
         if not ids:
             return {}
-        ordered = sorted(set(queues), key=_place)
+        ordered = sorted(queues, key=_place)
         topic = ordered[0].topic
         tied = sorted(set(ids), key=lambda client_id: (zlib.crc32(f"{topic}/{client_id}".encode()), client_id))
-        owned = evened(ordered, tied, context)
+        owned = (weighed if _by_load(tied, context) else evened)(ordered, tied, context)
         return {client_id: sorted(owned[client_id], key=_place) for client_id in ids}
+
+
+def _by_load(ids: Sequence[str], context: Context) -> bool:
+    """True where counting queues is not enough. Equal weights count too: they differ again in a moment."""
+    capacities = context.capacity_of_member
+    return bool(context.weight_of_queue) or len({capacities.get(client_id, 1.0) for client_id in ids}) > 1
 
 
 def _place(queue: MessageQueue) -> tuple[str, str, int]:

@@ -1,0 +1,183 @@
+"""STICKY by weights and capacities: even load, not even counts, with few moves.
+
+Called by `sticky.py`. A member's level is the weight of its queues over its capacity; all levels should be near the
+mean. Queues without owner go, heaviest first, to where the level stays lowest; then single queues go from the highest
+level to low ones while that helps. Weights are measured and never rest, so a level within `SLACK` of the mean is left
+alone. A greedy: the same facts give the same answer in any order, few moves are usual and not promised.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+
+from evenq.allocation.context import Context
+from evenq.errors import BadRequest
+from evenq.model import MessageQueue
+
+__all__ = ["FLOOR", "SLACK", "weighed"]
+
+SLACK = 0.1
+"""With weights: levels from 0.9 to 1.1 of the mean count as even. With capacities only there is no slack."""
+FLOOR = 0.1
+"""A queue weighs at least this part of the mean weight, so that queues without lag do not all go to one member."""
+LOWEST = 4  # where capacities differ, so many of the lowest levels are compared as takers of a queue
+TINY = 1e-9
+
+Level = tuple[float, int]  # the level when it was noted, and the member's place
+
+
+def weighed(queues: Sequence[MessageQueue], ids: Sequence[str], context: Context) -> dict[str, list[MessageQueue]]:
+    """Each member's share, in no order. `ids` in the order that decides ties; both without repeats, no empty `ids`.
+
+    With no limit of moves, at the end each level is at most 1 + SLACK of the mean, or no queue of that member can go
+    to one of the lowest levels without making that one as high. Raises BadRequest for a weight or capacity that is no
+    number in its range.
+    """
+    scale = _Scale(queues, ids, context)
+    places = {client_id: place for place, client_id in enumerate(ids)}
+    free: list[int] = []
+    for number, queue in enumerate(queues):
+        place = places.get(context.owners.get(queue, ""))
+        if place is None:
+            free.append(number)
+        else:
+            scale.put(number, place)
+    owned = set(range(len(queues))).difference(free)
+    scale.give(sorted(free, key=lambda number: (-scale.weights[number], number)))
+    scale.level(owned, context.moves_max)
+    return {client_id: [queues[number] for _, number in scale.shares[place]] for place, client_id in enumerate(ids)}
+
+
+class _Scale:
+    """Loads and levels while queues are put. Queues and members are numbers here: places in the arguments."""
+
+    def __init__(self, queues: Sequence[MessageQueue], ids: Sequence[str], context: Context) -> None:
+        self.weights = _weights(queues, context.weight_of_queue)
+        self._capacities = [_capacity(client_id, context.capacity_of_member) for client_id in ids]
+        self._compared = LOWEST if len(set(self._capacities)) > 1 else 1
+        self._mean = sum(self.weights) / sum(self._capacities)
+        self._slack = SLACK if context.weight_of_queue else 0.0
+        self._loads = [0.0] * len(ids)
+        self._zones = [context.zone_of_member.get(client_id, "") for client_id in ids]
+        self._zone_of_queue = [context.zone_of_broker.get(queue.broker_name, "") for queue in queues]
+        self.shares: list[list[tuple[float, int]]] = [[] for _ in ids]
+        """Weight and number of each member's queues, ascending."""
+
+    def put(self, number: int, place: int) -> None:
+        insort(self.shares[place], (self.weights[number], number))
+        self._loads[place] += self.weights[number]
+
+    def _take(self, at: int, place: int) -> int:
+        weight, number = self.shares[place].pop(at)
+        self._loads[place] -= weight
+        return number
+
+    def _level(self, place: int, more: float = 0.0) -> float:
+        return (self._loads[place] + more) / self._capacities[place]
+
+    def _heap(self, places: Sequence[int]) -> list[Level]:
+        heap = [(self._level(place), place) for place in places]
+        heapify(heap)
+        return heap
+
+    def _lowest(self, heap: list[Level], count: int) -> list[int]:
+        """The places with the lowest levels, of a heap whose entries may be old."""
+        found: dict[int, float] = {}
+        while heap and len(found) < count:
+            noted, place = heappop(heap)
+            now = self._level(place)
+            if noted != now:
+                heappush(heap, (now, place))
+            else:
+                found[place] = noted
+        for place, noted in found.items():
+            heappush(heap, (noted, place))
+        return list(found)
+
+    def give(self, numbers: Sequence[int]) -> None:
+        """Give queues in this order, inside of their zone where that leaves the level even."""
+        everybody = self._heap(range(len(self._loads)))
+        near: dict[str, list[Level]] = {}
+        for zone in sorted(set(self._zones) & set(self._zone_of_queue) - {""}):
+            near[zone] = self._heap([place for place, own in enumerate(self._zones) if own == zone])
+        highest = self._mean * (1 + self._slack) + TINY
+        for number in numbers:
+            weight = self.weights[number]
+            for heap in (near.get(self._zone_of_queue[number]), everybody):
+                if heap is None:
+                    continue
+                chosen = min(self._lowest(heap, self._compared), key=lambda place: self._level(place, weight))
+                if heap is everybody or self._level(chosen, weight) <= highest:
+                    break
+            self.put(number, chosen)
+
+    def level(self, owned: set[int], moves_max: int) -> None:
+        """Move single queues from high to low while that helps; at most `moves_max` of those that had an owner."""
+        lows = self._heap(range(len(self._loads)))
+        highs = [(-level, place) for level, place in lows]
+        heapify(highs)
+        moves = 0
+        for high in self._highest(highs):
+            lowest = self._lowest(lows, self._compared + 1)
+            if self._even(high, lowest[0]):
+                return
+            best = min(self._steps(high, lowest), default=None)
+            if best is None:
+                continue  # nothing of it fits anywhere: it stays as it is, and drops out
+            _, _, at, low = best
+            number = self.shares[high][at][1]
+            moves += number in owned
+            if moves_max and moves > moves_max:
+                return
+            self.put(self._take(at, high), low)
+            for place in (high, low):
+                heappush(highs, (-self._level(place), place))
+                heappush(lows, (self._level(place), place))
+
+    def _highest(self, highs: list[Level]) -> Iterator[int]:
+        while highs:
+            noted, place = heappop(highs)
+            if -noted == self._level(place):
+                yield place
+
+    def _even(self, high: int, low: int) -> bool:
+        top, bottom = self._mean * (1 + self._slack), self._mean * (1 - self._slack)
+        return self._level(high) <= top + TINY and self._level(low) >= bottom - TINY
+
+    def _steps(self, high: int, lowest: Sequence[int]) -> Iterator[tuple[bool, float, int, int]]:
+        """Moves that help, the best is the least: does it overshoot, how high it leaves the higher one or the taker,
+        the queue's place in the share, the taker.
+        """
+        share, level = self.shares[high], self._level(high)
+        top, bottom = self._mean * (1 + self._slack), self._mean * (1 - self._slack)
+        spare = self._loads[high] - bottom * self._capacities[high]
+        for low in lowest:
+            if low == high:
+                continue
+            lack = top * self._capacities[low] - self._loads[low]
+            above = bisect_left(share, (min(spare, lack) + TINY, -1))  # the heaviest below it makes the fewest moves
+            for at in (above - 1, above):
+                if 0 <= at < len(share):
+                    weight = share[at][0]
+                    after = max(self._level(high, -weight), self._level(low, weight))
+                    if after < level - TINY * max(1.0, level):
+                        yield at == above, after if at == above else self._level(low), at, low
+
+
+def _weights(queues: Sequence[MessageQueue], told: Mapping[MessageQueue, float]) -> list[float]:
+    weights = [told.get(queue, 1.0) for queue in queues] if told else [1.0] * len(queues)
+    for queue, weight in zip(queues, weights, strict=True):
+        if not (math.isfinite(weight) and weight >= 0):
+            raise BadRequest(f"the weight of queue {queue} is {weight}, it must be 0 or more and finite")
+    least = FLOOR * math.fsum(weights) / max(1, len(weights)) or 1.0
+    return [max(weight, least) for weight in weights]
+
+
+def _capacity(client_id: str, told: Mapping[str, float]) -> float:
+    capacity = told.get(client_id, 1.0)
+    if not (math.isfinite(capacity) and capacity > 0):
+        raise BadRequest(f"the capacity of member {client_id[:80]!r} is {capacity}, it must be above 0 and finite")
+    return capacity
