@@ -1,9 +1,10 @@
 """Who of a consumer group reads which message queues: the allocate strategies, as pure functions.
 
 Called by the SDK (each member computes for itself), by brokers and by the rebalancer (one decision for all members).
-Always true: the same four arguments give the same answer, in every process, so members that sort alike never disagree
-(RB-11). The results are those of RocketMQ, worked examples included (AL-1 to AL-35); what its documents name as a
-weakness is told by `coverage`, which looks at results and never changes them.
+Always true: the same arguments give the same answer, in every process, so members that sort alike never disagree
+(RB-11). Six give the results of RocketMQ, worked examples included (AL-1 to AL-35); what its documents name as a
+weakness is told by `coverage`, which looks at results and never changes them. STICKY and rooms by zone use what only
+a server knows (`Context`).
 
     averagely = by_name("AVG")
     mine = averagely.allocate("group", "client-2", queues, ids)
@@ -20,6 +21,7 @@ from evenq.allocation.named import by_name, known_names
 from evenq.allocation.nearby import Nearby, PrefixRooms, RoomResolver
 from evenq.allocation.sticky import Sticky
 from evenq.allocation.strategy import Strategy, absence, divide
+from evenq.allocation.verified import verified
 
 __all__ = [
     "Averagely",
@@ -41,4 +43,5 @@ __all__ = [
     "known_names",
     "md5_hash",
     "room_of_broker",
+    "verified",
 ]

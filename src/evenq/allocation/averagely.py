@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evenq.allocation.strategy import checked
+from evenq.allocation.strategy import checked, checked_all, places
 from evenq.model import MessageQueue
 
 __all__ = ["Averagely"]
@@ -24,9 +24,18 @@ class Averagely:
         del group
         if not checked(own_id, queues, ids):
             return []
-        index = ids.index(own_id)
-        page, rest = divmod(len(queues), len(ids))
-        first_pages = index < rest
-        size = 1 if len(queues) <= len(ids) else page + first_pages
-        start = index * size if first_pages else index * size + rest
-        return list(queues[start : start + size])  # behind the last queue: nothing, as AL-9 wants
+        return _page(queues, ids.index(own_id), len(ids))
+
+    def divide(self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
+        """All members' shares, without looking for each in the list."""
+        del group
+        checked_all(queues, ids)
+        return {client_id: _page(queues, index, len(ids)) for client_id, index in places(ids).items()}
+
+
+def _page(queues: Sequence[MessageQueue], index: int, count: int) -> list[MessageQueue]:
+    page, rest = divmod(len(queues), count)
+    first_pages = index < rest
+    size = 1 if len(queues) <= count else page + first_pages
+    start = index * size if first_pages else index * size + rest
+    return list(queues[start : start + size])  # behind the last queue: nothing, as AL-9 wants

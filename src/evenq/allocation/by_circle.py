@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evenq.allocation.strategy import checked
+from evenq.allocation.strategy import checked, checked_all, places
 from evenq.model import MessageQueue
 
 __all__ = ["ByCircle"]
@@ -25,3 +25,9 @@ class ByCircle:
         if not checked(own_id, queues, ids):
             return []
         return list(queues[ids.index(own_id) :: len(ids)])
+
+    def divide(self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
+        """All members' shares, without looking for each in the list."""
+        del group
+        checked_all(queues, ids)
+        return {client_id: list(queues[index :: len(ids)]) for client_id, index in places(ids).items()}

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from evenq.allocation.strategy import checked
+from evenq.allocation.strategy import checked, checked_all
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 
@@ -59,8 +59,7 @@ class ConsistentHash:
     def divide(self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
         """All members' shares from one ring."""
         del group
-        for client_id in ids:
-            checked(client_id, queues, ids)
+        checked_all(queues, ids)
         shares: dict[str, list[MessageQueue]] = {client_id: [] for client_id in ids}
         for queue, owner in zip(queues, self._owners(queues, ids), strict=True):
             if owner is not None:

@@ -1,7 +1,8 @@
 """MACHINE_ROOM: only queues of brokers in the configured rooms are divided; a broker is named `room@name` (AL-15 to
 AL-20).
 
-Queues of other rooms go to nobody, in silence; `coverage` names those rooms (AL-20).
+Queues of other rooms go to nobody, in silence; `coverage` names those rooms (AL-20). On a server that knows zones the
+rooms need not be configured: the rooms of the group's own members take part.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from evenq.allocation.context import Context
+from evenq.allocation.strategy import places
 from evenq.model import MessageQueue
 
 __all__ = ["MachineRoom", "room_of_broker"]
@@ -30,7 +33,7 @@ class MachineRoom:
     """Divides the queues of some rooms among all members of the group."""
 
     rooms: frozenset[str] = frozenset()
-    """Rooms that take part; upstream's `consumeridcs`."""
+    """Rooms that take part; upstream's `consumeridcs`. None: nobody gets anything, or see `divide_in`."""
     name: str = "MACHINE_ROOM"
 
     def allocate(
@@ -43,8 +46,25 @@ class MachineRoom:
     def divide(self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
         """All members' shares, filtering once."""
         del group
-        covered = self._covered(queues)
-        return {client_id: self._page(covered, ids.index(client_id), len(ids)) for client_id in ids}
+        return self._pages(self._covered(queues), ids)
+
+    def divide_in(
+        self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str], context: Context
+    ) -> dict[str, list[MessageQueue]]:
+        """As `divide` if rooms were configured. Else all queues of brokers in a zone where the group has a member.
+
+        What is not known leaves nothing unread: queues of a broker whose zone is unknown always take part, and if no
+        member's zone is known, all queues do.
+        """
+        if self.rooms:
+            return self.divide(group, queues, ids)
+        rooms = {context.zone_of_member.get(client_id, "") for client_id in ids} - {""}
+        zone_of = context.zone_of_broker.get
+        near = {"", *rooms}
+        return self._pages([queue for queue in queues if not rooms or zone_of(queue.broker_name, "") in near], ids)
+
+    def _pages(self, covered: list[MessageQueue], ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
+        return {client_id: self._page(covered, index, len(ids)) for client_id, index in places(ids).items()}
 
     def _covered(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
         return [queue for queue in queues if room_of_broker(queue.broker_name) in self.rooms]

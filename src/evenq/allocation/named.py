@@ -1,4 +1,4 @@
-"""From the name on the wire to the strategy (XO-14)."""
+"""From the name on the wire to the strategy (XO-14): ours, then those of installed packages."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ from evenq.allocation.by_circle import ByCircle
 from evenq.allocation.config import Config
 from evenq.allocation.consistent_hash import ConsistentHash
 from evenq.allocation.machine_room import MachineRoom
-from evenq.allocation.nearby import Nearby, PrefixRooms, RoomResolver
+from evenq.allocation.nearby import Nearby, RoomResolver
 from evenq.allocation.sticky import Sticky
 from evenq.allocation.strategy import Strategy
+from evenq.allocation.supplied import offered, supplied
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 
 __all__ = ["by_name", "known_names"]
 
 NEARBY_PREFIX = "MACHINE_ROOM_NEARBY-"
+BUILT_IN = ("AVG", "AVG_BY_CIRCLE", "CONFIG", "CONSISTENT_HASH", "MACHINE_ROOM", "STICKY")
+OUTER_ONLY = {"CONFIG", "MACHINE_ROOM"}
+SHOWN_MAX = 16  # names in an error
 
 
 def known_names() -> tuple[str, ...]:
-    """The names that `by_name` takes; the last one with another's name in place of `<inner>`."""
-    return ("AVG", "AVG_BY_CIRCLE", "CONFIG", "CONSISTENT_HASH", "MACHINE_ROOM", "STICKY", f"{NEARBY_PREFIX}<inner>")
+    """The names that `by_name` takes, those of installed packages last; `<inner>` stands for another's name."""
+    return (*BUILT_IN, f"{NEARBY_PREFIX}<inner>", *(name for name in offered() if name not in BUILT_IN))
 
 
 def by_name(
@@ -35,7 +39,8 @@ def by_name(
     """The strategy with this name. Raises BadRequest, with the known names, for any other.
 
     `queues` is CONFIG's list, `rooms` are MACHINE_ROOM's, `resolver` is MACHINE_ROOM_NEARBY's (default: `room@name` in
-    broker names and client ids). Names are matched exactly, upper case.
+    broker names and client ids). Names are matched exactly, upper case. A strategy that an installed package offers is
+    found by its name too (`supplied.py`); the names above stay ours.
     """
     match name:
         case "AVG":
@@ -51,6 +56,9 @@ def by_name(
         case "STICKY":
             return Sticky()
     inner = name.removeprefix(NEARBY_PREFIX)
-    if inner in {"AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"} and name.startswith(NEARBY_PREFIX):
-        return Nearby(by_name(inner), resolver or PrefixRooms())
-    raise BadRequest(f"no allocate strategy is named {name[:80]!r}; known are {', '.join(known_names())}")
+    if name.startswith(NEARBY_PREFIX) and inner not in OUTER_ONLY and (inner in BUILT_IN or inner in offered()):
+        return Nearby(by_name(inner), resolver)
+    if (own := supplied(name)) is not None:
+        return own
+    known = ", ".join(known_names()[:SHOWN_MAX])
+    raise BadRequest(f"no allocate strategy is named {name[:80]!r}; known are {known}")

@@ -1,4 +1,7 @@
-"""MACHINE_ROOM_NEARBY: queues stay in their room; rooms without members are shared by everybody (AL-21 to AL-27)."""
+"""MACHINE_ROOM_NEARBY: queues stay in their room; rooms without members are shared by everybody (AL-21 to AL-27).
+
+Without a resolver, a server takes the rooms from the zones it knows (`Context`), where an unknown room is no error.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,15 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from evenq.allocation.averagely import Averagely
-from evenq.allocation.strategy import Strategy, checked, divide
+from evenq.allocation.context import Context
+from evenq.allocation.strategy import Strategy, checked, checked_all, divide
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 
 __all__ = ["Nearby", "PrefixRooms", "RoomResolver"]
 
 T = TypeVar("T")
+UNKNOWN = ""  # the room of what has none
 
 
 class RoomResolver(Protocol):
@@ -52,10 +57,11 @@ class Nearby:
     """Wraps the strategy that divides inside a room."""
 
     inner: Strategy = field(default_factory=Averagely)
-    resolver: RoomResolver = field(default_factory=PrefixRooms)
-    together: bool = False
+    resolver: RoomResolver | None = None
+    """None: `room@name` in broker names and client ids; on a server its zones, if it knows any."""
+    together: bool | None = None
     """True: all rooms without members are divided as one list, so that their remainders do not pile up on the first
-    ids (AL-27)."""
+    ids (AL-27). None: only where the rooms are a server's zones."""
 
     @property
     def name(self) -> str:
@@ -68,50 +74,98 @@ class Nearby:
         """See `Strategy.allocate`. Errors: AL-2, and a queue or member without a room (AL-22)."""
         if not checked(own_id, queues, ids):
             return []
-        queues_of, ids_of = self._rooms(queues, ids)
-        own_room = self.resolver.room_of_client(own_id) or ""
+        resolver = self.resolver or PrefixRooms()
+        queues_of, ids_of = _rooms(resolver, queues, ids)
+        own_room = resolver.room_of_client(own_id) or ""
         shares: list[MessageQueue] = []
         if own_room in queues_of:
             shares += self.inner.allocate(group, own_id, queues_of[own_room], ids_of[own_room])
-        for room_queues in self._unattended(queues_of, ids_of):
+        for room_queues in _unattended(queues_of, ids_of, together=bool(self.together)):
             shares += self.inner.allocate(group, own_id, room_queues, ids)
         return shares
 
     def divide(self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
-        """All members' shares, sorting into rooms once."""
-        for client_id in ids:
-            checked(client_id, queues, ids)
-        queues_of, ids_of = self._rooms(queues, ids)
+        """All members' shares, sorting into rooms once. Errors as `allocate`."""
+        checked_all(queues, ids)
+        queues_of, ids_of = _rooms(self.resolver or PrefixRooms(), queues, ids)
+        return self._share_out(group, queues_of, ids_of, ids, Context(), together=bool(self.together))
+
+    def divide_in(
+        self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str], context: Context
+    ) -> dict[str, list[MessageQueue]]:
+        """As `divide` with a resolver. Else the rooms are zones; if no zone is known, those in front of the names.
+
+        An unknown room is no error here: such a queue is shared by everybody, as those of a room without members are;
+        such a member has no room of its own, so it only gets what is shared. Inner STICKY counts `moves_max` per room.
+        """
+        checked_all(queues, ids)
+        resolver, zones = self.resolver, bool(context.zone_of_broker or context.zone_of_member)
+        if resolver is not None:
+            queues_of, ids_of = _rooms(resolver, queues, ids)
+        else:
+            rooms = _Zones(context) if zones else PrefixRooms()
+            queues_of = _by_room(queues, lambda queue: rooms.room_of_queue(queue) or UNKNOWN)
+            ids_of = _by_room(ids, lambda client_id: rooms.room_of_client(client_id) or UNKNOWN)
+            ids_of.pop(UNKNOWN, None)  # nothing tells that unknown members are near to unknown brokers
+        together = resolver is None and zones if self.together is None else self.together
+        return self._share_out(group, queues_of, ids_of, ids, context, together=together)
+
+    def _share_out(
+        self,
+        group: str,
+        queues_of: dict[str, list[MessageQueue]],
+        ids_of: dict[str, list[str]],
+        ids: Sequence[str],
+        context: Context,
+        *,
+        together: bool,
+    ) -> dict[str, list[MessageQueue]]:
         shares: dict[str, list[MessageQueue]] = {client_id: [] for client_id in ids}
         attended = [(queues_of[room], ids_of[room]) for room in ids_of if room in queues_of]
-        unattended = [(room_queues, ids) for room_queues in self._unattended(queues_of, ids_of)]
+        unattended = [(room_queues, ids) for room_queues in _unattended(queues_of, ids_of, together=together)]
         for room_queues, room_ids in [*attended, *unattended]:
-            for client_id, mine in divide(self.inner, group, room_queues, room_ids).items():
+            for client_id, mine in divide(self.inner, group, room_queues, room_ids, context).items():
                 shares[client_id] += mine
         return shares
 
-    def _rooms(
-        self, queues: Sequence[MessageQueue], ids: Sequence[str]
-    ) -> tuple[dict[str, list[MessageQueue]], dict[str, list[str]]]:
-        return (
-            _by_room(queues, self.resolver.room_of_queue, "Machine room is null for mq"),
-            _by_room(ids, self.resolver.room_of_client, "Machine room is null for consumer id"),
-        )
 
-    def _unattended(
-        self, queues_of: dict[str, list[MessageQueue]], ids_of: dict[str, list[str]]
-    ) -> list[list[MessageQueue]]:
-        unattended = [queues_of[room] for room in sorted(queues_of) if room not in ids_of]
-        if self.together and unattended:
-            return [sorted(queue for room_queues in unattended for queue in room_queues)]
-        return unattended
+@dataclass(frozen=True, slots=True)
+class _Zones:
+    context: Context
+
+    def room_of_queue(self, queue: MessageQueue) -> str | None:
+        return self.context.zone_of_broker.get(queue.broker_name)
+
+    def room_of_client(self, client_id: str) -> str | None:
+        return self.context.zone_of_member.get(client_id)
 
 
-def _by_room(things: Iterable[T], room_of: Callable[[T], str | None], problem: str) -> dict[str, list[T]]:
+def _rooms(
+    resolver: RoomResolver, queues: Sequence[MessageQueue], ids: Sequence[str]
+) -> tuple[dict[str, list[MessageQueue]], dict[str, list[str]]]:
+    """Raises BadRequest for what the resolver does not answer (AL-22)."""
+    queues_of = _by_room(queues, resolver.room_of_queue)
+    ids_of = _by_room(ids, resolver.room_of_client)
+    for unknown, problem in (
+        (queues_of, "Machine room is null for mq"),
+        (ids_of, "Machine room is null for consumer id"),
+    ):
+        for thing in unknown.get(UNKNOWN, ()):
+            raise BadRequest(f"{problem} {thing}: make the room resolver answer for it")
+    return queues_of, ids_of
+
+
+def _unattended(
+    queues_of: dict[str, list[MessageQueue]], ids_of: dict[str, list[str]], *, together: bool
+) -> list[list[MessageQueue]]:
+    unattended = [queues_of[room] for room in sorted(queues_of) if room not in ids_of]
+    if together and unattended:
+        return [sorted(queue for room_queues in unattended for queue in room_queues)]
+    return unattended
+
+
+def _by_room(things: Iterable[T], room_of: Callable[[T], str | None]) -> dict[str, list[T]]:
     rooms: dict[str, list[T]] = {}
     for thing in things:
-        room = room_of(thing)
-        if not room:
-            raise BadRequest(f"{problem} {thing}: make the room resolver answer for it")
-        rooms.setdefault(room, []).append(thing)
+        rooms.setdefault(room_of(thing) or UNKNOWN, []).append(thing)
     return rooms

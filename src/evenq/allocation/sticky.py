@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from evenq.allocation.context import Context
 from evenq.allocation.evened import evened
-from evenq.allocation.strategy import checked
+from evenq.allocation.strategy import checked_all
 from evenq.allocation.weighed import weighed
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
@@ -46,8 +46,7 @@ class Sticky:
         Errors: AL-2, and a weight or capacity outside of its range.
         """
         del group
-        for client_id in ids:
-            checked(client_id, queues, ids)
+        checked_all(queues, ids)
         if not ids:
             return {}
         ordered = sorted(queues, key=_place)

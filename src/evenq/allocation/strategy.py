@@ -13,7 +13,7 @@ from evenq.allocation.context import Context
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 
-__all__ = ["ContextDivider", "Divider", "Strategy", "absence", "checked", "divide"]
+__all__ = ["ContextDivider", "Divider", "Strategy", "absence", "checked", "checked_all", "divide", "places"]
 
 NOTHING_KNOWN = Context()
 
@@ -24,7 +24,7 @@ class Strategy(Protocol):
     @property
     def name(self) -> str:
         """The name on the wire (XO-14): AVG, AVG_BY_CIRCLE, CONFIG, MACHINE_ROOM, MACHINE_ROOM_NEARBY-<inner>,
-        CONSISTENT_HASH.
+        CONSISTENT_HASH, STICKY, or one of your own.
         """
         ...
 
@@ -85,6 +85,20 @@ def checked(own_id: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> 
     if not ids:
         raise BadRequest("cidAll is null or cidAll empty: give the client ids of the group's members, at least one")
     return own_id in ids
+
+
+def checked_all(queues: Sequence[MessageQueue], ids: Sequence[str]) -> None:
+    """The checks of AL-2 for each member."""
+    for client_id in ids:
+        checked(client_id, queues, (client_id,))
+
+
+def places(ids: Sequence[str]) -> dict[str, int]:
+    """Where each id comes first, as `ids.index` tells."""
+    first: dict[str, int] = {}
+    for index, client_id in enumerate(ids):
+        first.setdefault(client_id, index)
+    return first
 
 
 def absence(group: str, own_id: str, ids: Sequence[str]) -> str | None:
