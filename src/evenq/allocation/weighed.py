@@ -61,6 +61,7 @@ class _Scale:
         self._mean = sum(self.weights) / sum(self._capacities)
         self._slack = SLACK if context.weight_of_queue else 0.0
         self._loads = [0.0] * len(ids)
+        self._made = 0  # moves
         self._zones = [context.zone_of_member.get(client_id, "") for client_id in ids]
         self._zone_of_queue = [context.zone_of_broker.get(queue.broker_name, "") for queue in queues]
         self.shares: list[list[tuple[float, int]]] = [[] for _ in ids]
@@ -115,27 +116,39 @@ class _Scale:
             self.put(number, chosen)
 
     def level(self, owned: set[int], moves_max: int) -> None:
-        """Move single queues from high to low while that helps; at most `moves_max` of those that had an owner."""
+        """Move single queues from high to low while that helps; at most `moves_max` of those that had an owner.
+
+        Each move lowers the higher of two levels, so this ends.
+        """
+        budget = moves_max or len(owned) * len(self._loads) + 1
+        before = -1
+        while budget > 0 and self._made > before:
+            before = self._made
+            budget = self._pass(owned, budget)
+
+    def _pass(self, owned: set[int], budget: int) -> int:
+        """Move until levels are even or no queue of anybody fits; 0 or what is left of the budget."""
         lows = self._heap(range(len(self._loads)))
         highs = [(-level, place) for level, place in lows]
         heapify(highs)
-        moves = 0
         for high in self._highest(highs):
             lowest = self._lowest(lows, self._compared + 1)
             if self._even(high, lowest[0]):
-                return
+                return 0
             best = min(self._steps(high, lowest), default=None)
             if best is None:
-                continue  # nothing of it fits anywhere: it stays as it is, and drops out
+                continue  # nothing of it fits anywhere now; it is looked at again in the next pass
             _, _, at, low = best
-            number = self.shares[high][at][1]
-            moves += number in owned
-            if moves_max and moves > moves_max:
-                return
+            had_owner = self.shares[high][at][1] in owned
+            if had_owner and not budget:
+                return 0
+            budget -= had_owner
+            self._made += 1
             self.put(self._take(at, high), low)
             for place in (high, low):
                 heappush(highs, (-self._level(place), place))
                 heappush(lows, (self._level(place), place))
+        return budget
 
     def _highest(self, highs: list[Level]) -> Iterator[int]:
         while highs:

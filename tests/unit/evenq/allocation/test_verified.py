@@ -1,0 +1,39 @@
+"""The check of what a strategy gave."""
+
+from __future__ import annotations
+
+import pytest
+
+from evenq.allocation import verified
+from evenq.errors import BadRequest
+from evenq.model import MessageQueue
+
+QUEUES = [MessageQueue("T", "b", index) for index in range(3)]
+
+
+def test_what_is_right_comes_back_for_all_members_in_their_order() -> None:
+    assert verified({"b": (QUEUES[1],), "a": [QUEUES[0]]}, QUEUES, ["a", "b", "c"]) == {
+        "a": [QUEUES[0]],
+        "b": [QUEUES[1]],
+        "c": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("shares", "told"),
+    [
+        ({"x": []}, r"'MINE' gave queues to 'x', no member; mend the strategy: give only to the ids"),
+        ({"a": [MessageQueue("T", "b", 9)]}, r"'MINE' gave T@b:9 to 'a', which is not among the 3 queues"),
+        ({"a": ["T@b:0"]}, r"'MINE' gave 'T@b:0' to 'a', which is not among"),
+        ({"a": [QUEUES[0]], "b": [QUEUES[0]]}, r"'MINE' gave queue T@b:0 twice, to 'a' and 'b'; mend"),
+        ({"a": [QUEUES[0], QUEUES[0]]}, r"'MINE' gave queue T@b:0 twice, to 'a' and 'a'"),
+        ({"a": None}, r"'MINE' gave 'a' a NoneType; mend the strategy: give a list"),
+        ({"a": "T@b:0"}, r"'MINE' gave 'a' a str"),
+        ([QUEUES], r"'MINE' gave a list; mend the strategy: give a dict"),
+        ({"x" * 500: []}, "…, no member"),
+    ],
+)
+def test_what_is_wrong_is_told_with_strategy_thing_and_fix(shares, told) -> None:
+    with pytest.raises(BadRequest, match=told) as info:
+        verified(shares, QUEUES, ["a", "b"], strategy="MINE")
+    assert len(str(info.value)) < 400
