@@ -1,27 +1,33 @@
-"""One rebalancer, wired: settings, clock, board, loops and the door. `__main__` runs it alone, the quick start beside
-others.
+"""One rebalancer, wired: settings, clock, lease, the term it leads, the watch over Kubernetes, and the door.
 
-Always true after `close`: nothing of it runs, its ports are free.
+`__main__` runs it alone, the quick start beside others. Always true: only who holds the lease decides, with the board
+of its own term; without a lease this is one term that lasts as long as the process. After `close` nothing of it runs,
+its ports are free and its lease is given back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from typing import Any
 
+from evenq.errors import Error
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.door import Door, open_door
 from evenq.serving.metrics import door_metrics, exposition
 from evenq.serving.page import Page, open_page
 from evenq_rebalancer.core.board import Board
-from evenq_rebalancer.loops.settling import Settling
-from evenq_rebalancer.metrics import metrics
-from evenq_rebalancer.rpc.assignment import Assignment
+from evenq_rebalancer.loops.leading import UNKNOWN, Leading, identity_of
+from evenq_rebalancer.loops.leases import lease_of
+from evenq_rebalancer.loops.topology import TopologyWatch, topology_of
+from evenq_rebalancer.metrics import leading_metrics, metrics
+from evenq_rebalancer.rpc.leadership import Doorkeeper
 from evenq_rebalancer.rpc.streams import Streams
 from evenq_rebalancer.settings import Settings
 from evenq_rebalancer.stats import Stats
+from evenq_rebalancer.term import Term
 
 __all__ = ["Rebalancer"]
 
@@ -34,20 +40,16 @@ class Rebalancer:
     def __init__(self, settings: Settings, *, clock: Clock) -> None:
         self.settings = settings
         self.stats = Stats()
-        self.board = Board(epoch=clock.now_ms(), limits=settings.limits())
-        self.streams = Streams()
-        self.settling = Settling(
-            self.board,
-            clock=clock,
-            stats=self.stats,
-            debounce_ms=settings.debounce_ms,
-            publish=self.streams.publish,
-        )
         self._clock = clock
-        self._assignment = Assignment(self.board, self.streams, clock=clock, poke=self.settling.poke)
+        self._lease = lease_of(settings)
+        self._leading: Leading | None = None
+        self._topology: TopologyWatch | None = topology_of(settings, clock=clock, changed=self._places_changed)
+        self._term = self._new_term(clock.now_ms())
+        self._led = False
         self._door: Door | None = None
         self._page: Page | None = None
-        self._tasks: list[asyncio.Task[Any]] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._broken: asyncio.Future[None] | None = None
 
     @property
     def port(self) -> int:
@@ -59,43 +61,127 @@ class Rebalancer:
         """The HTTP port of metrics and health; 0 if there is none."""
         return self._page.port if self._page else 0
 
+    @property
+    def board(self) -> Board:
+        """Of the present term; empty while this process does not lead."""
+        return self._term.board
+
+    @property
+    def streams(self) -> Streams:
+        """Report streams of the present term."""
+        return self._term.streams
+
+    def leads(self) -> bool:
+        """True while this process may decide."""
+        return self._led and (self._leading is None or self._leading.leads())
+
     async def start(self) -> None:
-        """Listen and decide. Raises PortInUse, SettingsError."""
+        """Listen, and decide while leading. Raises PortInUse, SettingsError."""
         settings = self.settings
-        door = await open_door(self._assignment.rpcs(), host=settings.host, port=settings.port, clock=self._clock)
+        self._broken = asyncio.get_running_loop().create_future()
+        keeper = Doorkeeper(term=lambda: self._term.rpcs if self.leads() else None, leader=self._leader)
+        rpcs = keeper.rpcs(self._term.rpcs)
+        door = await open_door(rpcs, host=settings.host, port=settings.port, clock=self._clock)
         self._door = door
-        listed = [*metrics(self.board, self.stats, self.streams), *door_metrics(lambda: door.stats)]
         try:
             self._page = await open_page(
                 host=settings.host,
                 port=settings.metrics_port,
-                metrics=lambda: exposition(listed, {"node_type": "rebalancer"}),
+                metrics=self._metrics,
                 ready=lambda: door.health.serving,
             )
         except BaseException:
             await self.close()
             raise
-        self._tasks = [
-            spawn(self.settling.run(), name="settling"),
-            spawn(self.settling.watch(), name="settling by time"),
-        ]
+        if self._topology is not None:
+            self._topology.start()
+        self._campaign()
         log.info(
             "rebalancer serves", extra={"host": settings.host, "port": self.port, "metrics_port": self.metrics_port}
         )
 
     async def wait(self) -> None:
         """Until a loop ends, which only a mistake of ours makes it do; then raises what ended it."""
-        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        assert self._broken is not None
+        await asyncio.shield(self._broken)
 
     async def close(self) -> None:
-        """Drain: report streams end at once (brokers keep their answers), running calls within `drain_ms`."""
+        """Let go of the lease, then drain: report streams end at once (brokers keep their answers), running calls
+        within `drain_ms`.
+        """
+        if self._leading is not None:
+            await self._leading.resign()
+        if self._topology is not None:
+            self._topology.stop()
         if self._door is not None:
             await self._door.stop(self.settings.drain_ms)
         if self._page is not None:
             await self._page.close()
-        for task in self._tasks:
+        tasks, self._tasks = list(self._tasks), set()
+        self._term.end()
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- inside
+
+    def _campaign(self) -> None:
+        if self._lease is None:
+            self._began(self._clock.now_ms())
+            return
+        nonce = f"{random.SystemRandom().getrandbits(48):012x}"
+        self._leading = Leading(
+            self._lease,
+            identity=identity_of(self.settings.advertise or f"{self.settings.host}:{self.port}", nonce),
+            timing=self.settings.timing(),
+            clock=self._clock,
+            began=self._began,
+            ended=self._ended,
+        )
+        self._keep(spawn(self._leading.run(), name="leading"))
+        self._keep(spawn(self._leading.watch(), name="leading by time"))
+
+    def _began(self, epoch: int) -> None:
+        self._term.end()
+        self._term = self._new_term(epoch)
+        self._led = True
+        for task in self._term.start():
+            self._keep(task)
+
+    def _ended(self) -> None:
+        self._led = False
+        self._term.end()
+        self._term = self._new_term(self._clock.now_ms())
+
+    def _new_term(self, epoch: int) -> Term:
+        term = Term(epoch, self.settings, clock=self._clock, stats=self.stats, leads=self.leads)
+        if self._topology is not None:
+            term.board.facts.set_places(self._topology.zone_of, self._topology.place_of)
+        return term
+
+    def _places_changed(self, addresses: frozenset[str] | None) -> None:
+        self._term.board.facts.places_changed(addresses)
+        self._term.poke()
+
+    def _leader(self) -> str:
+        return self._leading.leader() if self._leading is not None else UNKNOWN
+
+    def _metrics(self) -> bytes:
+        stats = self._door.stats if self._door else {}
+        listed = [
+            *metrics(self.board, self.stats, self.streams),
+            *leading_metrics(leads=self.leads, transitions=lambda: self._leading.transitions if self._leading else 0),
+            *door_metrics(lambda: stats),
+        ]
+        return exposition(listed, {"node_type": "rebalancer"})
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or self._broken is None or self._broken.done():
+            return
+        error = task.exception()
+        self._broken.set_exception(error if error is not None else Error(f"the loop {task.get_name()!r} ended"))

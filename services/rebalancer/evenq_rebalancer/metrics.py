@@ -12,7 +12,7 @@ from evenq_rebalancer.core.decisions import Decision
 from evenq_rebalancer.rpc.streams import Streams
 from evenq_rebalancer.stats import DURATION_BOUNDS_MS, Stats
 
-__all__ = ["metrics"]
+__all__ = ["leading_metrics", "metrics"]
 
 PAIR = ("group", "topic")
 
@@ -109,5 +109,25 @@ def _of_the_process(board: Board, stats: Stats, streams: Streams) -> list[Metric
             unit="brokers",
             help="Brokers whose facts count, those in their grace included.",
             read=lambda: [((), len(board.facts.brokers))],
+        ),
+    ]
+
+
+def leading_metrics(*, leads: Callable[[], bool], transitions: Callable[[], int]) -> list[Metric]:
+    """Who leads, of several rebalancers: the sum over all is 1, or 0 for a moment."""
+    return [
+        Metric(
+            name="evenq_rebalancer_leads",
+            kind=MetricKind.GAUGE,
+            unit="rebalancers",
+            help="1 while this rebalancer decides, 0 while another one does.",
+            read=lambda: [((), int(leads()))],
+        ),
+        Metric(
+            name="evenq_rebalancer_terms_total",
+            kind=MetricKind.COUNTER,
+            unit="terms",
+            help="How often this rebalancer began to lead, by a lease.",
+            read=lambda: [((), transitions())],
         ),
     ]

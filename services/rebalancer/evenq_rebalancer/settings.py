@@ -6,10 +6,13 @@ reads the environment.
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
 
 from evenq.serving.settings import ServerSettings
 from evenq_rebalancer.core.board import Limits
+from evenq_rebalancer.core.election import Timing
 
 __all__ = ["Settings"]
 
@@ -25,6 +28,26 @@ class Settings(ServerSettings, frozen=True, extra="forbid"):
     warm_up_ms: int = Field(
         1_000, ge=0, le=600_000, description="Answer nothing until so long after the first report, ms."
     )
+    lease: str = Field(
+        "none",
+        pattern=r"^(none|file:.+|kubernetes:[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)$",
+        description="Who leads, of several: `none` = this is the only rebalancer, `file:PATH` on one machine, "
+        "`kubernetes:NAME` = the Lease of that name in the namespace of the pod.",
+    )
+    lease_ms: int = Field(
+        6_000, ge=100, le=600_000, description="So long others wait for a leader that gives no sign of life, ms."
+    )
+    lease_renew_ms: int = Field(
+        4_000, ge=50, le=600_000, description="So long a leader goes on that cannot renew its lease, ms."
+    )
+    lease_retry_ms: int = Field(1_000, ge=10, le=600_000, description="Between two renewals, and two looks, ms.")
+    topology: Literal["none", "kubernetes"] = Field(
+        "none",
+        description="Where zones and places of members without labels come from: `kubernetes` = watch pods and nodes.",
+    )
+    kubernetes_namespace: str = Field(
+        "", max_length=63, description="Namespace of the Lease and of the members' pods; empty = that of this pod."
+    )
     machine_rooms: str = Field("", max_length=4_096, description="Rooms that MACHINE_ROOM divides, comma-separated.")
     brokers_max: int = Field(1_000, ge=1, description="Most brokers that report.")
     groups_max: int = Field(10_000, ge=1, description="Most groups that one broker may tell.")
@@ -34,6 +57,15 @@ class Settings(ServerSettings, frozen=True, extra="forbid"):
     request_modes_max: int = Field(
         10_000, ge=1, description="Most pairs of group and topic with a request mode of their own."
     )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self.timing()
+        return self
+
+    def timing(self) -> Timing:
+        """Times of the election. Raises ValueError unless retry < renew < duration."""
+        return Timing(duration_ms=self.lease_ms, renew_ms=self.lease_renew_ms, retry_ms=self.lease_retry_ms)
 
     def limits(self) -> Limits:
         """The part that `core` needs."""

@@ -125,8 +125,6 @@ class Elector:
     def due(self, *, now_ms: int) -> list[Command]:
         """It is time for a round (every `retry_ms`): renew if this candidate leads, else look."""
         ended: list[Command] = [*self.tick(now_ms)]
-        if self._resigned:
-            return ended
         if self._epoch and not self._must_read and self._seen is not None:
             return [self._write(self._epoch, self._seen.version, now_ms)]
         return [*ended, Read()]
@@ -178,7 +176,9 @@ class Elector:
         return []
 
     def resign(self, *, now_ms: int) -> list[Command]:
-        """Lead never again; if this candidate leads, end that and let go of the lease, so that others need not wait."""
+        """Lead never again, only look who does; if this candidate leads, end that and let go of the lease, so that
+        others need not wait.
+        """
         ended = self._end("this rebalancer stops")
         self._resigned = True
         if not ended or self._seen is None or self._seen.record.holder != self.identity:

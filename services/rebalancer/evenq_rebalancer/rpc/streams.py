@@ -25,6 +25,8 @@ class Outbox:
         self._waiting_max = waiting_max
         self._wake = asyncio.Event()
         self._overflowed = False
+        self.ended = False
+        """True once the stream should end: this process leads no more."""
 
     def put(self, decision: Decision) -> None:
         """Tell this decision, in place of an older one about the same (group, topic)."""
@@ -37,6 +39,11 @@ class Outbox:
 
     def wake(self) -> None:
         """End a wait in `take`, with or without decisions."""
+        self._wake.set()
+
+    def end(self) -> None:
+        """Let the stream end now; what waits is not told any more."""
+        self._waiting, self.ended = {}, True
         self._wake.set()
 
     async def take(self) -> list[Decision]:
@@ -72,6 +79,16 @@ class Streams:
     def close(self, stream: int) -> None:
         """The stream ended."""
         self._outboxes.pop(stream, None)
+
+    def beat(self) -> None:
+        """Wake every stream: one that has nothing to tell gives a sign of life."""
+        for outbox in self._outboxes.values():
+            outbox.wake()
+
+    def end(self) -> None:
+        """End all streams."""
+        for outbox in self._outboxes.values():
+            outbox.end()
 
     def publish(self, decisions: Iterable[Decision]) -> None:
         """Tell all brokers: members may be connected to any of them."""

@@ -143,8 +143,10 @@ def test_who_resigns_lets_go_of_the_lease_and_never_leads_again() -> None:
     assert (write.record.holder, write.record.began_ms, write.version) == ("", 5_000, "1")
     assert not elector.leads(1_500)
     assert elector.written(write, "2", now_ms=1_500) == []
-    assert elector.due(now_ms=2_000) == []
+    assert elector.due(now_ms=2_000) == [Read()]
     assert elector.observed(seen("", "2"), now_ms=2_000, wall_ms=1) == []
+    assert elector.observed(seen("b", "3"), now_ms=3_000, wall_ms=1) == []
+    assert elector.holder(3_000) == "b", "so that callers can be told where to go"
     assert Elector("b", TIMING).resign(now_ms=0) == [], "who does not lead has nothing to let go of"
 
 

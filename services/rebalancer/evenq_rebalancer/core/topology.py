@@ -1,0 +1,208 @@
+"""Which zone an address is in and which place it fills, from what Kubernetes tells of pods and nodes.
+
+Fed by `loops/topology.py` with the objects of lists and watches, as parsed JSON; asked by `core/places.py` through
+`Facts.set_places`. Always true: answers come from memory at once; at most `pods_max` pods and `nodes_max` nodes are
+remembered, and a pod that is gone for `gone_ms` at most, so that who asks about a member that just left learns whether
+a successor may come. Each event returns the addresses about which the answers may have changed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from evenq_rebalancer.core.places import Place
+
+__all__ = ["ZONE_LABEL", "Pod", "Topology", "node_of", "pod_of"]
+
+ZONE_LABEL = "topology.kubernetes.io/zone"
+_OLD_ZONE_LABEL = "failure-domain.beta.kubernetes.io/zone"
+Object: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """What counts of a pod."""
+
+    uid: str
+    addresses: tuple[str, ...] = ()
+    node: str = ""
+    place: str = ""
+    """`namespace/kind/name` of what will make its successor; empty: nobody will, or its address is its node's."""
+    leaving: bool = False
+
+
+def pod_of(told: Object) -> Pod | None:
+    """The pod in an API object; None if it is none, or has ended for good."""
+    metadata, spec, status = _map(told, "metadata"), _map(told, "spec"), _map(told, "status")
+    uid = _text(metadata, "uid")
+    if not uid or _text(status, "phase") in {"Succeeded", "Failed"}:
+        return None
+    addresses = [_text(status, "podIP"), *(_text(entry, "ip") for entry in _list(status, "podIPs"))]
+    return Pod(
+        uid=uid,
+        addresses=tuple(dict.fromkeys(address for address in addresses if address)),
+        node=_text(spec, "nodeName"),
+        place="" if spec.get("hostNetwork") is True else _place(metadata),
+        leaving=bool(_text(metadata, "deletionTimestamp")),
+    )
+
+
+def node_of(told: Object) -> tuple[str, str]:
+    """Name and zone of the node in an API object; an empty zone if it has no label."""
+    metadata = _map(told, "metadata")
+    labels = _map(metadata, "labels")
+    return _text(metadata, "name"), _text(labels, ZONE_LABEL) or _text(labels, _OLD_ZONE_LABEL)
+
+
+def _place(metadata: Object) -> str:
+    owner = next((entry for entry in _list(metadata, "ownerReferences") if entry.get("controller") is True), None)
+    if owner is None:
+        return ""
+    kind, name = _text(owner, "kind"), _text(owner, "name")
+    if kind == "ReplicaSet":  # a rollout makes another one; what both have in common is the Deployment
+        name = name.removesuffix(f"-{_text(_map(metadata, 'labels'), 'pod-template-hash')}")
+    elif kind == "StatefulSet":  # a successor has the same name
+        name = _text(metadata, "name")
+    return f"{_text(metadata, 'namespace')}/{kind}/{name}"
+
+
+class Topology:
+    """See the module. Times are monotonic ms."""
+
+    def __init__(self, *, pods_max: int = 20_000, nodes_max: int = 10_000, gone_ms: int = 60_000) -> None:
+        self._pods_max = pods_max
+        self._nodes_max = nodes_max
+        self._gone_ms = gone_ms
+        self._pods: dict[str, Pod] = {}
+        self._nodes: dict[str, str] = {}
+        self._at: dict[str, Pod] = {}
+        """Address to the pod that has it, or had it last."""
+        self._gone: OrderedDict[str, int] = OrderedDict()
+        """Addresses of pods that are gone, with the time to forget them, oldest first."""
+        self.left_out = 0
+        """Objects for which there was no room."""
+
+    # --- events
+
+    def pods_listed(self, pods: Iterable[Pod], now_ms: int) -> frozenset[str]:
+        """These are all pods; others are gone."""
+        changed: set[str] = set()
+        listed = {pod.uid: pod for pod in pods}
+        for uid in [uid for uid in self._pods if uid not in listed]:
+            changed |= self.pod_gone(uid, now_ms)
+        for pod in listed.values():
+            changed |= self.pod_told(pod, now_ms)
+        return frozenset(changed)
+
+    def pod_told(self, pod: Pod, now_ms: int) -> frozenset[str]:
+        """A pod is new, or something about it is."""
+        known = self._pods.get(pod.uid)
+        if known == pod:
+            return frozenset()
+        if known is None and len(self._pods) >= self._pods_max:
+            self.left_out += 1
+            return frozenset()
+        self._pods[pod.uid] = pod
+        lost = {address for address in (known.addresses if known else ()) if address not in pod.addresses}
+        for address in lost:
+            self._forget_later(address, pod.uid, now_ms)
+        for address in pod.addresses:
+            self._at[address] = pod
+            self._gone.pop(address, None)
+        return frozenset({*lost, *pod.addresses})
+
+    def pod_gone(self, uid: str, now_ms: int) -> frozenset[str]:
+        """A pod was removed."""
+        pod = self._pods.pop(uid, None)
+        if pod is None:
+            return frozenset()
+        for address in pod.addresses:
+            self._forget_later(address, uid, now_ms)
+        return frozenset(pod.addresses)
+
+    def nodes_listed(self, zones: Mapping[str, str]) -> frozenset[str]:
+        """These are all nodes, with their zones."""
+        changed: set[str] = set()
+        for name in [name for name in self._nodes if name not in zones]:
+            changed |= self.node_gone(name)
+        for name, zone in zones.items():
+            changed |= self.node_told(name, zone)
+        return frozenset(changed)
+
+    def node_told(self, name: str, zone: str) -> frozenset[str]:
+        """A node is new, or its labels are."""
+        if not name or self._nodes.get(name) == zone:
+            return frozenset()
+        if name not in self._nodes and len(self._nodes) >= self._nodes_max:
+            self.left_out += 1
+            return frozenset()
+        self._nodes[name] = zone
+        return self._on(name)
+
+    def node_gone(self, name: str) -> frozenset[str]:
+        """A node was removed."""
+        return self._on(name) if self._nodes.pop(name, None) is not None else frozenset()
+
+    def tick(self, now_ms: int) -> None:
+        """Forget pods that are gone for long."""
+        while self._gone and next(iter(self._gone.values())) <= now_ms:
+            address, _ = self._gone.popitem(last=False)
+            self._at.pop(address, None)
+
+    # --- views
+
+    def zone_of(self, address: str) -> str:
+        """The zone of the node on which the pod with this address runs; empty: unknown."""
+        pod = self._at.get(address)
+        return "" if pod is None else self._nodes.get(pod.node, "")
+
+    def place_of(self, address: str) -> Place | None:
+        """The place that the pod with this address fills; None: unknown, or nobody would come instead."""
+        pod = self._at.get(address)
+        return Place(pod.place, leaving=pod.leaving) if pod is not None and pod.place else None
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def check(self) -> None:
+        """Recompute every invariant; tests call it after each event."""
+        assert len(self._pods) <= self._pods_max
+        assert len(self._nodes) <= self._nodes_max
+        assert len(self._gone) <= self._pods_max
+        assert self._gone.keys() <= self._at.keys()
+        for address, pod in self._at.items():
+            assert (address in self._gone) == (self._pods.get(pod.uid) != pod or address not in pod.addresses)
+
+    # --- inside
+
+    def _forget_later(self, address: str, uid: str, now_ms: int) -> None:
+        held = self._at.get(address)
+        if held is None or held.uid != uid:
+            return  # another pod has the address by now
+        self._at[address] = replace(held, uid="", leaving=True)
+        self._gone.pop(address, None)
+        self._gone[address] = now_ms + self._gone_ms
+        if len(self._gone) > self._pods_max:
+            oldest, _ = self._gone.popitem(last=False)
+            self._at.pop(oldest, None)
+
+    def _on(self, node: str) -> frozenset[str]:
+        return frozenset(address for address, pod in self._at.items() if pod.node == node)
+
+
+def _map(told: Object, key: str) -> Object:
+    value = told.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(told: Object, key: str) -> list[Object]:
+    value = told.get(key)
+    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
+
+
+def _text(told: Object, key: str) -> str:
+    value = told.get(key)
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,104 @@
+"""A lease that is a file, for several rebalancers on one machine (quick start, tests).
+
+The file holds one JSON object and is replaced whole by a rename, under an exclusive lock of the file beside it, so a
+compare-and-set is one step for all processes. Its text is its version: a counter in it grows with each write. What
+cannot be read counts as somebody's, who is waited for. The disk is touched by a worker thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+from pathlib import Path
+
+from evenq.errors import PersistenceTimeout
+from evenq_rebalancer.core.election import Record, Seen
+
+__all__ = ["FileLease"]
+
+BYTES_MAX = 4_096
+
+
+class FileLease:
+    """See the module."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = path.with_name(path.name + ".lock")
+
+    async def read(self) -> Seen | None:
+        """What the file says. Raises PersistenceTimeout if it cannot be read."""
+        return await asyncio.to_thread(self._read)
+
+    async def write(self, record: Record, version: str) -> str | None:
+        """Replace it if its text is still `version`. Raises PersistenceTimeout if that cannot be done."""
+        return await asyncio.to_thread(self._write, record, version)
+
+    def _read(self) -> Seen | None:
+        try:
+            text = self._text()
+        except OSError as error:
+            raise self._failed("read", error) from error
+        return Seen(record=_record(text), version=text) if text else None
+
+    def _write(self, record: Record, version: str) -> str | None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._lock.open("a") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                before = self._text()
+                if before != version:
+                    return None
+                text = _text(record, writes=_writes(before) + 1)
+                fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+                fresh.write_text(text, encoding="utf-8")
+                fresh.replace(self._path)
+                return text
+        except OSError as error:
+            raise self._failed("written", error) from error
+
+    def _text(self) -> str:
+        try:
+            with self._path.open("rb") as file:
+                return file.read(BYTES_MAX).decode("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
+
+    def _failed(self, done: str, error: OSError) -> PersistenceTimeout:
+        return PersistenceTimeout(
+            f"the lease {self._path} cannot be {done}: {error.strerror or error}; all rebalancers of the machine need "
+            "a folder that they may write"
+        )
+
+
+def _text(record: Record, *, writes: int) -> str:
+    fields = {"holder": record.holder, "duration_ms": record.duration_ms, "began_ms": record.began_ms, "writes": writes}
+    return json.dumps(fields) + "\n"
+
+
+def _fields(text: str) -> dict[str, object]:
+    try:
+        fields = json.loads(text)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _writes(text: str) -> int:
+    return _number(_fields(text).get("writes"))
+
+
+def _record(text: str) -> Record:
+    fields = _fields(text)
+    holder = fields.get("holder")
+    return Record(
+        holder=holder if isinstance(holder, str) else "?",
+        duration_ms=_number(fields.get("duration_ms")),
+        began_ms=_number(fields.get("began_ms")),
+    )
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value < 1 << 62 else 0

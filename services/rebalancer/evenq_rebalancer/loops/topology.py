@@ -1,0 +1,142 @@
+"""The watch over Kubernetes: pods of the namespace and nodes, into `core/topology.py`.
+
+Two daemon threads, one for pods and one for nodes, list and then watch, list again when the watch is too far behind
+(410), and hand each event to the loop, which alone owns the `Topology`. Without the right to look (RBAC), or without
+Kubernetes, one warning says so, zones stay unknown, and all else works; it is tried again now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from evenq.errors import Error, Forbidden
+from evenq.runtime.clock import Clock
+from evenq_rebalancer.core.places import Place
+from evenq_rebalancer.core.topology import Topology, node_of, pod_of
+from evenq_rebalancer.loops.kubernetes_api import Expired, KubernetesApi, Object
+from evenq_rebalancer.settings import Settings
+
+__all__ = ["TopologyWatch", "topology_of"]
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 2.0
+FORBIDDEN_RETRY_S = 60.0
+Changed = Callable[[frozenset[str] | None], None]
+"""Called on the loop with the addresses about which the answers may have changed; None: any."""
+
+
+def topology_of(settings: Settings, *, clock: Clock, changed: Changed) -> TopologyWatch | None:
+    """The watch that the setting `topology` asks for."""
+    if settings.topology == "none":
+        return None
+    return TopologyWatch(KubernetesApi(settings.kubernetes_namespace), clock=clock, changed=changed)
+
+
+class TopologyWatch:
+    """See the module. Everything but `_follow` and what it calls runs on the loop."""
+
+    def __init__(self, api: KubernetesApi, *, clock: Clock, changed: Changed) -> None:
+        self._api = api
+        self._clock = clock
+        self._changed = changed
+        self._topology = Topology()
+        self._stopped = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.zone_of: Callable[[str], str] = self._topology.zone_of
+        """Zone of an address; empty: unknown."""
+        self.place_of: Callable[[str], Place | None] = self._topology.place_of
+        """Place of an address; None: unknown."""
+
+    def start(self) -> None:
+        """Start watching."""
+        self._loop = asyncio.get_running_loop()
+        for kind in ("pods", "nodes"):
+            # Daemons: a watch may sit in a read for minutes, and the end of the process should not wait for it.
+            threading.Thread(target=self._follow, args=(kind,), name=f"watch {kind}", daemon=True).start()
+
+    def stop(self) -> None:
+        """Hand over nothing any more."""
+        self._stopped.set()
+
+    # --- in the threads
+
+    def _follow(self, kind: str) -> None:
+        warned = False
+        while not self._stopped.is_set():
+            try:
+                objects, version = self._api.listed(self._path(kind))
+                self._hand_over(self._listed, kind, objects)
+                if warned:
+                    log.info("kubernetes watched again", extra={"watched": kind})
+                warned = False
+                while not self._stopped.is_set():
+                    version = self._watch(kind, version)
+            except Expired:
+                continue
+            except Error as error:
+                if not warned:
+                    log.warning(
+                        "kubernetes not watched: zones and places of members stay as they are",
+                        extra={"watched": kind, "error": error.message},
+                    )
+                warned = True
+                self._stopped.wait(FORBIDDEN_RETRY_S if isinstance(error, Forbidden) else RETRY_S)
+
+    def _watch(self, kind: str, version: str) -> str:
+        for change, told in self._api.watched(self._path(kind), version):
+            version = str((told.get("metadata") or {}).get("resourceVersion") or version)
+            if self._stopped.is_set():
+                break
+            if change != "BOOKMARK":
+                self._hand_over(self._told, kind, change, told)
+        return version
+
+    def _path(self, kind: str) -> str:
+        return "/api/v1/nodes" if kind == "nodes" else f"/api/v1/namespaces/{self._api.namespace}/pods"
+
+    def _hand_over(self, callback: Callable[..., None], *arguments: Any) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:  # the loop is closed: the process ends
+            self._stopped.set()
+
+    # --- on the loop
+
+    def _listed(self, kind: str, objects: list[Object]) -> None:
+        if self._stopped.is_set():
+            return
+        now_ms = self._clock.monotonic_ms()
+        if kind == "nodes":
+            changed = self._topology.nodes_listed(dict(node_of(told) for told in objects))
+        else:
+            pods = [pod for told in objects if (pod := pod_of(told)) is not None]
+            changed = self._topology.pods_listed(pods, now_ms)
+        log.info("kubernetes watched", extra={"watched": kind, "count": len(objects)})
+        self._tell(changed, now_ms)
+
+    def _told(self, kind: str, change: str, told: Object) -> None:
+        if self._stopped.is_set():
+            return
+        now_ms = self._clock.monotonic_ms()
+        if kind == "nodes":
+            name, zone = node_of(told)
+            gone = change == "DELETED"
+            changed = self._topology.node_gone(name) if gone else self._topology.node_told(name, zone)
+        else:
+            pod = pod_of(told)
+            if pod is None or change == "DELETED":
+                changed = self._topology.pod_gone(str((told.get("metadata") or {}).get("uid") or ""), now_ms)
+            else:
+                changed = self._topology.pod_told(pod, now_ms)
+        self._tell(changed, now_ms)
+
+    def _tell(self, changed: frozenset[str], now_ms: int) -> None:
+        self._topology.tick(now_ms)
+        if changed:
+            self._changed(changed)

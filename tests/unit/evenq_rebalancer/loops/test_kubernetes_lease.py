@@ -1,0 +1,69 @@
+"""Between a record and the Lease object of Kubernetes, and what each answer of the API means."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from evenq_rebalancer.core.election import Record
+from evenq_rebalancer.loops.kubernetes_lease import KubernetesLease, lease_object, record_of
+
+from evenq.errors import ConnectionFailed, NotFound, PreconditionFailed
+
+RECORD = Record(holder="10.0.0.5:8083_ab", duration_ms=6_500, began_ms=1_795_289_759_000)
+
+
+def test_a_record_travels_whole_but_for_the_duration_that_is_rounded_up_to_seconds() -> None:
+    told = lease_object("evenq", "shop", RECORD, "17")
+    assert told["metadata"] == {"name": "evenq", "namespace": "shop", "resourceVersion": "17"}
+    assert told["spec"]["acquireTime"] == "2026-11-21T19:35:59.000000Z", "six digits, or the API refuses it"
+    assert record_of(told) == Record(holder=RECORD.holder, duration_ms=7_000, began_ms=RECORD.began_ms)
+    assert "resourceVersion" not in lease_object("evenq", "shop", RECORD, "")["metadata"]
+
+
+@pytest.mark.parametrize(
+    "spec", [None, {}, {"holderIdentity": None, "leaseDurationSeconds": "x", "acquireTime": "yesterday"}]
+)
+def test_what_is_missing_or_nonsense_is_nothing(spec: Any) -> None:
+    assert record_of({"spec": spec}) == Record(holder="", duration_ms=0, began_ms=0)
+
+
+class FakeApi:
+    """The edge."""
+
+    namespace = "shop"
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.calls: list[tuple[str, str]] = []
+
+    def call(self, verb: str, path: str, body: Any = None) -> Any:
+        self.calls.append((verb, path.rpartition("/")[2]))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def test_conflicts_are_lost_races_and_other_trouble_is_raised() -> None:
+    async def story() -> None:
+        api: Any = FakeApi(lease_object("evenq", "shop", RECORD, "18"))
+        lease = KubernetesLease(api, "evenq")
+        assert await lease.write(RECORD, "") == "18"
+        assert await lease.write(RECORD, "17") == "18"
+        seen = await lease.read()
+        assert seen is not None
+        assert seen.version == "18"
+        assert api.calls == [("POST", "leases"), ("PUT", "evenq"), ("GET", "evenq")]
+        api.answer = NotFound("no")
+        assert await lease.read() is None
+        for error in (PreconditionFailed("409"), NotFound("404")):
+            api.answer = error
+            assert await lease.write(RECORD, "17") is None
+        api.answer = ConnectionFailed("x")
+        with pytest.raises(ConnectionFailed):
+            await lease.read()
+        with pytest.raises(ConnectionFailed):
+            await lease.write(RECORD, "17")
+
+    asyncio.run(story())

@@ -1,0 +1,147 @@
+"""A candidate at work, on a lease in memory and a clock that moves when told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from evenq_rebalancer.core.election import Record, Seen, Timing
+from evenq_rebalancer.loops.leading import UNKNOWN, Leading, identity_of
+
+from evenq.errors import ConnectionFailed
+from evenq.runtime.clock import FakeClock
+
+
+class MemoryLease:
+    """The edge: a lease that can be out of reach, or hang."""
+
+    def __init__(self) -> None:
+        self.seen: Seen | None = None
+        self.away = False
+        self.hang: asyncio.Event | None = None
+
+    async def read(self) -> Seen | None:
+        await self._way()
+        return self.seen
+
+    async def write(self, record: Record, version: str) -> str | None:
+        await self._way()
+        if version != (self.seen.version if self.seen else ""):
+            return None
+        self.seen = Seen(record=record, version=str(int(version or 0) + 1))
+        return self.seen.version
+
+    async def _way(self) -> None:
+        if self.hang is not None:
+            await self.hang.wait()
+        if self.away:
+            raise ConnectionFailed("nobody there")
+
+
+class Stage:
+    """Candidates with their loops."""
+
+    def __init__(self) -> None:
+        self.clock, self.lease = FakeClock(), MemoryLease()
+        self.told: list[str] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def candidate(self, name: str) -> Leading:
+        leading = Leading(
+            self.lease,
+            identity=identity_of(f"{name}:1", "n"),
+            timing=Timing(duration_ms=6_000, renew_ms=4_000, retry_ms=1_000),
+            clock=self.clock,
+            began=lambda epoch: self.told.append(f"{name} began {epoch}"),
+            ended=lambda: self.told.append(f"{name} ended"),
+        )
+        self.tasks += [asyncio.ensure_future(leading.run()), asyncio.ensure_future(leading.watch())]
+        return leading
+
+    async def end(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+def run(story) -> None:
+    async def whole() -> None:
+        stage = Stage()
+        try:
+            await story(stage)
+        finally:
+            await stage.end()
+
+    asyncio.run(whole())
+
+
+def test_the_first_leads_the_second_knows_where_and_follows_at_once_when_it_resigns() -> None:
+    async def story(stage: Stage) -> None:
+        a = stage.candidate("a")
+        await stage.clock.advance(100)
+        b = stage.candidate("b")
+        await stage.clock.advance(10_000)
+        assert (a.leads(), b.leads()) == (True, False)
+        assert a.leader() == b.leader() == "a:1"
+        await a.resign()
+        assert stage.told[1:] == ["a ended"]
+        assert a.leader() == UNKNOWN
+        await stage.clock.advance(2_000)
+        assert b.leads()
+        assert a.leader() == b.leader() == "b:1"
+        await stage.clock.advance(20_000)
+        assert len(stage.told) == 3
+        assert a.transitions == b.transitions == 1
+
+    run(story)
+
+
+def test_a_leader_that_cannot_reach_the_lease_ends_says_so_once_and_comes_back(caplog) -> None:
+    async def story(stage: Stage) -> None:
+        a = stage.candidate("a")
+        await stage.clock.advance(100)
+        stage.lease.away = True
+        await stage.clock.advance(3_500)
+        assert a.leads()
+        await stage.clock.advance(1_500)
+        assert not a.leads()
+        assert stage.told[-1] == "a ended"
+        stage.lease.away = False
+        await stage.clock.advance(1_500)
+        assert a.leads()
+        first, second = (int(line.split()[-1]) for line in stage.told if "began" in line)
+        assert second > first
+
+    with caplog.at_level(logging.INFO):
+        run(story)
+    assert [record.message for record in caplog.records].count("lease not reached") == 1
+    assert [record.message for record in caplog.records].count("lease reached again") == 1
+
+
+def test_a_call_that_hangs_does_not_keep_a_leader_leading_nor_does_its_late_success() -> None:
+    async def story(stage: Stage) -> None:
+        a = stage.candidate("a")
+        await stage.clock.advance(100)
+        stage.lease.hang = asyncio.Event()
+        await stage.clock.advance(5_000)
+        assert stage.told[-1] == "a ended"
+        stage.lease.hang.set()
+        await stage.clock.advance(10)
+        assert not a.leads()
+        await stage.clock.advance(2_000)
+        assert a.leads()
+        assert len(stage.told) == 3
+
+    run(story)
+
+
+def test_nobody_is_named_while_nobody_leads() -> None:
+    async def story(stage: Stage) -> None:
+        stage.lease.away = True
+        a = stage.candidate("a")
+        await stage.clock.advance(3_000)
+        assert a.leader() == UNKNOWN
+        await a.resign()
+        assert stage.told == []
+
+    run(story)
