@@ -19,6 +19,7 @@ from evenq.wire.stubs.evenq.v1 import assignment_pb2
 from evenq_rebalancer.core.board import Board
 from evenq_rebalancer.core.decisions import Decision
 from evenq_rebalancer.rpc import translation as to
+from evenq_rebalancer.rpc.leadership import BEAT
 from evenq_rebalancer.rpc.streams import Streams
 
 __all__ = ["Assignment"]
@@ -93,10 +94,14 @@ class Assignment:
         for decision in self._board.decisions():
             outbox.put(decision)
         try:
-            while not reader.done():
-                for decision in await outbox.take():
+            while not (reader.done() or outbox.ended):
+                decisions = await outbox.take()
+                for decision in decisions:
                     yield _decision(decision)
-            reader.result()  # raises what ended the reports
+                if not decisions:
+                    yield BEAT
+            if reader.done():
+                reader.result()  # raises what ended the reports
         finally:
             self._streams.close(stream)
             reader.cancel()
