@@ -3,10 +3,11 @@
 Called by `rpc/assignment.py` with what arrives and by `loops/` with the time. Always true: whoever asks about a
 (group, topic) is answered from the one decision that stands, and a decision is made anew only when its inputs changed,
 never because somebody asked. A question sees every fact that was told before it: it brings its own (group, topic) up
-to date first.
+to date first. A decision that tells no member anything new keeps the generation of the one before.
 
 After the process starts it answers nothing for `warm_up_ms` from the first report: until then only some brokers have
-reported, and decisions over half the facts would move queues twice.
+reported, and decisions over half the facts would move queues twice. Its first decisions go on from what brokers report
+as held, so that a new leader moves nothing that need not move.
 """
 
 from __future__ import annotations
@@ -14,15 +15,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from evenq.allocation import Strategy
-from evenq.errors import BadRequest, GroupNotFound, TooManyRequests, TopicNotFound
+from evenq.errors import BadRequest, GroupNotFound, TopicNotFound
 from evenq.model import MessageModel, MessageQueue
-from evenq_rebalancer.core.decisions import NO_GENERATION, Decision, Generation, Inputs, decide, named
+from evenq.model.balance import Weight
+from evenq.model.names import RETRY_PREFIX
+from evenq_rebalancer.core import pacing
+from evenq_rebalancer.core.crews import Crew
+from evenq_rebalancer.core.deciding import Decider
+from evenq_rebalancer.core.decisions import NO_GENERATION, Decision, Generation
 from evenq_rebalancer.core.groups import Facts, Report
+from evenq_rebalancer.core.lines import Line, Lines
 from evenq_rebalancer.core.modes import ModeTable, RequestMode, RequestModeSetting
-from evenq_rebalancer.core.simulate import Simulation, simulate
+from evenq_rebalancer.core.simulate import Simulation, Wish, simulate
 
 __all__ = ["Answer", "Board", "Limits", "Question"]
+
+EPOCH_AHEAD_MAX_MS = 10 * 365 * 86_400_000
+"""Generations further in the future than ten years are lies or broken clocks, and not followed."""
+BALANCE_GOES_ON = "balancing goes on, some queues at a time"
+LAGS_UNEVEN = "much more waits in the queues of some members than of others"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,22 +76,10 @@ class Answer:
     mode: RequestMode = RequestMode.PULL
 
 
-@dataclass(slots=True)
-class _Line:
-    """One (group, topic) over time."""
-
-    asked: str = ""
-    """The first strategy that a member asked for; used while the group has none of its own."""
-    seen: tuple[int, int, int, str] | None = None
-    """Versions that `decision` was made, or refused, from."""
-    decision: Decision | None = None
-    problem: str = ""
-    """Why the newest inputs led to no decision; the one before then stands (RB-12)."""
-    moves_total: int = 0
-
-
 class Board:
-    """See the module. `epoch` is this process's start, ms since the epoch: it makes generations grow over restarts."""
+    """See the module. `epoch` is ms since the epoch at which this leader began; generations have it, or a bigger one if
+    brokers know of a bigger one.
+    """
 
     def __init__(self, *, epoch: int, limits: Limits) -> None:
         self.facts = Facts(
@@ -89,6 +88,7 @@ class Board:
             groups_max=limits.groups_max,
             topics_max=limits.topics_max,
             members_max=limits.members_max,
+            epoch_max=epoch + EPOCH_AHEAD_MAX_MS,
         )
         self._limits = limits
         self._epoch = epoch
@@ -96,11 +96,14 @@ class Board:
         self._warm_at_ms: int | None = None
         self._modes = ModeTable(entries_max=limits.request_modes_max)
         self._modes_version = 0
-        self._lines: dict[str, dict[str, _Line]] = {}
-        """Group, then topic."""
-        self._groups_of: dict[str, dict[str, None]] = {}
-        """Topic to the groups that have a line about it."""
-        self._lines_count = 0
+        self._decider = Decider(self.facts, self._modes, machine_rooms=limits.machine_rooms)
+        self._lines = Lines(lines_max=limits.decisions_max)
+        self._crews: dict[str, Crew] = {}
+        """By group."""
+        self._holding: dict[str, None] = {}
+        """Groups whose crew may have holds."""
+        self._again: dict[tuple[str, str], int] = {}
+        """Lines whose balance may go on, and when (monotonic ms)."""
         self._late: dict[tuple[str, str], None] = {}
         """Lines to look at in the next `settle`, beside those of changed facts."""
         self._fresh: list[Decision] = []
@@ -116,7 +119,11 @@ class Board:
             self._warm_at_ms = now_ms + self._limits.warm_up_ms
 
     def set_mode(self, group: str, topic: str, setting: RequestModeSetting) -> None:
-        """Set PULL or POP for a (group, topic), which need not be known yet."""
+        """Set PULL or POP for a (group, topic), which need not be known yet. Raises BadRequest for POP of a retry
+        topic, which is pulled always.
+        """
+        if topic.startswith(RETRY_PREFIX) and setting.mode is RequestMode.POP:
+            raise BadRequest(f"{topic} is a retry topic, which is pulled whatever the mode of its group; leave it")
         if self._modes.put(group, topic, setting):
             self._modes_version += 1
             self._late[group, topic] = None
@@ -125,7 +132,7 @@ class Board:
         """What is set, or what is used as long as nothing is."""
         setting = self._modes.get(group, topic)
         if setting is None:
-            line = self._line(group, topic)
+            line = self._lines.get(group, topic)
             used = line.decision.inputs.request_mode if line and line.decision else RequestMode.PULL
             setting = RequestModeSetting(mode=used)
         return setting
@@ -134,8 +141,9 @@ class Board:
         """Bring every line up to date; the decisions made since the last call, those of questions included."""
         if self.warm(now_ms):
             self._settled_warm = True
-            for group, topic in self._due():
-                self._settle(group, topic, wall_ms)
+            self._heed_epochs()
+            for group, topic in self._due(now_ms, wall_ms):
+                self._settle(group, topic, now_ms, wall_ms)
         fresh, self._fresh = self._fresh, []
         return fresh
 
@@ -149,8 +157,11 @@ class Board:
         return self._warm_at_ms is not None and now_ms >= self._warm_at_ms
 
     def next_event_ms(self) -> int | None:
-        """Monotonic ms of the next thing that time alone brings: the end of the warm-up, or of a broker's grace."""
-        times = [self.facts.next_expiry_ms()]
+        """Monotonic ms of the next thing that time alone brings: the end of the warm-up, of a broker's grace, of a
+        hold, of a pause in balancing.
+        """
+        times = [self.facts.next_expiry_ms(), min(self._again.values(), default=None)]
+        times += [self._crews[group].holds.next_ms() for group in self._holding]
         if self._warm_at_ms is not None and not self._settled_warm:
             times.append(self._warm_at_ms)
         return min((time for time in times if time is not None), default=None)
@@ -159,15 +170,16 @@ class Board:
 
     def query(self, question: Question, *, now_ms: int, wall_ms: int) -> Answer:
         """One member's part. Raises BadRequest for a strategy that cannot decide here, TooManyRequests when full."""
+        group, topic = question.group, question.topic
         if question.strategy:
-            self._named(question.strategy)
-        unknown = self._unknown(question, now_ms)
+            self._decider.named(question.strategy)
+        unknown = self._unknown(question, now_ms, wall_ms)
         if unknown:
             return Answer(known=False, reason=unknown)
-        line = self._open(question.group, question.topic)
+        line = self._lines.open(group, topic)
         if question.strategy and not line.asked:
             line.asked = question.strategy
-        decision = self._settle(question.group, question.topic, wall_ms)
+        decision = self._settle(group, topic, now_ms, wall_ms)
         if decision is None:
             return Answer(known=False, reason=line.problem)
         queues = decision.shares.get(question.client_id)
@@ -195,48 +207,54 @@ class Board:
             raise TopicNotFound(f"no broker tells of the topic {topic!r}; create it first")
         if not self.warm(now_ms):
             return []
-        self._watch(group)
-        topics = [topic] if topic else sorted(self._lines.get(group, {}))
-        decisions = [self._settle(group, name, wall_ms) for name in topics]
+        self._heed_epochs()
+        self._watch(group, now_ms, wall_ms)
+        topics = [topic] if topic else sorted(self._lines.of_group(group))
+        decisions = [self._settle(group, name, now_ms, wall_ms) for name in topics]
         return [decision for decision in decisions if decision is not None]
 
-    def simulate(
-        self, group: str, topic: str, *, members: int, queues: int, strategy: str, now_ms: int, wall_ms: int
-    ) -> Simulation:
+    def problems(self, group: str, topic: str = "") -> dict[str, str]:
+        """What is wrong now, by topic: strategies that fail, topics that nobody tells of. One topic, or all."""
+        lines = sorted(self._lines.of_group(group).items())
+        return {name: line.problem for name, line in lines if line.problem and topic in {"", name}}
+
+    def simulate(self, group: str, topic: str, wish: Wish, *, now_ms: int, wall_ms: int) -> Simulation:
         """What would change if. Errors as `explain` and `simulate.simulate`."""
-        if strategy:
-            self._named(strategy)
+        if wish.strategy:
+            self._decider.named(wish.strategy)
         if not topic:
             raise TopicNotFound("a simulation is about one topic; name it")
         now = self.explain(group, topic, now_ms=now_ms, wall_ms=wall_ms)
         if not now:
-            line = self._line(group, topic)
+            line = self._lines.get(group, topic)
             problem = (
                 line.problem if line and line.problem else "no member has asked for it, or the rebalancer just started"
             )
             raise BadRequest(
                 f"there is no decision about group {group!r} and topic {topic!r} to compare with: {problem}"
             )
-        return simulate(now[0], members=members, queues=queues, strategy=strategy, now_ms=wall_ms, by=self._named)
+        return simulate(
+            now[0], wish, now_ms=wall_ms, by=self._decider.named, weights=self._decider.weights(group, now[0].inputs)
+        )
 
     # --- views for metrics and new streams
 
     def decisions(self) -> Iterator[Decision]:
         """All decisions that stand, by group and topic."""
-        for group in sorted(self._lines):
-            for topic in sorted(self._lines[group]):
-                decision = self._lines[group][topic].decision
-                if decision is not None:
-                    yield decision
+        return (line.decision for _, _, line in self._lines if line.decision is not None)
 
     def moves_total(self, group: str, topic: str) -> int:
         """Queues that went from one member to another since the line began."""
-        line = self._line(group, topic)
+        line = self._lines.get(group, topic)
         return line.moves_total if line else 0
 
+    def troubled(self) -> Iterator[tuple[str, str]]:
+        """(group, topic) with a problem that stands, ascending."""
+        return ((group, topic) for group, topic, line in self._lines if line.problem)
+
     def take_problems(self) -> dict[tuple[str, str], str]:
-        """(group, topic) whose inputs led to no decision since the last call, with the reason; the decision before
-        stands.
+        """(group, topic) that got a problem since the last call, with the reason; the decision before stands, or
+        another strategy divides.
         """
         problems, self._problems = self._problems, {}
         return problems
@@ -244,128 +262,180 @@ class Board:
     def check(self) -> None:
         """Recompute every invariant; tests call it after each event."""
         self.facts.check()
-        assert self._lines_count == sum(map(len, self._lines.values())) <= self._limits.decisions_max
-        assert self._groups_of.keys() == {topic for lines in self._lines.values() for topic in lines}
-        for group, lines in self._lines.items():
-            for topic, line in lines.items():
-                assert group in self._groups_of[topic]
-                decision = line.decision
-                if decision is None:
-                    continue
-                assert decision.generation <= Generation(self._epoch, self._counter)
-                assert list(decision.shares) == [member.client_id for member in decision.inputs.members]
+        self._lines.check(self._check_line)
+        for group, crew in self._crews.items():
+            assert not crew.holds or group in self._holding
 
     # --- inside
 
-    def _due(self) -> list[tuple[str, str]]:
+    def _due(self, now_ms: int, wall_ms: int) -> list[tuple[str, str]]:
         """Lines that may need a new decision, each once; opens those that changed facts ask for."""
-        due = dict.fromkeys(self._late)
-        self._late = {}
+        due: dict[tuple[str, str], None] = {}
         for group in self.facts.take_changed_groups():
-            self._watch(group)
-            due |= dict.fromkeys((group, topic) for topic in sorted(self._lines.get(group, {})))
+            self._watch(group, now_ms, wall_ms)
+            due |= dict.fromkeys((group, topic) for topic in sorted(self._lines.of_group(group)))
         for topic in self.facts.take_changed_topics():
-            due |= dict.fromkeys((group, topic) for group in sorted(self._groups_of.get(topic, {})))
+            due |= dict.fromkeys((group, topic) for group in self._lines.groups_of(topic))
+        for group in list(self._holding):
+            self._see(group, now_ms, wall_ms)
+        for group in self.facts.take_changed_lags():
+            self._weigh(group, now_ms)
+        for (group, topic), again_ms in list(self._again.items()):
+            if again_ms <= now_ms:
+                del self._again[group, topic]
+                self._look_again(group, topic, BALANCE_GOES_ON)
+        due |= self._late
+        self._late = {}
         return list(due)
 
-    def _watch(self, group: str) -> None:
+    def _watch(self, group: str, now_ms: int, wall_ms: int) -> None:
         """Open a line for each topic that members subscribe; close those that all members have left."""
-        if not self.facts.group_version(group):
-            for topic in list(self._lines.get(group, {})):
-                self._close(group, topic)
+        self._see(group, now_ms, wall_ms)
+        crew = self._crews.get(group)
+        if crew is None:
+            for topic in list(self._lines.of_group(group)):
+                self._lines.close(group, topic)
             return
-        members = self.facts.members(group)
+        members = crew.members.values()
         subscribed = dict.fromkeys(topic for member in members for topic in member.topics)
         for topic in subscribed:
-            if self._lines_count < self._limits.decisions_max:
-                self._open(group, topic)
+            if not self._lines.full:
+                self._lines.open(group, topic)
         if members and all(member.topics for member in members):
-            for topic in [topic for topic in self._lines.get(group, {}) if topic not in subscribed]:
-                self._close(group, topic)
+            for topic in [topic for topic in self._lines.of_group(group) if topic not in subscribed]:
+                if not topic.startswith(RETRY_PREFIX):  # nobody subscribes to it by name
+                    self._lines.close(group, topic)
 
-    def _settle(self, group: str, topic: str, wall_ms: int) -> Decision | None:
+    def _see(self, group: str, now_ms: int, wall_ms: int) -> None:
+        """Let the group's crew see its members as they are now, and its lines follow what became of holds."""
+        version = self.facts.group_version(group)
+        crew = self._crews.get(group)
+        if not version:
+            self._crews.pop(group, None)
+            self._holding.pop(group, None)
+            return
+        if crew is None:
+            crew = self._crews[group] = Crew()
+        next_ms = crew.holds.next_ms()
+        if crew.version == version and (next_ms is None or next_ms > now_ms):
+            return
+        changes = crew.see(
+            self.facts.members(group),
+            version=version,
+            hold_ms=self.facts.balance(group).hold_ms,
+            place_of=self.facts.place,
+            now_ms=now_ms,
+            wall_ms=wall_ms,
+        )
+        for topic, line in self._lines.of_group(group).items():
+            if line.follow(changes):
+                self._late[group, topic] = None
+        if changes.began:
+            self._break_holds(group)
+        if crew.holds:
+            self._holding[group] = None
+        else:
+            self._holding.pop(group, None)
+
+    def _break_holds(self, group: str) -> None:
+        """Give away the held queues in which too much waits."""
+        lag_max = self.facts.balance(group).hold_lag_max
+        if group in self._holding and lag_max:
+            lags = self.facts.lags(group)
+            for topic, line in self._lines.of_group(group).items():
+                if line.held and line.break_holds(lags, lag_max):
+                    self._late[group, topic] = None
+
+    def _weigh(self, group: str, now_ms: int) -> None:
+        """Lags were told: break holds, and look for lines that they make too uneven, each not too often."""
+        self._break_holds(group)
+        if self.facts.balance(group).weight is not Weight.LAG:
+            return
+        for topic, line in self._lines.of_group(group).items():
+            decision = line.decision
+            if decision is None or not decision.inputs.one_owner:
+                continue
+            if line.lag_ms is not None and now_ms - line.lag_ms < pacing.LAG_PERIOD_MS:
+                continue
+            weights = self._decider.weights(group, decision.inputs)
+            if pacing.worth_looking(pacing.imbalance(decision.shares, decision.inputs.readers, weights)):
+                line.lag_ms = now_ms
+                self._look_again(group, topic, LAGS_UNEVEN)
+
+    def _look_again(self, group: str, topic: str, why: str) -> None:
+        line = self._lines.get(group, topic)
+        if line is not None:
+            line.eager, line.why = True, why
+            line.touched += 1
+            self._late[group, topic] = None
+
+    def _settle(self, group: str, topic: str, now_ms: int, wall_ms: int) -> Decision | None:
         """The decision that stands, made anew if its inputs changed; None if there is none."""
-        line = self._line(group, topic)
+        line = self._lines.get(group, topic)
         if line is None:
             return None
-        seen = (self.facts.group_version(group), self.facts.topic_version(topic), self._modes_version, line.asked)
+        facts = self.facts
+        seen = (
+            facts.group_version(group),
+            facts.topic_version(topic),
+            self._modes_version,
+            line.asked,
+            line.touched,
+        )
         if seen == line.seen:
             return line.decision
         if not seen[0] or not seen[1]:
             if not seen[0]:
-                self._close(group, topic)
+                self._lines.close(group, topic)
             else:  # the topic is gone, or not yet there: the line waits for it
                 line.decision, line.problem, line.seen = None, f"no broker tells of the topic {topic!r}", seen
             return None
         line.seen = seen
-        inputs = Inputs(
-            strategy=self.facts.strategy(group) or line.asked,
-            mode=self._modes.get(group, topic),
-            queues=self.facts.queues(topic),
-            members=self.facts.members(group),
+        problem = line.problem
+        decision = self._decider.decide(
+            group, topic, line, generation=Generation(self._epoch, self._counter + 1), wall_ms=wall_ms
         )
-        if line.decision is None or line.decision.inputs != inputs:
-            self._decide(group, topic, line, inputs, wall_ms)
-        else:
-            line.problem = ""
+        if line.problem and line.problem != problem:
+            self._problems[group, topic] = line.problem
+        if decision is not None:
+            self._counter += 1
+            line.moves_total += decision.moves
+            if decision.inputs.balance.moves_max and decision.moves:
+                self._again[group, topic] = now_ms + pacing.AGAIN_MS
+            self._fresh.append(decision)
         return line.decision
 
-    def _decide(self, group: str, topic: str, line: _Line, inputs: Inputs, wall_ms: int) -> None:
-        try:
-            decision = decide(
-                group=group,
-                topic=topic,
-                inputs=inputs,
-                before=line.decision,
-                generation=Generation(self._epoch, self._counter + 1),
-                now_ms=wall_ms,
-                by=self._named,
-            )
-        except BadRequest as error:
-            line.problem = f"{inputs.dividing} cannot decide: {error}"
-            self._problems[group, topic] = line.problem
+    def _heed_epochs(self) -> None:
+        """If brokers know of a bigger epoch than ours, go above it with all that stands, or nobody would follow us."""
+        if self.facts.epoch_seen <= self._epoch:
             return
-        self._counter += 1
-        line.decision, line.problem = decision, ""
-        line.moves_total += decision.moves
-        self._fresh.append(decision)
+        self._epoch = self.facts.epoch_seen + 1
+        for _, _, line in self._lines:
+            if line.decision is not None:
+                self._counter += 1
+                line.decision = line.decision.stamped(Generation(self._epoch, self._counter))
+                self._fresh.append(line.decision)
 
-    def _unknown(self, question: Question, now_ms: int) -> str:
+    def _unknown(self, question: Question, now_ms: int, wall_ms: int) -> str:
         """Why nothing can be said to this member; empty if something can."""
         if not self.warm(now_ms):
             return "the rebalancer has just started and is collecting reports"
-        if not self.facts.group_version(question.group):
+        self._heed_epochs()
+        self._see(question.group, now_ms, wall_ms)
+        crew = self._crews.get(question.group)
+        if crew is None:
             return f"no broker tells of the consumer group {question.group!r}"
         if not self.facts.topic_version(question.topic):
             return f"no broker tells of the topic {question.topic!r}"
-        if not any(member.client_id == question.client_id for member in self.facts.members(question.group)):
+        if question.client_id not in crew.members:
             return f"no broker tells of the member {question.client_id!r} in group {question.group!r} yet"
         return ""
 
-    def _named(self, name: str) -> Strategy:
-        return named(name, self._limits.machine_rooms)
-
-    def _line(self, group: str, topic: str) -> _Line | None:
-        return self._lines.get(group, {}).get(topic)
-
-    def _open(self, group: str, topic: str) -> _Line:
-        line = self._line(group, topic)
-        if line is None:
-            if self._lines_count >= self._limits.decisions_max:
-                raise TooManyRequests(
-                    f"{self._lines_count} pairs of group and topic are watched already; raise decisions_max"
-                )
-            line = _Line()
-            self._lines.setdefault(group, {})[topic] = line
-            self._groups_of.setdefault(topic, {})[group] = None
-            self._lines_count += 1
-        return line
-
-    def _close(self, group: str, topic: str) -> None:
-        del self._lines[group][topic]
-        del self._groups_of[topic][group]
-        self._lines_count -= 1
-        if not self._lines[group]:
-            del self._lines[group]
-        if not self._groups_of[topic]:
-            del self._groups_of[topic]
+    def _check_line(self, line: Line) -> None:
+        decision = line.decision
+        if decision is None:
+            return
+        assert decision.generation <= Generation(self._epoch, self._counter)
+        assert list(decision.shares) == [member.client_id for member in decision.inputs.members]
+        rows = decision.rows
+        assert len(rows.queues) == len(rows.owners) == len(rows.previous) == len(rows.stamps)

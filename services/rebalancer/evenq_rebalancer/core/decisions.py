@@ -1,26 +1,30 @@
 """One decision for a whole (group, topic): who reads what, which version that is, and why.
 
-Called by `core/board.py`. `share` is the pure heart: from the same inputs it always divides alike, so members that are
-answered from one decision can never disagree (the weak point of asking any broker, XO-7). `decide` compares with the
-decision before and keeps, for each queue, since when and why its owner has it. Three ways to divide:
-
-- a strategy (AVG ...): each queue has one owner among the clustering members;
-- none: every member gets every broker, queue id -1, and POP balances by competition (wire contract 6.2);
-- a request mode POP with a share number: each member also pops the shares of the next members, as RocketMQ 5 does.
-
-Broadcasting members always get all queues (RB-17).
+Called by `core/board.py`. `sharing` divides; `decide` compares with the decision before and keeps, for each queue,
+since when and why its owner has it. What people read of a decision (`holdings`, `idle_reasons`) is made when somebody
+asks for it, so that a decision over 10,000 queues that nobody looks at costs little.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
 
-from evenq.allocation import Strategy, by_name, divide
-from evenq.errors import BadRequest
-from evenq.model import MessageModel, MessageQueue
-from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
-from evenq_rebalancer.core.told import NO_GENERATION, Generation, MemberFact
+from evenq.model import MessageQueue
+from evenq_rebalancer.core import reasons
+from evenq_rebalancer.core.inputs import ALL_BROKERS, BROADCASTING, Inputs
+from evenq_rebalancer.core.rows import Rows, Stamp, rows_after
+from evenq_rebalancer.core.sharing import (
+    ALIKE,
+    EVERYBODY,
+    Owners,
+    StrategyByName,
+    divided,
+    named,
+)
+from evenq_rebalancer.core.told import NO_GENERATION, Generation
 
 __all__ = [
     "ALL_BROKERS",
@@ -30,60 +34,21 @@ __all__ = [
     "Decision",
     "Generation",
     "Holding",
+    "HoldingState",
     "Inputs",
+    "StrategyByName",
     "decide",
     "named",
-    "share",
 ]
 
-ALL_BROKERS = "ALL_BROKERS"
-"""What is named as the strategy when every member gets every broker."""
-BROADCASTING = "BROADCASTING"
-EVERYBODY = "*"
-"""The owner of a queue that all members share."""
-ALL_QUEUES = -1
-NAMED_MAX = 3  # so many members or queues are named in a reason, the rest is counted
 
-Shares = dict[str, tuple[MessageQueue, ...]]
-StrategyByName = Callable[[str], Strategy]
+class HoldingState(StrEnum):
+    """Of one queue."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """All that a division depends on."""
-
-    strategy: str
-    """Empty: none was asked for."""
-    mode: RequestModeSetting | None
-    queues: tuple[MessageQueue, ...]
-    """Ascending."""
-    members: tuple[MemberFact, ...]
-    """Ascending client id."""
-
-    @property
-    def dividing(self) -> str:
-        """The name of what divides: a strategy, ALL_BROKERS or BROADCASTING."""
-        if self.members and not self.clustering:
-            return BROADCASTING
-        ids = len(self.clustering)
-        match self.mode:
-            case None:
-                return self.strategy or ALL_BROKERS
-            case RequestModeSetting(mode=RequestMode.POP, pop_share_queue_num=number) if not 0 < number < ids - 1:
-                return ALL_BROKERS  # RocketMQ 5: nobody is left outside of the share, so everybody pops everything
-        return self.strategy or "AVG"
-
-    @property
-    def request_mode(self) -> RequestMode:
-        """PULL or POP, for all members."""
-        if self.dividing == ALL_BROKERS:
-            return RequestMode.POP
-        return self.mode.mode if self.mode else RequestMode.PULL
-
-    @property
-    def clustering(self) -> list[str]:
-        """Ids of the members that share the queues."""
-        return [member.client_id for member in self.members if member.model is MessageModel.CLUSTERING]
+    OWNED = "OWNED"
+    HELD = "HELD"
+    """Waits for a successor of who had it."""
+    UNOWNED = "UNOWNED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +63,16 @@ class Holding:
     reason: str
     previous_owner: str
     """Who had it before `since_ms`; empty: nobody, or several."""
+    state: HoldingState = HoldingState.OWNED
+    owner_zone: str = ""
+    """Empty: unknown."""
+    broker_zone: str = ""
+    """Empty: unknown."""
+    generation: Generation = NO_GENERATION
+    """Of the decision that gave it to this owner."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Decision:
     """The answer for all members of a group about one topic."""
 
@@ -110,8 +82,7 @@ class Decision:
     inputs: Inputs
     shares: Mapping[str, tuple[MessageQueue, ...]]
     """By client id; a member without queues has an empty tuple."""
-    holdings: tuple[Holding, ...]
-    """Ascending queue, then owner. Those of clustering members where a group has both kinds."""
+    rows: Rows
     moves: int
     """Queues that changed from one owner to another with this decision."""
     reason: str
@@ -122,61 +93,90 @@ class Decision:
         return self.inputs.dividing
 
     @property
+    def holdings(self) -> tuple[Holding, ...]:
+        """Ascending queue, then owner; made anew at each call. Those of clustering members where a group has both
+        kinds.
+        """
+        inputs, rows = self.inputs, self.rows
+        zones, broker_zones, held = inputs.zone_of_member, inputs.zones, inputs.held
+        holdings = []
+        for queue, owner, previous, stamp in zip(rows.queues, rows.owners, rows.previous, rows.stamps, strict=True):
+            hold = None if owner else held.get(queue)
+            unowned = HoldingState.UNOWNED if hold is None else HoldingState.HELD
+            holdings.append(
+                Holding(
+                    queue=queue,
+                    owner=owner,
+                    since_ms=stamp.since_ms,
+                    reason=stamp.reason if hold is None else reasons.waiting(hold),
+                    previous_owner=previous,
+                    state=HoldingState.OWNED if owner else unowned,
+                    owner_zone=zones.get(owner, ""),
+                    broker_zone=broker_zones.get(queue.broker_name, ""),
+                    generation=stamp.generation,
+                )
+            )
+        return tuple(holdings)
+
+    def owner_of(self) -> dict[MessageQueue, str]:
+        """Client id by queue, where each queue has one owner; else empty. Made anew at each call."""
+        if not self.inputs.one_owner:
+            return {}
+        return {queue: owner for queue, owner in zip(self.rows.queues, self.rows.owners, strict=True) if owner}
+
+    @cached_property
     def unowned(self) -> int:
-        """Number of queues that nobody has."""
-        return sum(not holding.owner for holding in self.holdings)
+        """Number of queues that nobody has and that wait for nobody."""
+        return sum(not owner for owner in self.rows.owners) - self.held
 
     @property
+    def held(self) -> int:
+        """Number of queues that wait for a successor."""
+        return len(self.inputs.held)
+
+    @cached_property
     def idle(self) -> list[str]:
         """Members without any queue (AL-9), ascending."""
         return [client_id for client_id, queues in self.shares.items() if not queues]
 
+    def idle_reasons(self) -> dict[str, str]:
+        """Why each idle member has nothing."""
+        return {client_id: reasons.idleness(self.inputs, client_id) for client_id in self.idle}
+
     @property
     def owners(self) -> int:
         """Number of members with at least one queue."""
-        return sum(bool(queues) for queues in self.shares.values())
+        return len(self.shares) - len(self.idle)
 
-
-def named(name: str, rooms: Sequence[str]) -> Strategy:
-    """The strategy, if a server can decide by it. Raises BadRequest if it is unknown or lacks what it needs."""
-    if name == "CONFIG":
-        raise BadRequest("CONFIG is each member's own list, a server cannot decide by it; use it in the client only")
-    if name == "MACHINE_ROOM" and not rooms:
-        raise BadRequest("MACHINE_ROOM needs the rooms to divide; set machine_rooms of the rebalancer, or use NEARBY")
-    return by_name(name, rooms=rooms)
-
-
-def share(group: str, inputs: Inputs, by: StrategyByName) -> Shares:
-    """What each member gets. Raises BadRequest where the strategy does (then nothing may change, RB-12)."""
-    ids, queues = inputs.clustering, inputs.queues
-    shares: Shares = {member.client_id: () for member in inputs.members}
-    if not queues:
-        return shares
-    if inputs.dividing == ALL_BROKERS:
-        brokers = dict.fromkeys(MessageQueue(queue.topic, queue.broker_name, ALL_QUEUES) for queue in queues)
-        shares |= dict.fromkeys(ids, tuple(brokers))
-    elif ids:
-        divided = divide(by(inputs.dividing), group, queues, ids)
-        shares |= {client_id: tuple(divided[client_id]) for client_id in ids}
-        if inputs.mode and inputs.mode.pop_share_queue_num:
-            shares |= _popped_together(ids, queues, shares, inputs.mode.pop_share_queue_num)
-    shares |= {m.client_id: queues for m in inputs.members if m.model is MessageModel.BROADCASTING}
-    return shares
-
-
-def _popped_together(ids: list[str], queues: tuple[MessageQueue, ...], shares: Shares, number: int) -> Shares:
-    """RocketMQ 5's POP sharing: own share and those of the next `number` members; more members than queues: one queue
-    each.
-    """
-    if len(ids) > len(queues):
-        return {client_id: (queues[index % len(queues)],) for index, client_id in enumerate(ids)}
-    count = len(ids)
-    return {
-        client_id: tuple(
-            dict.fromkeys(queue for step in range(number + 1) for queue in shares[ids[(index + step) % count]])
+    @cached_property
+    def cross_zone(self) -> int:
+        """Number of queues whose owner is known to be in another zone than their broker."""
+        zones, broker_zones = self.inputs.zone_of_member, self.inputs.zones
+        if not zones or not broker_zones:
+            return 0
+        pairs = (
+            (zones.get(owner), broker_zones.get(queue.broker_name))
+            for queue, owner in zip(self.rows.queues, self.rows.owners, strict=True)
         )
-        for index, client_id in enumerate(ids)
-    }
+        return sum(own is not None and there is not None and own != there for own, there in pairs)
+
+    def says_as(self, other: Decision) -> bool:
+        """True if no member is told anything else than by the other decision, so that it can go on standing."""
+        mine, its = self.inputs, other.inputs
+        return (
+            (mine.dividing, mine.request_mode) == (its.dividing, its.request_mode)
+            and self.shares == other.shares
+            and mine.held.keys() == its.held.keys()
+            and self.rows.owners == other.rows.owners
+        )
+
+    def over(self, inputs: Inputs) -> Decision:
+        """The same decision, as that of other inputs, which led to the same."""
+        return replace(self, inputs=inputs)
+
+    def stamped(self, generation: Generation) -> Decision:
+        """The same decision with a newer generation: somebody may know an older one that looked newer."""
+        return replace(self, generation=generation, moves=0)
 
 
 def decide(
@@ -188,97 +188,32 @@ def decide(
     generation: Generation,
     now_ms: int,
     by: StrategyByName,
+    owners: Owners | None = None,
+    weights: Mapping[MessageQueue, float] = ALIKE,
+    why: str = "",
 ) -> Decision:
-    """The decision that follows `before`. `now_ms` is wall time. Raises BadRequest where the strategy does."""
-    shares = share(group, inputs, by)
-    reason = _difference(before.inputs if before else None, inputs)
-    holdings = _holdings(inputs, shares, before, reason=reason, now_ms=now_ms)
-    kept = set(before.holdings if before else ())
-    moves = sum(holding not in kept and _moved(holding) for holding in holdings)
+    """The decision that follows `before`. `now_ms` is wall time. Raises BadRequest where the strategy does.
+
+    `owners`: who had each queue, if that is not what `before` says. `why`: the reason, if it is not in the inputs.
+    """
+    known = owners or (before.owner_of if before else dict)
+    division = divided(group, inputs, by, owners=known, weights=weights)
+    reason = reasons.difference(before.inputs if before else None, inputs)
+    if why:
+        reason = why if before and reason == reasons.ASKED_AGAIN else f"{reason}; {why}"
+    rows, moves = rows_after(
+        before.rows if before else None,
+        division,
+        Stamp(now_ms, reason, generation),
+        waiting=before.inputs.held if before else {},
+    )
     return Decision(
         group=group,
         topic=topic,
         generation=generation,
         inputs=inputs,
-        shares=shares,
-        holdings=holdings,
+        shares=division.shares,
+        rows=rows,
         moves=moves,
-        reason=reason + _mismatch(topic, inputs),
+        reason=reason + reasons.mismatch(topic, inputs),
     )
-
-
-def _holdings(
-    inputs: Inputs, shares: Shares, before: Decision | None, *, reason: str, now_ms: int
-) -> tuple[Holding, ...]:
-    owners = _owners(inputs, shares)
-    old: dict[MessageQueue, dict[str, Holding]] = {}
-    for holding in before.holdings if before else ():
-        old.setdefault(holding.queue, {})[holding.owner] = holding
-    holdings: list[Holding] = []
-    for queue in sorted(owners):
-        held = old.get(queue, {})
-        lost = [owner for owner in held if owner not in owners[queue]]
-        previous = lost[0] if len(lost) == 1 else ""
-        holdings.extend(
-            held.get(owner)
-            or Holding(queue=queue, owner=owner, since_ms=now_ms, reason=reason, previous_owner=previous)
-            for owner in owners[queue]
-        )
-    return tuple(holdings)
-
-
-def _owners(inputs: Inputs, shares: Shares) -> dict[MessageQueue, list[str]]:
-    """Who has each queue; nobody is the empty name."""
-    if not inputs.members:
-        return {queue: [""] for queue in inputs.queues}
-    if inputs.dividing == BROADCASTING:
-        return {queue: [EVERYBODY] for queue in inputs.queues}
-    ids = inputs.clustering
-    if inputs.dividing == ALL_BROKERS:
-        return {queue: [EVERYBODY] for queue in shares[ids[0]]}
-    owners: dict[MessageQueue, list[str]] = {queue: [] for queue in inputs.queues}
-    for client_id in ids:
-        for queue in shares[client_id]:
-            owners[queue].append(client_id)
-    return {queue: names or [""] for queue, names in owners.items()}
-
-
-def _moved(holding: Holding) -> bool:
-    """True if one member gave the queue to another."""
-    return not {holding.owner, holding.previous_owner} & {"", EVERYBODY}
-
-
-def _difference(before: Inputs | None, now: Inputs) -> str:
-    """Why a new decision was due, as one phrase."""
-    if before is None:
-        return "first decision for this group and topic"
-    old, new = {m.client_id for m in before.members}, {m.client_id for m in now.members}
-    parts = [
-        _counted([m.client_id for m in now.members if m.client_id not in old], "joined"),
-        _counted([m.client_id for m in before.members if m.client_id not in new], "left"),
-    ]
-    if before.queues != now.queues:
-        parts.append(f"queues changed from {len(before.queues)} to {len(now.queues)}")
-    if before.dividing != now.dividing:
-        parts.append(f"strategy changed from {before.dividing} to {now.dividing}")
-    elif before.mode != now.mode:
-        parts.append("the request mode was set")
-    if before.members != now.members and old == new:
-        parts.append("a member changed its model or subscription")
-    return "; ".join(part for part in parts if part) or "asked again"
-
-
-def _counted(names: list[str], verb: str) -> str:
-    if not names:
-        return ""
-    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-    return f"{', '.join(names[:NAMED_MAX])}{more} {verb}"
-
-
-def _mismatch(topic: str, inputs: Inputs) -> str:
-    """RG-8 is not enforced, so a member may own queues of a topic that it does not read: told, not changed."""
-    strangers = [member.client_id for member in inputs.members if member.topics and topic not in member.topics]
-    if not strangers or len(strangers) == len(inputs.members):
-        return ""
-    verb = "does" if len(strangers) == 1 else "do"
-    return f"; {_counted(strangers, f'{verb} not subscribe to {topic}')}, though all members of a group should"

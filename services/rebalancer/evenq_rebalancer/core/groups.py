@@ -46,7 +46,7 @@ class _Broker:
 class Facts:
     """The merged view. All times are monotonic ms.
 
-    `epoch_max` bounds what is believed of generations: a bigger epoch (somebody lies, or its clock does) is not counted.
+    `epoch_max` bounds what is believed of generations: a bigger epoch (somebody lies, or a clock does) does not count.
     """
 
     def __init__(
@@ -251,6 +251,11 @@ class Facts:
             if topic in broker.topics
         }
         return {name: zone for name, zone in zones.items() if zone}
+
+    @property
+    def has_zones(self) -> bool:
+        """True if the zone of any broker is known."""
+        return any(self._places.zone(broker.zone, broker.address) for broker in self._brokers.values())
 
     def holders(self, group: str, topic: str) -> dict[MessageQueue, str]:
         """Who has each queue as brokers know; of several that say something, the newest generation counts, then the

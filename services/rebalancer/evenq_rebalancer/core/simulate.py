@@ -5,18 +5,33 @@ Called by `core/board.py` for the Simulate call, and usable in tests and noteboo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 from evenq_rebalancer.core.decisions import Decision, Generation, Holding, Inputs, StrategyByName, decide
-from evenq_rebalancer.core.groups import MemberFact
+from evenq_rebalancer.core.sharing import ALIKE
+from evenq_rebalancer.core.told import MemberFact
 
-__all__ = ["MEMBERS_MAX", "QUEUES_MAX", "Simulation", "simulate"]
+__all__ = ["MEMBERS_MAX", "QUEUES_MAX", "Simulation", "Wish", "simulate"]
 
 MEMBERS_MAX = 1_000
 QUEUES_MAX = 4_096  # of a topic on one broker, as in evenq.model.TopicConfig
 ROWS_MAX = 100_000  # queues in all, so that one question cannot hold the process up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What to imagine. 0 and empty: as now."""
+
+    members: int = 0
+    """Fewer: the last ids go. More: ids are made up that sort behind all others."""
+    queues: int = 0
+    """Per broker."""
+    strategy: str = ""
+    lose_zone: str = ""
+    """Without the members and brokers of this zone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,27 +43,34 @@ class Simulation:
     """Queues that would go from one member to another."""
     queues_per_member_min: int
     queues_per_member_max: int
+    cross_zone_now: int
+    """Queues whose owner is in another zone than their broker."""
+    cross_zone_then: int
 
 
 def simulate(
-    now: Decision, *, members: int = 0, queues: int = 0, strategy: str = "", now_ms: int, by: StrategyByName
+    now: Decision,
+    wish: Wish,
+    *,
+    now_ms: int,
+    by: StrategyByName,
+    weights: Mapping[MessageQueue, float] = ALIKE,
 ) -> Simulation:
-    """Divide again with so many `members`, `queues` per broker and another `strategy`; 0 and empty: as now.
-
-    Fewer members: the last ids go. More: ids are made up that sort behind all others. Raises BadRequest out of range.
-    """
-    if not 0 <= members <= MEMBERS_MAX:
-        raise BadRequest(f"members is {members}, the range is 0 (as now) to {MEMBERS_MAX}")
-    if not 0 <= queues <= QUEUES_MAX:
-        raise BadRequest(f"queues is {queues}, the range is 0 (as now) to {QUEUES_MAX} per broker")
+    """Divide again as wished. Raises BadRequest out of range, and for a zone that nothing is known to be in."""
+    if not 0 <= wish.members <= MEMBERS_MAX:
+        raise BadRequest(f"members is {wish.members}, the range is 0 (as now) to {MEMBERS_MAX}")
+    if not 0 <= wish.queues <= QUEUES_MAX:
+        raise BadRequest(f"queues is {wish.queues}, the range is 0 (as now) to {QUEUES_MAX} per broker")
     inputs = now.inputs
-    if members:
-        inputs = replace(inputs, members=_so_many(inputs, members))
-    if queues:
-        inputs = replace(inputs, queues=_so_wide(inputs, queues))
-    if strategy:
-        inputs = replace(inputs, strategy=strategy)
-    rows_count = len(inputs.queues) * (1 + (inputs.mode.pop_share_queue_num if inputs.mode else 0))
+    if wish.lose_zone:
+        inputs = _without_zone(inputs, wish.lose_zone)
+    if wish.members:
+        inputs = replace(inputs, members=_so_many(inputs, wish.members))
+    if wish.queues:
+        inputs = replace(inputs, queues=_so_wide(inputs, wish.queues))
+    if wish.strategy:
+        inputs = replace(inputs, strategy=wish.strategy, instead_of="")
+    rows_count = len(inputs.queues) * (1 + inputs.shared)
     if rows_count > ROWS_MAX:
         raise BadRequest(f"the simulation would have {rows_count} rows, the limit is {ROWS_MAX}; ask for fewer queues")
     then = decide(
@@ -59,16 +81,30 @@ def simulate(
         generation=Generation(0, 0),
         now_ms=now_ms,
         by=by,
+        weights=weights,
     )
     sizes = [len(share) for share in then.shares.values()]
-    owner_now = {holding.queue: holding.owner for holding in now.holdings}
+    owner_now = dict(zip(now.rows.queues, now.rows.owners, strict=True))
     rows = tuple(replace(row, previous_owner=owner_now.get(row.queue, "")) for row in then.holdings)
     return Simulation(
         holdings=rows,
         moves=then.moves,
         queues_per_member_min=min(sizes, default=0),
         queues_per_member_max=max(sizes, default=0),
+        cross_zone_now=now.cross_zone,
+        cross_zone_then=then.cross_zone,
     )
+
+
+def _without_zone(inputs: Inputs, zone: str) -> Inputs:
+    lost = {name for name, there in inputs.zones.items() if there == zone}
+    members = tuple(member for member in inputs.members if member.zone != zone)
+    if not lost and len(members) == len(inputs.members):
+        known = sorted({*inputs.zones.values(), *inputs.zone_of_member.values()})
+        raise BadRequest(f"nothing is known to be in zone {zone!r}; known zones: {', '.join(known) or 'none'}")
+    queues = tuple(queue for queue in inputs.queues if queue.broker_name not in lost)
+    held = {queue: hold for queue, hold in inputs.held.items() if queue.broker_name not in lost}
+    return replace(inputs, members=members, queues=queues, held=held)
 
 
 def _so_many(inputs: Inputs, members: int) -> tuple[MemberFact, ...]:

@@ -4,19 +4,23 @@ here.
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from evenq.errors import BadRequest, ClientIdRequired, IllegalGroup, IllegalTopic
 from evenq.model import MessageModel, MessageQueue, group_problem, topic_problem
+from evenq.model.balance import EVEN_BALANCE, BalancePolicy, Weight
 from evenq.model.names import CLIENT_LENGTH_MAX, broker_problem
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, groups_pb2, registry_pb2
 from evenq_rebalancer.core.board import Question
-from evenq_rebalancer.core.decisions import Generation, Holding
-from evenq_rebalancer.core.groups import GroupFact, MemberFact, Report, TopicFact
+from evenq_rebalancer.core.decisions import Holding
 from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
+from evenq_rebalancer.core.simulate import Wish
+from evenq_rebalancer.core.told import Generation, GroupFact, HeldFact, LagFact, MemberFact, Report, TopicFact
 
 __all__ = [
     "checked_pair",
@@ -29,10 +33,15 @@ __all__ = [
     "queue_message",
     "report_of",
     "setting_of",
+    "wish_of",
 ]
 
 READ_QUEUES_MAX = 4_096
 STRATEGY_LENGTH_MAX = 127
+LABEL_LENGTH_MAX = 255
+LAGS_MAX = 100_000
+CAPACITY_MAX = 1_000_000.0
+MEMBERS_KNOWN = 50_000
 _UNREADABLE = {definition_pb2.NONE, definition_pb2.WRITE}
 
 M_co = TypeVar("M_co", covariant=True)
@@ -77,8 +86,10 @@ def question_of(request: assignment_pb2.AssignmentRequest) -> Question:
     )
 
 
-def report_of(message: assignment_pb2.BrokerReport) -> Report:
-    """A broker's facts. Raises BadRequest, IllegalGroup, IllegalTopic; then nothing of the report counts."""
+def report_of(message: assignment_pb2.BrokerReport, *, address: str = "") -> Report:
+    """A broker's facts. `address`: the host that it reports from. Raises BadRequest, IllegalGroup, IllegalTopic; then
+    nothing of the report counts.
+    """
     problem = broker_problem(message.broker_name)
     if problem:
         raise BadRequest(problem)
@@ -89,6 +100,9 @@ def report_of(message: assignment_pb2.BrokerReport) -> Report:
         groups_gone=tuple(message.groups_gone),
         topics=tuple(_topic_fact(entry) for entry in message.topics),
         topics_gone=tuple(message.topics_gone),
+        lags=tuple(_lag_fact(lag) for lag in message.lags),
+        zone=_label(message.zone),
+        address=address,
     )
 
 
@@ -98,6 +112,16 @@ def setting_of(request: assignment_pb2.SetMessageRequestModeRequest) -> RequestM
         raise BadRequest(f"request mode {request.mode} is unknown; 0 is PULL, 1 is POP")
     mode = RequestMode.POP if request.mode == assignment_pb2.POP else RequestMode.PULL
     return RequestModeSetting(mode=mode, pop_share_queue_num=request.pop_share_queue_num)
+
+
+def wish_of(request: assignment_pb2.SimulateRequest) -> Wish:
+    """What to imagine. Raises BadRequest."""
+    return Wish(
+        members=request.members,
+        queues=request.queues,
+        strategy=_strategy(request.strategy),
+        lose_zone=_label(request.lose_zone),
+    )
 
 
 def mode_message(mode: RequestMode) -> assignment_pb2.RequestMode.ValueType:
@@ -123,6 +147,10 @@ def holding_message(holding: Holding) -> assignment_pb2.ExplainedQueue:
         since_ms=holding.since_ms,
         reason=holding.reason,
         previous_owner=holding.previous_owner,
+        state=holding.state,
+        owner_zone=holding.owner_zone,
+        broker_zone=holding.broker_zone,
+        generation=generation_message(holding.generation),
     )
 
 
@@ -131,13 +159,63 @@ def _group_fact(facts: assignment_pb2.GroupFacts) -> GroupFact:
         group=_group(facts.group),
         ordered=facts.ordered,
         strategy=_strategy(facts.strategy),
-        members=tuple(_member_fact(member) for member in facts.members),
+        members=tuple(_member_fact(member.SerializeToString()) for member in facts.members),
+        balance=_balance(facts.balance) if facts.HasField("balance") else EVEN_BALANCE,
+        held=tuple(_held_fact(held) for held in facts.held),
     )
 
 
-def _member_fact(member: groups_pb2.Member) -> MemberFact:
+@lru_cache(maxsize=MEMBERS_KNOWN)
+def _member_fact(data: bytes) -> MemberFact:
+    """A group is told whole for each member that joins it, so most members were translated before."""
+    member = groups_pb2.Member.FromString(data)
     topics = sorted({_topic(subscription.topic) for subscription in member.subscriptions})
-    return MemberFact(client_id=_client(member.client_id), model=_model(member.model), topics=tuple(topics))
+    capacity = member.capacity or 1.0
+    if not (math.isfinite(capacity) and 0 < capacity <= CAPACITY_MAX):
+        raise BadRequest(f"member {member.client_id[:80]!r} has capacity {capacity}, the range is above 0 to 1,000,000")
+    return MemberFact(
+        client_id=_client(member.client_id),
+        model=_model(member.model),
+        topics=tuple(topics),
+        zone=_label(member.zone),
+        instance=_label(member.instance),
+        address=_label(member.address),
+        capacity=capacity,
+    )
+
+
+def _held_fact(held: assignment_pb2.HeldQueue) -> HeldFact:
+    generation = Generation(held.generation.epoch, held.generation.counter)
+    return HeldFact(queue=_queue(held.queue), holder=_client(held.holder), generation=generation)
+
+
+def _lag_fact(lag: assignment_pb2.GroupLag) -> LagFact:
+    return LagFact(
+        group=_group(lag.group), lags=tuple((_queue(row.queue), max(0, row.lag)) for row in lag.queues[:LAGS_MAX])
+    )
+
+
+def _queue(queue: common_pb2.Queue) -> MessageQueue:
+    return MessageQueue(queue.topic, queue.broker_name, queue.queue_id)
+
+
+def _balance(policy: groups_pb2.BalancePolicy) -> BalancePolicy:
+    """The broker checked it when it took it; what is not understood here (a newer broker's) weighs nothing."""
+    try:
+        return BalancePolicy(
+            weight=Weight(policy.weight) if policy.weight in set(Weight) else Weight.EVEN,
+            moves_max=policy.moves_max,
+            hold_ms=policy.hold_ms,
+            hold_lag_max=policy.hold_lag_max if policy.hold_ms else 0,
+        )
+    except ValueError as error:
+        raise BadRequest(f"a group's balance policy is out of range: {error}") from error
+
+
+def _label(text: str) -> str:
+    if len(text) > LABEL_LENGTH_MAX:
+        raise BadRequest(f"a zone, instance or address has {len(text)} characters, the limit is {LABEL_LENGTH_MAX}")
+    return text
 
 
 def _topic_fact(entry: registry_pb2.TopicEntry) -> TopicFact:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from evenq_rebalancer.core.board import Board, Limits, Question
-from evenq_rebalancer.core.groups import GroupFact, MemberFact, Report, TopicFact
 from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
+from evenq_rebalancer.core.simulate import Wish
+from evenq_rebalancer.core.told import GroupFact, MemberFact, Report, TopicFact
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -253,12 +254,11 @@ def test_simulate_needs_a_decision_to_compare_with() -> None:
     world = World()
     world.tell("a", "b", queues={"T": 4, "V": 1})
     times = {"now_ms": 0, "wall_ms": 0}
-    asked = {"members": 4, "queues": 0, "strategy": ""}
-    assert world.board.simulate("g", "T", **asked, **times).queues_per_member_max == 1
+    assert world.board.simulate("g", "T", Wish(members=4), **times).queues_per_member_max == 1
     with pytest.raises(BadRequest, match="no decision about"):
-        world.board.simulate("g", "V", **asked, **times)
+        world.board.simulate("g", "V", Wish(members=4), **times)
     with pytest.raises(BadRequest, match="NO_SUCH"):
-        world.board.simulate("g", "T", members=0, queues=0, strategy="NO_SUCH", **times)
+        world.board.simulate("g", "T", Wish(strategy="NO_SUCH"), **times)
 
 
 def test_pairs_are_limited() -> None:

@@ -11,13 +11,17 @@ from evenq_rebalancer.core.decisions import (
     Inputs,
     decide,
     named,
-    share,
 )
-from evenq_rebalancer.core.groups import MemberFact
 from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
+from evenq_rebalancer.core.sharing import divided
+from evenq_rebalancer.core.told import MemberFact
 
 from evenq.errors import BadRequest
 from evenq.model import MessageModel, MessageQueue
+
+
+def share(group, inputs, by):
+    return divided(group, inputs, by).shares
 
 
 def by(name):
@@ -144,7 +148,7 @@ def test_reasons_name_who_left_and_what_changed() -> None:
 
 def test_rg_8_a_member_without_the_subscription_is_told() -> None:
     members = (MemberFact(client_id="a", topics=("T",)), MemberFact(client_id="b", topics=("U",)))
-    told = decided(Inputs(strategy="AVG", mode=None, queues=queues(2), members=members))
+    told = decided(Inputs(strategy="AVG", mode=None, queues=queues(2), members=members, topic="T"))
     assert "b does not subscribe to T" in told.reason
 
 

@@ -44,7 +44,7 @@ def test_a_member_that_two_brokers_describe_reads_what_either_says() -> None:
         table.opened(f"b{number}", number)
         told(table, f"b{number}", number, GroupFact(group="g", members=(member,), ordered=number == 2))
     merged = MemberFact(client_id="c", topics=("T1", "T2"), model=MessageModel.BROADCASTING)
-    assert table.members("g") == [merged]
+    assert table.members("g") == (merged,)
     assert table.ordered("g")
 
 
@@ -54,8 +54,8 @@ def test_queues_are_those_of_all_brokers_in_order() -> None:
     table.opened("b1", 2)
     told(table, "b2", 1, topics=(TopicFact(topic="T", read_queues=1),))
     told(table, "b1", 2, topics=(TopicFact(topic="T", read_queues=2), TopicFact(topic="U", read_queues=0)))
-    assert table.queues("T") == [MessageQueue("T", "b1", 0), MessageQueue("T", "b1", 1), MessageQueue("T", "b2", 0)]
-    assert table.queues("U") == []
+    assert table.queues("T") == (MessageQueue("T", "b1", 0), MessageQueue("T", "b1", 1), MessageQueue("T", "b2", 0))
+    assert table.queues("U") == ()
     assert table.topic_version("U") > 0
     assert table.topic_version("V") == 0
 

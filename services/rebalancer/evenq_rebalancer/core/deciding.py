@@ -1,0 +1,135 @@
+"""From one line and the facts to its next decision, or to the reason why there is none.
+
+Called by `board.py`, which keeps the lines and counts generations. Always true: a strategy that fails never leaves a
+group with less than it had. The decision before stands while all its owners and queues are there; when they are not,
+`STICKY` divides in the strategy's place, from who has what, and the problem is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from evenq.allocation import Strategy
+from evenq.errors import BadRequest
+from evenq.model import MessageQueue
+from evenq.model.balance import Weight
+from evenq_rebalancer.core import pacing
+from evenq_rebalancer.core.decisions import Decision, Generation, Inputs, decide, named
+from evenq_rebalancer.core.groups import Facts
+from evenq_rebalancer.core.lines import Line
+from evenq_rebalancer.core.modes import ModeTable
+from evenq_rebalancer.core.reasons import instead
+
+__all__ = ["FALLBACK", "Decider"]
+
+FALLBACK = "STICKY"
+
+
+class Decider:
+    """Reads the facts and modes that it was given; keeps nothing."""
+
+    def __init__(self, facts: Facts, modes: ModeTable, *, machine_rooms: tuple[str, ...]) -> None:
+        self._facts = facts
+        self._modes = modes
+        self._machine_rooms = machine_rooms
+
+    def decide(self, group: str, topic: str, line: Line, *, generation: Generation, wall_ms: int) -> Decision | None:
+        """Bring the line's decision up to date; what is new to tell about it, None if nothing is."""
+        inputs = self._inputs(group, topic, line)
+        decision = None
+        if line.decision is None or line.eager or line.decision.inputs != inputs:
+            decision = self._news(group, topic, line, inputs, generation, wall_ms)
+        else:
+            line.problem = ""
+        line.eager, line.why, line.owed = False, "", {}
+        return decision
+
+    def weights(self, group: str, inputs: Inputs) -> dict[MessageQueue, float]:
+        """Work of each queue, if the group's policy counts it; else empty."""
+        if inputs.balance.weight is not Weight.LAG:
+            return {}
+        return pacing.lag_weights(inputs.queues, self._facts.lags(group))
+
+    def named(self, name: str) -> Strategy:
+        """The strategy. Raises BadRequest if it cannot decide here."""
+        return named(name, self._machine_rooms, zones=self._facts.has_zones)
+
+    def _inputs(self, group: str, topic: str, line: Line) -> Inputs:
+        facts = self._facts
+        queues = facts.queues(topic)
+        held = line.held
+        if held:
+            held = {queue: held[queue] for queue in queues if queue in held}
+        return Inputs(
+            strategy=facts.strategy(group) or line.asked,
+            mode=self._modes.get(group, topic),
+            queues=queues,
+            members=facts.members(group),
+            topic=topic,
+            balance=facts.balance(group),
+            zones=facts.zones_of_brokers(topic),
+            held=held,
+        )
+
+    def _news(
+        self, group: str, topic: str, line: Line, inputs: Inputs, generation: Generation, wall_ms: int
+    ) -> Decision | None:
+        before, problem = line.decision, ""
+        try:
+            decision = self._divide(group, topic, line, inputs, generation, wall_ms)
+        except BadRequest as error:
+            problem = f"{inputs.dividing} cannot decide: {error}"
+            if _stands(before, inputs) or inputs.strategy == "CONFIG":
+                line.problem = problem
+                return None
+            fallback = replace(inputs, strategy=FALLBACK, instead_of=inputs.dividing)
+            decision = self._divide(group, topic, line, fallback, generation, wall_ms)
+            decision = replace(decision, reason=decision.reason + instead(fallback, str(error)))
+        line.problem = problem
+        if before is not None and line.eager and not self._worth(group, before, decision):
+            return None
+        if before is not None and decision.says_as(before):
+            line.decision = before.over(decision.inputs)
+            return None
+        line.decision = decision
+        return decision
+
+    def _divide(
+        self, group: str, topic: str, line: Line, inputs: Inputs, generation: Generation, wall_ms: int
+    ) -> Decision:
+        return decide(
+            group=group,
+            topic=topic,
+            inputs=inputs,
+            before=line.decision,
+            generation=generation,
+            now_ms=wall_ms,
+            by=self.named,
+            owners=lambda: self._owners(group, topic, line),
+            weights=self.weights(group, inputs),
+            why=line.why,
+        )
+
+    def _owners(self, group: str, topic: str, line: Line) -> Mapping[MessageQueue, str]:
+        """Who had each queue: by the decision that stands, else as brokers report."""
+        standing = line.owner_of()
+        if line.decision is not None and line.decision.inputs.one_owner and not line.decision.unowned:
+            return standing
+        return {**self._facts.holders(group, topic), **standing}
+
+    def _worth(self, group: str, before: Decision, then: Decision) -> bool:
+        """False for moves by lags alone that gain too little."""
+        if then.inputs.balance.weight is not Weight.LAG or then.inputs != before.inputs:
+            return True
+        weights, readers = self.weights(group, then.inputs), then.inputs.readers
+        now = pacing.imbalance(before.shares, readers, weights)
+        return pacing.worth_moving(now, pacing.imbalance(then.shares, readers, weights))
+
+
+def _stands(before: Decision | None, inputs: Inputs) -> bool:
+    """True if the decision before can go on when a strategy fails: its queues are the topic's, its owners are there."""
+    if before is None or before.inputs.queues != inputs.queues or before.inputs.held != inputs.held:
+        return False
+    there = {member.client_id for member in inputs.members}
+    return all(client_id in there for client_id, queues in before.shares.items() if queues)

@@ -1,0 +1,187 @@
+"""The pure heart: who gets what. From the same arguments it always divides alike, so members that are answered from
+one division can never disagree (the weak point of asking any broker, XO-7). Three ways to divide:
+
+- a strategy (AVG, STICKY ...): each queue has one owner among the clustering members;
+- none: every member gets every broker, queue id -1, and POP balances by competition (wire contract 6.2);
+- a request mode POP with a share number: each member also pops the shares of the next members, as RocketMQ 5 does.
+
+Broadcasting members always get all queues (RB-17). A strategy may be anybody's: what it raises, and queues or members
+that it makes up or gives twice, become one BadRequest that names it, and nothing changes (RB-12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from evenq.allocation import Context, Strategy, by_name, divide
+from evenq.allocation.strategy import ContextDivider
+from evenq.errors import BadRequest
+from evenq.model import MessageModel, MessageQueue
+from evenq.model.balance import Weight
+from evenq_rebalancer.core.inputs import ALL_BROKERS, BROADCASTING, Inputs
+
+__all__ = ["EVERYBODY", "Division", "Owners", "StrategyByName", "divided", "named", "nobody"]
+
+EVERYBODY = "*"
+"""The owner of a queue that all members share."""
+ALL_QUEUES = -1
+ALIKE: Mapping[MessageQueue, float] = MappingProxyType({})
+"""Weights of queues: none told."""
+
+Shares = dict[str, tuple[MessageQueue, ...]]
+StrategyByName = Callable[[str], Strategy]
+Owners = Callable[[], Mapping[MessageQueue, str]]
+"""Who had each queue before; only asked by strategies that want to know."""
+
+
+def nobody() -> Mapping[MessageQueue, str]:
+    """No queue had an owner."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """What a division gives. `queues` and `owners` go side by side: one row for each owner of each queue."""
+
+    shares: Shares
+    """By client id; all members, in their order."""
+    queues: Sequence[MessageQueue]
+    """Ascending. Where every member gets every broker: one with id -1 for each broker."""
+    owners: list[str]
+    """Client id, `*` for every member, empty for nobody."""
+    one_row_each: bool = True
+    """False if a queue may have several owners."""
+
+
+def named(name: str, rooms: Sequence[str], *, zones: bool = False) -> Strategy:
+    """The strategy, if a server can decide by it. Raises BadRequest if it is unknown or lacks what it needs.
+
+    `zones`: brokers or members have known zones, which serve as rooms where none are set.
+    """
+    if name == "CONFIG":
+        raise BadRequest("CONFIG is each member's own list, a server cannot decide by it; use it in the client only")
+    if name == "MACHINE_ROOM" and not rooms and not zones:
+        raise BadRequest(
+            "MACHINE_ROOM needs the rooms to divide; set machine_rooms of the rebalancer, or zones, or use NEARBY"
+        )
+    return by_name(name, rooms=rooms)
+
+
+def divided(
+    group: str,
+    inputs: Inputs,
+    by: StrategyByName,
+    *,
+    owners: Owners = nobody,
+    weights: Mapping[MessageQueue, float] = ALIKE,
+) -> Division:
+    """Who gets what, by queue and by member. Raises BadRequest where the strategy does (RB-12)."""
+    ids, queues = inputs.readers, inputs.queues
+    shares: Shares = {member.client_id: () for member in inputs.members}
+    rows: Sequence[MessageQueue] = queues
+    names = [""] * len(queues)
+    if not queues:
+        return Division(shares, queues, names)
+    if inputs.dividing == ALL_BROKERS:
+        if inputs.clustering:
+            rows = list(dict.fromkeys(MessageQueue(queue.topic, queue.broker_name, ALL_QUEUES) for queue in queues))
+            shares |= dict.fromkeys(inputs.clustering, tuple(rows))
+            names = [EVERYBODY] * len(rows)
+    elif inputs.dividing == BROADCASTING:
+        names = [EVERYBODY] * len(queues)
+    elif ids:
+        free = [queue for queue in queues if queue not in inputs.held] if inputs.held else queues
+        if free:
+            names = _by_strategy(group, inputs, free, by, owners, weights, shares)
+        if inputs.shared:
+            shares |= _popped_together(ids, queues, shares, inputs.shared)
+            rows, names = _rows(queues, ids, shares)
+    shares |= {m.client_id: queues for m in inputs.members if m.model is MessageModel.BROADCASTING}
+    return Division(shares, rows, names, one_row_each=not inputs.shared)
+
+
+def _by_strategy(
+    group: str,
+    inputs: Inputs,
+    free: Sequence[MessageQueue],
+    by: StrategyByName,
+    owners: Owners,
+    weights: Mapping[MessageQueue, float],
+    shares: Shares,
+) -> list[str]:
+    """Let the strategy divide, put what it gives into `shares`; the owner of each of the inputs' queues."""
+    name, ids, queues = inputs.dividing, inputs.readers, inputs.queues
+    strategy = by(name)
+    context = Context(
+        owners=owners() if isinstance(strategy, ContextDivider) else {},
+        zone_of_broker=inputs.zones,
+        zone_of_member=inputs.zone_of_member,
+        weight_of_queue=weights if inputs.balance.weight is Weight.LAG else {},
+        capacity_of_member=_capacities(inputs) if inputs.balance.weight is Weight.CAPACITY else {},
+        moves_max=inputs.balance.moves_max,
+    )
+    try:
+        given = divide(strategy, group, free, ids, context)
+    except BadRequest:
+        raise
+    except Exception as error:  # anybody's code, so anything can come out of it
+        raise BadRequest(f"strategy {name} failed with {type(error).__name__}: {str(error)[:200]}") from error
+    return _owners_by_place(name, given, queues, free, shares)
+
+
+def _owners_by_place(
+    name: str,
+    given: Mapping[str, Sequence[MessageQueue]],
+    queues: Sequence[MessageQueue],
+    free: Sequence[MessageQueue],
+    shares: Shares,
+) -> list[str]:
+    places = {id(queue): place for place, queue in enumerate(queues)}  # much cheaper than hashing each queue
+    place_of = places if free is queues else {id(queue): places[id(queue)] for queue in free}
+    by_value: dict[MessageQueue, int] = {}
+    owners = [""] * len(queues)
+    for client_id, mine in given.items():
+        if client_id not in shares:
+            raise BadRequest(f"strategy {name} gives queues to {client_id!r}, who is not among the members")
+        for queue in mine:
+            place = place_of.get(id(queue))
+            if place is None:
+                by_value = by_value or {known: places[id(known)] for known in free}
+                place = by_value.get(queue)
+            if place is None:
+                raise BadRequest(f"strategy {name} gives {client_id!r} the queue {queue}, which is not one to divide")
+            if owners[place]:
+                raise BadRequest(f"strategy {name} gives {queue} to {owners[place]!r} and to {client_id!r}")
+            owners[place] = client_id
+        shares[client_id] = tuple(mine)
+    return owners
+
+
+def _capacities(inputs: Inputs) -> dict[str, float]:
+    return {member.client_id: member.capacity for member in inputs.members if member.capacity != 1.0}
+
+
+def _popped_together(ids: list[str], queues: tuple[MessageQueue, ...], shares: Shares, number: int) -> Shares:
+    """RocketMQ 5's POP sharing: own share and those of the next `number` members; more members than queues: one queue
+    each.
+    """
+    if len(ids) > len(queues):
+        return {client_id: (queues[index % len(queues)],) for index, client_id in enumerate(ids)}
+    count = len(ids)
+    return {
+        client_id: tuple(
+            dict.fromkeys(queue for step in range(number + 1) for queue in shares[ids[(index + step) % count]])
+        )
+        for index, client_id in enumerate(ids)
+    }
+
+
+def _rows(queues: tuple[MessageQueue, ...], ids: list[str], shares: Shares) -> tuple[list[MessageQueue], list[str]]:
+    owners: dict[MessageQueue, list[str]] = {queue: [] for queue in queues}
+    for client_id in ids:
+        for queue in shares[client_id]:
+            owners[queue].append(client_id)
+    pairs = [(queue, owner) for queue, names in owners.items() for owner in (names or [""])]
+    return [queue for queue, _ in pairs], [owner for _, owner in pairs]
