@@ -113,7 +113,7 @@ class Assignment:
         broker_name = ""
         try:
             async for data in requests:
-                report = to.report_of(to.parse(assignment_pb2.BrokerReport, data))
+                report = to.report_of(to.parse(assignment_pb2.BrokerReport, data), address=context.host)
                 if not broker_name:
                     self._board.facts.opened(report.broker_name, stream)
                     broker_name = report.broker_name
@@ -176,8 +176,13 @@ class Assignment:
             response.strategy = ", ".join(dict.fromkeys(decision.strategy for decision in decisions))
         for decision in decisions:
             response.queues.extend(to.holding_message(holding) for holding in decision.holdings)
-        idle = [set(decision.idle) for decision in decisions]
-        response.idle_members.extend(sorted(set.intersection(*idle)) if idle else [])
+        idle = [decision.idle_reasons() for decision in decisions]
+        for client_id in sorted(set.intersection(*map(set, idle))) if idle else []:
+            told = dict.fromkeys(reasons[client_id] for reasons in idle)
+            response.idle_members.append(client_id)
+            response.idle.add(client_id=client_id, reason="; ".join(told))
+        problems = self._board.problems(request.group, request.topic)
+        response.problems.extend(f"{topic}: {problem}" for topic, problem in problems.items())
         return response.SerializeToString()
 
     async def simulate(self, data: bytes, _context: RpcContext) -> bytes:
@@ -185,13 +190,7 @@ class Assignment:
         request = to.parse(assignment_pb2.SimulateRequest, data)
         group, topic = to.checked_pair(request.group, request.topic)
         result = self._board.simulate(
-            group,
-            topic,
-            members=request.members,
-            queues=request.queues,
-            strategy=request.strategy,
-            now_ms=self._clock.monotonic_ms(),
-            wall_ms=self._clock.now_ms(),
+            group, topic, to.wish_of(request), now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.now_ms()
         )
         return assignment_pb2.SimulateResponse(
             status=to.ok(),
@@ -199,6 +198,8 @@ class Assignment:
             moves=result.moves,
             queues_per_member_min=result.queues_per_member_min,
             queues_per_member_max=result.queues_per_member_max,
+            cross_zone_now=result.cross_zone_now,
+            cross_zone_then=result.cross_zone_then,
         ).SerializeToString()
 
 
