@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,8 +20,11 @@ from evenq.allocation import (
     coverage,
     divide,
     room_of_broker,
+    verified,
 )
 from evenq.allocation.consistent_hash import md5_hash, queue_text
+from evenq.client.pull_consumer import PullConsumer
+from evenq.client.push_consumer import PushConsumer
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 
@@ -41,6 +46,38 @@ def numbers(strategy, queues, ids):
 
 
 # --- common
+
+
+def test_al_1_a_strategy_is_a_function_of_group_own_id_queues_and_ids_with_a_name_averagely_by_default() -> None:
+    six = [Averagely(), ByCircle(), Config(tuple(q(1))), MachineRoom(frozenset({"r"})), Nearby(), ConsistentHash()]
+    assert [strategy.name for strategy in six] == [
+        "AVG",
+        "AVG_BY_CIRCLE",
+        "CONFIG",
+        "MACHINE_ROOM",
+        "MACHINE_ROOM_NEARBY-AVG",
+        "CONSISTENT_HASH",
+    ]
+    for strategy in six:
+        queues = q(3, "r@b")
+        first = strategy.allocate("g", "r@c1", queues, ["r@c1", "r@c2"])
+        assert isinstance(first, list)
+        assert strategy.allocate("another group", "r@c1", queues, ["r@c1", "r@c2"]) == first
+        assert queues == q(3, "r@b")
+    for consumer in (PullConsumer, PushConsumer):
+        assert inspect.signature(consumer).parameters["strategy"].default == "AVG"
+
+
+def test_al_1_users_may_supply_their_own_strategy() -> None:
+    class Last:
+        """All queues for the last member."""
+
+        name = "LAST"
+
+        def allocate(self, group, own_id, queues, ids):
+            return list(queues) if own_id == ids[-1] else []
+
+    assert divide(Last(), "g", q(2), c(2)) == {"c001": [], "c002": q(2)}
 
 
 @pytest.mark.parametrize("strategy", CHECKED, ids=lambda s: s.name)
@@ -92,7 +129,8 @@ def test_al_4_each_queue_once_and_sizes_within_one_for_1_to_39_queues_and_member
         pytest.param(1, 3, [[1], [], []], id="AL-10-1-3"),
     ],
 )
-def test_averagely_gives_pages(queue_count, member_count, expected) -> None:
+def test_al_6_to_al_10_averagely_gives_pages(queue_count, member_count, expected) -> None:
+    """AL-6, AL-7, AL-8, AL-9, AL-10: the worked examples."""
     assert numbers(Averagely(), q(queue_count), c(member_count)) == expected
 
 
@@ -112,6 +150,19 @@ def test_al_5_averagely_is_the_formula() -> None:
                 count = max(0, min(size, queue_count - start))
                 expected = [queues[(start + k) % queue_count] for k in range(count)]
                 assert Averagely().allocate("g", own, queues, c(member_count)) == expected
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(1, 200), st.integers(1, 60), st.sampled_from([Averagely(), ByCircle(), MachineRoom(frozenset({"r"}))])
+)
+def test_al_4_each_queue_once_and_sizes_within_one_for_any_counts(queue_count, member_count, strategy) -> None:
+    queues = q(queue_count, "r@b")
+    shares = divide(strategy, "g", queues, c(member_count))
+    assert coverage(queues, shares).complete
+    sizes = [len(share) for share in shares.values()]
+    assert max(sizes) - min(sizes) <= 1
+    assert verified(shares, queues, c(member_count)) == shares
 
 
 def test_al_9_members_beyond_the_queue_count_are_reported_idle() -> None:
@@ -188,6 +239,13 @@ def test_al_17_al_18_the_remainder_comes_from_the_tail(queue_count, member_count
     assert numbers(MachineRoom(frozenset({"r"})), q(queue_count, "r@b"), c(member_count)) == expected
 
 
+def test_al_15_to_al_20_two_of_three_rooms_are_divided_among_all_members() -> None:
+    """AL-15, AL-17, AL-20: the example of three rooms."""
+    queues = [*q(4, "r1@b"), *q(4, "r2@b"), *q(4, "r3@b")]
+    two = MachineRoom(frozenset({"r1", "r2"}))
+    assert numbers(two, queues, c(3)) == [[1, 2, 7], [3, 4, 8], [5, 6]]
+
+
 def test_al_20_queues_of_a_room_outside_the_set_go_to_nobody_and_the_room_is_told() -> None:
     queues = [*q(2, "r1@b"), *q(2, "r2@b"), *q(2, "r3@b")]
     shares = divide(MachineRoom(frozenset({"r1", "r2"})), "g", queues, ["c1", "c2"])
@@ -203,12 +261,31 @@ def test_al_20_queues_of_a_room_outside_the_set_go_to_nobody_and_the_room_is_tol
 THREE_ROOMS = [*q(4, "r1@b"), *q(4, "r2@b"), *q(4, "r3@b")]
 
 
-def test_al_23_to_al_25_a_room_keeps_its_queues_and_unattended_rooms_are_shared() -> None:
+def test_al_21_to_al_25_a_room_keeps_its_queues_and_unattended_rooms_are_shared() -> None:
+    """AL-21, AL-23, AL-24, AL-25: the example of three rooms, whose step 2 always runs."""
     assert numbers(Nearby(), THREE_ROOMS, ["r1@a", "r1@b", "r3@c"]) == [
         [1, 2, 5, 6],
         [3, 4, 7],
         [9, 10, 11, 12, 8],
     ]
+
+
+def test_al_21_inner_strategy_and_resolver_are_the_users() -> None:
+    class Even:
+        """Even queue ids in room e, odd ones in o; clients say it by their first letter."""
+
+        def room_of_queue(self, queue: MessageQueue) -> str:
+            return "o" if queue.queue_id % 2 else "e"
+
+        def room_of_client(self, client_id: str) -> str:
+            return client_id[0]
+
+    assert numbers(Nearby(ByCircle(), Even()), q(8), ["e1", "e2", "o1"]) == [[1, 5], [3, 7], [2, 4, 6, 8]]
+
+
+def test_al_24_unattended_rooms_are_shared_by_members_whose_own_room_has_queues() -> None:
+    queues = [*q(2, "r1@b"), *q(2, "r2@b")]
+    assert numbers(Nearby(), queues, ["r1@a", "r1@b"]) == [[1, 3], [2, 4]]
 
 
 def test_al_26_a_member_whose_room_has_no_queues_gets_only_unattended_ones() -> None:
@@ -245,7 +322,9 @@ def test_al_27_remainders_pile_up_on_the_first_unless_rooms_are_divided_together
 # --- consistent hash
 
 
-def test_xo_8_the_recomputed_example_and_al_33_only_the_leavers_queues_move() -> None:
+def test_xo_8_al_35_the_recomputed_example_and_al_33_only_the_leavers_queues_move() -> None:
+    """XO-8, AL-33, AL-35: 10 virtual nodes `<id>-<index>`, the queue's text, 4 bytes of MD5."""
+    assert ConsistentHash() == ConsistentHash(10, md5_hash)
     queues = q(8)
     assert md5_hash(queue_text(queues[0])) == 562_732_085
     assert queue_text(queues[0]) == "MessageQueue [topic=T, brokerName=b, queueId=0]"
@@ -286,6 +365,16 @@ def test_al_30_al_32_the_owner_is_the_next_node_clockwise_equal_counts_and_the_r
     places |= dict(zip(map(queue_text, queues), (15, 25, 20, 45), strict=True))
     strategy = ConsistentHash(1, places.__getitem__)
     assert numbers(strategy, queues, ["c1", "c2", "c3", "c4"]) == [[4], [1, 3], [2], []]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 20), st.integers(1, 9), st.integers(1, 30))
+def test_al_34_members_agree_however_many_hashes_are_equal(queue_count, member_count, places) -> None:
+    strategy = ConsistentHash(hash_function=lambda key: md5_hash(key) % places)
+    queues = q(queue_count)
+    each = {own: strategy.allocate("g", own, queues, c(member_count)) for own in c(member_count)}
+    assert coverage(queues, each).complete
+    assert divide(strategy, "g", queues, c(member_count)) == each
 
 
 def test_al_34_of_two_nodes_at_one_place_the_later_stays_and_all_members_agree() -> None:

@@ -127,14 +127,14 @@ class _Scale:
             budget = self._pass(owned, budget)
 
     def _pass(self, owned: set[int], budget: int) -> int:
-        """Move until levels are even or no queue of anybody fits; 0 or what is left of the budget."""
+        """Move until levels are even or no queue of anybody fits. Returns what is left of the budget."""
         lows = self._heap(range(len(self._loads)))
         highs = [(-level, place) for level, place in lows]
         heapify(highs)
         for high in self._highest(highs):
             lowest = self._lowest(lows, self._compared + 1)
             if self._even(high, lowest[0]):
-                return 0
+                break
             best = min(self._steps(high, lowest), default=None)
             if best is None:
                 continue  # nothing of it fits anywhere now; it is looked at again in the next pass
