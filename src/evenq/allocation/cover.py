@@ -28,7 +28,7 @@ class Coverage:
     idle: tuple[str, ...]
     """Members that got no existing queue."""
     uncovered_rooms: tuple[str, ...]
-    """Rooms (of brokers named `room@name`) in which nobody got any queue."""
+    """Rooms in which nobody got any queue: zones if they are told, else those in front of broker names `room@name`."""
 
     @property
     def complete(self) -> bool:
@@ -36,8 +36,17 @@ class Coverage:
         return not (self.unowned or self.shared or self.nonexistent)
 
 
-def coverage(queues: Iterable[MessageQueue], shares: Mapping[str, Iterable[MessageQueue]]) -> Coverage:
+def coverage(
+    queues: Iterable[MessageQueue],
+    shares: Mapping[str, Iterable[MessageQueue]],
+    zone_of_broker: Mapping[str, str] | None = None,
+) -> Coverage:
     """Compare the topic's queues with what each member got (client id to queues)."""
+    zones = zone_of_broker or {}
+
+    def room_of(queue: MessageQueue) -> str | None:
+        return zones.get(queue.broker_name) or room_of_broker(queue.broker_name)
+
     counts = dict.fromkeys(sorted(queues), 0)
     nonexistent: dict[MessageQueue, None] = {}
     idle: list[str] = []
@@ -52,8 +61,8 @@ def coverage(queues: Iterable[MessageQueue], shares: Mapping[str, Iterable[Messa
         if not owned:
             idle.append(client_id)
     unowned = tuple(queue for queue, count in counts.items() if count == 0)
-    attended = {room_of_broker(queue.broker_name) for queue, count in counts.items() if count}
-    rooms = {room for queue in unowned if (room := room_of_broker(queue.broker_name)) is not None}
+    attended = {room_of(queue) for queue, count in counts.items() if count}
+    rooms = {room for queue in unowned if (room := room_of(queue)) is not None}
     return Coverage(
         unowned=unowned,
         shared=tuple(queue for queue, count in counts.items() if count > 1),

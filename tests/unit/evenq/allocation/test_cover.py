@@ -19,5 +19,11 @@ def test_a_room_with_one_owned_queue_is_not_uncovered() -> None:
     assert coverage(QUEUES, {"a": QUEUES[:1]}).uncovered_rooms == ("r2",)
 
 
+def test_zones_are_rooms_where_they_are_told() -> None:
+    queues = [MessageQueue("T", broker, 0) for broker in ("a", "b", "r9@c")]
+    seen = coverage(queues, {"m": queues[:1]}, {"a": "z1", "b": "z2"})
+    assert seen.uncovered_rooms == ("r9", "z2")
+
+
 def test_a_group_without_members_owns_nothing() -> None:
     assert coverage(QUEUES, {}).unowned == tuple(QUEUES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evenq.allocation import Averagely, ByCircle, ConsistentHash, MachineRoom, Nearby, divide
+from evenq.allocation import Averagely, ByCircle, ConsistentHash, Context, MachineRoom, Nearby, Sticky, divide
 from evenq.model import MessageQueue
 from evenq.runtime.clock import SystemClock
 
@@ -28,3 +28,29 @@ def test_a_thousand_queues_and_a_hundred_members_take_a_few_ms(strategy) -> None
         strategy.allocate("g", ids[50], QUEUES, ids)
         best_ms = min(best_ms, clock.monotonic_ms() - start_ms)
     assert best_ms <= 20, f"{strategy.name} took {best_ms} ms at best; a few ms are usual"
+
+
+@pytest.mark.parametrize("strategy", [Averagely(), ByCircle(), Sticky()], ids=lambda s: s.name)
+def test_ten_thousand_queues_are_divided_among_a_thousand_members_in_some_ms(strategy) -> None:
+    clock, best_ms = SystemClock(), 1_000_000
+    queues = [MessageQueue("T", f"b{broker:02}", index) for broker in range(20) for index in range(500)]
+    ids = [f"c{number:04}" for number in range(1000)]
+    owners = {queue: own for own, share in divide(strategy, "g", queues, ids[1:]).items() for queue in share}
+    for _ in range(8):
+        start_ms = clock.monotonic_ms()
+        divide(strategy, "g", queues, ids, Context(owners=owners))
+        best_ms = min(best_ms, clock.monotonic_ms() - start_ms)
+    assert best_ms <= 100, f"{strategy.name} took {best_ms} ms at best; 5 to 20 ms are usual"
+
+
+def test_a_strategy_without_context_is_asked_as_ever() -> None:
+    queues, ids = QUEUES[:7], ["r0@a", "r1@b"]
+    context = Context(owners=dict.fromkeys(queues, "r1@b"), moves_max=1)
+    assert divide(Averagely(), "g", queues, ids, context) == divide(Averagely(), "g", queues, ids)
+
+
+@pytest.mark.parametrize("strategy", [Averagely(), ByCircle(), ConsistentHash(), MachineRoom(frozenset({"r0"}))])
+def test_an_id_that_comes_twice_has_one_share(strategy) -> None:
+    ids = ["r0@a", "r0@a", "r0@b"]
+    each = {own: strategy.allocate("g", own, QUEUES[:9], ids) for own in ids}
+    assert divide(strategy, "g", QUEUES[:9], ids) == each
