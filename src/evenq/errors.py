@@ -233,6 +233,10 @@ class PreconditionFailed(Error):
     refresh_route = True
 
 
+class DuplicateClientId(PreconditionFailed):
+    """Another living member of the group has this client id. The SDK joins again under an id of its own."""
+
+
 class TooManyRequests(Error):
     """A bounded queue or table is full. Retry after a pause."""
 

@@ -390,9 +390,9 @@ def test_oc_18_a_commit_under_an_overtaken_generation_is_refused() -> None:
         sessions = a.cluster.sessions
         (topic, queue) = "t", common_pb2.Queue(topic="t", broker_name="a", queue_id=0)
         place = next(iter(a.routes.readable(topic)))
-        assert await sessions.lock("g", "old", [place], wait_ms=0, generation=Generation(1, 1)) == [True]
-        sessions.unlock("g", "old", [place])
-        assert await sessions.lock("g", "new", [place], wait_ms=0, generation=Generation(1, 2)) == [True]
+        assert await sessions.locking.lock("g", "old", [place], wait_ms=0, generation=Generation(1, 1)) == [True]
+        sessions.locking.unlock("g", "old", [place])
+        assert await sessions.locking.lock("g", "new", [place], wait_ms=0, generation=Generation(1, 2)) == [True]
         request = data_pb2.CommitOffsetsRequest(
             group="g",
             client_id="old",
@@ -459,7 +459,7 @@ def test_rg_2_a_member_that_comes_back_within_the_grace_keeps_its_queues_and_nob
         await world.create("a", "t", 1)
         line = await joined(world, "a", "g", "me")
         queue = a.routes.readable("t")[0]
-        await a.cluster.sessions.lock("g", "me", [queue], wait_ms=0)
+        await a.cluster.sessions.locking.lock("g", "me", [queue], wait_ms=0)
         version = a.members.version("g")
         await line.cut()
         await world.clock.advance(500)

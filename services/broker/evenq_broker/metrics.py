@@ -56,6 +56,14 @@ def broker_metrics(broker: Broker) -> list[Metric]:
             "Different filters in one group.",
             "differing",
         ),
+        metric(
+            "evenq_duplicate_client_ids_total",
+            counter,
+            "members",
+            ("consumer_group",),
+            "Refused, id taken.",
+            "duplicate_ids",
+        ),
         metric("evenq_broker_acks_total", counter, "messages", _GROUP_TOPIC, "Messages acknowledged.", "acks"),
         metric("rocketmq_consumer_lag_messages", gauge, "messages", _GROUP_TOPIC, "Not finished yet.", "lag"),
         metric("rocketmq_consumer_inflight_messages", gauge, "messages", _GROUP_TOPIC, "Delivered, open.", "inflight"),
@@ -132,6 +140,11 @@ class _Source:
         for group in members.groups():
             for topic, filters in different_filters(wanted_of(members.members(group))).items():
                 yield (group, topic), len(filters)
+
+    def duplicate_ids(self) -> Iterable[Sample]:
+        for group, count in self._broker.sessions.duplicates.items():
+            if self._broker.groups.get(group) is not None:
+                yield (group,), count
 
     def acks(self) -> Iterable[Sample]:
         return self._by_group_topic("acks")

@@ -1,9 +1,9 @@
 """Which member holds which queue: at most one per group and queue (TQ-9), on the broker that owns the queue.
 
 A lock lives as long as its holder's session. Whoever wants a held lock may wait in line; the line is first come, first
-served, and a lock that is let go passes to the head of the line in the same step, so there is no moment at which a
-third member can slip in. Each lock remembers the newest generation it was granted under: a request with an older one,
-from somebody who does not hold the queue, is stale and is refused (fencing, OC-18).
+served among those of the newest generation, and a lock that is let go passes on in the same step, so there is no moment
+at which a third member can slip in. Each lock remembers the newest generation it was granted under: a request with an
+older one, from somebody who does not hold the queue, is stale and is refused (fencing, OC-18).
 """
 
 from __future__ import annotations
@@ -72,6 +72,11 @@ class LockTable:
         """Client id of who has the queue; empty if nobody."""
         lock = self._locks.get((group, queue))
         return "" if lock is None else lock.holder
+
+    def generation(self, group: str, queue: MessageQueue) -> Generation:
+        """The newest generation the queue was given under."""
+        lock = self._locks.get((group, queue))
+        return NO_GENERATION if lock is None else lock.generation
 
     def waiters(self, group: str, queue: MessageQueue) -> list[str]:
         """Client ids that stand in line for the queue, first come first."""
@@ -189,7 +194,8 @@ class LockTable:
     def _pass_on(self, group: str, queue: MessageQueue, lock: _Lock) -> list[Grant]:
         if not lock.line:
             return []
-        head = lock.line.popleft()
+        head = max(lock.line, key=lambda waiter: waiter.generation)  # the first of those with the newest decision
+        lock.line.remove(head)
         del self._tickets[head.ticket]
         self._give(group, queue, lock, head.client_id, head.generation)
         grants = [Grant(head.ticket, group, queue, head.client_id)]

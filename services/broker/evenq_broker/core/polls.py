@@ -136,6 +136,14 @@ class PollTable:
             poll.woken = True
         return woken
 
+    def look_again(self, topic_id: int, queue_id: int) -> list[Poll]:
+        """The queue has another owner, or none: whoever watches it should look whether it still may."""
+        woken = list(self._watches.get((topic_id, queue_id), ()))
+        for poll in woken:
+            self._remove(poll)
+            poll.woken = True
+        return woken
+
     def ready(self, group_id: int, topic_id: int, queue_id: int) -> Poll | None:
         """Something became deliverable to one group: the poll to wake."""
         poll = self._next(group_id, topic_id, queue_id)

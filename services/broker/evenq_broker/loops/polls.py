@@ -119,6 +119,11 @@ class Waiting:
         for poll in self._polls.refresh(client_id, topic_id):
             _finish(poll)
 
+    def look_again(self, topic_id: int, queue_id: int) -> None:
+        """The queue has another owner: whoever waits for it to grow looks whether it still may."""
+        for poll in self._polls.look_again(topic_id, queue_id):
+            _finish(poll)
+
     def end_client(self, client_id: str) -> None:
         """The client ends: answer its polls now (wire contract 3.3)."""
         for poll in self._polls.end_client(client_id):

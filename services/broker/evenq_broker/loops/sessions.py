@@ -8,141 +8,29 @@ member whose peer does not take its events for a whole session time-out is dropp
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import starmap
 from typing import TYPE_CHECKING
 
-from evenq.errors import PreconditionFailed
+from evenq.errors import DuplicateClientId
 from evenq.model import MessageQueue, Subscription
 from evenq.serving.rpc import RpcContext
-from evenq_broker.core.journal import Locked
-from evenq_broker.core.locks import NO_GENERATION, Generation, Grant
+from evenq_broker.core.locks import NO_GENERATION, Generation
 from evenq_broker.core.members import Member, Protocol
 from evenq_broker.core.resets import Fence, Fences
-from evenq_broker.loops.signals import done_within
+from evenq_broker.loops.locking import Locking
+from evenq_broker.loops.mailbox import Session
 from evenq_broker.loops.subscriptions import SubscriptionReports
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
 
-__all__ = [
-    "AssignmentChanged",
-    "Mail",
-    "MembersChanged",
-    "OffsetsReset",
-    "QueueWanted",
-    "Session",
-    "Sessions",
-    "lock_op",
-]
+__all__ = ["Sessions"]
 
 log = logging.getLogger(__name__)
 
 SWEEP_MS = 250
 CLIENT_TYPES_OF_GROUPS = frozenset({2, 3, 4, 5, 6})  # apache.rocketmq.v2.ClientType: all consumers, no producers
-
-
-@dataclass(frozen=True, slots=True)
-class MembersChanged:
-    """All members of the session's group, as they are when the event is taken."""
-
-    members: tuple[Member, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AssignmentChanged:
-    """A newer decision exists: ask again."""
-
-    topic: str
-    generation: Generation
-
-
-@dataclass(frozen=True, slots=True)
-class QueueWanted:
-    """Somebody waits for a lock that this member holds."""
-
-    queue: MessageQueue
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetsReset:
-    """The group was moved on queues that this member holds: begin there again."""
-
-    queues: tuple[MessageQueue, ...]
-
-
-Mail = MembersChanged | AssignmentChanged | QueueWanted | OffsetsReset
-
-
-class Session:
-    """One member's open stream, as the group sees it: a mailbox with one place per kind of news."""
-
-    def __init__(self, group: str, client_id: str) -> None:
-        self.group = group
-        self.client_id = client_id
-        self.ended = False
-        """True when the stream should end: left, dropped, or replaced by a newer stream of the same member."""
-        self.waiting_since_ms: int | None = None
-        """Monotonic ms since when the oldest event waits to be taken."""
-        self._members_changed = False
-        self._assignments: dict[str, Generation] = {}
-        self._wanted: dict[MessageQueue, None] = {}
-        self._reset: dict[MessageQueue, None] = {}
-        self._wake = asyncio.Event()
-
-    def members_changed(self, now_ms: int) -> None:
-        """The group is not what it was."""
-        self._members_changed = True
-        self._ring(now_ms)
-
-    def assignment_changed(self, topic: str, generation: Generation, now_ms: int) -> None:
-        """Another decision about a topic."""
-        self._assignments[topic] = max(generation, self._assignments.get(topic, NO_GENERATION))
-        self._ring(now_ms)
-
-    def queue_wanted(self, queue: MessageQueue, now_ms: int) -> None:
-        """Somebody else stands in line for a queue this member holds."""
-        self._wanted[queue] = None
-        self._ring(now_ms)
-
-    def offsets_reset(self, queues: Iterable[MessageQueue], now_ms: int) -> None:
-        """The group was moved on these queues."""
-        self._reset.update(dict.fromkeys(queues))
-        self._ring(now_ms)
-
-    def end(self) -> None:
-        """Make `take` return an empty list, for ever."""
-        self.ended = True
-        self._wake.set()
-
-    async def take(self, members: Sessions) -> list[Mail]:
-        """Wait for news and empty the mailbox; an empty list means that the stream should end."""
-        while not self.ended:
-            await self._wake.wait()
-            self._wake.clear()
-            mail: list[Mail] = []
-            if self._members_changed:
-                mail.append(MembersChanged(tuple(members.members(self.group))))
-            mail += [AssignmentChanged(topic, generation) for topic, generation in self._assignments.items()]
-            mail += [QueueWanted(queue) for queue in self._wanted]
-            if self._reset:
-                mail.append(OffsetsReset(tuple(self._reset)))
-            self._members_changed = False
-            self._assignments.clear()
-            self._wanted.clear()
-            self._reset.clear()
-            self.waiting_since_ms = None
-            if mail and not self.ended:
-                return mail
-        return []
-
-    def _ring(self, now_ms: int) -> None:
-        if self.waiting_since_ms is None:
-            self.waiting_since_ms = now_ms
-        self._wake.set()
 
 
 class Sessions:
@@ -151,26 +39,32 @@ class Sessions:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._sessions: dict[str, dict[str, Session]] = {}
-        self._tickets: dict[int, asyncio.Future[bool]] = {}
+        self.locking = Locking(broker, lambda group, client_id: self._sessions.get(group, {}).get(client_id))
+        self.duplicates: dict[str, int] = {}
+        """Group to how many times a second living client came with an id that was taken."""
         self._reports = SubscriptionReports(broker.members, broker.clock)
         self.fences = Fences()
         """Members that have yet to follow an operator's reset."""
 
     # ------------------------------------------------------------------------------------------------ evenq members
 
-    def join(self, group: str, member: Member) -> Session:
-        """Open or renew the member's session. Raises TooManyRequests when the member table is full.
+    def join(self, group: str, member: Member, *, incarnation: int = 0) -> Session:
+        """Open or renew the member's session. `incarnation` tells a client that comes back from another one with the
+        same id. Raises DuplicateClientId while that other one lives, TooManyRequests when the member table is full.
 
         An older stream of the same member ends; its locks stay with the member.
         """
         settings = self._broker.settings
         now_ms = self._broker.clock.monotonic_ms()
+        self._must_be_alone(group, member, incarnation, now_ms)
         changed = self._broker.members.join(group, member, now_ms=now_ms, lease_ms=settings.session_timeout_ms)
         sessions = self._sessions.setdefault(group, {})
         old = sessions.get(member.client_id)
         if old is not None:
             old.end()
-        session = sessions[member.client_id] = Session(group, member.client_id)
+        session = Session(group, member.client_id, incarnation=incarnation, now_ms=now_ms)
+        sessions[member.client_id] = session
+        self.locking.fencing.joined(group, member)
         if self.fences and (missed := self.fences.of(group, member.client_id)):
             session.offsets_reset(missed, now_ms)
         if changed:
@@ -188,7 +82,8 @@ class Sessions:
     def beat(self, session: Session) -> None:
         """A sign of life on the stream."""
         if not session.ended:
-            self._broker.members.touch(session.client_id, self._broker.clock.monotonic_ms())
+            session.heard_ms = self._broker.clock.monotonic_ms()
+            self._broker.members.touch(session.client_id, session.heard_ms)
 
     def leave(self, session: Session) -> None:
         """The member says goodbye: gone at once, with its locks."""
@@ -289,67 +184,6 @@ class Sessions:
         groups = [group] if group else self._broker.members.groups_of(client_id)
         self._gone([(name, client_id) for name in groups if self._broker.members.get(name, client_id)], "terminated")
 
-    # ------------------------------------------------------------------------------------------------ locks
-
-    async def lock(
-        self,
-        group: str,
-        client_id: str,
-        queues: Sequence[MessageQueue],
-        *,
-        wait_ms: int,
-        generation: Generation = NO_GENERATION,
-    ) -> list[bool]:
-        """Take queues for a member, waiting up to `wait_ms` for their present holders.
-
-        True for each queue that is its own now. Raises PreconditionFailed if the client is no member here, or asks
-        under a generation that was overtaken.
-        """
-        self.must_be_member(group, client_id)
-        locks = self._broker.locks
-        for queue in queues:
-            self.must_not_be_stale(group, client_id, queue, generation)
-        granted = [locks.acquire(group, client_id, queue, generation) for queue in queues]
-        if all(granted) or wait_ms <= 0:
-            await self._safe()
-            return granted
-        waits: dict[int, asyncio.Future[bool]] = {}
-        try:
-            for queue in (queue for queue, is_own in zip(queues, granted, strict=True) if not is_own):
-                ticket = locks.wait(group, client_id, queue, generation)
-                waits[ticket] = self._tickets[ticket] = asyncio.get_running_loop().create_future()
-                self._ask_holder(group, queue)
-            everything: asyncio.Future[bool] = asyncio.ensure_future(_all_of(waits.values()))
-            await done_within(everything, wait_ms, clock=self._broker.clock)
-        finally:
-            for ticket in waits:
-                locks.cancel(ticket)
-                self._tickets.pop(ticket, None)
-        await self._safe()
-        return [locks.holder(group, queue) == client_id for queue in queues]
-
-    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Let go; whoever waits longest has the queue at once."""
-        for queue in queues:
-            self._granted(self._broker.locks.release(group, client_id, queue))
-
-    def must_be_member(self, group: str, client_id: str) -> None:
-        """Raise PreconditionFailed unless the client is a member of the group at this broker."""
-        if self._broker.members.get(group, client_id) is None:
-            raise PreconditionFailed(
-                f"client {client_id!r} is not in group {group} at broker {self._broker.settings.broker_name}: "
-                "its session was never opened or has ended; open a session and try again"
-            )
-
-    def must_not_be_stale(self, group: str, client_id: str, queue: MessageQueue, generation: Generation) -> None:
-        """Raise PreconditionFailed if somebody else got the queue under a newer generation (OC-18)."""
-        if self._broker.locks.stale(group, client_id, queue, generation):
-            raise PreconditionFailed(
-                f"generation {generation.epoch}.{generation.counter} of queue {queue} in group {group} is over: "
-                f"{self._broker.locks.holder(group, queue) or 'another member'} got it under a newer one; "
-                "ask for your assignment again"
-            )
-
     # ------------------------------------------------------------------------------------------------ inside
 
     async def sweep(self) -> None:
@@ -375,8 +209,7 @@ class Sessions:
         for sessions in self._sessions.values():
             for session in sessions.values():
                 session.end()
-        for future in self._tickets.values():
-            future.cancel()
+        self.locking.close()
 
     def _deaf(self, now_ms: int) -> list[tuple[str, str]]:
         limit_ms = self._broker.settings.session_timeout_ms
@@ -397,9 +230,28 @@ class Sessions:
         session = self._forget(group, client_id)
         if session is not None:
             session.end()
-        self._granted(self._broker.locks.drop(group, client_id))
+        self.locking.drop(group, client_id)
         self._broker.cluster.answers.forget(client_id, [group])
         self._tell_group(group)
+
+    def _must_be_alone(self, group: str, member: Member, incarnation: int, now_ms: int) -> None:
+        other = self._sessions.get(group, {}).get(member.client_id)
+        if other is None or other.ended or not incarnation or other.incarnation in {0, incarnation}:
+            return
+        silent_ms = now_ms - other.heard_ms
+        if silent_ms > 2 * self._broker.settings.session_beat_interval_ms:
+            return  # most likely the same program, started again while its old connection looks open
+        known = self._broker.members.get(group, member.client_id)
+        here = "an unknown host" if known is None else known.address or "an unknown host"
+        self.duplicates[group] = self.duplicates.get(group, 0) + 1
+        log.warning(
+            "duplicate client id",
+            extra={"group": group, "client_id": member.client_id, "first_at": here, "second_at": member.address},
+        )
+        raise DuplicateClientId(
+            f"client id {member.client_id!r} is taken in group {group}: another living member at {here} has it, heard "
+            f"of {silent_ms} ms ago; give each consumer an id of its own, or none"
+        )
 
     def _forget(self, group: str, client_id: str) -> Session | None:
         sessions = self._sessions.get(group, {})
@@ -415,40 +267,3 @@ class Sessions:
                 session.members_changed(now_ms)
         self._reports.look(group)
         self._broker.cluster.facts_changed()
-
-    def _ask_holder(self, group: str, queue: MessageQueue) -> None:
-        holder = self._broker.locks.holder(group, queue)
-        session = self._sessions.get(group, {}).get(holder)
-        if session is not None:
-            session.queue_wanted(queue, self._broker.clock.monotonic_ms())
-
-    async def _safe(self) -> None:
-        """Whoever is told that a queue is its own must still find it so after a restart of the broker."""
-        if record := self._record_locks():
-            await record
-
-    def _record_locks(self) -> asyncio.Future[None] | None:
-        moved = self._broker.locks.moved()
-        if not moved or self._broker.store.failure is not None:
-            return None
-        return self._broker.journal.record(*starmap(lock_op, moved))
-
-    def _granted(self, grants: Iterable[Grant]) -> None:
-        self._record_locks()
-        for grant in grants:
-            future = self._tickets.pop(grant.ticket, None)
-            if future is not None and not future.done():
-                future.set_result(True)
-            if any(self._broker.locks.waiters(grant.group, grant.queue)):
-                self._ask_holder(grant.group, grant.queue)
-
-
-def lock_op(group: str, queue: MessageQueue, client_id: str, generation: Generation) -> Locked:
-    """The journal's words for who holds a queue."""
-    return Locked(group, queue, client_id, generation.epoch, generation.counter)
-
-
-async def _all_of(futures: Iterable[asyncio.Future[bool]]) -> bool:
-    for future in list(futures):
-        await asyncio.shield(future)
-    return True

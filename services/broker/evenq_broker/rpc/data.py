@@ -181,14 +181,19 @@ class _Data:
         group = await self._broker.ensure_group(asked.group) if asked.group else None
         if group is not None:
             sessions = self._broker.cluster.sessions
-            sessions.must_not_be_stale(group.name, asked.client_id, queue, generation_of(asked.generation))
+            generation = generation_of(asked.generation)
+            self._must_hold(group.name, asked, queue)
             if sessions.fences:
                 sessions.fences.read(group.name, queue, asked.client_id, asked.offset)
-            if 0 <= asked.committed <= self._broker.store.queue_range(topic.topic_id, queue.queue_id)[1]:
+            if 0 <= asked.committed <= self._broker.store.queue_range(topic.topic_id, queue.queue_id)[
+                1
+            ] and sessions.locking.may_commit(group.name, asked.client_id, queue, generation):
                 self._commit(group, topic, queue, asked.client_id, asked.committed)
         wanted = _wanted(asked.filter)
         until_ms = self._until_ms(asked.wait_ms, context)
-        found = await self._found(topic, queue.queue_id, asked, wanted, until_ms)
+        found = await self._found(topic, queue, asked, wanted, until_ms)
+        if group is not None:  # the queue may have changed hands while this call waited
+            self._must_hold(group.name, asked, queue)
         if isinstance(found, IllegalOffset):
             return data_pb2.PullResponse(
                 status=status_of(found, context.language),
@@ -219,10 +224,14 @@ class _Data:
             stats.bytes_out += len(answer)
         return answer
 
+    def _must_hold(self, group: str, asked: data_pb2.PullRequest, queue: MessageQueue) -> None:
+        locking = self._broker.cluster.sessions.locking
+        locking.must_hold(group, asked.client_id, queue, generation_of(asked.generation))
+
     async def _found(
         self,
         topic: TopicConfig,
-        queue_id: int,
+        queue: MessageQueue,
         asked: data_pb2.PullRequest,
         wanted: MessageFilter,
         until_ms: int,
@@ -231,7 +240,7 @@ class _Data:
         # A filter has turns with everybody else, and an end: the answer says where to go on.
         count = min(asked.batch_max or PULL_DEFAULT, PULL_MAX)
         size = min(asked.bytes_max or PULL_BYTES_DEFAULT, self._broker.settings.receive_bytes_max)
-        position = asked.offset
+        position, queue_id = asked.offset, queue.queue_id
         turns = 0
         while True:
             low, high = self._broker.store.queue_range(topic.topic_id, queue_id)
@@ -250,6 +259,8 @@ class _Data:
             if left_ms <= 0 or not await self._broker.wait_for_growth(grown, left_ms):
                 return found
             self._readable(asked.queue)
+            if asked.group:
+                self._must_hold(asked.group, asked, queue)
 
     async def _read(
         self, topic_id: int, queue_id: int, start: int, count: int, size: int, wanted: MessageFilter
@@ -342,8 +353,17 @@ class _Data:
         group = await self._broker.ensure_group(asked.group)
         generation = generation_of(asked.generation)
         places = [(*self._readable(told.queue), told.offset) for told in asked.offsets]
-        for topic, queue, offset in places:
-            self._broker.cluster.sessions.must_not_be_stale(group.name, asked.client_id, queue, generation)
+        refused: PreconditionFailed | None = None
+        for place in list(places):
+            topic, queue, offset = place
+            try:
+                self._broker.cluster.sessions.locking.must_hold(
+                    group.name, asked.client_id, queue, generation, commits=True
+                )
+            except PreconditionFailed as error:  # what is still its own is kept all the same
+                refused = error
+                places.remove(place)
+                continue
             low, high = self._broker.store.queue_range(topic.topic_id, queue.queue_id)
             if not 0 <= offset <= high:
                 raise _out_of_range(offset, low, high)
@@ -354,6 +374,8 @@ class _Data:
         for wait in waits:
             if wait is not None:
                 await wait
+        if refused is not None:
+            raise refused
         return data_pb2.CommitOffsetsResponse(status=OK).SerializeToString()
 
     def _commit(

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import TYPE_CHECKING, assert_never
 
-from evenq.errors import BadRequest, ClientIdRequired, Error, PreconditionFailed, TopicNotFound
+from evenq.errors import BadRequest, ClientIdRequired, DuplicateClientId, Error, PreconditionFailed, TopicNotFound
 from evenq.model import MessageQueue
 from evenq.runtime.tasks import spawn
 from evenq.serving.rpc import Kind, Rpc, RpcContext
@@ -19,7 +19,7 @@ from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, groups_pb2
 from evenq_broker.core.members import Member
-from evenq_broker.loops.sessions import AssignmentChanged, Mail, MembersChanged, OffsetsReset, QueueWanted, Session
+from evenq_broker.loops.mailbox import AssignmentChanged, Mail, MembersChanged, OffsetsReset, QueueWanted, Session
 from evenq_broker.loops.translation import (
     generation_of,
     group_settings,
@@ -65,9 +65,10 @@ class _Groups:
         try:
             join = await self._first(requests)
             group = await self._broker.ensure_group(join.group)
-            session = self._sessions.join(group.name, self._member(join, context))
+            session = self._sessions.join(group.name, self._member(join, context), incarnation=join.incarnation)
         except Error as error:
-            refused = groups_pb2.SessionRefused(status=status_of(error))
+            duplicate = isinstance(error, DuplicateClientId)
+            refused = groups_pb2.SessionRefused(status=status_of(error), duplicate=duplicate)
             yield groups_pb2.SessionEvent(refused=refused).SerializeToString()
             return
         listening = spawn(self._listen(session, requests, context), name="session")
@@ -149,7 +150,7 @@ class _Groups:
         asked = parsed(groups_pb2.LockQueuesRequest, request)
         group = await self._broker.ensure_group(asked.group)
         queues = [self._own_queue(queue) for queue in _bounded(asked.queues)]
-        granted = await self._sessions.lock(
+        granted = await self._sessions.locking.lock(
             group.name,
             asked.client_id,
             queues,
@@ -168,7 +169,9 @@ class _Groups:
 
     async def unlock_queues(self, request: bytes, _context: RpcContext) -> bytes:
         asked = parsed(groups_pb2.UnlockQueuesRequest, request)
-        self._sessions.unlock(asked.group, asked.client_id, [queue_of(queue) for queue in _bounded(asked.queues)])
+        self._sessions.locking.unlock(
+            asked.group, asked.client_id, [queue_of(queue) for queue in _bounded(asked.queues)]
+        )
         return groups_pb2.UnlockQueuesResponse(status=OK).SerializeToString()
 
     def _patience_ms(self, wait_ms: int, context: RpcContext) -> int:

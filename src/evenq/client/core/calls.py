@@ -142,6 +142,8 @@ class Welcome:
     members: tuple[MemberInfo, ...]
     max_attempts: int
     start_from: str
+    session_timeout_ms: int = 0
+    """Silence after which the broker drops us; 0: it did not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,12 @@ class ProducerCalls(RouteCalls, Protocol):
 
 class ConsumerCalls(RouteCalls, Protocol):
     """What a push consumer needs."""
+
+    client_id: str
+
+    def rename(self, client_id: str) -> None:
+        """Be another member from now on."""
+        ...
 
     def session(self, address: str, requests: AsyncIterator[Join | Leave | None]) -> AsyncIterator[SessionEvent]:
         """A member's open line; None among the requests is a beat."""

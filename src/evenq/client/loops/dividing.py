@@ -39,7 +39,8 @@ class Dividing:
         self._routes = routes
         self._sessions = sessions
         self._group = group
-        self._client_id = client_id
+        self.client_id = client_id
+        """Whose part it is."""
         self._strategy = strategy
         self._model = model
         self._ask_server = ask_server
@@ -67,7 +68,8 @@ class Dividing:
         told = await self._calls.query_assignment(self._group, topic, self._strategy.name, self._model)
         if not told.known:
             return None
-        if told.generation < self.generation(topic):  # a late answer must not win (XO-7)
+        # A late answer must not win (XO-7). None at all is no late one: the rebalancer is gone and brokers compute.
+        if NO_GENERATION < told.generation < self.generation(topic):
             return None
         if any(queue.queue_id < 0 for queue in told.queues):
             if topic not in self._told:
@@ -77,7 +79,7 @@ class Dividing:
                     extra={"group": self._group, "topic": topic, "strategy": self._strategy.name},
                 )
             return await self._computed(topic)
-        self._generations[topic] = told.generation
+        self._generations[topic] = max(told.generation, self.generation(topic))
         return sorted(told.queues)
 
     async def _computed(self, topic: str) -> list[MessageQueue] | None:
@@ -90,7 +92,7 @@ class Dividing:
             return None
         # A member that told its topics and does not read this one would leave its share unread (RG-8).
         ids = sorted(m.client_id for m in members if m.protocol != "v2" and (not m.topics or topic in m.topics))
-        missing = absence(self._group, self._client_id, ids)
+        missing = absence(self._group, self.client_id, ids)
         if missing:
             log.warning("not in the member list", extra={"reason": missing})
-        return self._strategy.allocate(self._group, self._client_id, queues, ids)
+        return self._strategy.allocate(self._group, self.client_id, queues, ids)

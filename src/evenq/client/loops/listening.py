@@ -49,7 +49,7 @@ class Listening:
         settled: Callable[[ProcessQueue], None],
         trusted: Callable[[MessageQueue], bool],
     ) -> None:
-        """`settled` hears of each chunk that ended; `trusted` tells whether an ordered queue's lock is surely held."""
+        """`settled` hears of each chunk that ended; `trusted` tells whether the queue is surely still ours."""
         self._run = run
         self._clock = clock
         self._free = slots
@@ -100,7 +100,7 @@ class Listening:
             queue = self._ready.popleft()
             now_ms = self._clock.monotonic_ms()
             due_ms = queue.due_ms()
-            if self._ordered and due_ms is not None and due_ms <= now_ms and not self._trusted(queue.queue):
+            if due_ms is not None and due_ms <= now_ms and not self._trusted(queue.queue):
                 queue.hold(now_ms + HOLD_MS)  # OC-8: somebody else may have the queue by now
                 self._again(queue, HOLD_MS)
                 continue

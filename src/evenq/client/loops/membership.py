@@ -96,8 +96,16 @@ class Membership:
         self._group_start = StartFrom.LAST
         options = plan.options
         self.routes = RouteBook(calls, clock, refresh_ms=options.route_refresh_ms)
+        self._calls = calls
         self.sessions = Sessions(
-            calls, clock=clock, rng=rng, join=self._join, heard=self._heard, broken=lambda _: self.ownership.wake()
+            calls,
+            clock=clock,
+            rng=rng,
+            join=self._join,
+            heard=self._heard,
+            broken=lambda _: self.ownership.wake(),
+            taken=self._taken,
+            doubted=self._relock,
         )
         self.sessions.joins = not plan.chosen
         self._dividing = Dividing(
@@ -114,7 +122,13 @@ class Membership:
             self._dividing.chosen = {}
         store: OffsetStore
         if self.clustering:  # OF-7
-            store = BrokerStore(calls, self.routes, plan.group, self._dividing.generation)
+            store = BrokerStore(
+                calls,
+                self.routes,
+                plan.group,
+                self._dividing.generation,
+                fenced=self._relock,
+            )
         else:
             store = FileStore(options.offsets_folder or Path.home() / ".evenq", plan.group)
         self.progress = Progress(store, clock, interval_ms=options.commit_interval_ms)
@@ -214,6 +228,20 @@ class Membership:
             capacity=options.capacity,
             incarnation=self._incarnation,
         )
+
+    def _relock(self, broker_name: str) -> None:
+        self.ownership.relock(broker_name)
+
+    def _taken(self, client_id: str, why: str) -> None:
+        if self._calls.client_id != client_id:
+            return  # another broker said so before
+        name = f"{client_id}~{self._incarnation:x}"
+        log.error(
+            "duplicate client id", extra={"group": self._plan.group, "client_id": client_id, "now": name, "why": why}
+        )
+        self._calls.rename(name)
+        self._dividing.client_id = name
+        self.sessions.rename()
 
     def _heard(self, broker_name: str, event: SessionEvent) -> None:
         match event:

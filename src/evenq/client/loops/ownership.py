@@ -177,9 +177,8 @@ class Ownership:
 
     def relock(self, broker_name: str) -> None:
         """The broker may have forgotten our locks (it restarted, or a pull was refused): take them again."""
-        queues = [queue for queue in sorted(self._table.working()) if queue.broker_name == broker_name]
-        if queues and self._clustering:
-            self._spawn(self._relock(queues), f"evenq-relock-{broker_name}")
+        if self._clustering:
+            self._spawn(self._relock(broker_name), f"evenq-relock-{broker_name}")
 
     def asked_for(self, queue: MessageQueue) -> None:
         """Somebody waits for a queue that its broker thinks is ours: let go, if it is not."""
@@ -214,6 +213,8 @@ class Ownership:
                     self._soon()
         if brokers:
             self._sessions.want(brokers)
+        for broker_name in self._sessions.doubtful():
+            self.relock(broker_name)
         for queue in sorted(self._owed):
             self.asked_for(queue)
         self._owed = {queue for queue in self._owed if not self._table.known(queue)}
@@ -307,7 +308,9 @@ class Ownership:
     def _table_locked(self, queue: MessageQueue, *, granted: bool, committed: int = -1) -> None:
         self._perform(self._table.locked(queue, granted=granted, committed=committed))
 
-    async def _relock(self, queues: list[MessageQueue]) -> None:
+    async def _relock(self, broker_name: str) -> None:
+        queues = [queue for queue in sorted(self._table.working()) if queue.broker_name == broker_name]
+        unclear = False
         for topic in sorted({queue.topic for queue in queues}):
             some = [queue for queue in queues if queue.topic == topic]
             try:
@@ -320,12 +323,26 @@ class Ownership:
                 )
             except Error as error:  # the session breaks as well and asks again once it is back
                 log.info("locks were not renewed", extra={"group": self._group, "topic": topic, "error": str(error)})
-                self.wake()
+                unclear = True
                 continue
             for answer in answers:
-                if not answer.granted:
+                if not answer.granted or self._passed(answer.queue, answer.committed):
                     log.warning("a queue was lost", extra={"queue": str(answer.queue), "holder": answer.holder})
                     self._perform(self._table.lost(answer.queue))
+        if unclear:
+            self._soon()
+            return
+        self._sessions.confirm(broker_name)
+        for process in self.processes():  # what was held back until now
+            if process.queue.broker_name == broker_name and not process.dropped:
+                self._arrived(process)
+
+    def _passed(self, queue: MessageQueue, committed: int) -> bool:
+        """True if somebody else had the queue meanwhile and came further than we did."""
+        process, table = self.process(queue), self._progress.table
+        if process is None or table.rewound(queue):
+            return False
+        return committed > max(process.committable, table.memory(queue))
 
     async def _find_start(self, queue: MessageQueue) -> None:
         offset: QueueOffset | None = None

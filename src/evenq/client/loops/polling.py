@@ -207,7 +207,7 @@ class Polling:
             process = self._ready.popleft()
             if self._member.ownership.process(process.queue) is not process:
                 continue
-            if process.paused:
+            if process.paused or not self._sure(process.queue):
                 self._ready.append(process)
                 continue
             chunk = process.take(count, now_ms=self._clock.monotonic_ms())
@@ -223,6 +223,10 @@ class Polling:
             self._positions[process] = process.position
             return chunk
         return []
+
+    def _sure(self, queue: MessageQueue) -> bool:
+        """OC-18: somebody else may have it by now."""
+        return self._plan.chosen or not self._member.clustering or self._member.sessions.sure(queue.broker_name)
 
     def _consumed(self) -> None:
         for process, chunk in self._returned:

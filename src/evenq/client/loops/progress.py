@@ -16,7 +16,7 @@ from typing import Protocol
 from evenq.client.core.calls import ConsumerCalls, Generation
 from evenq.client.core.offsets import OffsetTable, decode_offsets, encode_offsets
 from evenq.client.loops.routes import RouteBook
-from evenq.errors import ConnectionFailed, Error
+from evenq.errors import ConnectionFailed, Error, PreconditionFailed
 from evenq.model import MessageQueue, QueueOffset
 from evenq.runtime.clock import Clock
 
@@ -43,13 +43,20 @@ class BrokerStore:
     """Clustering: each queue's broker keeps its offset."""
 
     def __init__(
-        self, calls: ConsumerCalls, routes: RouteBook, group: str, generation: Callable[[str], Generation]
+        self,
+        calls: ConsumerCalls,
+        routes: RouteBook,
+        group: str,
+        generation: Callable[[str], Generation],
+        *,
+        fenced: Callable[[str], None],
     ) -> None:
-        """`generation` of a topic's assignment, for fencing."""
+        """`generation` of a topic's assignment, for fencing. `fenced(broker)`: it thinks that a queue is not ours."""
         self._calls = calls
         self._routes = routes
         self._group = group
         self._generation = generation
+        self._fenced = fenced
 
     async def save(
         self, offsets: Mapping[MessageQueue, QueueOffset], *, backward: bool = False
@@ -67,6 +74,8 @@ class BrokerStore:
                 else:
                     await self._calls.commit(address, self._group, some, generation=generation)
             except Error as error:
+                if isinstance(error, PreconditionFailed):
+                    self._fenced(broker_name)
                 log.warning(
                     "offsets were not stored",
                     extra={"group": self._group, "topic": topic, "broker": broker_name, "error": str(error)},

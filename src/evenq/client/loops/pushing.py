@@ -53,7 +53,6 @@ class Pushing:
             calls, plan=plan, client_id=client_id, clock=clock, rng=rng, tell=tell, arrived=self._arrived
         )
         clustering = self._member.clustering
-        trust_ms = plan.options.lock_trust_ms
         self._listening = Listening(
             run=run_listener,
             clock=clock,
@@ -63,7 +62,7 @@ class Pushing:
             max_attempts=self._member.max_attempts,
             send_back=self._send_back if clustering else None,  # RD-1: retries in clustering only
             settled=self._member.ownership.settled,
-            trusted=lambda queue: self._member.sessions.trusted(queue.broker_name, trust_ms=trust_ms),
+            trusted=self._trusted,
         )
         self._scan: asyncio.Task[None] | None = None
 
@@ -102,6 +101,15 @@ class Pushing:
     def balanced(self) -> bool:
         """True if the member's share of every topic is known, and it reads exactly that (RB-15)."""
         return self._member.balanced
+
+    def _trusted(self, queue: MessageQueue) -> bool:
+        """OC-8, OC-18: somebody else may have it by now. An ordered queue waits for its broker's word sooner."""
+        sessions = self._member.sessions
+        if not self._member.clustering:
+            return True
+        if self._plan.ordered:
+            return sessions.trusted(queue.broker_name, trust_ms=self._plan.options.lock_trust_ms)
+        return sessions.sure(queue.broker_name)
 
     def _arrived(self, process: ProcessQueue) -> None:
         if process.due_ms() is not None:

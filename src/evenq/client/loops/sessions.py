@@ -20,7 +20,7 @@ from evenq.client.core.calls import (
     SessionEvent,
     Welcome,
 )
-from evenq.errors import ConnectionFailed, Error
+from evenq.errors import ConnectionFailed, DuplicateClientId, Error
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
@@ -55,6 +55,13 @@ class _Line:
         self.ghosts_until_ms = 0
         self.down_ms = -(1 << 60)
         """When it was up last, monotonic ms."""
+        self.said_ms = 0
+        """When we last said something on it, monotonic ms: a member that is silent for `lease_ms` is dropped."""
+        self.lease_ms = 0
+        self.doubtful = False
+        """True while our locks there may be somebody else's: after a silence or a break, until they were asked for."""
+        self.joined_as = ""
+        """The client id it was opened with."""
         self.tried = False
         self.leaving = False
         self.task: asyncio.Task[None] | None = None
@@ -83,14 +90,20 @@ class Sessions:
         join: Callable[[], Join],
         heard: Callable[[str, SessionEvent], None],
         broken: Callable[[str], None],
+        taken: Callable[[str, str], None],
+        doubted: Callable[[str], None],
     ) -> None:
-        """`heard(broker, event)` and `broken(broker)` are called in the loop."""
+        """Called in the loop: `heard(broker, event)`, `broken(broker)`, `taken(client id, why)` when another member
+        has our client id, and `doubted(broker)` when this program stood still for so long that its locks may be gone.
+        """
         self._calls = calls
         self._clock = clock
         self._rng = rng
         self._join = join
         self._heard = heard
         self._broken = broken
+        self._taken = taken
+        self._doubted = doubted
         self._lines: dict[str, _Line] = {}
         self.joins = True
         """False: this consumer is no member of its group; no lines."""
@@ -116,7 +129,32 @@ class Sessions:
     def trusted(self, broker: str, *, trust_ms: int) -> bool:
         """True if the line is up, or broke at most `trust_ms` ago: so long our locks there surely hold."""
         line = self._lines.get(broker)
-        return line is not None and (line.members is not None or self._clock.monotonic_ms() - line.down_ms <= trust_ms)
+        if line is None or not self.sure(broker):
+            return False
+        return line.members is not None or self._clock.monotonic_ms() - line.down_ms <= trust_ms
+
+    def sure(self, broker: str) -> bool:
+        """False if our locks there may have gone to others: this program stood still for longer than the broker waits,
+        or the line was away, and nobody has asked for them since (`confirm`).
+        """
+        line = self._lines.get(broker)
+        return line is None or not (line.doubtful or self._stood_still(line))
+
+    def doubtful(self) -> list[str]:
+        """Brokers whose line is up and whose locks want to be asked for again."""
+        return [line.name for line in self._lines.values() if line.doubtful and line.members is not None]
+
+    def confirm(self, broker: str) -> None:
+        """Our locks there were asked for, and what was not ours any more was let go."""
+        line = self._lines.get(broker)
+        if line is not None and line.members is not None:
+            line.doubtful = False
+
+    def rename(self) -> None:
+        """The client has another id now: leave everywhere as who we were and come back as who we are."""
+        for line in self._lines.values():
+            if line.members is not None and line.joined_as != self._calls.client_id:
+                line.post(Leave())
 
     @property
     def settled(self) -> bool:
@@ -175,13 +213,19 @@ class Sessions:
         while not line.leaving:
             try:
                 await self._once(line, backoff)
+            except DuplicateClientId as error:
+                self._taken(line.joined_as, str(error))
             except Error as error:
                 if line.leaving:
                     return
+                if line.joined_as != self._calls.client_id:
+                    backoff.reset()
+                    continue
                 log.warning("no session", extra={"broker": line.name, "address": line.address, "error": str(error)})
             finally:
                 if line.members is not None:
-                    line.down_ms = self._clock.monotonic_ms()
+                    line.down_ms = line.said_ms if self._stood_still(line) else self._clock.monotonic_ms()
+                    line.doubtful = line.doubtful or self._stood_still(line)
                 line.ghosts = line.members or line.ghosts
                 line.members, line.tried = None, True
                 if not line.leaving:
@@ -191,6 +235,7 @@ class Sessions:
 
     async def _once(self, line: _Line, backoff: Backoff) -> None:
         line.outbox = asyncio.Queue(maxsize=100)
+        line.joined_as = self._calls.client_id
         line.post(self._join())
         beats: asyncio.Task[None] | None = None
         try:
@@ -198,7 +243,10 @@ class Sessions:
                 match event:
                     case Welcome():
                         backoff.reset()
-                        line.members = event.members
+                        line.members, line.lease_ms = event.members, event.session_timeout_ms
+                        line.said_ms, line.doubtful = self._clock.monotonic_ms(), True
+                        if line.joined_as != self._calls.client_id:
+                            line.post(Leave())
                         line.ghosts_until_ms = self._clock.monotonic_ms() + (GHOST_MS if line.ghosts else 0)
                         if beats is None:
                             beats = spawn(self._beats(line, event.beat_interval_ms), name=f"evenq-beats-{line.name}")
@@ -217,10 +265,18 @@ class Sessions:
     async def _beats(self, line: _Line, interval_ms: int) -> None:
         while True:
             await self._clock.sleep_ms(max(BEAT_MIN_MS, interval_ms))
+            if self._stood_still(line):
+                line.doubtful = True
+                self._doubted(line.name)
+            line.said_ms = self._clock.monotonic_ms()
             line.post(None)
             if line.ghosts and line.members is not None and self._clock.monotonic_ms() >= line.ghosts_until_ms:
                 line.ghosts = ()
                 self._heard(line.name, MembersChanged(line.members))
+
+    def _stood_still(self, line: _Line) -> bool:
+        silent_ms = self._clock.monotonic_ms() - line.said_ms
+        return line.members is not None and line.lease_ms > 0 and silent_ms >= line.lease_ms
 
     @staticmethod
     async def _requests(outbox: asyncio.Queue[Join | Leave | _End | None]) -> AsyncIterator[Join | Leave | None]:

@@ -84,6 +84,11 @@ class Calls:
         self._no_publish: set[str] = set()
         self._no_assignment: set[str] = set()
 
+    def rename(self, client_id: str) -> None:
+        """Be another client from the next call on."""
+        self.client_id = client_id
+        self.metadata = client_metadata(client_id)
+
     async def unary(self, address: str, method: str, request: bytes, *, wait_ms: int = 0, timeout_ms: int = 0) -> bytes:
         """One call; `wait_ms` comes on top of the deadline."""
         deadline_ms = (timeout_ms or self.timeout_ms) + wait_ms

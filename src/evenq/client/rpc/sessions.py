@@ -17,6 +17,7 @@ from evenq.client.core.calls import (
     Welcome,
 )
 from evenq.client.rpc.calls import GROUPS, Calls, filter_of, model_queue
+from evenq.errors import DuplicateClientId
 from evenq.model import MessageModel
 from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import groups_pb2
@@ -80,6 +81,7 @@ def _event(wire: groups_pb2.SessionEvent) -> SessionEvent | None:
                 tuple(_member(member) for member in told.members),
                 told.settings.max_attempts,
                 told.settings.start_from,
+                told.session_timeout_ms,
             )
         case "members_changed":
             return MembersChanged(tuple(_member(member) for member in wire.members_changed.members))
@@ -90,5 +92,7 @@ def _event(wire: groups_pb2.SessionEvent) -> SessionEvent | None:
         case "offsets_reset":
             return OffsetsReset(tuple(model_queue(queue) for queue in wire.offsets_reset.queues))
         case "refused":
+            if wire.refused.duplicate:
+                raise DuplicateClientId(wire.refused.status.message)
             check(wire.refused.status)
     return None  # an event of a later version

@@ -5,12 +5,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from evenq_broker.core.locks import Generation
 from evenq_broker.core.members import Member, Protocol
-from evenq_broker.loops.sessions import AssignmentChanged, MembersChanged, QueueWanted, Session
+from evenq_broker.loops.mailbox import AssignmentChanged, MembersChanged, QueueWanted, Session
+from evenq_broker.metrics import broker_metrics, constant_labels
 from evenq_broker.settings import StoreSettings
 
+from evenq.errors import DuplicateClientId
 from evenq.model import MessageQueue, Subscription
+from evenq.serving.metrics import exposition
 from evenq.serving.rpc import RpcContext
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
@@ -119,22 +123,73 @@ def test_a_restarted_broker_keeps_queues_for_members_that_come_back(run: Run, tm
         kept, dropped = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
         for client_id, queue in (("x", kept), ("y", dropped)):
             first.cluster.sessions.join("g", Member(client_id=client_id, protocol=Protocol.EVENQ))
-            assert await stage.passing(first.cluster.sessions.lock("g", client_id, [queue], wait_ms=0)) == [True]
+            assert await stage.passing(first.cluster.sessions.locking.lock("g", client_id, [queue], wait_ms=0)) == [
+                True
+            ]
         await stage.passing(first.close())
         second = await stage.broker("a", store=store)
         sessions = second.cluster.sessions
         session = sessions.join("g", Member(client_id="z", protocol=Protocol.EVENQ))
-        assert await stage.passing(sessions.lock("g", "z", [kept, dropped], wait_ms=0)) == [False, False]
+        assert await stage.passing(sessions.locking.lock("g", "z", [kept, dropped], wait_ms=0)) == [False, False]
         returned = sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ))
         readers = [asyncio.ensure_future(_read(one, sessions)) for one in (session, returned)]
         for _ in range(4):
             await stage.clock.advance(3_000)
             sessions.beat(session)
             sessions.beat(returned)
-        assert await stage.passing(sessions.lock("g", "z", [kept, dropped], wait_ms=0)) == [False, True]
+        assert await stage.passing(sessions.locking.lock("g", "z", [kept, dropped], wait_ms=0)) == [False, True]
         session.end()
         returned.end()
         await asyncio.gather(*readers)
+
+    run(story)
+
+
+def test_a_second_living_client_with_the_same_id_is_refused_named_and_counted(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.passing(broker.create_group("g"))
+        sessions = broker.cluster.sessions
+        first = Member(client_id="x", protocol=Protocol.EVENQ, address="10.0.0.1")
+        twin = Member(client_id="x", protocol=Protocol.EVENQ, address="10.0.0.2")
+        session = sessions.join("g", first, incarnation=1)
+        with pytest.raises(DuplicateClientId, match=r"'x' is taken in group g: another living member at 10\.0\.0\.1"):
+            sessions.join("g", twin, incarnation=2)
+        assert not session.ended
+        assert sessions.duplicates == {"g": 1}
+        text = exposition(broker_metrics(broker), constant_labels(broker)).decode()
+        assert 'consumer_group="g"' in next(
+            line for line in text.splitlines() if line.startswith("evenq_duplicate_client_ids_total{")
+        )
+        sessions.join("h", twin, incarnation=2)
+        assert not sessions.join("g", first, incarnation=1).ended, "a client that comes back is no twin"
+
+    run(story)
+
+
+def test_a_client_that_starts_again_takes_the_place_of_its_broken_or_silent_self(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        sessions, me = broker.cluster.sessions, Member(client_id="x", protocol=Protocol.EVENQ)
+        broken = sessions.join("g", me, incarnation=1)
+        sessions.broken(broken)
+        silent = sessions.join("g", me, incarnation=2)
+        await stage.clock.advance(2 * broker.settings.session_beat_interval_ms + 1)
+        assert not sessions.join("g", me, incarnation=3).ended
+        assert silent.ended
+        assert sessions.duplicates == {}
+
+    run(story)
+
+
+def test_clients_that_tell_no_incarnation_are_believed(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        sessions, me = broker.cluster.sessions, Member(client_id="x", protocol=Protocol.EVENQ)
+        old = sessions.join("g", me)
+        sessions.join("g", me, incarnation=1)
+        assert old.ended
+        assert not sessions.join("g", me).ended
 
     run(story)
 

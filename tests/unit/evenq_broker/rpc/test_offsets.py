@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from evenq_broker.core.journal import Committed, decode
 from evenq_broker.core.members import Member, Protocol
-from evenq_broker.loops.sessions import OffsetsReset
+from evenq_broker.loops.mailbox import OffsetsReset
 
 from evenq.errors import BadRequest, GroupNotFound, TopicNotFound
 from evenq.model import MessageQueue
@@ -142,7 +142,7 @@ def test_an_owner_is_told_and_its_commits_do_not_count_before_it_begins_again(ru
         member = Member(client_id="one", protocol=Protocol.EVENQ)
         session = broker.sessions.join("g", member)
         queue = MessageQueue("t", "a", 0)
-        await stage.passing(broker.sessions.lock("g", "one", [queue], wait_ms=0))
+        await stage.passing(broker.sessions.locking.lock("g", "one", [queue], wait_ms=0))
         broker.progress.commit(1, 1, 0, 4)
         [move] = await reset(stage, to=admin_pb2.EARLIEST)
         assert (move.owner, "begins there" in move.note) == ("one", True)

@@ -1,0 +1,159 @@
+"""Who holds which queue at this broker, and the waits for it: the fence around every owner (TQ-9, OC-5 to OC-8, OC-18).
+
+Called by `rpc.groups` (lock, unlock), by `rpc.data` and `rpc.receive` (may this member read and commit?) and by
+`loops.sessions` when a member is gone. Carries out what the lock table decides: a holder whose queue is wanted hears of
+it at once, a lock that is let go passes to whoever waits longest in the same step, and what is granted is durable
+before it is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from itertools import starmap
+from typing import TYPE_CHECKING
+
+from evenq.errors import PreconditionFailed
+from evenq.model import MessageQueue
+from evenq_broker.core.fencing import Fencing
+from evenq_broker.core.journal import Locked
+from evenq_broker.core.locks import NO_GENERATION, Generation, Grant
+from evenq_broker.loops.mailbox import Session
+from evenq_broker.loops.signals import done_within
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["Locking", "lock_op"]
+
+
+class Locking:
+    """The queue locks of one broker."""
+
+    def __init__(self, broker: Broker, session_of: Callable[[str, str], Session | None]) -> None:
+        """`session_of(group, client id)`: its open session, if there is one."""
+        self._broker = broker
+        self._session_of = session_of
+        self._tickets: dict[int, asyncio.Future[bool]] = {}
+        self.fencing = Fencing(broker.locks, broker.members)
+
+    async def lock(
+        self,
+        group: str,
+        client_id: str,
+        queues: Sequence[MessageQueue],
+        *,
+        wait_ms: int,
+        generation: Generation = NO_GENERATION,
+    ) -> list[bool]:
+        """Take queues for a member, waiting up to `wait_ms` for their present holders.
+
+        True for each queue that is its own now. Raises PreconditionFailed if the client is no member here, or asks
+        under a generation that was overtaken.
+        """
+        self.must_be_member(group, client_id)
+        locks = self._broker.locks
+        for queue in queues:
+            self.must_not_be_stale(group, client_id, queue, generation)
+        granted = [locks.acquire(group, client_id, queue, generation) for queue in queues]
+        if all(granted) or wait_ms <= 0:
+            await self._safe()
+            return granted
+        waits: dict[int, asyncio.Future[bool]] = {}
+        try:
+            for queue in (queue for queue, is_own in zip(queues, granted, strict=True) if not is_own):
+                ticket = locks.wait(group, client_id, queue, generation)
+                waits[ticket] = self._tickets[ticket] = asyncio.get_running_loop().create_future()
+                self._ask_holder(group, queue)
+            everything: asyncio.Future[bool] = asyncio.ensure_future(_all_of(waits.values()))
+            await done_within(everything, wait_ms, clock=self._broker.clock)
+        finally:
+            for ticket in waits:
+                locks.cancel(ticket)
+                self._tickets.pop(ticket, None)
+        await self._safe()
+        return [locks.holder(group, queue) == client_id for queue in queues]
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Let go; whoever waits longest has the queue at once."""
+        for queue in queues:
+            self._granted(self._broker.locks.release(group, client_id, queue))
+
+    def must_be_member(self, group: str, client_id: str) -> None:
+        """Raise PreconditionFailed unless the client is a member of the group at this broker."""
+        if self._broker.members.get(group, client_id) is None:
+            raise PreconditionFailed(
+                f"client {client_id!r} is not in group {group} at broker {self._broker.settings.broker_name}: "
+                "its session was never opened or has ended; open a session and try again"
+            )
+
+    def must_not_be_stale(self, group: str, client_id: str, queue: MessageQueue, generation: Generation) -> None:
+        """Raise PreconditionFailed if somebody else got the queue under a newer generation (OC-18)."""
+        if self._broker.locks.stale(group, client_id, queue, generation):
+            raise PreconditionFailed(
+                f"generation {generation.epoch}.{generation.counter} of queue {queue} in group {group} is over: "
+                f"{self._broker.locks.holder(group, queue) or 'another member'} got it under a newer one; "
+                "ask for your assignment again"
+            )
+
+    def must_hold(
+        self, group: str, client_id: str, queue: MessageQueue, generation: Generation, *, commits: bool = False
+    ) -> None:
+        """Raise PreconditionFailed unless the caller may read the queue for the group, or commit it too (OC-18)."""
+        refusal = self.fencing.refusal(group, client_id, queue, generation, commits=commits)
+        if refusal is not None:
+            raise PreconditionFailed(refusal)
+
+    def may_commit(self, group: str, client_id: str, queue: MessageQueue, generation: Generation) -> bool:
+        """The same as an answer."""
+        return self.fencing.refusal(group, client_id, queue, generation, commits=True) is None
+
+    def drop(self, group: str, client_id: str) -> None:
+        """The member is gone: everything it held passes on at once."""
+        self._granted(self._broker.locks.drop(group, client_id))
+
+    def close(self) -> None:
+        """End all waits."""
+        for future in self._tickets.values():
+            future.cancel()
+
+    def _ask_holder(self, group: str, queue: MessageQueue) -> None:
+        holder = self._broker.locks.holder(group, queue)
+        session = self._session_of(group, holder)
+        if session is not None:
+            session.queue_wanted(queue, self._broker.clock.monotonic_ms())
+
+    async def _safe(self) -> None:
+        """Whoever is told that a queue is its own must still find it so after a restart of the broker."""
+        if record := self._record_locks():
+            await record
+
+    def _record_locks(self) -> asyncio.Future[None] | None:
+        moved = self._broker.locks.moved()
+        for _, queue, _, _ in moved:
+            topic = self._broker.topics.get(queue.topic)
+            if topic is not None:
+                self._broker.waiting.look_again(topic.topic_id, queue.queue_id)
+        if not moved or self._broker.store.failure is not None:
+            return None
+        return self._broker.journal.record(*starmap(lock_op, moved))
+
+    def _granted(self, grants: Iterable[Grant]) -> None:
+        self._record_locks()
+        for grant in grants:
+            future = self._tickets.pop(grant.ticket, None)
+            if future is not None and not future.done():
+                future.set_result(True)
+            if any(self._broker.locks.waiters(grant.group, grant.queue)):
+                self._ask_holder(grant.group, grant.queue)
+
+
+def lock_op(group: str, queue: MessageQueue, client_id: str, generation: Generation) -> Locked:
+    """The journal's words for who holds a queue."""
+    return Locked(group, queue, client_id, generation.epoch, generation.counter)
+
+
+async def _all_of(futures: Iterable[asyncio.Future[bool]]) -> bool:
+    for future in list(futures):
+        await asyncio.shield(future)
+    return True

@@ -1,0 +1,130 @@
+"""What a session tells its member: a mailbox with one place per kind of news, and never a backlog.
+
+Filled by `loops.sessions` and `loops.locking` whenever a group, an assignment or a lock changes, emptied by the
+member's open stream (`rpc.groups`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from evenq.model import MessageQueue
+from evenq_broker.core.locks import NO_GENERATION, Generation
+from evenq_broker.core.members import Member
+
+__all__ = ["AssignmentChanged", "Mail", "MembersChanged", "OffsetsReset", "QueueWanted", "Session"]
+
+
+class Lister(Protocol):
+    """Whoever knows the members of a group."""
+
+    def members(self, group: str) -> Sequence[Member]:
+        """Ascending by client id."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MembersChanged:
+    """All members of the session's group, as they are when the event is taken."""
+
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentChanged:
+    """A newer decision exists: ask again."""
+
+    topic: str
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWanted:
+    """Somebody waits for a lock that this member holds."""
+
+    queue: MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsReset:
+    """The group was moved on queues that this member holds: begin there again."""
+
+    queues: tuple[MessageQueue, ...]
+
+
+Mail = MembersChanged | AssignmentChanged | QueueWanted | OffsetsReset
+
+
+class Session:
+    """One member's open stream, as the group sees it: a mailbox with one place per kind of news."""
+
+    def __init__(self, group: str, client_id: str, *, incarnation: int = 0, now_ms: int = 0) -> None:
+        self.group = group
+        self.client_id = client_id
+        self.incarnation = incarnation
+        """Of the client that opened it; 0: it did not tell."""
+        self.heard_ms = now_ms
+        """Monotonic ms of its last sign of life."""
+        self.ended = False
+        """True when the stream should end: left, dropped, or replaced by a newer stream of the same member."""
+        self.waiting_since_ms: int | None = None
+        """Monotonic ms since when the oldest event waits to be taken."""
+        self._members_changed = False
+        self._assignments: dict[str, Generation] = {}
+        self._wanted: dict[MessageQueue, None] = {}
+        self._reset: dict[MessageQueue, None] = {}
+        self._wake = asyncio.Event()
+
+    def members_changed(self, now_ms: int) -> None:
+        """The group is not what it was."""
+        self._members_changed = True
+        self._ring(now_ms)
+
+    def assignment_changed(self, topic: str, generation: Generation, now_ms: int) -> None:
+        """Another decision about a topic."""
+        self._assignments[topic] = max(generation, self._assignments.get(topic, NO_GENERATION))
+        self._ring(now_ms)
+
+    def queue_wanted(self, queue: MessageQueue, now_ms: int) -> None:
+        """Somebody else stands in line for a queue this member holds."""
+        self._wanted[queue] = None
+        self._ring(now_ms)
+
+    def offsets_reset(self, queues: Iterable[MessageQueue], now_ms: int) -> None:
+        """The group was moved on these queues."""
+        self._reset.update(dict.fromkeys(queues))
+        self._ring(now_ms)
+
+    def end(self) -> None:
+        """Make `take` return an empty list, for ever."""
+        self.ended = True
+        self._wake.set()
+
+    async def take(self, members: Lister) -> list[Mail]:
+        """Wait for news and empty the mailbox; an empty list means that the stream should end."""
+        while not self.ended:
+            await self._wake.wait()
+            self._wake.clear()
+            mail: list[Mail] = []
+            if self._members_changed:
+                mail.append(MembersChanged(tuple(members.members(self.group))))
+            mail += [AssignmentChanged(topic, generation) for topic, generation in self._assignments.items()]
+            mail += [QueueWanted(queue) for queue in self._wanted]
+            if self._reset:
+                mail.append(OffsetsReset(tuple(self._reset)))
+            self._members_changed = False
+            self._assignments.clear()
+            self._wanted.clear()
+            self._reset.clear()
+            self.waiting_since_ms = None
+            if mail and not self.ended:
+                return mail
+        return []
+
+    def _ring(self, now_ms: int) -> None:
+        if self.waiting_since_ms is None:
+            self.waiting_since_ms = now_ms
+        self._wake.set()
