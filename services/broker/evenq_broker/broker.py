@@ -308,7 +308,7 @@ class Broker:
             retention_ms=kept_ms,
         )
         self.topics.put(topic)
-        self.cluster.facts_changed()
+        self.cluster.facts_changed(topic=name)
         await self.journal.record(TopicPut(topic))
         return topic
 
@@ -327,7 +327,7 @@ class Broker:
         self.lite.forget_topic(topic.topic_id)
         self.stats.forget_topic(topic.topic_id)
         self.waiting.wake_topic(topic.topic_id)
-        self.cluster.facts_changed()
+        self.cluster.facts_changed(topic=name)
         await self.journal.record(TopicRemoved(topic.topic_id))
 
     async def ensure_group(self, name: str) -> GroupConfig:
@@ -381,7 +381,7 @@ class Broker:
             raise IllegalGroup(str(error)) from error
         if group != old:
             self.groups.put(group)
-            self.cluster.facts_changed()
+            self.cluster.facts_changed(group=name)
             await self.journal.record(GroupPut(group))
         return group
 
@@ -393,7 +393,7 @@ class Broker:
         self.progress.forget_group(group.group_id)
         self.stats.forget_group(group.group_id)
         self.locks.forget_group(name)
-        self.cluster.facts_changed()
+        self.cluster.facts_changed(group=name)
         await self.journal.record(GroupRemoved(group.group_id))
 
     def _check_topic_name(self, name: str, *, system: bool = False) -> None:

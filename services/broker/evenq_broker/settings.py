@@ -90,7 +90,15 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default="", description="`host:port`, comma-separated; empty = this broker is the whole cluster."
     )
     rebalancer: str = Field(
-        default="", description="`host:port` of the rebalancer; empty = brokers compute for themselves."
+        default="",
+        description="`host:port` of the rebalancers, comma-separated, of which one leads; empty = brokers compute for "
+        "themselves.",
+    )
+    zone: str = Field(
+        default="",
+        max_length=255,
+        description="Zone that this broker is in, for strategies that keep reading near; empty = the rebalancer asks "
+        "Kubernetes.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Least severe lines to log."

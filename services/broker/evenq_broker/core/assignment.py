@@ -60,6 +60,8 @@ class LastAnswers:
 
     def __init__(self, *, answers_max: int = ANSWERS_MAX) -> None:
         self._answers: OrderedDict[tuple[str, str, str], Answer] = OrderedDict()
+        self._topics: dict[str, dict[str, dict[str, None]]] = {}
+        """Group to client id to topics: where `_answers` has something."""
         self._answers_max = answers_max
 
     def __len__(self) -> int:
@@ -74,9 +76,21 @@ class LastAnswers:
             return known
         self._answers[key] = answer
         self._answers.move_to_end(key)
+        self._topics.setdefault(group, {}).setdefault(client_id, {})[topic] = None
         if len(self._answers) > self._answers_max:
-            self._answers.popitem(last=False)
+            self._drop(next(iter(self._answers)))
         return answer
+
+    def known(self, group: str, topic: str, client_id: str) -> Answer | None:
+        """What the member was told last; None: nothing."""
+        return self._answers.get((group, topic, client_id))
+
+    def of_group(self, group: str) -> dict[str, list[Answer]]:
+        """All that members of the group were told last, by client id."""
+        return {
+            client_id: [self._answers[group, topic, client_id] for topic in topics]
+            for client_id, topics in self._topics.get(group, {}).items()
+        }
 
     def repeat(self, group: str, topic: str, client_id: str, alive: Callable[[str], bool]) -> Answer | None:
         """The last answer without the queues of brokers that are gone; None if there is none."""
@@ -88,6 +102,27 @@ class LastAnswers:
 
     def forget(self, client_id: str, groups: Iterable[str]) -> None:
         """The client left these groups."""
-        wanted = set(groups)
-        for key in [key for key in self._answers if key[2] == client_id and key[0] in wanted]:
-            del self._answers[key]
+        for group in groups:
+            for topic in list(self._topics.get(group, {}).get(client_id, ())):
+                self._drop((group, topic, client_id))
+
+    def check(self) -> None:
+        """Recompute what the index says; tests call it after each event."""
+        indexed = {
+            (group, topic, client_id)
+            for group, clients in self._topics.items()
+            for client_id, topics in clients.items()
+            for topic in topics
+        }
+        assert indexed == set(self._answers), indexed ^ set(self._answers)
+        assert all(topics for clients in self._topics.values() for topics in clients.values())
+
+    def _drop(self, key: tuple[str, str, str]) -> None:
+        del self._answers[key]
+        group, topic, client_id = key
+        clients = self._topics[group]
+        del clients[client_id][topic]
+        if not clients[client_id]:
+            del clients[client_id]
+        if not clients:
+            del self._topics[group]

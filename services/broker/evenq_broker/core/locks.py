@@ -63,7 +63,7 @@ class LockTable:
     def __init__(self, *, waiters_max: int = WAITERS_MAX) -> None:
         self._locks: dict[tuple[str, MessageQueue], _Lock] = {}
         self._tickets: dict[int, tuple[str, MessageQueue]] = {}
-        self._held: dict[tuple[str, str], set[MessageQueue]] = {}
+        self._held: dict[tuple[str, str], dict[MessageQueue, None]] = {}
         self._last_ticket = 0
         self._waiters_max = waiters_max
         self._moved: dict[tuple[str, MessageQueue], None] = {}
@@ -86,6 +86,10 @@ class LockTable:
     def held(self, group: str, client_id: str) -> list[MessageQueue]:
         """Queues the member holds, sorted."""
         return sorted(self._held.get((group, client_id), ()))
+
+    def holdings(self, group: str, client_id: str) -> list[tuple[MessageQueue, Generation]]:
+        """Queues the member holds, with the generation of each, in the order in which it got them."""
+        return [(queue, self._locks[group, queue].generation) for queue in self._held.get((group, client_id), ())]
 
     def members(self) -> list[tuple[str, str]]:
         """Group and client id of every holder, sorted."""
@@ -151,7 +155,7 @@ class LockTable:
         lock = self._locks.get((group, queue))
         if lock is None or lock.holder != client_id:
             return []
-        self._held[group, client_id].discard(queue)
+        self._held[group, client_id].pop(queue, None)
         if not self._held[group, client_id]:
             del self._held[group, client_id]
         lock.holder = ""
@@ -210,4 +214,4 @@ class LockTable:
             self._moved[group, queue] = None
         lock.holder = client_id
         lock.generation = max(lock.generation, generation)
-        self._held.setdefault((group, client_id), set()).add(queue)
+        self._held.setdefault((group, client_id), {})[queue] = None

@@ -58,8 +58,8 @@ class ClusterLink:
         self._topics_version = -1
         self._registrations = [Registration(broker, address, self._topic_changes) for address in self.nameservers]
         self._watches = [RouteWatch(broker, address) for address in self.nameservers]
-        address = broker.settings.rebalancer.strip()
-        self.rebalancer = RebalancerLink(broker, address, self._fact_changes) if address else None
+        rebalancers = _addresses(broker.settings.rebalancer)
+        self.rebalancer = RebalancerLink(broker, rebalancers, self._fact_changes) if rebalancers else None
         self._own: BrokerView | None = None
         self._started = False
 
@@ -101,8 +101,12 @@ class ClusterLink:
             self._own = own_view(self._broker, self.incarnation, _software_version())
         return self._own
 
-    def facts_changed(self) -> None:
-        """Topics, groups or members of this broker changed: tell whoever should know, at once."""
+    def facts_changed(self, *, group: str = "", topic: str = "") -> None:
+        """This topic, or this group or its members, changed here; neither named: anything may have. Tell whoever should
+        know, at once.
+        """
+        if self.rebalancer is not None:
+            self.rebalancer.changed(group=group, topic=topic)
         if not self._started:
             return
         if self._broker.topics.version != self._topics_version:
@@ -111,6 +115,11 @@ class ClusterLink:
             self._broker.routes.set_own(self.own(), self._broker.clock.monotonic_ms())
             self.routes_changed()
         self._fact_changes.notify()
+
+    def holders_changed(self, groups: Iterable[str]) -> None:
+        """Queues of these groups went from one member to another at this broker."""
+        if self.rebalancer is not None:
+            self.rebalancer.holders_changed(groups)
 
     def routes_changed(self) -> None:
         """The route table may have changed: tell the sessions that read a topic with another route."""

@@ -1,22 +1,28 @@
-"""The line to the rebalancer: facts go up, decisions come down, questions of members are passed on.
+"""The line to the rebalancer that leads: facts go up, decisions come down, questions of members are passed on.
 
-Without a rebalancer setting nothing here runs. The report stream starts with everything and goes on with what changed,
-changes of a few milliseconds together. When the rebalancer is away, `Assignments` repeats its last answers, and after
-`STALE_MS` computes here: by then the rebalancer is not blinking but gone (architecture.md 6).
+Without a rebalancer setting nothing here runs. Of several rebalancers one leads; the others send us to it. The report
+stream starts with everything and goes on with what changed, changes of a few milliseconds together. A leader gives a
+sign of life every second; one that is silent for `SILENCE_MS` is left. While nobody leads, `Assignments` repeats its
+last answers, and only after `STALE_MS` computes here: by then the rebalancers are not blinking but gone
+(architecture.md 6).
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING
 
 from evenq.errors import ConnectionFailed, Error
 from evenq.runtime.backoff import Backoff
+from evenq.runtime.tasks import spawn
 from evenq.wire import status
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
 from evenq_broker.core.assignment import Answer
-from evenq_broker.loops.translation import counts_of, entry_of, generation_of, member_message, queue_of
+from evenq_broker.core.leader_search import LeaderSearch
+from evenq_broker.loops.broker_facts import BrokerFacts
+from evenq_broker.loops.translation import generation_of, queue_of
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -29,42 +35,61 @@ log = logging.getLogger(__name__)
 DEBOUNCE_MS = 5
 QUERY_TIMEOUT_MS = 1_000
 PAUSE_MS = 500
+SILENCE_MS = 5_000
 STALE_MS = 15_000
+RETRY_MAX_MS = 1_000
 
 
 class RebalancerLink:
-    """This broker's view of the one rebalancer."""
+    """This broker's view of the rebalancers."""
 
-    def __init__(self, broker: Broker, address: str, changes: Signal) -> None:
+    def __init__(self, broker: Broker, addresses: Iterable[str], changes: Signal) -> None:
         self._broker = broker
-        self._address = address
         self._changes = changes
-        self._groups: dict[str, bytes] = {}
-        self._topics: dict[str, bytes] = {}
+        self._search = LeaderSearch(list(addresses))
+        self._facts = BrokerFacts(broker)
+        self._leader = ""
+        """`host:port` of the rebalancer that took our reports; empty while none does."""
+        self._heard_ms = 0
         self._asked_again_ms = 0
         self._away_since_ms: int | None = None
-        self.connected = False
-        """True while the report stream is open."""
+        self._warned = False
+
+    @property
+    def connected(self) -> bool:
+        """True while a leader takes our reports."""
+        return bool(self._leader)
+
+    def changed(self, *, group: str = "", topic: str = "") -> None:
+        """This group or topic is not what it was; neither named: anything may have changed."""
+        self._facts.changed(group=group, topic=topic)
+
+    def holders_changed(self, groups: Iterable[str]) -> None:
+        """Queues of these groups went from one member to another; told within a second."""
+        self._facts.holders_changed(groups)
 
     async def run(self) -> None:
-        """Keep the report stream open. Never ends."""
-        backoff = Backoff(self._broker.rng, max_ms=2_000)
+        """Find the leader and keep the report stream to it open. Never ends."""
+        backoff = Backoff(self._broker.rng, max_ms=RETRY_MAX_MS)
+        self._away_since_ms = self._broker.clock.monotonic_ms()
         while True:
+            target = self._search.target
+            at_once = False
             try:
-                await self._report(backoff)
+                at_once = self._search.redirected(await self._follow(target, backoff))
             except Error as error:
-                if self.connected or self._away_since_ms is None:
-                    log.warning("rebalancer does not answer", extra={"rebalancer": self._address, "error": str(error)})
-                self._away()
-                if self.connected:
-                    backoff.reset()
-            self.connected = False
-            await self._broker.clock.sleep_ms(backoff.next_ms())
+                if not self._warned:
+                    log.warning("rebalancer does not answer", extra={"rebalancer": target, "error": str(error)})
+                self._warned = True
+                self._search.failed()
+            finally:
+                self._lost()
+            if not at_once:
+                await self._broker.clock.sleep_ms(backoff.next_ms())
 
     async def query(self, group: str, topic: str, client_id: str) -> Answer | None:
-        """Ask for one member's queues; None if the rebalancer is away or does not know the group or topic."""
-        now_ms = self._broker.clock.monotonic_ms()
-        if now_ms < self._asked_again_ms:
+        """Ask for one member's queues; None if nobody leads or the leader does not know the group or topic."""
+        if not self._leader or self._broker.clock.monotonic_ms() < self._asked_again_ms:
             return None
         request = assignment_pb2.AssignmentRequest(group=group, topic=topic, client_id=client_id)
         try:
@@ -72,13 +97,15 @@ class RebalancerLink:
             status.check(answer.status)
         except Error as error:
             log.debug("assignment query failed", extra={"error": str(error)})
-            self._away()
+            self._asked_again_ms = self._broker.clock.monotonic_ms() + PAUSE_MS
             return None
-        self._away_since_ms = None
         if not answer.known:
             return None
         queues = tuple(queue_of(assigned.queue) for assigned in answer.queues if assigned.HasField("queue"))
-        return Answer(queues, answer.strategy, answer.generation.epoch, answer.generation.counter)
+        told = Answer(queues, answer.strategy, answer.generation.epoch, answer.generation.counter)
+        if told != self._broker.cluster.answers.known(group, topic, client_id):
+            self._facts.holders_changed((group,))
+        return told
 
     async def ask(self, request: assignment_pb2.AssignmentRequest) -> assignment_pb2.AssignmentResponse:
         """One question as it is, with a short deadline. Raises what the way to the rebalancer raises."""
@@ -87,71 +114,74 @@ class RebalancerLink:
         )
 
     async def forward(self, method: str, request: bytes, timeout_ms: int) -> bytes:
-        """Pass a call on as it is. Raises ConnectionFailed, RequestTimeout."""
-        return await self._broker.net.unary(self._address, method, request, timeout_ms=timeout_ms)
+        """Pass a call on to the leader as it is. Raises ConnectionFailed, also while nobody leads, RequestTimeout."""
+        if not self._leader:
+            raise ConnectionFailed(
+                f"no rebalancer of {self._broker.settings.rebalancer} leads at the moment; try again in a second"
+            )
+        return await self._broker.net.unary(self._leader, method, request, timeout_ms=timeout_ms)
 
     def gone(self) -> bool:
-        """True if it has been away so long that brokers decide for themselves."""
+        """True if nobody leads for so long that brokers decide for themselves."""
         away_ms = self._away_since_ms
         return away_ms is not None and self._broker.clock.monotonic_ms() - away_ms > STALE_MS
 
     # ------------------------------------------------------------------------------------------------ inside
 
-    def _away(self) -> None:
-        now_ms = self._broker.clock.monotonic_ms()
-        self._asked_again_ms = now_ms + PAUSE_MS
-        if self._away_since_ms is None:
-            self._away_since_ms = now_ms
+    async def _follow(self, target: str, backoff: Backoff) -> str:
+        """Report to `target` until it sends us elsewhere, which is returned. Raises when it fails or falls silent."""
+        clock = self._broker.clock
+        self._heard_ms = clock.monotonic_ms()
+        reading = spawn(self._report(target, backoff), name=f"reports to {target}")
+        try:
+            while not reading.done():
+                sleeper = spawn(clock.sleep_ms(SILENCE_MS / 5), name="listening for the leader")
+                await asyncio.wait({reading, sleeper}, return_when=asyncio.FIRST_COMPLETED)
+                sleeper.cancel()
+                if not reading.done() and clock.monotonic_ms() - self._heard_ms > SILENCE_MS:
+                    raise ConnectionFailed(f"rebalancer {target} gave no sign of life for {SILENCE_MS} ms")
+            return str(reading.result())
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
 
-    async def _report(self, backoff: Backoff) -> None:
-        stream = self._broker.net.stream(self._address, "/evenq.v1.Assignment/Report", self._reports(), timeout_ms=None)
+    async def _report(self, target: str, backoff: Backoff) -> str:
+        stream = self._broker.net.stream(target, "/evenq.v1.Assignment/Report", self._reports(), timeout_ms=None)
         async for answer in stream:
             decision = assignment_pb2.Decision.FromString(answer)
-            backoff.reset()
-            self._broker.cluster.sessions.assignment_changed(
-                decision.group, decision.topic, generation_of(decision.generation)
-            )
-        raise ConnectionFailed(f"rebalancer {self._address} ended the report stream; opening it again")
+            if decision.leader:
+                return decision.leader
+            self._heard_ms = self._broker.clock.monotonic_ms()
+            if not self._leader:
+                self._found(target)
+                backoff.reset()
+            if decision.group:
+                generation = generation_of(decision.generation)
+                self._broker.cluster.sessions.assignment_changed(decision.group, decision.topic, generation)
+        raise ConnectionFailed(f"rebalancer {target} ended the report stream; opening it again")
+
+    def _found(self, leader: str) -> None:
+        log.info("rebalancer leads", extra={"rebalancer": leader})
+        self._search.found()
+        self._leader = leader
+        self._asked_again_ms, self._away_since_ms, self._warned = 0, None, False
+
+    def _lost(self) -> None:
+        self._leader = ""
+        if self._away_since_ms is None:
+            self._away_since_ms = self._broker.clock.monotonic_ms()
 
     async def _reports(self) -> AsyncIterator[bytes]:
-        self._groups, self._topics = {}, {}
+        clock = self._broker.clock
         seen = self._changes.count
-        yield self.facts(full=True).SerializeToString()
-        self.connected = True
-        self._asked_again_ms, self._away_since_ms = 0, None
+        yield self._facts.everything(clock.monotonic_ms())
         while True:
-            await self._changes.wait(seen, clock=self._broker.clock)
-            await self._broker.clock.sleep_ms(DEBOUNCE_MS)
+            told_ms = clock.monotonic_ms()
+            timeout_ms = max(DEBOUNCE_MS, self._facts.next_ms() - told_ms)
+            await self._changes.wait(seen, clock=clock, timeout_ms=timeout_ms)
+            # Changes of a few milliseconds travel together, those of a large group of some more.
+            await clock.sleep_ms(max(DEBOUNCE_MS, told_ms + self._facts.silence_ms - clock.monotonic_ms()))
             seen = self._changes.count
-            report = self.facts(full=False)
-            if report.groups or report.groups_gone or report.topics or report.topics_gone:
-                yield report.SerializeToString()
-
-    def facts(self, *, full: bool) -> assignment_pb2.BrokerReport:
-        """What changed since the last report; everything if `full`."""
-        groups = {name: self._group(name) for name in self._group_names()}
-        topics = {
-            topic.name: entry_of(topic.name, counts_of(self._broker.settings.broker_name, topic))
-            for topic in self._broker.topics.all()
-        }
-        report = assignment_pb2.BrokerReport(broker_name=self._broker.settings.broker_name, full=full)
-        told_groups = {name: group.SerializeToString() for name, group in groups.items()}
-        told_topics = {name: topic.SerializeToString() for name, topic in topics.items()}
-        report.groups.extend(group for name, group in groups.items() if self._groups.get(name) != told_groups[name])
-        report.topics.extend(topic for name, topic in topics.items() if self._topics.get(name) != told_topics[name])
-        report.groups_gone.extend(sorted(self._groups.keys() - told_groups.keys()))
-        report.topics_gone.extend(sorted(self._topics.keys() - told_topics.keys()))
-        self._groups, self._topics = told_groups, told_topics
-        return report
-
-    def _group_names(self) -> list[str]:
-        return sorted({group.name for group in self._broker.groups.all()} | set(self._broker.members.groups()))
-
-    def _group(self, name: str) -> assignment_pb2.GroupFacts:
-        config = self._broker.groups.get(name)
-        return assignment_pb2.GroupFacts(
-            group=name,
-            ordered=config is not None and config.ordered,
-            strategy="" if config is None else config.strategy,
-            members=[member_message(member) for member in self._broker.members.members(name)],
-        )
+            report = self._facts.changes(clock.monotonic_ms())
+            if report:
+                yield report

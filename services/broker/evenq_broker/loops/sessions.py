@@ -266,4 +266,4 @@ class Sessions:
             if client_id != but:
                 session.members_changed(now_ms)
         self._reports.look(group)
-        self._broker.cluster.facts_changed()
+        self._broker.cluster.facts_changed(group=group)

@@ -52,6 +52,7 @@ class FakeRebalancer:
     async def _report(self, requests: AsyncIterator[bytes], _context: RpcContext) -> AsyncGenerator[bytes, None]:
         reading = asyncio.ensure_future(self._read(requests))
         try:
+            yield b""  # a sign of life: it leads
             while True:
                 yield await self.decisions.get()
         finally:

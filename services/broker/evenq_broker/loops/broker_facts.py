@@ -1,0 +1,234 @@
+"""What this broker tells the rebalancer: groups, members, holders, topics, lags; first everything, then what changed.
+
+Owned by `loops/rebalancer_link.py`. Whoever changes a group or a topic says its name, and only named ones are looked
+at again, so that a thousand quiet groups cost nothing while one moves. Holders change with each lock and are only
+needed by the next leader, so they are told at most every `HELD_MS`. Messages are put together from encoded parts that
+are kept (a member is encoded once, whatever happens around it). Always true: a group that was told is told again, or
+told to be gone, after it was named as changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from evenq.model import GroupConfig, MessageQueue
+from evenq.model.balance import EVEN_BALANCE, Weight
+from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
+from evenq_broker.core.frames import field, text_field
+from evenq_broker.core.locks import NO_GENERATION, Generation
+from evenq_broker.core.members import Member
+from evenq_broker.loops.translation import balance_message, counts_of, entry_of, member_message, queue_message
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["BrokerFacts"]
+
+HELD_MS = 1_000
+LAGS_MS = 5_000
+ROWS_MAX = 20_000
+"""Most holders, and most lags, in one report: about 2 MB."""
+ROWS_PER_MS = 20
+"""So many rows buy a millisecond of silence after a report: whoever reads it needs about as long."""
+_GROUPS, _LAGS = 3, 8  # fields of BrokerReport
+_MEMBERS, _HELD = 4, 5  # fields of GroupFacts
+
+
+class BrokerFacts:
+    """See the module. Times are monotonic ms."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._groups: dict[str, None] = {}
+        self._topics: dict[str, None] = {}
+        self._moved: dict[str, None] = {}
+        """Groups of which only holders changed."""
+        self._look_at_all = True
+        self._told_groups: dict[str, int] = {}
+        """Name to the hash of what was told."""
+        self._told_topics: dict[str, int] = {}
+        self._told_lags: dict[str, int] = {}
+        self._members: dict[str, dict[str, tuple[Member, bytes]]] = {}
+        self._held_due_ms = 0
+        self._lags_due_ms = 0
+        self._rows = 0
+        self.silence_ms = 0
+        """How long to keep silent after the last report."""
+
+    # --- events
+
+    def changed(self, *, group: str = "", topic: str = "") -> None:
+        """This group or topic is not what it was; neither named: anything may have changed."""
+        if group:
+            self._groups[group] = None
+        if topic:
+            self._topics[topic] = None
+        self._look_at_all = self._look_at_all or not (group or topic)
+
+    def holders_changed(self, groups: Iterable[str]) -> None:
+        """Queues of these groups went from one member to another."""
+        self._moved.update(dict.fromkeys(groups))
+
+    # --- reports
+
+    def next_ms(self) -> int:
+        """When to look again though nobody woke us."""
+        return min(self._held_due_ms, self._lags_due_ms)
+
+    def everything(self, now_ms: int) -> bytes:
+        """The first report of a stream."""
+        self._told_groups.clear()
+        self._told_topics.clear()
+        self._told_lags.clear()
+        self._look_at_all = True
+        return self._report(now_ms, full=True)
+
+    def changes(self, now_ms: int) -> bytes:
+        """What changed since the last report; empty if nothing did."""
+        return self._report(now_ms, full=False)
+
+    # --- inside
+
+    def _report(self, now_ms: int, *, full: bool) -> bytes:
+        if now_ms >= self._held_due_ms or full:
+            self._groups |= self._moved
+            self._moved = {}
+            self._held_due_ms = now_ms + HELD_MS
+        groups, topics = list(self._groups), list(self._topics)
+        if self._look_at_all:
+            groups = sorted({*groups, *self._group_names(), *self._told_groups})
+            topics = sorted({*topics, *(topic.name for topic in self._broker.topics.all()), *self._told_topics})
+        self._groups, self._topics, self._look_at_all, self._rows = {}, {}, False, 0
+        settings = self._broker.settings
+        head = assignment_pb2.BrokerReport(broker_name=settings.broker_name, full=full, zone=settings.zone)
+        empty = head.ByteSize()
+        parts = [part for name in groups if (part := self._group(name, head))]
+        for name in topics:
+            self._topic(name, head)
+        if now_ms >= self._lags_due_ms or full:
+            self._lags_due_ms = now_ms + LAGS_MS
+            parts += self._lags()
+        self.silence_ms = self._rows // ROWS_PER_MS
+        if not (full or parts or head.ByteSize() > empty):
+            return b""
+        return head.SerializeToString() + b"".join(parts)
+
+    def _topic(self, name: str, head: assignment_pb2.BrokerReport) -> None:
+        topic = self._broker.topics.get(name)
+        if topic is None:
+            if self._told_topics.pop(name, None) is not None:
+                head.topics_gone.append(name)
+            return
+        entry = entry_of(name, counts_of(self._broker.settings.broker_name, topic))
+        told = hash(entry.SerializeToString())
+        if self._told_topics.get(name) != told:
+            self._told_topics[name] = told
+            head.topics.append(entry)
+
+    def _group(self, name: str, head: assignment_pb2.BrokerReport) -> bytes:
+        config, members = self._broker.groups.get(name), self._broker.members.members(name)
+        if config is None and not members:
+            self._members.pop(name, None)
+            if self._told_groups.pop(name, None) is not None:
+                head.groups_gone.append(name)
+            return b""
+        parts = [_config(name, config), *self._encoded(name, members)]
+        self._rows += len(members)
+        if self._rows < ROWS_MAX:
+            held = list(self._held(name, members))
+            self._rows += len(held)
+            parts += held[:ROWS_MAX]
+        else:
+            self._moved[name] = None  # in the next report
+        group = b"".join(parts)
+        told = hash(group)
+        if self._told_groups.get(name) == told:
+            return b""
+        self._told_groups[name] = told
+        return field(_GROUPS, group)
+
+    def _encoded(self, group: str, members: list[Member]) -> list[bytes]:
+        before = self._members.get(group, {})
+        after: dict[str, tuple[Member, bytes]] = {}
+        for member in members:
+            known = before.get(member.client_id)
+            if known is None or known[0] is not member:
+                known = (member, field(_MEMBERS, member_message(member).SerializeToString()))
+            after[member.client_id] = known
+        self._members[group] = after
+        return [encoded for _, encoded in after.values()]
+
+    def _held(self, group: str, members: list[Member]) -> Iterator[bytes]:
+        """By the locks of this broker, and by the answers it gave: those tell of other brokers' queues too, and of
+        what members were promised and do not have yet.
+        """
+        locks, answers = self._broker.locks, self._broker.cluster.answers
+        answered = answers.of_group(group)
+        for member in members:
+            holder = text_field(2, member.client_id)
+            for queue, generation in locks.holdings(group, member.client_id):
+                yield _held_row(queue, holder, generation)
+            for answer in answered.get(member.client_id, ()):
+                if answer.epoch:  # what was computed here is nobody's decision
+                    generation = Generation(answer.epoch, answer.counter)
+                    for queue in answer.queues:
+                        if queue.queue_id >= 0:
+                            yield _held_row(queue, holder, generation)
+
+    def _lags(self) -> list[bytes]:
+        wanted = {
+            group.group_id: group
+            for group in self._broker.groups.all()
+            if group.balance != EVEN_BALANCE and (group.balance.weight is Weight.LAG or group.balance.hold_lag_max)
+        }
+        if not wanted:
+            return []
+        told = {group.name: assignment_pb2.GroupLag(group=group.name) for group in wanted.values()}
+        rows = 0
+        for at in self._broker.progress.queues():
+            group, topic = wanted.get(at.group_id), self._broker.topics.by_id(at.topic_id)
+            if group is None or topic is None or rows >= ROWS_MAX:
+                continue
+            rows += 1
+            low, high = self._broker.store.queue_range(at.topic_id, at.queue_id)
+            queue = MessageQueue(topic.name, self._broker.settings.broker_name, at.queue_id)
+            lag = self._broker.progress.lag(at.group_id, at.topic_id, at.queue_id, low, high)
+            told[group.name].queues.add(queue=queue_message(queue), lag=lag)
+        parts = []
+        for name, message in told.items():
+            encoded = message.SerializeToString()
+            if self._told_lags.get(name) != hash(encoded):
+                self._told_lags[name] = hash(encoded)
+                parts.append(field(_LAGS, encoded))
+        return parts
+
+    def _group_names(self) -> set[str]:
+        return {group.name for group in self._broker.groups.all()} | set(self._broker.members.groups())
+
+
+def _config(name: str, config: GroupConfig | None) -> bytes:
+    facts = assignment_pb2.GroupFacts(group=name)
+    if config is not None:
+        facts.ordered, facts.strategy = config.ordered, config.strategy
+        if config.balance != EVEN_BALANCE:
+            facts.balance.CopyFrom(balance_message(config.balance))
+    return facts.SerializeToString()
+
+
+def _held_row(queue: MessageQueue, holder: bytes, generation: Generation) -> bytes:
+    return field(_HELD, _queue(queue) + holder + _generation(generation))
+
+
+@lru_cache(maxsize=1 << 16)
+def _queue(queue: MessageQueue) -> bytes:
+    return field(1, queue_message(queue).SerializeToString())
+
+
+@lru_cache(maxsize=4_096)
+def _generation(generation: Generation) -> bytes:
+    if generation == NO_GENERATION:
+        return b""
+    told = common_pb2.Generation(epoch=generation.epoch, counter=generation.counter)
+    return field(3, told.SerializeToString())
