@@ -54,7 +54,7 @@ def _of_decisions(board: Board) -> list[Metric]:
             kind=MetricKind.GAUGE,
             unit="queues",
             labels=PAIR,
-            help="Queues that no member reads by the decision that stands.",
+            help="Queues that no member reads by the decision that stands; those held for a successor do not count.",
             read=per_pair(lambda decision: decision.unowned),
         ),
         Metric(
@@ -72,6 +72,30 @@ def _of_decisions(board: Board) -> list[Metric]:
             labels=PAIR,
             help="Members without any queue: more members than queues.",
             read=per_pair(lambda decision: len(decision.idle)),
+        ),
+        Metric(
+            name="evenq_rebalance_held_queues",
+            kind=MetricKind.GAUGE,
+            unit="queues",
+            labels=PAIR,
+            help="Queues of members that are being replaced, held for their successors.",
+            read=per_pair(lambda decision: decision.held),
+        ),
+        Metric(
+            name="evenq_rebalance_cross_zone_queues",
+            kind=MetricKind.GAUGE,
+            unit="queues",
+            labels=PAIR,
+            help="Queues whose owner is known to be in another zone than their broker.",
+            read=per_pair(lambda decision: decision.cross_zone),
+        ),
+        Metric(
+            name="evenq_rebalance_failing",
+            kind=MetricKind.GAUGE,
+            unit="pairs",
+            labels=PAIR,
+            help="1 while something is wrong: the group's strategy fails, or no broker tells of the topic.",
+            read=lambda: [(pair, 1) for pair in board.troubled()],
         ),
     ]
 
@@ -93,7 +117,7 @@ def _of_the_process(board: Board, stats: Stats, streams: Streams) -> list[Metric
             name="evenq_rebalance_problems_total",
             kind=MetricKind.COUNTER,
             unit="decisions",
-            help="Decisions that a strategy refused to make; the ones before stand.",
+            help="Times a strategy began to fail; the decision before stands, or STICKY divides in its place.",
             read=lambda: [((), stats.problems)],
         ),
         Metric(

@@ -35,7 +35,12 @@ class Term:
         self._clock = clock
         self._leads = leads
         self._settling = Settling(
-            self.board, clock=clock, stats=stats, debounce_ms=settings.debounce_ms, publish=self._publish
+            self.board,
+            clock=clock,
+            stats=stats,
+            debounce_ms=settings.debounce_ms,
+            debounce_max_ms=settings.debounce_max_ms,
+            publish=self._publish,
         )
         assignment = Assignment(self.board, self.streams, clock=clock, poke=self._settling.poke)
         self.rpcs: dict[str, Rpc] = {rpc.method: rpc for rpc in assignment.rpcs()}

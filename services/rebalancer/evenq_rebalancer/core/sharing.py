@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from evenq.allocation import Context, Strategy, by_name, divide
+from evenq.allocation import Context, Strategy, by_name, divide, verified
 from evenq.allocation.strategy import ContextDivider
 from evenq.errors import BadRequest
 from evenq.model import MessageModel, MessageQueue
@@ -124,38 +124,43 @@ def _by_strategy(
     )
     try:
         given = divide(strategy, group, free, ids, context)
+        owners_now = _owners_by_place(given, queues, free, set(ids))
+        if owners_now is None:
+            verified(given, free, ids, strategy=name)  # finds the words for what is wrong, at leisure
     except BadRequest:
         raise
     except Exception as error:  # anybody's code, so anything can come out of it
         raise BadRequest(f"strategy {name} failed with {type(error).__name__}: {str(error)[:200]}") from error
-    return _owners_by_place(name, given, queues, free, shares)
+    if owners_now is None:
+        raise BadRequest(f"strategy {name} gives a queue twice")
+    shares |= {client_id: tuple(mine) for client_id, mine in given.items()}
+    return owners_now
 
 
 def _owners_by_place(
-    name: str,
     given: Mapping[str, Sequence[MessageQueue]],
     queues: Sequence[MessageQueue],
     free: Sequence[MessageQueue],
-    shares: Shares,
-) -> list[str]:
-    places = {id(queue): place for place, queue in enumerate(queues)}  # much cheaper than hashing each queue
+    ids: set[str],
+) -> list[str] | None:
+    """The owner of each queue; None if anything is wrong with what a strategy gave. Queues are told apart by identity,
+    which is much cheaper than hashing each, and by value where a strategy made them anew.
+    """
+    places = {id(queue): place for place, queue in enumerate(queues)}
     place_of = places if free is queues else {id(queue): places[id(queue)] for queue in free}
     by_value: dict[MessageQueue, int] = {}
     owners = [""] * len(queues)
     for client_id, mine in given.items():
-        if client_id not in shares:
-            raise BadRequest(f"strategy {name} gives queues to {client_id!r}, who is not among the members")
+        if client_id not in ids:
+            return None
         for queue in mine:
             place = place_of.get(id(queue))
             if place is None:
                 by_value = by_value or {known: places[id(known)] for known in free}
                 place = by_value.get(queue)
-            if place is None:
-                raise BadRequest(f"strategy {name} gives {client_id!r} the queue {queue}, which is not one to divide")
-            if owners[place]:
-                raise BadRequest(f"strategy {name} gives {queue} to {owners[place]!r} and to {client_id!r}")
+            if place is None or owners[place]:
+                return None
             owners[place] = client_id
-        shares[client_id] = tuple(mine)
     return owners
 
 

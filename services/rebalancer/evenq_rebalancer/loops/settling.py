@@ -1,7 +1,11 @@
 """From changes to decisions: waits a few milliseconds for more of them, settles the board once, hands the news to the
 streams.
 
-Started by `app.py`. `poke` is called by whatever may have changed something; `watch` pokes when only time has passed
+A storm of changes costs bounded work. A round begins when nothing changed for `debounce_ms`, but `debounce_max_ms`
+after the first change at the latest; and who just worked rests as long as the work took, so that questions are answered
+meanwhile and half a core is the most that deciding takes.
+
+Started by `term.py`. `poke` is called by whatever may have changed something; `watch` pokes when only time has passed
 (a broker's grace is over, the warm-up has ended).
 """
 
@@ -21,6 +25,9 @@ __all__ = ["Settling"]
 log = logging.getLogger(__name__)
 
 TICK_MS = 100
+REST_MAX_MS = 1_000
+LOGGED_MAX = 100
+"""Decisions of one round that get a line each in the log."""
 
 
 class Settling:
@@ -34,19 +41,23 @@ class Settling:
         stats: Stats,
         debounce_ms: int,
         publish: Callable[[Sequence[Decision]], None],
+        debounce_max_ms: int = 50,
     ) -> None:
         self._board = board
         self._clock = clock
         self._stats = stats
         self._debounce_ms = debounce_ms
+        self._debounce_max_ms = max(debounce_ms, debounce_max_ms)
         self._publish = publish
         self._poked = asyncio.Event()
         self._poked_at_ms = 0
+        self._poked_last_ms = 0
 
     def poke(self) -> None:
         """Something may have changed."""
+        self._poked_last_ms = self._clock.monotonic_ms()
         if not self._poked.is_set():
-            self._poked_at_ms = self._clock.monotonic_ms()
+            self._poked_at_ms = self._poked_last_ms
             self._poked.set()
 
     async def run(self) -> None:
@@ -54,9 +65,22 @@ class Settling:
         while True:
             await self._poked.wait()
             started_ms = self._poked_at_ms
-            await self._clock.sleep_ms(self._debounce_ms)
+            await self._quiet(started_ms)
             self._poked.clear()
+            began_ms = self._clock.monotonic_ms()
             self._settle(started_ms)
+            worked_ms = self._clock.monotonic_ms() - began_ms
+            if worked_ms > self._debounce_ms:
+                await self._clock.sleep_ms(min(worked_ms, REST_MAX_MS))
+
+    async def _quiet(self, started_ms: int) -> None:
+        """Wait until nothing more comes, or it is time anyway."""
+        while True:
+            due_ms = min(self._poked_last_ms + self._debounce_ms, started_ms + self._debounce_max_ms)
+            left_ms = due_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                return
+            await self._clock.sleep_ms(left_ms)
 
     async def watch(self) -> None:
         """Poke when time alone brings a change. Never ends."""
@@ -78,8 +102,10 @@ class Settling:
             return
         self._publish(decisions)
         self._stats.rebalanced(self._clock.monotonic_ms() - started_ms)
-        for decision in decisions:
+        for decision in decisions[:LOGGED_MAX]:
             log.info("rebalanced", extra=_fields(decision))
+        if len(decisions) > LOGGED_MAX:
+            log.info("rebalanced more", extra={"decisions": len(decisions) - LOGGED_MAX})
 
 
 def _fields(decision: Decision) -> dict[str, object]:
@@ -91,5 +117,6 @@ def _fields(decision: Decision) -> dict[str, object]:
         "members": len(decision.inputs.members),
         "queues": len(decision.inputs.queues),
         "moves": decision.moves,
+        "held": decision.held,
         "reason": decision.reason,
     }

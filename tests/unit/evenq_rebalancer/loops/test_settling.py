@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 from evenq_rebalancer.core.board import Board, Limits
 from evenq_rebalancer.core.groups import GroupFact, MemberFact, Report, TopicFact
@@ -11,6 +12,15 @@ from evenq_rebalancer.stats import Stats
 
 from evenq.runtime.clock import FakeClock
 from evenq.runtime.tasks import spawn
+
+
+class Working(FakeClock):
+    """A clock that also moves by work."""
+
+    worked_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + self.worked_ms
 
 
 def report(*ids: str) -> Report:
@@ -37,7 +47,7 @@ def test_changes_within_the_debounce_are_one_decision_and_the_grace_ends_by_itse
         assert [decision.generation.counter for decision in told] == [1]
         assert list(told[0].shares) == ["a", "b", "c"]
         assert sum(stats.duration_buckets) == 1
-        assert stats.duration_total_ms == 5
+        assert stats.duration_total_ms == 7, "from the first change at 0 ms to 5 ms of quiet after the last at 2 ms"
         board.facts.closed("b", 1, clock.monotonic_ms())
         await clock.advance(900)
         assert list(board.decisions())
@@ -67,5 +77,49 @@ def test_the_end_of_the_warm_up_settles_what_waited() -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(story())
+
+
+def test_changes_without_an_end_are_settled_after_the_longest_debounce() -> None:
+    async def story() -> None:
+        clock, told = FakeClock(), []
+        board = Board(epoch=1, limits=Limits(warm_up_ms=0))
+        settling = Settling(board, clock=clock, stats=Stats(), debounce_ms=5, debounce_max_ms=50, publish=told.append)
+        task = spawn(settling.run(), name="run")
+        board.facts.opened("b", 1)
+        for count in range(200):  # a join each ms
+            board.reported(1, report(*(f"c{number:03}" for number in range(count + 1))), now_ms=clock.monotonic_ms())
+            settling.poke()
+            await clock.advance(1)
+        assert len(told) in {3, 4}, "one round in 50 ms, each with all that came until then"
+        await clock.advance(50)
+        assert len(told[-1][-1].shares) == 200
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(story())
+
+
+def test_who_settled_for_long_rests_as_long_so_that_deciding_takes_half_a_core_at_most() -> None:
+    async def story() -> None:
+        clock, rounds = Working(), []
+        board = Board(epoch=1, limits=Limits(warm_up_ms=0))
+
+        def publish(_decisions) -> None:
+            rounds.append(clock.monotonic_ms())
+            clock.worked_ms += 40  # so long does a round take
+
+        settling = Settling(board, clock=clock, stats=Stats(), debounce_ms=5, debounce_max_ms=5, publish=publish)
+        task = spawn(settling.run(), name="run")
+        board.facts.opened("b", 1)
+        for count in range(100):
+            board.reported(1, report(*(f"c{number:03}" for number in range(count + 1))), now_ms=clock.monotonic_ms())
+            settling.poke()
+            await clock.advance(2)
+        assert len(rounds) > 1
+        assert all(later - earlier >= 80 for earlier, later in itertools.pairwise(rounds))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(story())
