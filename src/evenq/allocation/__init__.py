@@ -17,10 +17,10 @@ from evenq.allocation.consistent_hash import ConsistentHash, md5_hash
 from evenq.allocation.context import Context
 from evenq.allocation.cover import Coverage, coverage
 from evenq.allocation.machine_room import MachineRoom, room_of_broker
-from evenq.allocation.named import by_name, known_names
+from evenq.allocation.named import by_name, known_names, stand_in
 from evenq.allocation.nearby import Nearby, PrefixRooms, RoomResolver
 from evenq.allocation.sticky import Sticky
-from evenq.allocation.strategy import Strategy, absence, divide
+from evenq.allocation.strategy import ContextDivider, Strategy, absence, divide
 from evenq.allocation.verified import verified
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Config",
     "ConsistentHash",
     "Context",
+    "ContextDivider",
     "Coverage",
     "MachineRoom",
     "Nearby",
@@ -43,5 +44,6 @@ __all__ = [
     "known_names",
     "md5_hash",
     "room_of_broker",
+    "stand_in",
     "verified",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from evenq.allocation.averagely import Averagely
 from evenq.allocation.by_circle import ByCircle
@@ -16,7 +17,7 @@ from evenq.allocation.supplied import offered, supplied
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 
-__all__ = ["by_name", "known_names"]
+__all__ = ["by_name", "known_names", "stand_in"]
 
 NEARBY_PREFIX = "MACHINE_ROOM_NEARBY-"
 BUILT_IN = ("AVG", "AVG_BY_CIRCLE", "CONFIG", "CONSISTENT_HASH", "MACHINE_ROOM", "STICKY")
@@ -62,3 +63,15 @@ def by_name(
         return own
     known = ", ".join(known_names()[:SHOWN_MAX])
     raise BadRequest(f"no allocate strategy is named {name[:80]!r}; known are {known}")
+
+
+def stand_in(strategy: Strategy) -> Strategy:
+    """What divides in its place where nobody knows who has what, such as a broker without a rebalancer.
+
+    AVG for STICKY, also inside of rooms; any other stands for itself.
+    """
+    if isinstance(strategy, Sticky):
+        return Averagely()
+    if isinstance(strategy, Nearby):
+        return replace(strategy, inner=stand_in(strategy.inner))
+    return strategy

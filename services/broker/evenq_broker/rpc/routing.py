@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from evenq.allocation import Averagely, by_name
+from evenq.allocation import Averagely, ContextDivider, Strategy, by_name, divide, stand_in
 from evenq.errors import BadRequest, IllegalAccessPoint, NotImplementedYet, TopicNotFound
-from evenq.model import BrokerAddress, GroupConfig, MessageType, Permission, QueueCounts
+from evenq.model import BrokerAddress, GroupConfig, MessageQueue, MessageType, Permission, QueueCounts
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
@@ -77,7 +77,8 @@ async def assign(broker: Broker, group: GroupConfig, topic: str, client_id: str,
                 return last
     name = strategy or group.strategy
     readers = broker.members.readers(group.name, topic)
-    answer = compute(group.name, client_id, broker.routes.readable(topic), readers, _share(name))
+    share, name = _share(name)
+    answer = compute(group.name, client_id, broker.routes.readable(topic), readers, share)
     return Answer(answer.queues, name)
 
 
@@ -246,11 +247,17 @@ def _alive(broker: Broker, topic: str, broker_name: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _share(strategy: str) -> Share | None:
-    if not strategy:
-        return None
+def _share(name: str) -> tuple[Share | None, str]:
+    """What divides here, and its name: without a rebalancer nobody knows who has what, so AVG stands in for STICKY."""
+    if not name:
+        return None, name
+    strategy: Strategy = Averagely()
     try:
-        return by_name(strategy).allocate
+        strategy = stand_in(by_name(name))
     except BadRequest:
-        log.warning("strategy is not known here, AVG instead", extra={"strategy": strategy})
-        return Averagely().allocate
+        log.warning("strategy is not known here, AVG instead", extra={"strategy": name})
+
+    def share(group: str, own_id: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> Sequence[MessageQueue]:
+        return divide(strategy, group, queues, ids)[own_id]  # unlike allocate, unknown rooms are no error in it
+
+    return (share if isinstance(strategy, ContextDivider) else strategy.allocate), strategy.name

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from evenq.allocation import MachineRoom, Nearby, by_name, known_names
+import pytest
+
+from evenq.allocation import MachineRoom, Nearby, by_name, known_names, stand_in
 
 
 def test_options_reach_the_strategy_that_takes_them() -> None:
@@ -24,3 +26,16 @@ def test_options_reach_the_strategy_that_takes_them() -> None:
 def test_all_known_names_are_names_of_strategies() -> None:
     for name in known_names():
         assert by_name(name.replace("<inner>", "AVG")).name == name.replace("<inner>", "AVG")
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("STICKY", "AVG"),
+        ("MACHINE_ROOM_NEARBY-STICKY", "MACHINE_ROOM_NEARBY-AVG"),
+        ("MACHINE_ROOM_NEARBY-CONSISTENT_HASH", "MACHINE_ROOM_NEARBY-CONSISTENT_HASH"),
+        ("AVG_BY_CIRCLE", "AVG_BY_CIRCLE"),
+    ],
+)
+def test_avg_stands_in_for_sticky_where_nobody_knows_who_has_what(name, instead) -> None:
+    assert stand_in(by_name(name)).name == instead

@@ -101,6 +101,31 @@ def test_a_broker_that_is_gone_is_left_out_of_assignments_at_once(run: Run) -> N
     run(story)
 
 
+@pytest.mark.parametrize(
+    ("asked", "used"),
+    [
+        ("STICKY", "AVG"),
+        ("MACHINE_ROOM_NEARBY-STICKY", "MACHINE_ROOM_NEARBY-AVG"),
+        ("UNHEARD_OF", "AVG"),
+        ("AVG", "AVG"),
+    ],
+)
+def test_without_a_rebalancer_avg_stands_in_for_what_needs_one_and_the_answer_says_so(
+    run: Run, asked: str, used: str
+) -> None:
+    """XO-3: never an error; who has what is not known here, and rooms that are not known are shared."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.passing(broker.create_topic("t", queues=3))
+        request = assignment_pb2.AssignmentRequest(group="g", topic="t", client_id="me", strategy=asked)
+        told = await stage.call("/evenq.v1.Assignment/Query", request, assignment_pb2.AssignmentResponse)
+        assert [entry.queue.queue_id for entry in told.queues] == [0, 1, 2]
+        assert told.strategy == used
+
+    run(story)
+
+
 def test_what_only_a_rebalancer_knows_is_not_implemented_without_one(run: Run) -> None:
     async def story(stage: Any) -> None:
         await stage.broker()
