@@ -176,6 +176,13 @@ def _add_up(commands: Any) -> None:
     up.add_argument(
         "--brokers", type=_positive, default=1, metavar="N", help="number of brokers, 1 to 26 (default %(default)s)"
     )
+    up.add_argument(
+        "--rebalancers",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="number of rebalancers, of which one leads, 1 to 9 (default %(default)s)",
+    )
     up.add_argument("--processes", action="store_true", help="give each service its own process")
     up.add_argument(
         "--topic",

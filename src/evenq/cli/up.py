@@ -31,6 +31,7 @@ __all__ = ["Plan", "StartTopic", "announce", "lock_folder", "parse_topic", "plan
 HOST = "127.0.0.1"
 METRICS_PORT = 5557  # as the services have it
 BROKERS_MAX = 26
+REBALANCERS_MAX = 9
 DEFAULT_QUEUES = 8
 READY_MS_MAX = 30_000
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -56,6 +57,8 @@ class Plan:
     sync: bool
     metrics_port: int
     """Of the first broker; 0 = any free one, -1 = off."""
+    rebalancers: int = 1
+    """Of several one leads."""
 
     def broker_name(self, index: int) -> str:
         """`broker-a`, `broker-b` ..."""
@@ -79,6 +82,10 @@ def plan_of(options: argparse.Namespace) -> Plan:
         raise SettingsError(
             f"--brokers {count} is over {BROKERS_MAX}; a bigger cluster belongs on Kubernetes (helm/evenq)"
         )
+    if options.rebalancers > REBALANCERS_MAX:
+        raise SettingsError(
+            f"--rebalancers {options.rebalancers} is over {REBALANCERS_MAX}; one leads, the others wait"
+        )
     if options.sync and options.data is None:
         raise SettingsError("--sync needs --data DIR: in memory there is nothing to fsync")
     ports = tuple(options.port + index if options.port else 0 for index in range(count))
@@ -93,6 +100,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
         topics=tuple(parse_topic(text) for text in options.topic),
         sync=options.sync,
         metrics_port=_metrics_port(options.metrics_port),
+        rebalancers=options.rebalancers,
     )
 
 

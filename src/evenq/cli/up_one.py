@@ -11,6 +11,7 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from evenq_broker.app import BrokerApp
 from evenq_broker.settings import Settings as BrokerSettings
@@ -48,13 +49,11 @@ async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
 
 async def _start(plan: Plan, clock: Clock, net: GrpcNet, stack: AsyncExitStack) -> list[BrokerApp]:
     rng = random.SystemRandom()  # the keys of receipt handles come from it
-    quiet = {"host": HOST, "port": 0, "metrics_port": -1, "drain_ms": _DRAIN_MS}
+    quiet: dict[str, object] = {"host": HOST, "port": 0, "metrics_port": -1, "drain_ms": _DRAIN_MS}
     nameserver = Nameserver(NameserverSettings.model_validate(quiet), clock=clock, rng=rng)
     await nameserver.start()
     stack.push_async_callback(nameserver.close)
-    rebalancer = Rebalancer(RebalancerSettings.model_validate(quiet), clock=clock)
-    await rebalancer.start()
-    stack.push_async_callback(rebalancer.close)
+    rebalancers = await _start_rebalancers(plan, quiet, clock, stack)
     brokers = []
     for index, port in enumerate(plan.ports):
         settings = BrokerSettings(
@@ -63,7 +62,7 @@ async def _start(plan: Plan, clock: Clock, net: GrpcNet, stack: AsyncExitStack) 
             port=port,
             metrics_port=plan.metrics_port if index == 0 else -1,
             nameservers=f"{HOST}:{nameserver.port}",
-            rebalancer=f"{HOST}:{rebalancer.port}",
+            rebalancer=",".join(f"{HOST}:{rebalancer.port}" for rebalancer in rebalancers),
             default_queues=DEFAULT_QUEUES,
             drain_ms=_DRAIN_MS,
             store=_store(plan, plan.broker_name(index)),
@@ -73,6 +72,23 @@ async def _start(plan: Plan, clock: Clock, net: GrpcNet, stack: AsyncExitStack) 
         stack.push_async_callback(broker.close)
         brokers.append(broker)
     return brokers
+
+
+async def _start_rebalancers(
+    plan: Plan, quiet: dict[str, object], clock: Clock, stack: AsyncExitStack
+) -> list[Rebalancer]:
+    lease = "none"
+    if plan.rebalancers > 1:
+        folder = plan.data or Path(stack.enter_context(TemporaryDirectory(prefix="evenq-up-")))
+        (folder / "rebalancer.lease").unlink(missing_ok=True)  # of a cluster that was killed here: nobody waits for it
+        lease = f"file:{folder / 'rebalancer.lease'}"
+    rebalancers = []
+    for _ in range(plan.rebalancers):
+        rebalancer = Rebalancer(RebalancerSettings.model_validate({**quiet, "lease": lease}), clock=clock)
+        await rebalancer.start()
+        stack.push_async_callback(rebalancer.close)
+        rebalancers.append(rebalancer)
+    return rebalancers
 
 
 def _store(plan: Plan, name: str) -> StoreSettings:

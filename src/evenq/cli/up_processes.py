@@ -30,7 +30,13 @@ async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
         settings["STORE__PATH"] = ""
     if plan.sync:
         settings["STORE__FLUSH"] = "sync"
-    cluster = LocalCluster(brokers=len(plan.ports), broker_ports=plan.ports, folder=folder, broker_settings=settings)
+    cluster = LocalCluster(
+        brokers=len(plan.ports),
+        rebalancers=plan.rebalancers,
+        broker_ports=plan.ports,
+        folder=folder,
+        broker_settings=settings,
+    )
     net = GrpcNet()
     try:
         await asyncio.to_thread(cluster.start)

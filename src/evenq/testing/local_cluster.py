@@ -26,6 +26,7 @@ from evenq.testing.node import Node
 
 __all__ = ["LocalCluster"]
 
+REBALANCERS_MAX = 9
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -38,6 +39,7 @@ class LocalCluster:
         brokers: int = 1,
         nameservers: int = 1,
         rebalancer: bool = True,
+        rebalancers: int = 1,
         folder: Path | None = None,
         broker_ports: Sequence[int] = (),
         broker_settings: Mapping[str, str] | None = None,
@@ -46,7 +48,8 @@ class LocalCluster:
         ready_ms_max: int = 30_000,
     ) -> None:
         """`folder` keeps data and logs; None makes one that is removed after a clean end. `broker_ports`: fixed ports
-        of the first brokers, the others get free ones. Settings are environment names without their prefix, e.g.
+        of the first brokers, the others get free ones. Of several `rebalancers` one leads, by a lease in `folder`;
+        `rebalancer` False: none. Settings are environment names without their prefix, e.g.
         `{"STORE__FLUSH": "sync"}`.
         """
         if not 1 <= brokers <= len(_LETTERS):
@@ -60,8 +63,12 @@ class LocalCluster:
         self._ready_ms_max = ready_ms_max
         extra = dict(nameserver_settings or {})
         self.nameservers = [self._node("nameserver", f"nameserver-{index}", 0, extra) for index in range(nameservers)]
-        extra = dict(rebalancer_settings or {})
-        self.rebalancer = self._node("rebalancer", "rebalancer", 0, extra) if rebalancer else None
+        if not 1 <= rebalancers <= REBALANCERS_MAX:
+            raise BadRequest(f"rebalancers={rebalancers} is outside 1 to {REBALANCERS_MAX}.")
+        self._lease = self.folder / "rebalancer.lease"
+        extra = {"LEASE": f"file:{self._lease}" if rebalancers > 1 else "", **(rebalancer_settings or {})}
+        names = [f"rebalancer-{index}" if index else "rebalancer" for index in range(rebalancers if rebalancer else 0)]
+        self.rebalancers = [self._node("rebalancer", name, 0, extra) for name in names]
         ports = [*broker_ports, *([0] * brokers)][:brokers]
         self.brokers = [self._broker(_LETTERS[index], port, broker_settings or {}) for index, port in enumerate(ports)]
 
@@ -76,15 +83,21 @@ class LocalCluster:
         return ";".join(broker.address for broker in self.brokers)
 
     @property
+    def rebalancer(self) -> Node | None:
+        """The first rebalancer; None: there is none."""
+        return self.rebalancers[0] if self.rebalancers else None
+
+    @property
     def nodes(self) -> list[Node]:
         """All servers in the order of their start."""
-        return [*self.nameservers, *([self.rebalancer] if self.rebalancer else []), *self.brokers]
+        return [*self.nameservers, *self.rebalancers, *self.brokers]
 
     def start(self) -> None:
         """Start everything and wait until all are ready. Raises what `Node.wait_ready` raises, after ending what
         runs.
         """
         atexit.register(self.kill)
+        self._lease.unlink(missing_ok=True)  # of a cluster that was killed here: nobody need wait for it
         try:
             for node in self.nodes:
                 node.start()
@@ -153,7 +166,7 @@ class LocalCluster:
         extra = {
             "BROKER_NAME": name,
             "NAMESERVERS": ",".join(node.address for node in self.nameservers),
-            "REBALANCER": self.rebalancer.address if self.rebalancer else "",
+            "REBALANCER": ",".join(node.address for node in self.rebalancers),
             "STORE__PATH": str(self.folder / name),
             **settings,
         }
