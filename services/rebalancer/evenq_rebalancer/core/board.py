@@ -330,12 +330,12 @@ class Board:
         for topic, line in self._lines.of_group(group).items():
             if line.follow(changes):
                 self._late[group, topic] = None
-        if changes.began:
-            self._break_holds(group)
         if crew.holds:
             self._holding[group] = None
         else:
             self._holding.pop(group, None)
+        if changes.began:
+            self._break_holds(group)
 
     def _break_holds(self, group: str) -> None:
         """Give away the held queues in which too much waits."""

@@ -6,13 +6,14 @@ import pytest
 from evenq_rebalancer.core.board import Board, Limits, Question
 from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
 from evenq_rebalancer.core.simulate import Wish
-from evenq_rebalancer.core.told import GroupFact, MemberFact, Report, TopicFact
+from evenq_rebalancer.core.told import Generation, GroupFact, HeldFact, LagFact, MemberFact, Report, TopicFact
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from evenq.errors import BadRequest, GroupNotFound, TooManyRequests, TopicNotFound
-from evenq.model import MessageModel
+from evenq.model import MessageModel, MessageQueue
+from evenq.model.balance import EVEN_BALANCE, BalancePolicy, Weight
 
 
 class World:
@@ -270,6 +271,18 @@ def test_pairs_are_limited() -> None:
 
 
 IDS = st.lists(st.sampled_from("abcde"), unique=True, max_size=5)
+POLICIES = [
+    EVEN_BALANCE,
+    BalancePolicy(moves_max=1),
+    BalancePolicy(hold_ms=120, hold_lag_max=100),
+    BalancePolicy(weight=Weight.LAG, moves_max=2, hold_ms=120),
+]
+HELD = st.builds(
+    HeldFact,
+    queue=st.builds(MessageQueue, st.just("T"), st.sampled_from(["b1", "b2"]), st.integers(0, 4)),
+    holder=st.sampled_from("abcde"),
+    generation=st.builds(Generation, st.sampled_from([0, 1, 5, 1 << 62]), st.integers(0, 5)),
+)
 GROUPS, TOPICS, BROKERS = ("g1", "g2"), ("T", "U"), ("b1", "b2")
 
 
@@ -301,18 +314,26 @@ class AnyHistory(RuleBasedStateMachine):
         ids=IDS,
         topics=st.lists(st.sampled_from(TOPICS), unique=True).map(sorted),
         count=st.integers(0, 5),
-        strategy=st.sampled_from(["", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "NO_SUCH"]),
+        strategy=st.sampled_from(["", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "STICKY", "STICKY", "NO_SUCH"]),
+        balance=st.sampled_from(POLICIES),
+        held=st.lists(HELD, max_size=3),
+        lags=st.lists(st.sampled_from([0, 50, 5_000]), max_size=5),
         full=st.booleans(),
     )
-    def tell(self, broker, group, ids, topics, count, strategy, full) -> None:
+    def tell(self, broker, group, ids, topics, count, strategy, balance, held, lags, full) -> None:
         if broker not in self.streams:
             return
-        members = tuple(MemberFact(client_id=own, topics=tuple(topics)) for own in sorted(ids))
+        members = tuple(
+            MemberFact(client_id=own, topics=tuple(topics), instance=f"place-{ord(own) % 2}" * (own != "e"))
+            for own in sorted(ids)
+        )
+        rows = tuple((MessageQueue("T", broker, index), lag) for index, lag in enumerate(lags))
         report = Report(
             broker_name=broker,
             full=full,
-            groups=(GroupFact(group=group, strategy=strategy, members=members),),
+            groups=(GroupFact(group=group, strategy=strategy, members=members, balance=balance, held=tuple(held)),),
             topics=tuple(TopicFact(topic=topic, read_queues=count) for topic in topics),
+            lags=(LagFact(group=group, lags=rows),),
         )
         self.board.reported(self.streams[broker], report, now_ms=self.now_ms)
 
@@ -327,6 +348,8 @@ class AnyHistory(RuleBasedStateMachine):
         for decision in self.board.decisions():
             assert self.board.facts.group_version(decision.group)
             assert self.board.facts.topic_version(decision.topic)
+            for hold in decision.inputs.held.values():
+                assert self.now_ms < hold.until_ms <= self.now_ms + 120
 
     @rule(group=st.sampled_from(GROUPS), topic=st.sampled_from(TOPICS), wish=st.sampled_from(["", "", "AVG"]))
     def everybody_asks(self, group, topic, wish) -> None:
@@ -350,8 +373,9 @@ class AnyHistory(RuleBasedStateMachine):
             return
         decision = explained[0]
         if len(known) == len(decision.shares) and decision.strategy != "ALL_BROKERS":
-            given = sorted(queue for answer in known for queue in answer.queues)
-            assert given == list(decision.inputs.queues)
+            given = sorted([queue for answer in known for queue in answer.queues] + list(decision.inputs.held))
+            if decision.inputs.readers:
+                assert given == list(decision.inputs.queues)
 
     @invariant()
     def holds(self) -> None:

@@ -1,0 +1,73 @@
+"""A group's members over time."""
+
+from __future__ import annotations
+
+from evenq_rebalancer.core.crews import Changes, Crew
+from evenq_rebalancer.core.places import Place
+from evenq_rebalancer.core.told import MemberFact
+
+from evenq.model import MessageModel
+
+
+def place_of(member: MemberFact) -> Place | None:
+    """By label; who has the address `gone` has no successor, `pod` is one of a rollout, `quiet` of none."""
+    if member.instance:
+        return Place(member.instance)
+    return {"pod": Place("web", leaving=True), "quiet": Place("web", leaving=False)}.get(member.address)
+
+
+def member(own: str, instance: str = "", address: str = "", model=MessageModel.CLUSTERING) -> MemberFact:
+    return MemberFact(client_id=own, instance=instance, address=address, model=model)
+
+
+def seen(crew: Crew, *members: MemberFact, hold_ms: int = 100, now_ms: int = 0) -> Changes:
+    return crew.see(
+        members, version=crew.version + 1, hold_ms=hold_ms, place_of=place_of, now_ms=now_ms, wall_ms=now_ms
+    )
+
+
+def test_who_leaves_a_place_that_is_refilled_is_waited_for() -> None:
+    crew = Crew()
+    assert seen(crew, member("a", "web-0"), member("b"), member("c", address="pod")) == Changes()
+    changes = seen(crew)
+    assert [hold.client_id for hold in changes.began] == ["a", "c"], "b has no place"
+    assert (changes.taken, changes.ended) == ([], [])
+
+
+def test_nobody_is_waited_for_where_no_rollout_is_going_on_or_nothing_is_held() -> None:
+    crew = Crew()
+    seen(crew, member("a", address="quiet"))
+    assert seen(crew) == Changes()
+    seen(crew, member("a", "web-0"), hold_ms=0)
+    assert seen(crew, hold_ms=0) == Changes()
+
+
+def test_a_broadcasting_member_has_nothing_to_hold() -> None:
+    crew = Crew()
+    seen(crew, member("a", "web-0", model=MessageModel.BROADCASTING))
+    assert seen(crew) == Changes()
+
+
+def test_the_successor_takes_over_also_when_it_is_seen_with_the_leave() -> None:
+    crew = Crew()
+    seen(crew, member("a", "web-0"), member("b", "web-1"))
+    changes = seen(crew, member("b", "web-1"), member("new", "web-0"))
+    (hold,) = changes.began
+    assert changes.taken == [(hold, "new")]
+    assert len(crew.holds) == 0
+
+
+def test_a_successor_by_its_pods_controller_needs_no_label() -> None:
+    crew = Crew()
+    seen(crew, member("a", address="pod"))
+    (hold,) = seen(crew).began
+    assert seen(crew, member("new", address="quiet")).taken == [(hold, "new")]
+
+
+def test_a_hold_ends_with_time_or_with_the_policy() -> None:
+    crew = Crew()
+    seen(crew, member("a", "web-0"), member("b", "web-1"))
+    first = seen(crew, member("b", "web-1")).began
+    assert seen(crew, member("b", "web-1"), now_ms=100).ended == first
+    second = seen(crew, now_ms=100).began
+    assert seen(crew, hold_ms=0, now_ms=101).ended == second
