@@ -2,7 +2,8 @@
 
 Called by `sticky.py`. With Q queues and C members everybody gets Q // C, and Q mod C members one more. Each member
 keeps what it has up to its size, and those that have more than Q // C get the larger sizes first; no other choice
-keeps more queues where they are. Zones only choose between results that are alike in both. Where `moves_max` forbids
+keeps more queues where they are. Zones only choose between results that are alike in both,
+by a greedy that is near the best, not always the best. Where `moves_max` forbids
 the balance, queues without owner go to the smallest, then single queues from the largest share to the smallest.
 """
 
