@@ -1,0 +1,163 @@
+"""Two real rebalancers with a file lease: the leader is killed, paused or stopped, and nobody who reads notices."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from urllib.request import urlopen
+
+import pytest
+
+import evenq
+from evenq.testing import LocalCluster
+from evenq.testing.node import Node
+from evenq.wire.net import GrpcNet
+from evenq.wire.status import check
+from evenq.wire.stubs.evenq.v1 import assignment_pb2
+
+TOPIC, GROUP = "flights", "desk"
+LEASE = {"LEASE_MS": "1500", "LEASE_RENEW_MS": "1000", "LEASE_RETRY_MS": "200", "WARM_UP_MS": "300", "DRAIN_MS": "0"}
+SERVICE = "/evenq.v1.Assignment"
+pytestmark = pytest.mark.integration
+
+
+def eventually(condition: Callable[[], bool], *, seconds: float = 20, what: str = "") -> float:
+    """Wait for it; the seconds it took."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() < started + seconds, f"not within {seconds} s: {what}"
+        time.sleep(0.02)
+    return time.monotonic() - started
+
+
+def leads(node: Node) -> bool:
+    with urlopen(f"http://127.0.0.1:{node.metrics_port}/metrics", timeout=5) as page:
+        return 'evenq_rebalancer_leads{node_type="rebalancer"} 1.0' in page.read().decode()
+
+
+class Desk:
+    """Three members of a STICKY group, and a way to ask."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+        self.seen: Counter[bytes] = Counter()
+        self.lock = threading.Lock()
+        with evenq.Admin(endpoint=cluster.endpoint) as admin:
+            admin.create_topic(TOPIC, queues=6)
+            admin.create_group(GROUP, strategy="STICKY")
+        self.members = [self.member() for _ in range(3)]
+
+    def member(self) -> evenq.PushConsumer:
+        return evenq.PushConsumer(
+            group=GROUP,
+            endpoint=self.cluster.endpoint,
+            listener=self._listen,
+            subscriptions={TOPIC: "*"},
+            start_from="FIRST",
+            assignment="server",
+        ).start()
+
+    def _listen(self, messages: Sequence[evenq.ReceivedMessage]) -> None:
+        with self.lock:
+            self.seen.update(message.body for message in messages)
+
+    def sizes(self) -> list[int]:
+        return sorted(len(member.queues) for member in self.members)
+
+    def owners(self) -> dict[str, int]:
+        """Queue to the number of the member that reads it."""
+        return {str(queue): number for number, member in enumerate(self.members) for queue in member.queues}
+
+    def ask(self, call: str, request, response):
+        async def once():
+            net = GrpcNet()
+            try:
+                data = request.SerializeToString()
+                answer = response.FromString(
+                    await net.unary(self.cluster.endpoint, f"{SERVICE}/{call}", data, timeout_ms=5_000)
+                )
+                check(answer.status)
+                return answer
+            finally:
+                await net.close()
+
+        return asyncio.run(once())
+
+    def generation(self) -> tuple[int, int]:
+        """Of the present decision; (0, 0) while no leader knows the group."""
+        try:
+            told = self.ask("Explain", assignment_pb2.ExplainRequest(group=GROUP), assignment_pb2.ExplainResponse)
+        except evenq.Error:
+            return 0, 0
+        return told.generation.epoch, told.generation.counter
+
+    def publish(self, numbers: range) -> None:
+        with evenq.Producer(endpoint=self.cluster.endpoint) as producer:
+            for number in numbers:
+                producer.send_async(evenq.Message(topic=TOPIC, body=b"%d" % number))
+            producer.flush(30_000)
+
+    def close(self) -> None:
+        for member in self.members:
+            member.close()
+
+
+def test_a_killed_leader_is_followed_within_the_bound_owners_stay_and_generations_grow() -> None:
+    """OC-18, XO-3: nothing moves that need not."""
+    with LocalCluster(brokers=2, rebalancers=2, rebalancer_settings=LEASE) as cluster:
+        eventually(lambda: sum(leads(node) for node in cluster.rebalancers) == 1, what="one leads")
+        first, second = sorted(cluster.rebalancers, key=leads, reverse=True)
+        desk = Desk(cluster)
+        try:
+            eventually(lambda: desk.sizes() == [4, 4, 4], what="12 queues among 3")
+            desk.publish(range(300))
+            owners, before = desk.owners(), desk.generation()
+            assert before > (0, 0)
+            first.kill()
+            took = eventually(lambda: leads(second), seconds=5, what="the other leads")
+            assert took < 1.5 + 0.2 + 1.5, "lease, one look, and a slow machine"
+            eventually(lambda: desk.generation() > before, seconds=10, what="the new leader decided")
+            assert desk.owners() == owners
+            desk.publish(range(300, 600))
+            eventually(lambda: len(desk.seen) == 600, what="all messages")
+            assert max(desk.seen.values()) == 1, "nothing twice"
+
+            desk.members.append(desk.member())
+            eventually(lambda: desk.sizes() == [3, 3, 3, 3], what="a newcomer gets its share from the new leader")
+            moved = [queue for queue, owner in desk.owners().items() if owners[queue] != owner]
+            assert len(moved) == 3, "the fewest moves"
+
+            first.restart()
+            owners, before = desk.owners(), desk.generation()
+            second.stop()
+            took = eventually(lambda: leads(first), seconds=5, what="the first leads again")
+            assert took < 1.3, "who stops lets go of the lease: no waiting for its end"
+            eventually(lambda: desk.generation() > before, seconds=10, what="decided again")
+            assert desk.owners() == owners
+        finally:
+            desk.close()
+
+
+def test_a_paused_leader_is_left_by_brokers_and_does_not_lead_when_it_wakes() -> None:
+    with LocalCluster(brokers=1, rebalancers=2, rebalancer_settings=LEASE) as cluster:
+        eventually(lambda: sum(leads(node) for node in cluster.rebalancers) == 1, what="one leads")
+        first, second = sorted(cluster.rebalancers, key=leads, reverse=True)
+        desk = Desk(cluster)
+        try:
+            eventually(lambda: desk.sizes() == [2, 2, 2], what="6 queues among 3")
+            owners, before = desk.owners(), desk.generation()
+            first.pause()
+            eventually(lambda: leads(second), seconds=5, what="the other leads")
+            eventually(lambda: desk.generation() > before, seconds=12, what="the broker found it")
+            assert desk.owners() == owners
+            first.resume()
+            eventually(lambda: not leads(first), seconds=5, what="it noticed")
+            assert leads(second)
+            events = [json.loads(line)["event"] for line in first.log_text().splitlines() if line.startswith("{")]
+            assert events.count("no longer leading") == 1
+        finally:
+            desk.close()
