@@ -75,7 +75,9 @@ class FakeBroker:
 
     async def told(self) -> pb.Decision:
         async with asyncio.timeout(5):
-            return pb.Decision.FromString(await anext(self._stream))
+            while not (decision := pb.Decision.FromString(await anext(self._stream))).group:
+                pass  # a sign of life
+            return decision
 
     async def drained(self) -> None:
         async with asyncio.timeout(5):

@@ -65,3 +65,22 @@ def test_a_client_that_left_is_forgotten_in_the_groups_it_left() -> None:
     answers.forget("me", ["g"])
     assert answers.repeat("g", "t", "me", lambda _: True) is None
     assert answers.repeat("h", "t", "me", lambda _: True) is not None
+
+
+def test_answers_are_found_by_group_and_the_index_follows_whatever_happens() -> None:
+    answers = LastAnswers(answers_max=3)
+    for number, (group, topic, client) in enumerate(
+        [("g", "t", "x"), ("g", "u", "x"), ("g", "t", "y"), ("h", "t", "x")]
+    ):
+        answers.keep(group, topic, client, Answer((), epoch=1, counter=number))
+        answers.check()
+    assert {client: [answer.counter for answer in told] for client, told in answers.of_group("g").items()} == {
+        "x": [1],
+        "y": [2],
+    }, "the oldest made room"
+    assert answers.known("h", "t", "x") == Answer((), epoch=1, counter=3)
+    answers.forget("x", ["g", "nowhere"])
+    answers.check()
+    assert list(answers.of_group("g")) == ["y"]
+    assert answers.of_group("nowhere") == {}
+    assert answers.known("g", "u", "x") is None

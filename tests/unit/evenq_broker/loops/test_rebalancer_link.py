@@ -4,9 +4,13 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import pytest
+from evenq_broker.core.locks import Generation
 from evenq_broker.core.members import Member, Protocol
 from evenq_broker.rpc.routing import assign
 
+from evenq.errors import ConnectionFailed
+from evenq.model import BalancePolicy, MessageQueue, Weight
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
@@ -19,6 +23,9 @@ class FakeRebalancer:
     """Another program's edge: keeps what is reported, answers what it is told to answer."""
 
     def __init__(self) -> None:
+        self.redirect = ""
+        """Not leading: whom it names."""
+        self.asked = 0
         self.reports: list[assignment_pb2.BrokerReport] = []
         self.decisions: asyncio.Queue[bytes] = asyncio.Queue()
         self.answer = assignment_pb2.AssignmentResponse(status=definition_pb2.Status(code=definition_pb2.OK))
@@ -50,6 +57,9 @@ class FakeRebalancer:
         ]
 
     async def _report(self, requests: AsyncIterator[bytes], _context: RpcContext) -> AsyncGenerator[bytes, None]:
+        if self.redirect:
+            yield assignment_pb2.Decision(leader=self.redirect).SerializeToString()
+            return
         reading = asyncio.ensure_future(self._read(requests))
         try:
             yield b""  # a sign of life: it leads
@@ -63,6 +73,7 @@ class FakeRebalancer:
             self.reports.append(assignment_pb2.BrokerReport.FromString(request))
 
     async def _query(self, _request: bytes, _context: RpcContext) -> bytes:
+        self.asked += 1
         return self.answer.SerializeToString()
 
 
@@ -158,5 +169,142 @@ def test_nothing_known_keeps_what_one_has_and_no_queues_means_none(run: Run) -> 
         assert [q.queue_id for q in (await stage.passing(assign(broker, group, "t", "x"))).queues] == [2]
         rebalancer.decide(3)
         assert (await stage.passing(assign(broker, group, "t", "x"))).queues == ()
+
+    run(story)
+
+
+async def begin_with_two(stage: Any) -> tuple[FakeRebalancer, FakeRebalancer, Any]:
+    """`r:1` follows `r:2`, which leads; the broker knows `r:1` first."""
+    follower, leader = FakeRebalancer(), FakeRebalancer()
+    follower.redirect = "r:2"
+    stage.net.serve("r:1", follower.rpcs())
+    stage.net.serve("r:2", leader.rpcs())
+    broker = await stage.broker("a", rebalancer=" r:1, r:2 ")
+    await stage.passing(broker.create_topic("t", queues=4))
+    await stage.passing(broker.create_group("g", strategy="AVG"))
+    await stage.clock.advance(50)
+    return follower, leader, broker
+
+
+def test_a_follower_sends_the_broker_to_the_leader_which_alone_is_told_and_asked(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        follower, leader, broker = await begin_with_two(stage)
+        assert not follower.reports
+        assert leader.reports[0].full
+        leader.decide(1, 2)
+        await stage.passing(assign(broker, broker.groups.get("g"), "t", "x"))
+        assert (follower.asked, leader.asked) == (0, 1)
+
+    run(story)
+
+
+def test_while_nobody_leads_the_last_answer_stands_without_a_question_and_calls_say_to_try_again(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        follower, leader, broker = await begin_with_two(stage)
+        group, link = broker.groups.get("g"), broker.cluster.rebalancer
+        leader.decide(1, 2)
+        await stage.passing(assign(broker, group, "t", "x"))
+        stage.net.stop("r:2")
+        follower.redirect = "?"
+        await stage.clock.advance(3_000)
+        assert not link.connected
+        answer = await stage.passing(assign(broker, group, "t", "x"))
+        assert [queue.queue_id for queue in answer.queues] == [2]
+        with pytest.raises(ConnectionFailed, match="leads at the moment"):
+            await link.forward("/evenq.v1.Assignment/Explain", b"", 100)
+        assert not link.gone()
+        follower.redirect = ""
+        follower.decide(2, 3)
+        await stage.clock.advance(2_000)
+        assert follower.reports[0].full
+        answer = await stage.passing(assign(broker, group, "t", "x"))
+        assert [queue.queue_id for queue in answer.queues] == [3]
+
+    run(story)
+
+
+def test_a_leader_that_falls_silent_is_left(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        follower, leader, _broker = await begin_with_two(stage)
+        follower.redirect = ""
+        for _ in range(4):
+            await stage.clock.advance(2_000)
+            leader.decisions.put_nowait(b"")
+        await stage.clock.advance(3_000)
+        assert not follower.reports, "it gave signs of life"
+        await stage.clock.advance(6_000)
+        await stage.until(lambda: bool(follower.reports))
+
+    run(story)
+
+
+def test_rebalancers_that_send_it_round_in_circles_are_asked_with_pauses(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        _follower, leader, broker = await begin_with_two(stage)
+        leader.redirect = "r:1"
+        leader.decisions.put_nowait(assignment_pb2.Decision(leader="r:1").SerializeToString())
+        await stage.clock.advance(5_000)
+        assert not broker.cluster.rebalancer.connected
+        leader.redirect = ""
+        await stage.clock.advance(3_000)
+        assert broker.cluster.rebalancer.connected
+
+    run(story)
+
+
+def test_holders_are_told_by_locks_and_by_answers_within_a_second_and_in_every_first_report(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        rebalancer, broker = await begin(stage)
+        broker.cluster.sessions.join("g", member("x"))
+        await stage.clock.advance(1_100)
+        queue = MessageQueue("t", "a", 1)
+        before = len(rebalancer.reports)
+        await stage.passing(broker.sessions.locking.lock("g", "x", [queue], wait_ms=0, generation=Generation(7, 8)))
+        rebalancer.decide(9, 1, 3, -1)
+        await stage.passing(assign(broker, broker.groups.get("g"), "t", "x"))
+        await stage.clock.advance(1_100)
+        assert len(rebalancer.reports) == before + 1
+        expected = [(1, "x", 7, 8), (1, "x", 1, 9), (3, "x", 1, 9)]
+        assert held(rebalancer.reports[-1]) == expected
+        await stage.passing(assign(broker, broker.groups.get("g"), "t", "x"))
+        await stage.clock.advance(2_500)
+        assert len(rebalancer.reports) == before + 1, "the same answer again is no news"
+        stage.net.stop("r:1")
+        await stage.clock.advance(1_000)
+        rebalancer.reports.clear()
+        stage.net.serve("r:1", rebalancer.rpcs())
+        await stage.until(lambda: bool(rebalancer.reports))
+        assert held(rebalancer.reports[0]) == expected
+        broker.members_left_v2("nobody")
+        broker.sessions.left_v2("x")
+        await stage.clock.advance(50)
+        assert held(rebalancer.reports[-1]) == []
+
+    run(story)
+
+
+def held(report: assignment_pb2.BrokerReport) -> list[tuple[int, str, int, int]]:
+    (group,) = report.groups
+    return [(row.queue.queue_id, row.holder, row.generation.epoch, row.generation.counter) for row in group.held]
+
+
+def test_zone_policy_and_lags_are_told_where_they_count(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        rebalancer = FakeRebalancer()
+        stage.net.serve("r:1", rebalancer.rpcs())
+        broker = await stage.broker("a", rebalancer="r:1", zone="north")
+        await stage.passing(broker.create_topic("t", queues=1))
+        await stage.passing(broker.create_group("even"))
+        await stage.passing(broker.create_group("weighed", balance=BalancePolicy(weight=Weight.LAG, moves_max=3)))
+        topic = broker.topics.get("t")
+        for name in ("even", "weighed"):
+            broker.progress.commit(broker.groups.get(name).group_id, topic.topic_id, 0, 0)
+        await stage.clock.advance(6_000)
+        assert rebalancer.reports[0].zone == "north"
+        facts = {group.group: group for report in rebalancer.reports for group in report.groups}
+        assert (facts["weighed"].balance.weight, facts["weighed"].balance.moves_max) == ("LAG", 3)
+        assert not facts["even"].HasField("balance")
+        lags = [lag for report in rebalancer.reports for lag in report.lags]
+        assert {lag.group for lag in lags} == {"weighed"}
 
     run(story)
