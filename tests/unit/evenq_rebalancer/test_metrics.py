@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from evenq_rebalancer.core.board import Board, Limits
-from evenq_rebalancer.core.groups import GroupFact, MemberFact, Report, TopicFact
+from evenq_rebalancer.core.told import GroupFact, MemberFact, Report, TopicFact
 from evenq_rebalancer.metrics import metrics
 from evenq_rebalancer.rpc.streams import Streams
 from evenq_rebalancer.stats import Stats
 
+from evenq.model.balance import BalancePolicy
 from evenq.serving.metrics import exposition
 
 
@@ -45,3 +46,29 @@ def test_the_metrics_of_a_group_follow_its_decisions_and_go_with_it() -> None:
         assert line in page.splitlines(), page
     tell(board, gone=("g",))
     assert 'group="g"' not in asyncio.run(text())
+
+
+def test_held_far_and_failing_queues_are_counted() -> None:
+    board = Board(epoch=1, limits=Limits(warm_up_ms=0))
+    board.facts.opened("b", 1)
+
+    def tell(strategy: str, *ids: str) -> str:
+        members = tuple(MemberFact(client_id=own, topics=("T",), instance=own, zone=own) for own in ids)
+        group = GroupFact(group="g", strategy=strategy, members=members, balance=BalancePolicy(hold_ms=9_000))
+        topics = (TopicFact(topic="T", read_queues=6),)
+        board.reported(1, Report(broker_name="b", zone="z1", groups=(group,), topics=topics), now_ms=0)
+        board.settle(now_ms=0, wall_ms=0)
+
+        async def text() -> str:
+            return exposition(metrics(board, Stats(), Streams())).decode()
+
+        return asyncio.run(text())
+
+    page = tell("STICKY", "z1", "z2", "z3")
+    assert 'evenq_rebalance_cross_zone_queues{group="g",topic="T"} 4.0' in page
+    assert 'evenq_rebalance_held_queues{group="g",topic="T"} 0.0' in page
+    assert "evenq_rebalance_failing{" not in page
+    page = tell("STICKY", "z1", "z2")
+    assert 'evenq_rebalance_held_queues{group="g",topic="T"} 2.0' in page
+    assert 'evenq_unowned_queues{group="g",topic="T"} 0.0' in page
+    assert 'evenq_rebalance_failing{group="g",topic="T"} 1.0' in tell("NO_SUCH", "z1", "z2")

@@ -98,7 +98,7 @@ class Assignment:
                 decisions = await outbox.take()
                 for decision in decisions:
                     yield _decision(decision)
-                if not decisions:
+                if not decisions and not reader.done():
                     yield BEAT
             if reader.done():
                 reader.result()  # raises what ended the reports

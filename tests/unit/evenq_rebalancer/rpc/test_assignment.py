@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from evenq_rebalancer.core.board import Board, Limits
-from evenq_rebalancer.core.groups import GroupFact, MemberFact, Report, TopicFact
+from evenq_rebalancer.core.told import GroupFact, MemberFact, Report, TopicFact
 from evenq_rebalancer.rpc.assignment import Assignment
 from evenq_rebalancer.rpc.streams import Streams
 
@@ -58,6 +58,12 @@ def test_explain_and_simulate_tell_rows() -> None:
     explained = desk.call("explain", pb.ExplainRequest(group="g"), pb.ExplainResponse)
     assert [(row.queue.queue_id, row.owner) for row in explained.queues] == [(0, "a"), (1, "b")]
     assert (list(explained.idle_members), explained.strategy) == (["c"], "AVG")
+    assert [(row.client_id, row.reason) for row in explained.idle] == [
+        ("c", "3 members share 2 queues; add queues, or run 2 members at most")
+    ]
+    assert {row.state for row in explained.queues} == {"OWNED"}
+    assert {(row.generation.epoch, row.generation.counter) for row in explained.queues} == {(5, 1)}
+    assert list(explained.problems) == []
     asked = pb.SimulateRequest(group="g", topic="T", members=1)
     simulated = desk.call("simulate", asked, pb.SimulateResponse)
     assert [(row.owner, row.previous_owner) for row in simulated.queues] == [("a", "a"), ("a", "b")]
@@ -164,3 +170,46 @@ def test_every_call_has_an_access_row_and_a_method_of_the_contract() -> None:
     methods = {rpc.method for rpc in desk.assignment.rpcs()}
     service = pb.DESCRIPTOR.services_by_name["Assignment"]
     assert methods == {f"/{service.full_name}/{method.name}" for method in service.methods}
+
+
+def test_a_report_tells_where_its_broker_is_and_explain_tells_zones_and_problems() -> None:
+    async def story() -> None:
+        desk = Desk("a")
+        desk.board.facts.set_places(lambda address: f"zone of {address}", lambda _: None)
+        report = pb.BrokerReport(broker_name="b2", full=True)
+        report.topics.add(name="T", read_queues=1)
+        group = report.groups.add(group="g", strategy="AVG")
+        group.members.add(client_id="a", zone="mine").subscriptions.add(topic="T")
+        answers = desk.assignment.report(reports(report, forever=True), CONTEXT)
+        reading = asyncio.ensure_future(anext(answers))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        data = await desk.assignment.explain(pb.ExplainRequest(group="g").SerializeToString(), CONTEXT)
+        rows = pb.ExplainResponse.FromString(data).queues
+        assert [(row.owner_zone, row.broker_zone) for row in rows][-1] == ("mine", "zone of 1.2.3.4")
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+    asyncio.run(story())
+
+
+def test_explain_tells_of_a_strategy_that_fails() -> None:
+    desk = Desk("a")
+    group = GroupFact(group="g", strategy="NO_SUCH", members=(MemberFact(client_id="a", topics=("T",)),))
+    desk.board.reported(0, Report(broker_name="b", groups=(group,)), now_ms=0)
+    explained = desk.call("explain", pb.ExplainRequest(group="g"), pb.ExplainResponse)
+    (problem,) = explained.problems
+    assert problem.startswith("T: NO_SUCH cannot decide: ")
+    assert explained.strategy == "STICKY"
+
+
+def test_simulate_counts_what_crosses_zones_and_loses_one() -> None:
+    desk = Desk()
+    members = tuple(MemberFact(client_id=own, topics=("T",), zone=own) for own in ("z1", "z2"))
+    group = GroupFact(group="g", strategy="AVG", members=members)
+    desk.board.reported(0, Report(broker_name="b", groups=(group,), zone="z1"), now_ms=0)
+    request = pb.SimulateRequest(group="g", topic="T", lose_zone="z2")
+    told = desk.call("simulate", request, pb.SimulateResponse)
+    assert (told.cross_zone_now, told.cross_zone_then, told.moves) == (2, 0, 2)
+    with pytest.raises(BadRequest, match="known zones: z1, z2"):
+        desk.call("simulate", pb.SimulateRequest(group="g", topic="T", lose_zone="z9"), pb.SimulateResponse)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from evenq_rebalancer.core.groups import GroupFact, MemberFact, TopicFact
 from evenq_rebalancer.core.modes import RequestMode
+from evenq_rebalancer.core.told import Generation, GroupFact, HeldFact, LagFact, MemberFact, TopicFact
 from evenq_rebalancer.rpc import translation as to
 
 from evenq.errors import BadRequest, ClientIdRequired, IllegalGroup, IllegalTopic
-from evenq.model import MessageModel
+from evenq.model import MessageModel, MessageQueue
+from evenq.model.balance import EVEN_BALANCE, BalancePolicy, Weight
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, groups_pb2, registry_pb2
 
@@ -88,3 +89,57 @@ def test_request_modes_are_known_ones() -> None:
     request.mode = 7
     with pytest.raises(BadRequest, match="request mode 7"):
         to.setting_of(request)
+
+
+def test_places_policies_holders_and_lags_are_taken_in() -> None:
+    message = assignment_pb2.BrokerReport(broker_name="b", zone="z1")
+    facts = message.groups.add(group="g")
+    facts.members.add(client_id="a", zone="z2", instance="web-0", address="10.0.0.1", capacity=2.5)
+    facts.members.add(client_id="b")
+    facts.balance.CopyFrom(groups_pb2.BalancePolicy(weight="LAG", moves_max=3, hold_ms=5_000, hold_lag_max=7))
+    held = facts.held.add(holder="a")
+    held.queue.topic, held.queue.broker_name, held.queue.queue_id = "T", "b", 1
+    held.generation.epoch, held.generation.counter = 9, 2
+    lag = message.lags.add(group="g").queues.add(lag=12)
+    lag.queue.CopyFrom(held.queue)
+    report, queue = to.report_of(message, address="10.0.0.9"), MessageQueue("T", "b", 1)
+    (group,) = report.groups
+    assert group.members == (
+        MemberFact(client_id="a", zone="z2", instance="web-0", address="10.0.0.1", capacity=2.5),
+        MemberFact(client_id="b"),
+    )
+    assert group.balance == BalancePolicy(weight=Weight.LAG, moves_max=3, hold_ms=5_000, hold_lag_max=7)
+    assert group.held == (HeldFact(queue=queue, holder="a", generation=Generation(9, 2)),)
+    assert report.lags == (LagFact(group="g", lags=((queue, 12),)),)
+    assert (report.zone, report.address) == ("z1", "10.0.0.9")
+
+
+def test_a_weight_that_only_newer_brokers_know_weighs_nothing_and_no_policy_is_the_even_one() -> None:
+    message = assignment_pb2.BrokerReport(broker_name="b")
+    message.groups.add(group="g1").balance.weight = "MOON"
+    message.groups.add(group="g2")
+    assert [group.balance for group in to.report_of(message).groups] == [EVEN_BALANCE, EVEN_BALANCE]
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        groups_pb2.Member(client_id="a", capacity=-1),
+        groups_pb2.Member(client_id="a", capacity=float("nan")),
+        groups_pb2.Member(client_id="a", capacity=float("inf")),
+        groups_pb2.Member(client_id="a", zone="z" * 256),
+        groups_pb2.Member(client_id="a", instance="i" * 256),
+    ],
+)
+def test_labels_and_capacities_out_of_range_are_refused(member) -> None:
+    message = assignment_pb2.BrokerReport(broker_name="b")
+    message.groups.add(group="g", members=[member])
+    with pytest.raises(BadRequest):
+        to.report_of(message)
+
+
+def test_a_policy_out_of_range_is_refused() -> None:
+    message = assignment_pb2.BrokerReport(broker_name="b")
+    message.groups.add(group="g").balance.hold_ms = -1
+    with pytest.raises(BadRequest, match="hold"):
+        to.report_of(message)
