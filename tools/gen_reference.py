@@ -65,6 +65,7 @@ WHAT_TO_DO = {
     "PayloadTooLarge": "Send less in one call.",
     "BodyTooLarge": "Send a smaller body, or raise `body_bytes_max`.",
     "BodyEmpty": "Send at least one byte.",
+    "DuplicateClientId": "Give each consumer a client id of its own, or none; the SDK goes on under one it made.",
     "PreconditionFailed": "Ask for the present state, then decide again.",
     "TooManyRequests": "Pause, then retry; the SDK does. If it stays, raise the limit that the text names.",
     "LiteTopicQuotaExceeded": "Use fewer lite topics, or wait until idle ones expire.",

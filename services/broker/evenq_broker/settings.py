@@ -233,6 +233,14 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         description="Most unfinished deliveries of one group on one queue; about 200 bytes of memory each.",
     )
     client_silence_ms: int = Field(default=120_000, ge=1, description="Silence after which a v2 client is dropped, ms.")
+    client_grace_ms: int = Field(
+        default=3_000, ge=0, description="Time a v2 client may be without its telemetry stream and any call, ms."
+    )
+    client_lost_ms: int = Field(
+        default=13_000,
+        ge=0,
+        description="Silence after which what such a client holds is delivered again, ms; above its heartbeat's 10 s.",
+    )
     clients_max: int = Field(default=100_000, ge=1, description="Most v2 clients remembered.")
 
     session_beat_interval_ms: int = Field(default=3_000, ge=10, description="Beat interval told to evenq members, ms.")

@@ -33,10 +33,11 @@ class Client:
 class ClientTable:
     """client id -> Client, the one silent for longest first."""
 
-    __slots__ = ("_clients", "clients_max")
+    __slots__ = ("_clients", "_lost", "clients_max")
 
     def __init__(self, *, clients_max: int = 100_000) -> None:
         self._clients: OrderedDict[str, Client] = OrderedDict()
+        self._lost: dict[str, None] = {}
         self.clients_max = clients_max
 
     def __len__(self) -> int:
@@ -56,6 +57,8 @@ class ClientTable:
         else:
             client.last_ms = now_ms
             self._clients.move_to_end(client_id)
+            if self._lost:
+                self._lost.pop(client_id, None)
         if client_type:
             client.client_type = client_type
         if group:
@@ -68,7 +71,20 @@ class ClientTable:
 
     def forget(self, client_id: str) -> Client | None:
         """The client said goodbye; gives what was known."""
+        self._lost.pop(client_id, None)
         return self._clients.pop(client_id, None)
+
+    def lose(self, client_id: str) -> None:
+        """Its stream is gone and it was silent since: it is given up sooner than others, unless it is seen again."""
+        if client_id in self._clients:
+            self._lost[client_id] = None
+
+    def give_up(self, now_ms: int, silence_ms: int) -> list[str]:
+        """Forget those of the lost that were silent for `silence_ms`; gives their ids."""
+        gone = [one for one in self._lost if self._clients[one].last_ms + silence_ms <= now_ms]
+        for client_id in gone:
+            self.forget(client_id)
+        return gone
 
     def expire(self, now_ms: int, silence_ms: int) -> list[str]:
         """Forget who was silent for `silence_ms`; gives their ids."""
@@ -77,7 +93,7 @@ class ClientTable:
             client_id, client = next(iter(self._clients.items()))
             if client.last_ms + silence_ms > now_ms:
                 break
-            del self._clients[client_id]
+            self.forget(client_id)
             gone.append(client_id)
         return gone
 

@@ -62,7 +62,9 @@ class MemberTally:
     lease_ms: int
     deadline_ms: int
     suspended: bool = False
-    """True while its stream is broken: signs of life do not extend the lease until it joins again."""
+    """True while its stream is broken: signs of life do not extend the lease until it joins again, but those of a v2
+    client end this.
+    """
 
 
 class MemberTable:
@@ -112,6 +114,8 @@ class MemberTable:
         """A sign of life: renew the client's lease in every group it is in. Unknown clients are no error."""
         for group in self._of_client.get(client_id, ()):
             tally = self._groups[group][client_id]
+            if tally.suspended and tally.member.protocol is Protocol.V2:
+                tally.suspended = False  # it lives: only its stream is gone, and some SDKs open no other for minutes
             if not tally.suspended:
                 tally.deadline_ms = now_ms + tally.lease_ms
 
@@ -121,6 +125,15 @@ class MemberTable:
         if tally is not None:
             tally.suspended = True
             tally.deadline_ms = min(tally.deadline_ms, now_ms + grace_ms)
+
+    def lost_v2(self, now_ms: int) -> list[str]:
+        """V2 clients whose stream broke and whose grace is over, sorted."""
+        return sorted({
+            client_id
+            for tallies in self._groups.values()
+            for client_id, tally in tallies.items()
+            if tally.suspended and tally.deadline_ms <= now_ms and tally.member.protocol is Protocol.V2
+        })  # fmt: skip
 
     def leave(self, group: str, client_id: str) -> bool:
         """Remove the member at once; False if it was not there."""

@@ -189,6 +189,10 @@ class PollTable:
         if poll.parked:
             self._remove(poll)
 
+    def waits(self, client_id: str) -> bool:
+        """True if a poll of the client is parked: it lives."""
+        return client_id in self._by_client
+
     def end_client(self, client_id: str) -> list[Poll]:
         """The client ends: its polls, to be answered empty at once."""
         return self._end(list(self._by_client.get(client_id, ())))

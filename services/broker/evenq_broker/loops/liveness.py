@@ -41,3 +41,6 @@ async def watch_clients(broker: Broker) -> None:
         for client_id in broker.clients.expire(broker.now_ms(), broker.settings.client_silence_ms):
             log.info("client silent", extra={"client_id": client_id, "silence_ms": broker.settings.client_silence_ms})
             end_client(broker, client_id, delay_ms=0)
+        for client_id in broker.clients.give_up(broker.now_ms(), broker.settings.client_lost_ms):
+            log.info("client lost", extra={"client_id": client_id, "silence_ms": broker.settings.client_lost_ms})
+            end_client(broker, client_id, delay_ms=0)

@@ -179,6 +179,15 @@ class Sessions:
         """Any call of a known client is a sign of life (wire contract 3.2)."""
         self._broker.members.touch(client_id, self._broker.clock.monotonic_ms())
 
+    def stream_lost_v2(self, client_id: str) -> None:
+        """Its last telemetry stream ended without a goodbye: any call within `client_grace_ms` shows that it lives."""
+        now_ms = self._broker.clock.monotonic_ms()
+        for group in self._broker.members.groups_of(client_id):
+            member = self._broker.members.get(group, client_id)
+            if member is not None and member.protocol is Protocol.V2:
+                grace_ms = self._broker.settings.client_grace_ms
+                self._broker.members.suspend(group, client_id, now_ms=now_ms, grace_ms=grace_ms)
+
     def left_v2(self, client_id: str, group: str = "") -> None:
         """NotifyClientTermination: the client leaves the group, or all its groups when none is named."""
         groups = [group] if group else self._broker.members.groups_of(client_id)
@@ -199,6 +208,7 @@ class Sessions:
                     if self._broker.members.get(group, client_id) is None:
                         self._after(group, client_id, "did not come back")
                 returning = []
+            self._lost_v2(now_ms)
             for group, client_id in self._broker.members.expire(now_ms):
                 self._after(group, client_id, "expired")
             self._gone(self._deaf(now_ms), "does not read")
@@ -210,6 +220,13 @@ class Sessions:
             for session in sessions.values():
                 session.end()
         self.locking.close()
+
+    def _lost_v2(self, now_ms: int) -> None:
+        for client_id in self._broker.members.lost_v2(now_ms):
+            if self._broker.polls.waits(client_id):
+                self._broker.members.touch(client_id, now_ms)
+            else:
+                self._broker.clients.lose(client_id)
 
     def _deaf(self, now_ms: int) -> list[tuple[str, str]]:
         limit_ms = self._broker.settings.session_timeout_ms

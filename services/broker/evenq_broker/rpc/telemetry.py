@@ -32,6 +32,7 @@ __all__ = ["rpcs", "settings_reply"]
 PRODUCER_ATTEMPTS = 3
 _HTTP = "HTTP"  # what Node.js calls itself
 _PYTHON = "PYTHON"
+_RUST = "RUST"
 _LIST_ONLY = frozenset({_PYTHON, "CPP"})  # an exponential policy is one second to them
 _SQL = 2
 
@@ -51,6 +52,9 @@ def rpcs(broker: Broker) -> list[Rpc]:
         finally:
             reading.cancel()
             broker.streams.close(stream)
+            # Streams of Rust are short by design; its heartbeats tell whether it lives.
+            if context.language != _RUST and not broker.streams.reaches(context.client_id):
+                broker.sessions.stream_lost_v2(context.client_id)
 
     return [rpc(MESSAGING + "Telemetry", telemetry, service_pb2.TelemetryCommand, Kind.BIDI)]
 

@@ -158,11 +158,13 @@ class ProcessQueue:
         """Deliveries so far, the running one included; 1 = the first."""
         return message.delivery_attempt + self._attempts.get(message.queue_offset, 0)
 
-    def drop(self) -> None:
-        """The queue is no longer ours: no pulls any more; what no listener has seen is let go."""
+    def drop(self, *, fenced: bool = False) -> None:
+        """The queue is no longer ours: no pulls any more; what no listener has seen is let go. What lies below finished
+        messages still runs, so that nothing above it is repeated; but not if `fenced`: somebody else has it already.
+        """
         self.dropped = True
         self._retries.clear()
-        if self._ordered:  # nothing above the first unfinished message is done, so nothing would be repeated
+        if self._ordered or fenced:  # ordered: nothing above the first unfinished message is done
             self._waiting.clear()
         kept: deque[ReceivedMessage] = deque()
         while self._waiting:

@@ -415,7 +415,7 @@ class Ownership:
             )
         pulling = self._pulls[queue]
         self._pull_tasks.pop(queue).cancel()
-        pulling.process.drop()
+        pulling.process.drop(fenced=fenced)
         self._spawn(self._leave(pulling, fenced=fenced), f"evenq-leave-{queue}")
 
     async def _leave(self, pulling: Pulling, *, fenced: bool) -> None:

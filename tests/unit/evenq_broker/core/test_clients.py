@@ -44,3 +44,19 @@ def test_clients_are_counted_by_what_they_are() -> None:
     table.seen("push", 1, client_type=PUSH)
     table.seen("unknown", 1)
     assert table.counts() == (1, 1)
+
+
+def test_the_lost_are_given_up_sooner_than_the_silent_unless_they_are_seen_again() -> None:
+    table = ClientTable()
+    for client_id in ("lost", "back", "silent"):
+        table.seen(client_id, 0)
+    for client_id in ("lost", "back", "stranger"):
+        table.lose(client_id)
+    table.seen("back", 5)
+    assert table.give_up(9, 10) == []
+    assert table.give_up(10, 10) == ["lost"]
+    assert table.give_up(1_000, 10) == []
+    assert [client_id for client_id, _ in table.all()] == ["silent", "back"]
+    table.lose("back")
+    assert table.expire(1_000, 10) == ["silent", "back"]
+    assert table.give_up(1_000, 10) == []

@@ -194,6 +194,32 @@ def test_clients_that_tell_no_incarnation_are_believed(run: Run) -> None:
     run(story)
 
 
+def test_a_v2_member_whose_stream_is_lost_goes_after_a_short_grace(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(client_grace_ms=1_000, client_lost_ms=4_000)
+        for client_id in ("dead", "calls", "polls"):
+            broker.clients.seen(client_id, broker.now_ms())
+            broker.members_seen_v2(context(client_id), "g", PUSH_CONSUMER, [Subscription("t")])
+        until_ms = broker.now_ms() + 60_000
+        poll = asyncio.ensure_future(broker.waiting.for_messages(1, 1, deadline_ms=until_ms, client_id="polls"))
+        await stage.clock.advance(0)
+        for client_id in ("dead", "calls", "polls"):
+            broker.sessions.stream_lost_v2(client_id)
+        await stage.clock.advance(500)
+        assert ids(broker, "g") == ["calls", "dead", "polls"]
+        broker.sessions.touched_v2("calls")
+        await stage.until(lambda: ids(broker, "g") == ["calls", "polls"], limit_ms=1_000)
+        assert broker.clients.get("dead") is not None, "what it holds may be acknowledged yet"
+        await stage.clock.advance(5_000)
+        assert broker.clients.get("dead") is None
+        assert ids(broker, "g") == ["calls", "polls"]
+        assert not poll.done()
+        broker.waiting.end_client("polls")
+        assert await poll is None
+
+    run(story)
+
+
 async def _read(session: Session, sessions: Any) -> None:
     while await session.take(sessions):
         pass
