@@ -1,12 +1,13 @@
-"""Server-side rebalance: semantics.md sections 10 (SR) and 20 (XO-3, XO-4, XO-7), wire contract 6.
+"""Server-side rebalance: semantics.md sections 10 (SR) and 20 (XO-1 to XO-7), wire contract 6.
 
 The broker's half (forwarding, repeating the last answer) is proved with the broker; here is what the rebalancer
-answers.
+answers, and what the SDK asks and does with the answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 from evenq_rebalancer.core.board import Board, Limits
@@ -14,7 +15,16 @@ from evenq_rebalancer.rpc.assignment import Assignment
 from evenq_rebalancer.rpc.streams import Streams
 from evenq_rebalancer.rpc.translation import report_of
 
-from evenq.errors import BadRequest
+from evenq.allocation import by_name
+from evenq.client.core.calls import Assignment as Told
+from evenq.client.core.calls import Generation, Join, MemberInfo, Welcome
+from evenq.client.core.rebalance import Lock, Start, Stop, Table
+from evenq.client.core.route import Route
+from evenq.client.loops.dividing import Dividing
+from evenq.client.loops.routes import RouteBook
+from evenq.client.loops.sessions import Sessions
+from evenq.errors import BadRequest, ConnectionFailed
+from evenq.model import MessageModel, MessageQueue
 from evenq.runtime.clock import FakeClock
 from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.evenq.v1 import assignment_pb2 as pb
@@ -52,6 +62,231 @@ class Server:
 
     def queues(self, client_id: str, **rest) -> list[tuple[str, int]]:
         return [(row.queue.broker_name, row.queue.queue_id) for row in self.answer(client_id, **rest).queues]
+
+
+class Wire:
+    """The SDK's calls, answered by a `Server`; counts the questions and can break."""
+
+    def __init__(self, server: Server, client_id: str, ids: tuple[str, ...]) -> None:
+        self.server, self.client_id, self.ids = server, client_id, ids
+        self.questions: list[tuple[str, str, str, MessageModel]] = []
+        self.broken = 0
+
+    async def query_route(self, topic: str) -> Route:
+        queues = tuple(MessageQueue(topic, broker, number) for broker in BROKERS for number in range(4))
+        return Route(topic=topic, writable=queues, readable=queues, addresses={broker: broker for broker in BROKERS})
+
+    async def query_assignment(self, group: str, topic: str, strategy: str, model: MessageModel) -> Told:
+        self.questions.append((group, topic, strategy, model))
+        if self.broken:
+            self.broken -= 1
+            raise ConnectionFailed("the access point does not answer")
+        told = await self.server.ask(self.client_id, strategy=strategy)
+        queues = tuple(MessageQueue(row.queue.topic, row.queue.broker_name, row.queue.queue_id) for row in told.queues)
+        return Told(told.known, queues, Generation(told.generation.epoch, told.generation.counter))
+
+    async def session(self, _address, _requests):
+        members = tuple(MemberInfo(own, "evenq", frozenset({"T"})) for own in self.ids)
+        yield Welcome(5_000, members, 16, "LAST")
+        await asyncio.Event().wait()
+
+
+class Sdk:
+    """The part of a consumer that finds out what is its own."""
+
+    def __init__(self, server: Server, client_id: str, *ids: str, model=MessageModel.CLUSTERING, flag: bool) -> None:
+        self.wire, clock = Wire(server, client_id, ids), FakeClock()
+        self.sessions = Sessions(
+            self.wire,
+            clock=clock,
+            rng=random.Random(1),
+            join=lambda: Join("g", model, {}, 1),
+            heard=lambda _broker, _event: None,
+            broken=lambda _broker: None,
+            taken=lambda _own, _why: None,
+            doubted=lambda _broker: None,
+        )
+        self.dividing = Dividing(
+            calls=self.wire,
+            routes=RouteBook(self.wire, clock, refresh_ms=30_000),
+            sessions=self.sessions,
+            group="g",
+            client_id=client_id,
+            strategy=by_name("AVG"),
+            model=model,
+            ask_server=not flag,
+        )
+
+    async def assigned(self) -> list[MessageQueue] | None:
+        """With a line to each broker."""
+        self.sessions.want({broker: broker for broker in BROKERS})
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return await self.dividing.assigned("T")
+
+
+def shares_of(server: Server, *ids: str, **rest) -> list[list[MessageQueue] | None]:
+    async def story() -> list[list[MessageQueue] | None]:
+        return [await Sdk(server, own, *ids, **rest).assigned() for own in ids]
+
+    return asyncio.run(story())
+
+
+def test_sr_1_with_the_clients_flag_off_the_share_is_the_servers() -> None:
+    server = Server("AVG_BY_CIRCLE")
+    server.tell("c1", "c2")
+    first, second = shares_of(server, "c1", "c2", flag=False)
+    assert [(queue.broker_name, queue.queue_id) for queue in first or ()] == server.queues("c1")
+    assert [queue.queue_id for queue in second or ()] == [1, 3, 1, 3]
+
+
+def test_sr_2_xo_1_with_the_flag_on_or_in_broadcasting_nothing_is_asked() -> None:
+    async def story() -> None:
+        server = Server()
+        server.tell("c1", "c2")
+        own = Sdk(server, "c1", "c1", "c2", flag=True)
+        assert len(await own.assigned() or ()) == 4
+        everything = Sdk(server, "c1", "c1", "c2", model=MessageModel.BROADCASTING, flag=False)
+        assert len(await everything.assigned() or ()) == 8
+        assert own.wire.questions == everything.wire.questions == []
+
+    asyncio.run(story())
+
+
+def test_sr_3_both_paths_give_the_same_balance() -> None:
+    for count in (1, 2, 3, 5, 8, 11):
+        ids = tuple(f"c{number:02}" for number in range(count))
+        server = Server()
+        server.tell(*ids)
+        assert shares_of(server, *ids, flag=False) == shares_of(server, *ids, flag=True)
+
+
+def test_sr_3_rb_2_an_error_of_the_strategy_changes_nothing_on_either_path() -> None:
+    server = Server()
+    server.tell("c1", "c2")
+    before = server.queues("c1")
+    server.strategy = "NO_SUCH"
+    server.tell("c1", "c2")
+    assert server.queues("c1") == before
+
+
+def test_sr_4_the_question_names_group_topic_strategy_and_model() -> None:
+    async def story() -> None:
+        server = Server()
+        server.tell("c1")
+        sdk = Sdk(server, "c1", "c1", flag=False)
+        await sdk.assigned()
+        assert sdk.wire.questions == [("g", "T", "AVG", MessageModel.CLUSTERING)]
+
+    asyncio.run(story())
+
+
+def test_xo_2_better_a_failed_question_pins_nothing_the_next_round_asks_again() -> None:
+    async def story() -> None:
+        server = Server("AVG_BY_CIRCLE")
+        server.tell("c1", "c2")
+        sdk = Sdk(server, "c1", "c1", "c2", flag=False)
+        sdk.wire.broken = 3
+        for _ in range(3):
+            with pytest.raises(ConnectionFailed):
+                await sdk.assigned()
+        assert [queue.queue_id for queue in await sdk.assigned() or ()] == [0, 2, 0, 2]
+
+    asyncio.run(story())
+
+
+def test_xo_3_no_answer_changes_nothing_an_empty_one_drops_everything() -> None:
+    async def story() -> None:
+        server, ids = Server(), tuple(f"c{number}" for number in range(9))
+        server.tell(*ids)
+        assert await Sdk(server, "c8", *ids, flag=False).assigned() == []
+        assert await Sdk(server, "stranger", *ids, flag=False).assigned() is None
+
+    asyncio.run(story())
+
+
+def test_xo_5_xo_6_the_answer_becomes_drops_and_adds_and_balanced_is_assigned_equals_working() -> None:
+    async def story() -> None:
+        server, table = Server(), Table()
+        server.tell("c1")
+        sdk = Sdk(server, "c1", "c1", flag=False)
+        for command in table.assign("T", await sdk.assigned() or ()):
+            assert isinstance(command, Lock)
+            assert not table.balanced()
+            (start,) = table.locked(command.queue, granted=True, committed=0)
+            assert isinstance(start, Start)
+        assert (table.balanced(), len(table.working())) == (True, 8)
+        server.tell("c1", "c2")
+        commands = table.assign("T", await sdk.assigned() or ())
+        assert [type(command) for command in commands] == [Stop] * 4
+        assert not {command.queue for command in commands} & set(await sdk.assigned() or ())
+        for command in commands:
+            table.left(command.queue)
+        assert (table.balanced(), len(table.working())) == (True, 4)
+
+    asyncio.run(story())
+
+
+def test_xo_7_a_late_answer_does_not_win() -> None:
+    async def story() -> None:
+        server = Server()
+        server.tell("c1")
+        sdk = Sdk(server, "c1", "c1", flag=False)
+        late = await sdk.wire.query_assignment("g", "T", "AVG", MessageModel.CLUSTERING)
+        server.tell("c1", "c2")
+        assert len(await sdk.assigned() or ()) == 4
+
+        async def answered(*_question) -> Told:
+            return late
+
+        sdk.wire.query_assignment = answered
+        assert await sdk.assigned() is None
+
+    asyncio.run(story())
+
+
+def test_xo_4_a_retry_topic_is_pulled_by_all_members_whatever_the_group_does() -> None:
+    server = Server(strategy="")
+    server.tell("c1", "c2")
+    report = pb.BrokerReport(broker_name="broker-a")
+    report.topics.add(name="%RETRY%g", read_queues=2, write_queues=2)
+    server.board.reported(0, report_of(report), now_ms=0)
+
+    async def story() -> None:
+        for own, queue_id in (("c1", 0), ("c2", 1)):
+            request = pb.AssignmentRequest(group="g", topic="%RETRY%g", client_id=own)
+            answer = pb.AssignmentResponse.FromString(await server.calls.query(request.SerializeToString(), CONTEXT))
+            assert [(row.queue.queue_id, row.mode) for row in answer.queues] == [(queue_id, pb.PULL)]
+        request = pb.SetMessageRequestModeRequest(group="g", topic="%RETRY%g", mode=pb.POP)
+        with pytest.raises(BadRequest, match="retry topic"):
+            await server.calls.set_message_request_mode(request.SerializeToString(), CONTEXT)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("mode", "number"), [(pb.POP, -1), (pb.POP, 10_001), (pb.PULL, 1), (7, 0)])
+def test_xo_4_a_share_number_out_of_range_is_refused_and_changes_nothing(mode: int, number: int) -> None:
+    server = Server()
+    server.tell("c1", "c2", "c3", "c4")
+    before = server.answer("c1")
+    request = pb.SetMessageRequestModeRequest(group="g", topic="T", mode=mode, pop_share_queue_num=number)
+    with pytest.raises(BadRequest):
+        asyncio.run(server.calls.set_message_request_mode(request.SerializeToString(), CONTEXT))
+    assert server.answer("c1") == before
+
+
+def test_rg_8_who_does_not_read_the_topic_leaves_no_queue_unread_and_is_told_of() -> None:
+    server = Server()
+    server.tell("c1", "c2")
+    report = pb.BrokerReport(broker_name="broker-a")
+    group = report.groups.add(group="g", strategy="AVG")
+    group.members.add(client_id="c1").subscriptions.add(topic="T")
+    group.members.add(client_id="c2").subscriptions.add(topic="U")
+    server.tell("c1", brokers=("broker-b",))
+    server.board.reported(0, report_of(report), now_ms=0)
+    assert len(server.queues("c1")) == 8
+    assert server.queues("c2") == []
+    assert "c2 does not subscribe to T" in server.answer("c1").reason
 
 
 def test_sr_3_the_server_gives_the_balance_that_clients_compute_al_7() -> None:
