@@ -29,12 +29,18 @@ class Fencing:
         self._owners_max = owners_max
 
     def joined(self, group: str, member: Member) -> None:
-        """A member that owns queues came; whoever came longest ago is forgotten when there are too many."""
+        """A member that owns queues came."""
         if member.model is MessageModel.CLUSTERING:
-            self._owners[group, member.client_id] = None
-            self._owners.move_to_end((group, member.client_id))
-            if len(self._owners) > self._owners_max:
-                self._owners.popitem(last=False)
+            self.owned(group, member.client_id)
+
+    def owned(self, group: str, client_id: str) -> None:
+        """The client was a member that owns queues, maybe before a restart of this broker; whoever came longest ago
+        is forgotten when there are too many.
+        """
+        self._owners[group, client_id] = None
+        self._owners.move_to_end((group, client_id))
+        if len(self._owners) > self._owners_max:
+            self._owners.popitem(last=False)
 
     def refusal(
         self, group: str, client_id: str, queue: MessageQueue, generation: Generation, *, commits: bool

@@ -109,7 +109,9 @@ class Locking:
         return self.fencing.refusal(group, client_id, queue, generation, commits=True) is None
 
     def drop(self, group: str, client_id: str) -> None:
-        """The member is gone: everything it held passes on at once."""
+        """The member is gone: everything it held passes on at once, and it may not read on as if it were a stranger."""
+        if self._broker.locks.held(group, client_id):
+            self.fencing.owned(group, client_id)
         self._granted(self._broker.locks.drop(group, client_id))
 
     def close(self) -> None:

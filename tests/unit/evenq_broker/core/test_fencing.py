@@ -82,3 +82,12 @@ def test_the_memory_of_former_members_is_bounded() -> None:
     for number in range(5):
         members.leave("g", f"c{number}")
     assert [told(fencing, f"c{number}") is None for number in range(5)] == [True, True, False, False, False]
+
+
+def test_a_holder_from_before_a_restart_stays_fenced_when_its_lock_is_given_up() -> None:
+    locks, _, fencing = stage("y")
+    locks.restore("g", QUEUE, "x", Generation(1, 1))
+    fencing.owned("g", "x")
+    locks.drop("g", "x")
+    locks.acquire("g", "y", QUEUE)
+    assert "'y' holds it" in (told(fencing, "x") or "")
