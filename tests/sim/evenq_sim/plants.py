@@ -1,0 +1,59 @@
+"""Faults planted on purpose: a checker that does not find them is no checker.
+
+- `drain`: a member lets go of a queue while its listener still has messages of it;
+- `fence`: brokers take pulls and commits from whoever sends them;
+- `ids`: members that divide by themselves do not sort the ids of the group, each has its own in front (RB-11).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evenq_broker.core.fencing import Fencing
+from evenq_broker.core.locks import LockTable
+
+from evenq.client.loops.dividing import Dividing
+from evenq.client.loops.ownership import Ownership
+from evenq.model import MessageQueue
+
+__all__ = ["PLANTS", "changes"]
+
+PLANTS = ("drain", "fence", "ids")
+
+
+def changes(plant: str) -> list[tuple[Any, str, Any]]:
+    """What to replace (owner, name, value) for a planted fault; nothing for an empty name."""
+    match plant:
+        case "":
+            return []
+        case "drain":
+            return [(Ownership, "_drain", _no_drain)]
+        case "fence":
+            return _no_fence()
+        case "ids":
+            return [(Dividing, "_computed", _own_id_first)]
+        case _:
+            raise ValueError(f"no planted fault {plant!r}; there are {', '.join(PLANTS)}")
+
+
+async def _no_drain(self: Ownership, pulling: Any) -> None:
+    return
+
+
+def _no_fence() -> list[tuple[Any, str, Any]]:
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    def never(*_: Any, **__: Any) -> bool:
+        return False
+
+    return [(Fencing, "refusal", nothing), (LockTable, "stale", never)]
+
+
+async def _own_id_first(self: Dividing, topic: str) -> list[MessageQueue] | None:
+    queues = sorted((await self._routes.get(topic)).readable)
+    members = self._sessions.members()
+    if not queues or members is None:
+        return None
+    others = sorted({member.client_id for member in members} - {self._client_id})
+    return self._strategy.allocate(self._group, self._client_id, queues, [self._client_id, *others])
