@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev protos fmt lint type arch tidy test integration spec compat chaos storage kill-loop verify helm kubernetes spark docs bench bench-store bench-delivery up demo check clean
+.PHONY: help dev protos fmt lint type arch tidy test sim integration spec compat chaos storage kill-loop verify helm kubernetes spark docs bench bench-store bench-delivery up demo check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -39,9 +39,12 @@ arch: dev ## who imports whom
 tidy: dev ## sizes, names, stale stubs and reference pages
 	$(BIN)/python tools/tidy.py && $(BIN)/python tools/gen_protos.py --check && $(BIN)/python tools/gen_reference.py --check
 
-test: dev ## unit, spec and storage tests, then the real servers on loopback
-	$(BIN)/pytest -q -n auto tests/unit tests/spec tests/storage
+test: dev ## unit, spec, storage and simulation tests, then the real servers on loopback
+	$(BIN)/pytest -q -n auto tests/unit tests/spec tests/storage tests/sim
 	$(BIN)/pytest -q tests/integration
+
+sim: dev ## play the cluster in virtual time: make sim SEEDS=10000 FIRST=0, or PLANT=drain|fence|ids
+	$(BIN)/python tests/sim/run.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(PLANT),--plant $(PLANT))
 
 integration: dev ## real processes on loopback
 	$(BIN)/pytest -q tests/integration
