@@ -64,6 +64,8 @@ class LockTable:
         self._locks: dict[tuple[str, MessageQueue], _Lock] = {}
         self._tickets: dict[int, tuple[str, MessageQueue]] = {}
         self._held: dict[tuple[str, str], dict[MessageQueue, None]] = {}
+        self._versions: dict[tuple[str, str], int] = {}
+        self._changes = 0
         self._last_ticket = 0
         self._waiters_max = waiters_max
         self._moved: dict[tuple[str, MessageQueue], None] = {}
@@ -90,6 +92,10 @@ class LockTable:
     def holdings(self, group: str, client_id: str) -> list[tuple[MessageQueue, Generation]]:
         """Queues the member holds, with the generation of each, in the order in which it got them."""
         return [(queue, self._locks[group, queue].generation) for queue in self._held.get((group, client_id), ())]
+
+    def version(self, group: str, client_id: str) -> int:
+        """Another number whenever `holdings` would say something else; 0 if the member holds nothing."""
+        return self._versions.get((group, client_id), 0)
 
     def members(self) -> list[tuple[str, str]]:
         """Group and client id of every holder, sorted."""
@@ -156,8 +162,9 @@ class LockTable:
         if lock is None or lock.holder != client_id:
             return []
         self._held[group, client_id].pop(queue, None)
+        self._changed(group, client_id)
         if not self._held[group, client_id]:
-            del self._held[group, client_id]
+            del self._held[group, client_id], self._versions[group, client_id]
         lock.holder = ""
         self._moved[group, queue] = None
         return self._pass_on(group, queue, lock)
@@ -185,12 +192,13 @@ class LockTable:
             for waiter in self._locks.pop(key).line:
                 del self._tickets[waiter.ticket]
         for holder in [holder for holder in self._held if holder[0] == group]:
-            del self._held[holder]
+            del self._held[holder], self._versions[holder]
 
     def check(self) -> None:
         """Recompute every invariant; tests call it after each event."""
         held = {(group, lock.holder, queue) for (group, queue), lock in self._locks.items() if lock.holder}
         assert held == {(g, client, queue) for (g, client), queues in self._held.items() for queue in queues}
+        assert self._versions.keys() == self._held.keys()
         waiting = {waiter.ticket: key for key, lock in self._locks.items() for waiter in lock.line}
         assert waiting == self._tickets
         assert all(lock.holder for lock in self._locks.values() if lock.line), "nobody waits for a free queue"
@@ -212,6 +220,11 @@ class LockTable:
     def _give(self, group: str, queue: MessageQueue, lock: _Lock, client_id: str, generation: Generation) -> None:
         if lock.holder != client_id or generation > lock.generation:
             self._moved[group, queue] = None
+            self._changed(group, client_id)
         lock.holder = client_id
         lock.generation = max(lock.generation, generation)
         self._held.setdefault((group, client_id), {})[queue] = None
+
+    def _changed(self, group: str, client_id: str) -> None:
+        self._changes += 1
+        self._versions[group, client_id] = self._changes

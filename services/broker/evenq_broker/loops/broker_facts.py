@@ -1,21 +1,23 @@
 """What this broker tells the rebalancer: groups, members, holders, topics, lags; first everything, then what changed.
 
 Owned by `loops/rebalancer_link.py`. Whoever changes a group or a topic says its name, and only named ones are looked
-at again, so that a thousand quiet groups cost nothing while one moves. Holders change with each lock and are only
-needed by the next leader, so they are told at most every `HELD_MS`. Messages are put together from encoded parts that
-are kept (a member is encoded once, whatever happens around it). Always true: a group that was told is told again, or
-told to be gone, after it was named as changed.
+at again, so that a thousand quiet groups cost nothing while one moves. Holders change with each lock, and only the next
+leader needs them: they are told in the first report of a stream, encoded before it in slices between other work.
+Messages are put together from parts that stay encoded, two for each member: itself, and what it holds. Always true: a
+group that was told is told again, or told to be gone, after it was named as changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from evenq.model import GroupConfig, MessageQueue
 from evenq.model.balance import EVEN_BALANCE, Weight
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
+from evenq_broker.core.assignment import Answer
 from evenq_broker.core.frames import field, text_field
 from evenq_broker.core.locks import NO_GENERATION, Generation
 from evenq_broker.core.members import Member
@@ -26,14 +28,29 @@ if TYPE_CHECKING:
 
 __all__ = ["BrokerFacts"]
 
-HELD_MS = 1_000
 LAGS_MS = 5_000
-ROWS_MAX = 20_000
-"""Most holders, and most lags, in one report: about 2 MB."""
+ROWS_MAX = 40_000
+"""Most holders, and most lags, in one report: about 4 MB."""
+SLICE_ROWS = 200
+"""So many holders are encoded at a time: some 2 ms."""
 ROWS_PER_MS = 20
 """So many rows buy a millisecond of silence after a report: whoever reads it needs about as long."""
 _GROUPS, _LAGS = 3, 8  # fields of BrokerReport
 _MEMBERS, _HELD = 4, 5  # fields of GroupFacts
+
+
+@dataclass(slots=True)
+class _Part:
+    """One member's share of its group's message."""
+
+    member: Member
+    encoded: bytes
+    locks: int = 0
+    """Version of the locks that `held` tells."""
+    answers: Sequence[Answer] = ()
+    """The answers that `held` tells."""
+    held: bytes = b""
+    rows: int = 0
 
 
 class BrokerFacts:
@@ -43,15 +60,17 @@ class BrokerFacts:
         self._broker = broker
         self._groups: dict[str, None] = {}
         self._topics: dict[str, None] = {}
-        self._moved: dict[str, None] = {}
-        """Groups of which only holders changed."""
+        self._unencoded: dict[str, None] = {}
+        """Groups whose holders are still to be encoded for the first report."""
+        self._untold: dict[str, None] = {}
+        """Groups whose holders found no room in the first report."""
         self._look_at_all = True
         self._told_groups: dict[str, int] = {}
         """Name to the hash of what was told."""
         self._told_topics: dict[str, int] = {}
         self._told_lags: dict[str, int] = {}
-        self._members: dict[str, dict[str, tuple[Member, bytes]]] = {}
-        self._held_due_ms = 0
+        self._parts: dict[str, dict[str, _Part]] = {}
+        """Group to client id to its part."""
         self._lags_due_ms = 0
         self._rows = 0
         self.silence_ms = 0
@@ -67,21 +86,32 @@ class BrokerFacts:
             self._topics[topic] = None
         self._look_at_all = self._look_at_all or not (group or topic)
 
-    def holders_changed(self, groups: Iterable[str]) -> None:
-        """Queues of these groups went from one member to another."""
-        self._moved.update(dict.fromkeys(groups))
-
     # --- reports
 
     def next_ms(self) -> int:
         """When to look again though nobody woke us."""
-        return min(self._held_due_ms, self._lags_due_ms)
+        return 0 if self._untold else self._lags_due_ms
+
+    def prepare(self) -> None:
+        """A stream is about to open: `encode_some` until it says that all is done, then `everything`."""
+        self._unencoded = dict.fromkeys(sorted(self._group_names()))
+
+    def encode_some(self) -> bool:
+        """Encode what some members hold, where that changed; True: there is more to do, but let others work first."""
+        rows = 0
+        while self._unencoded and rows < SLICE_ROWS:
+            group = next(iter(self._unencoded))
+            rows = self._encode_held(group, rows)
+            if rows < SLICE_ROWS:
+                del self._unencoded[group]
+        return bool(self._unencoded)
 
     def everything(self, now_ms: int) -> bytes:
         """The first report of a stream."""
         self._told_groups.clear()
         self._told_topics.clear()
         self._told_lags.clear()
+        self._untold.clear()
         self._look_at_all = True
         return self._report(now_ms, full=True)
 
@@ -92,11 +122,7 @@ class BrokerFacts:
     # --- inside
 
     def _report(self, now_ms: int, *, full: bool) -> bytes:
-        if now_ms >= self._held_due_ms or full:
-            self._groups |= self._moved
-            self._moved = {}
-            self._held_due_ms = now_ms + HELD_MS
-        groups, topics = list(self._groups), list(self._topics)
+        groups, topics = list(self._groups | self._untold), list(self._topics)
         if self._look_at_all:
             groups = sorted({*groups, *self._group_names(), *self._told_groups})
             topics = sorted({*topics, *(topic.name for topic in self._broker.topics.all()), *self._told_topics})
@@ -104,7 +130,7 @@ class BrokerFacts:
         settings = self._broker.settings
         head = assignment_pb2.BrokerReport(broker_name=settings.broker_name, full=full, zone=settings.zone)
         empty = head.ByteSize()
-        parts = [part for name in groups if (part := self._group(name, head))]
+        parts = [part for name in groups if (part := self._group(name, head, full=full))]
         for name in topics:
             self._topic(name, head)
         if now_ms >= self._lags_due_ms or full:
@@ -127,55 +153,64 @@ class BrokerFacts:
             self._told_topics[name] = told
             head.topics.append(entry)
 
-    def _group(self, name: str, head: assignment_pb2.BrokerReport) -> bytes:
+    def _group(self, name: str, head: assignment_pb2.BrokerReport, *, full: bool) -> bytes:
         config, members = self._broker.groups.get(name), self._broker.members.members(name)
+        with_held = full or name in self._untold
+        self._untold.pop(name, None)
         if config is None and not members:
-            self._members.pop(name, None)
+            self._parts.pop(name, None)
             if self._told_groups.pop(name, None) is not None:
                 head.groups_gone.append(name)
             return b""
-        parts = [_config(name, config), *self._encoded(name, members)]
-        self._rows += len(members)
-        if self._rows < ROWS_MAX:
-            held = list(self._held(name, members))
-            self._rows += len(held)
-            parts += held[:ROWS_MAX]
-        else:
-            self._moved[name] = None  # in the next report
-        group = b"".join(parts)
+        parts = self._parts_of(name, members)
+        group = b"".join((_config(name, config), *(part.encoded for part in parts)))
+        self._rows += len(parts)
         told = hash(group)
-        if self._told_groups.get(name) == told:
+        if self._told_groups.get(name) == told and not with_held:
             return b""
         self._told_groups[name] = told
-        return field(_GROUPS, group)
+        return field(_GROUPS, group + (self._held_of(name, parts) if with_held else b""))
 
-    def _encoded(self, group: str, members: list[Member]) -> list[bytes]:
-        before = self._members.get(group, {})
-        after: dict[str, tuple[Member, bytes]] = {}
+    def _held_of(self, group: str, parts: Sequence[_Part]) -> bytes:
+        rows = sum(part.rows for part in parts)
+        if self._rows and self._rows + rows > ROWS_MAX:
+            self._untold[group] = None
+            return b""
+        self._rows += rows
+        return b"".join(part.held for part in parts)
+
+    def _parts_of(self, group: str, members: list[Member]) -> list[_Part]:
+        before = self._parts.get(group, {})
+        after: dict[str, _Part] = {}
         for member in members:
-            known = before.get(member.client_id)
-            if known is None or known[0] is not member:
-                known = (member, field(_MEMBERS, member_message(member).SerializeToString()))
-            after[member.client_id] = known
-        self._members[group] = after
-        return [encoded for _, encoded in after.values()]
+            part = before.get(member.client_id)
+            if part is None or part.member is not member:
+                encoded = field(_MEMBERS, member_message(member).SerializeToString())
+                if part is None:
+                    part = _Part(member, encoded)
+                part.member, part.encoded = member, encoded
+            after[member.client_id] = part
+        self._parts[group] = after
+        return list(after.values())
 
-    def _held(self, group: str, members: list[Member]) -> Iterator[bytes]:
+    def _encode_held(self, group: str, rows: int) -> int:
         """By the locks of this broker, and by the answers it gave: those tell of other brokers' queues too, and of
-        what members were promised and do not have yet.
+        what members were promised and do not have yet. Ends when `rows`, which it counts on, is a slice's.
         """
-        locks, answers = self._broker.locks, self._broker.cluster.answers
-        answered = answers.of_group(group)
-        for member in members:
-            holder = text_field(2, member.client_id)
-            for queue, generation in locks.holdings(group, member.client_id):
-                yield _held_row(queue, holder, generation)
-            for answer in answered.get(member.client_id, ()):
-                if answer.epoch:  # what was computed here is nobody's decision
-                    generation = Generation(answer.epoch, answer.counter)
-                    for queue in answer.queues:
-                        if queue.queue_id >= 0:
-                            yield _held_row(queue, holder, generation)
+        locks, answers = self._broker.locks, self._broker.cluster.answers.of_group(group)
+        for part in self._parts_of(group, self._broker.members.members(group)):
+            client_id = part.member.client_id
+            version, answered = locks.version(group, client_id), answers.get(client_id, ())
+            if (part.locks, part.answers) == (version, answered):
+                continue
+            holder = text_field(2, client_id)
+            held = [_held_row(queue, holder + _generation(at)) for queue, at in locks.holdings(group, client_id)]
+            held += _answered_rows(holder, answered)
+            part.locks, part.answers, part.held, part.rows = version, answered, b"".join(held), len(held)
+            rows += 1 + len(held)
+            if rows >= SLICE_ROWS:
+                break
+        return rows
 
     def _lags(self) -> list[bytes]:
         wanted = {
@@ -217,8 +252,17 @@ def _config(name: str, config: GroupConfig | None) -> bytes:
     return facts.SerializeToString()
 
 
-def _held_row(queue: MessageQueue, holder: bytes, generation: Generation) -> bytes:
-    return field(_HELD, _queue(queue) + holder + _generation(generation))
+def _answered_rows(holder: bytes, answers: Sequence[Answer]) -> Iterator[bytes]:
+    for answer in answers:
+        if answer.epoch:  # what was computed here is nobody's decision
+            rest = holder + _generation(Generation(answer.epoch, answer.counter))
+            for queue in answer.queues:
+                if queue.queue_id >= 0:
+                    yield _held_row(queue, rest)
+
+
+def _held_row(queue: MessageQueue, holder_and_generation: bytes) -> bytes:
+    return field(_HELD, _queue(queue) + holder_and_generation)
 
 
 @lru_cache(maxsize=1 << 16)

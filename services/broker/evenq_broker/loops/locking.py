@@ -136,8 +136,6 @@ class Locking:
             topic = self._broker.topics.get(queue.topic)
             if topic is not None:
                 self._broker.waiting.look_again(topic.topic_id, queue.queue_id)
-        if moved:
-            self._broker.cluster.holders_changed({group: None for group, _, _, _ in moved})
         if not moved or self._broker.store.failure is not None:
             return None
         return self._broker.journal.record(*starmap(lock_op, moved))

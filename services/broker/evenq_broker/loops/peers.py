@@ -116,11 +116,6 @@ class ClusterLink:
             self.routes_changed()
         self._fact_changes.notify()
 
-    def holders_changed(self, groups: Iterable[str]) -> None:
-        """Queues of these groups went from one member to another at this broker."""
-        if self.rebalancer is not None:
-            self.rebalancer.holders_changed(groups)
-
     def routes_changed(self) -> None:
         """The route table may have changed: tell the sessions that read a topic with another route."""
         self._route_changes.notify()

@@ -64,10 +64,6 @@ class RebalancerLink:
         """This group or topic is not what it was; neither named: anything may have changed."""
         self._facts.changed(group=group, topic=topic)
 
-    def holders_changed(self, groups: Iterable[str]) -> None:
-        """Queues of these groups went from one member to another; told within a second."""
-        self._facts.holders_changed(groups)
-
     async def run(self) -> None:
         """Find the leader and keep the report stream to it open. Never ends."""
         backoff = Backoff(self._broker.rng, max_ms=RETRY_MAX_MS)
@@ -102,10 +98,7 @@ class RebalancerLink:
         if not answer.known:
             return None
         queues = tuple(queue_of(assigned.queue) for assigned in answer.queues if assigned.HasField("queue"))
-        told = Answer(queues, answer.strategy, answer.generation.epoch, answer.generation.counter)
-        if told != self._broker.cluster.answers.known(group, topic, client_id):
-            self._facts.holders_changed((group,))
-        return told
+        return Answer(queues, answer.strategy, answer.generation.epoch, answer.generation.counter)
 
     async def ask(self, request: assignment_pb2.AssignmentRequest) -> assignment_pb2.AssignmentResponse:
         """One question as it is, with a short deadline. Raises what the way to the rebalancer raises."""
@@ -174,6 +167,9 @@ class RebalancerLink:
     async def _reports(self) -> AsyncIterator[bytes]:
         clock = self._broker.clock
         seen = self._changes.count
+        self._facts.prepare()
+        while self._facts.encode_some():
+            await clock.sleep_ms(1)  # this loop serves clients
         yield self._facts.everything(clock.monotonic_ms())
         while True:
             told_ms = clock.monotonic_ms()

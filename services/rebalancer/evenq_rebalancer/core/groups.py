@@ -10,14 +10,23 @@ and a decision never follows from them alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from evenq.errors import PreconditionFailed, TooManyRequests
 from evenq.model import MessageModel, MessageQueue
 from evenq.model.balance import EVEN_BALANCE, BalancePolicy
+from evenq_rebalancer.core.modes import RequestModeSetting
 from evenq_rebalancer.core.places import Place, PlaceOf, Places, ZoneOf
-from evenq_rebalancer.core.told import Generation, GroupFact, HeldFact, LagFact, MemberFact, Report, TopicFact
+from evenq_rebalancer.core.told import (
+    Generation,
+    GroupFact,
+    HeldFact,
+    LagFact,
+    MemberFact,
+    Report,
+    TopicFact,
+)
 
 __all__ = ["Facts", "Generation", "GroupFact", "HeldFact", "LagFact", "MemberFact", "Place", "Report", "TopicFact"]
 
@@ -37,7 +46,7 @@ class _Broker:
     groups: dict[str, GroupFact] = field(default_factory=dict)
     """Without holders."""
     topics: dict[str, int] = field(default_factory=dict)
-    held: dict[str, tuple[HeldFact, ...]] = field(default_factory=dict)
+    held: dict[str, Sequence[HeldFact]] = field(default_factory=dict)
     """By group."""
     lags: dict[str, dict[MessageQueue, int]] = field(default_factory=dict)
     """By group."""
@@ -127,7 +136,7 @@ class Facts:
             gone_topics = set(broker.topics) - {fact.topic for fact in report.topics}
         self._place(broker, report, full=full)
         for fact in report.groups:
-            self._take_group(broker, fact)
+            self._take_group(broker, fact, full=full)
         for topic_fact in report.topics:
             if broker.topics.get(topic_fact.topic) != topic_fact.read_queues:
                 broker.topics[topic_fact.topic] = topic_fact.read_queues
@@ -202,6 +211,11 @@ class Facts:
     def ordered(self, group: str) -> bool:
         """True if any broker says that the group is ordered."""
         return any(fact.ordered for fact in self._told_of(group))
+
+    def mode(self, group: str, topic: str) -> RequestModeSetting | None:
+        """The request mode that a leader before had, as brokers were told last; None: none."""
+        told = [mode for fact in self._told_of(group) for mode in fact.modes if mode.topic == topic]
+        return max(told, key=lambda mode: mode.generation).setting if told else None
 
     def balance(self, group: str) -> BalancePolicy:
         """The group's policy: of the first broker by name that tells another than the default."""
@@ -297,11 +311,12 @@ class Facts:
         brokers = self._brokers
         return [brokers[name].groups[group] for name in sorted(brokers) if group in brokers[name].groups]
 
-    def _take_group(self, broker: _Broker, fact: GroupFact) -> None:
+    def _take_group(self, broker: _Broker, fact: GroupFact, *, full: bool) -> None:
         for held in fact.held:
             if self.epoch_seen < held.generation.epoch <= self._epoch_max:
                 self.epoch_seen = held.generation.epoch
-        broker.held[fact.group] = fact.held
+        if full or fact.held:  # brokers tell holders when a stream begins, and no more as long as it lasts
+            broker.held[fact.group] = fact.held
         if fact.held:
             fact = replace(fact, held=())
         if broker.groups.get(fact.group) != fact:

@@ -123,6 +123,8 @@ class GroupFacts(_Message):
     def held(self) -> _containers.RepeatedCompositeFieldContainer[HeldQueue]: ...
     @builtins.property
     def balance(self) -> _evenq_v1_groups.BalancePolicy: ...
+    @builtins.property
+    def modes(self) -> _containers.RepeatedCompositeFieldContainer[TopicMode]: ...
 
     def __init__(
         self,
@@ -133,9 +135,30 @@ class GroupFacts(_Message):
         members: Iterable[_evenq_v1_groups.Member] | None = ...,
         held: Iterable[HeldQueue] | None = ...,
         balance: _evenq_v1_groups.BalancePolicy | None = ...,
+        modes: Iterable[TopicMode] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["balance"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["group", "ordered", "strategy", "members", "held", "balance"]) -> None: ...
+    def ClearField(self, field_name: Literal["group", "ordered", "strategy", "members", "held", "balance", "modes"]) -> None: ...
+
+class TopicMode(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    mode: RequestMode.ValueType
+    pop_share_queue_num: builtins.int
+    @builtins.property
+    def generation(self) -> _evenq_v1_common.Generation: ...
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        mode: RequestMode.ValueType | None = ...,
+        pop_share_queue_num: builtins.int | None = ...,
+        generation: _evenq_v1_common.Generation | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["generation"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["topic", "mode", "pop_share_queue_num", "generation"]) -> None: ...
 
 class Decision(_Message):
     DESCRIPTOR: Descriptor
@@ -144,6 +167,8 @@ class Decision(_Message):
     topic: builtins.str
     @builtins.property
     def generation(self) -> _evenq_v1_common.Generation: ...
+    @builtins.property
+    def set_mode(self) -> TopicMode: ...
     leader: builtins.str
 
     def __init__(
@@ -152,10 +177,11 @@ class Decision(_Message):
         group: builtins.str | None = ...,
         topic: builtins.str | None = ...,
         generation: _evenq_v1_common.Generation | None = ...,
+        set_mode: TopicMode | None = ...,
         leader: builtins.str | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["generation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["group", "topic", "generation", "leader"]) -> None: ...
+    def HasField(self, field_name: Literal["generation", "set_mode"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["group", "topic", "generation", "set_mode", "leader"]) -> None: ...
 
 class AssignmentRequest(_Message):
     DESCRIPTOR: Descriptor
