@@ -130,7 +130,7 @@ class Board:
 
     def mode(self, group: str, topic: str) -> RequestModeSetting:
         """What is set, or what is used as long as nothing is."""
-        setting = self._modes.get(group, topic)
+        setting = self._decider.mode(group, topic)
         if setting is None:
             line = self._lines.get(group, topic)
             used = line.decision.inputs.request_mode if line and line.decision else RequestMode.PULL

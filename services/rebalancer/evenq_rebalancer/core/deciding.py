@@ -18,7 +18,7 @@ from evenq_rebalancer.core import pacing
 from evenq_rebalancer.core.decisions import Decision, Generation, Inputs, decide, named
 from evenq_rebalancer.core.groups import Facts
 from evenq_rebalancer.core.lines import Line
-from evenq_rebalancer.core.modes import ModeTable
+from evenq_rebalancer.core.modes import ModeTable, RequestModeSetting
 from evenq_rebalancer.core.reasons import instead
 
 __all__ = ["FALLBACK", "Decider"]
@@ -51,6 +51,10 @@ class Decider:
             return {}
         return pacing.lag_weights(inputs.queues, self._facts.lags(group))
 
+    def mode(self, group: str, topic: str) -> RequestModeSetting | None:
+        """What an operator set, here or under a leader before; None: nothing."""
+        return self._modes.get(group, topic) or self._facts.mode(group, topic)
+
     def named(self, name: str) -> Strategy:
         """The strategy. Raises BadRequest if it cannot decide here."""
         return named(name, self._machine_rooms, zones=self._facts.has_zones)
@@ -63,7 +67,7 @@ class Decider:
             held = {queue: held[queue] for queue in queues if queue in held}
         return Inputs(
             strategy=facts.strategy(group) or line.asked,
-            mode=self._modes.get(group, topic),
+            mode=self.mode(group, topic),
             queues=queues,
             members=facts.members(group),
             topic=topic,

@@ -22,6 +22,7 @@ from evenq_rebalancer.core.told import (
     Generation,
     GroupFact,
     HeldFact,
+    HeldLater,
     LagFact,
     MemberFact,
     Report,
@@ -312,9 +313,8 @@ class Facts:
         return [brokers[name].groups[group] for name in sorted(brokers) if group in brokers[name].groups]
 
     def _take_group(self, broker: _Broker, fact: GroupFact, *, full: bool) -> None:
-        for held in fact.held:
-            if self.epoch_seen < held.generation.epoch <= self._epoch_max:
-                self.epoch_seen = held.generation.epoch
+        if self.epoch_seen < (epoch := _epoch_of(fact.held)) <= self._epoch_max:
+            self.epoch_seen = epoch
         if full or fact.held:  # brokers tell holders when a stream begins, and no more as long as it lasts
             broker.held[fact.group] = fact.held
         if fact.held:
@@ -382,6 +382,12 @@ class Facts:
                 raise TooManyRequests(
                     f"{len(fact.held)} queues of group {fact.group!r} are held, the limit is {QUEUES_HELD_MAX} a broker"
                 )
+
+
+def _epoch_of(held: Sequence[HeldFact]) -> int:
+    if isinstance(held, HeldLater):
+        return held.epoch
+    return max((fact.generation.epoch for fact in held), default=0)
 
 
 def _merged(first: MemberFact, second: MemberFact) -> MemberFact:

@@ -5,12 +5,26 @@ Made by `rpc/translation.py` from reports, kept and merged by `groups.py`. Plain
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 from evenq.model import MessageModel, MessageQueue
 from evenq.model.balance import EVEN_BALANCE, BalancePolicy
+from evenq_rebalancer.core.modes import RequestModeSetting
 
-__all__ = ["NO_GENERATION", "Generation", "GroupFact", "HeldFact", "LagFact", "MemberFact", "Report", "TopicFact"]
+__all__ = [
+    "NO_GENERATION",
+    "Generation",
+    "GroupFact",
+    "HeldFact",
+    "HeldLater",
+    "LagFact",
+    "MemberFact",
+    "ModeFact",
+    "Report",
+    "TopicFact",
+]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,6 +67,41 @@ class HeldFact:
     generation: Generation = NO_GENERATION
 
 
+class HeldLater(Sequence[HeldFact]):
+    """Holders as they were told, made anew each time somebody looks at them: there may be a row for each queue, all
+    come with the first report of a stream, and only a leader's first decisions read them.
+    """
+
+    def __init__(self, *, count: int, epoch: int, make: Callable[[], tuple[HeldFact, ...]]) -> None:
+        self._count = count
+        self._make = make
+        self.epoch = epoch
+        """The biggest of all their generations."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[HeldFact]:
+        return iter(self._make())
+
+    @overload
+    def __getitem__(self, index: int) -> HeldFact: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[HeldFact]: ...
+    def __getitem__(self, index: int | slice) -> HeldFact | Sequence[HeldFact]:
+        return self._make()[index]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeFact:
+    """A request mode that a leader before told this broker."""
+
+    topic: str
+    setting: RequestModeSetting
+    generation: Generation = NO_GENERATION
+    """Of the decision that told it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFact:
     """A whole group as a broker sees it."""
@@ -63,7 +112,8 @@ class GroupFact:
     """The group's own allocate strategy; empty: none."""
     members: tuple[MemberFact, ...] = ()
     balance: BalancePolicy = EVEN_BALANCE
-    held: tuple[HeldFact, ...] = ()
+    held: Sequence[HeldFact] = ()
+    modes: tuple[ModeFact, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -204,6 +204,9 @@ class Assignment:
 
 
 def _decision(decision: Decision) -> bytes:
-    return assignment_pb2.Decision(
+    told = assignment_pb2.Decision(
         group=decision.group, topic=decision.topic, generation=to.generation_message(decision.generation)
-    ).SerializeToString()
+    )
+    if decision.inputs.mode is not None:
+        told.set_mode.CopyFrom(to.topic_mode_message(decision.topic, decision.inputs.mode, decision.generation))
+    return told.SerializeToString()

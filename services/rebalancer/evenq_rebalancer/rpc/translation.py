@@ -20,7 +20,17 @@ from evenq_rebalancer.core.board import Question
 from evenq_rebalancer.core.decisions import Holding
 from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
 from evenq_rebalancer.core.simulate import Wish
-from evenq_rebalancer.core.told import Generation, GroupFact, HeldFact, LagFact, MemberFact, Report, TopicFact
+from evenq_rebalancer.core.told import (
+    Generation,
+    GroupFact,
+    HeldFact,
+    HeldLater,
+    LagFact,
+    MemberFact,
+    ModeFact,
+    Report,
+    TopicFact,
+)
 
 __all__ = [
     "checked_pair",
@@ -33,6 +43,7 @@ __all__ = [
     "queue_message",
     "report_of",
     "setting_of",
+    "topic_mode_message",
     "wish_of",
 ]
 
@@ -106,7 +117,9 @@ def report_of(message: assignment_pb2.BrokerReport, *, address: str = "") -> Rep
     )
 
 
-def setting_of(request: assignment_pb2.SetMessageRequestModeRequest) -> RequestModeSetting:
+def setting_of(
+    request: assignment_pb2.SetMessageRequestModeRequest | assignment_pb2.TopicMode,
+) -> RequestModeSetting:
     """The request mode in a request. Raises BadRequest."""
     if request.mode not in {assignment_pb2.PULL, assignment_pb2.POP}:
         raise BadRequest(f"request mode {request.mode} is unknown; 0 is PULL, 1 is POP")
@@ -121,6 +134,16 @@ def wish_of(request: assignment_pb2.SimulateRequest) -> Wish:
         queues=request.queues,
         strategy=_strategy(request.strategy),
         lose_zone=_label(request.lose_zone),
+    )
+
+
+def topic_mode_message(topic: str, setting: RequestModeSetting, generation: Generation) -> assignment_pb2.TopicMode:
+    """A request mode, for brokers to keep."""
+    return assignment_pb2.TopicMode(
+        topic=topic,
+        mode=mode_message(setting.mode),
+        pop_share_queue_num=setting.pop_share_queue_num,
+        generation=generation_message(generation),
     )
 
 
@@ -161,7 +184,11 @@ def _group_fact(facts: assignment_pb2.GroupFacts) -> GroupFact:
         strategy=_strategy(facts.strategy),
         members=tuple(_member_fact(member.SerializeToString()) for member in facts.members),
         balance=_balance(facts.balance) if facts.HasField("balance") else EVEN_BALANCE,
-        held=tuple(_held_fact(held) for held in facts.held),
+        held=_held_facts(facts) if facts.held else (),
+        modes=tuple(
+            ModeFact(topic=_topic(told.topic), setting=setting_of(told), generation=_generation(told.generation))
+            for told in facts.modes
+        ),
     )
 
 
@@ -184,15 +211,31 @@ def _member_fact(data: bytes) -> MemberFact:
     )
 
 
-def _held_fact(held: assignment_pb2.HeldQueue) -> HeldFact:
-    generation = Generation(held.generation.epoch, held.generation.counter)
-    return HeldFact(queue=_queue(held.queue), holder=_client(held.holder), generation=generation)
+def _held_facts(facts: assignment_pb2.GroupFacts) -> HeldLater:
+    """Only what must be known at once is read now; the rows stay encoded. Holders are client ids that brokers checked
+    when they let the members in.
+    """
+    epoch = max(held.generation.epoch for held in facts.held)
+    data = assignment_pb2.GroupFacts(held=facts.held).SerializeToString()
+
+    def rows() -> tuple[HeldFact, ...]:
+        told = assignment_pb2.GroupFacts.FromString(data).held
+        return tuple(
+            HeldFact(queue=_queue(held.queue), holder=held.holder, generation=_generation(held.generation))
+            for held in told
+        )
+
+    return HeldLater(count=len(facts.held), epoch=epoch, make=rows)
 
 
 def _lag_fact(lag: assignment_pb2.GroupLag) -> LagFact:
     return LagFact(
         group=_group(lag.group), lags=tuple((_queue(row.queue), max(0, row.lag)) for row in lag.queues[:LAGS_MAX])
     )
+
+
+def _generation(generation: common_pb2.Generation) -> Generation:
+    return Generation(generation.epoch, generation.counter)
 
 
 def _queue(queue: common_pb2.Queue) -> MessageQueue:

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import pytest
 from evenq_rebalancer.core.board import Board, Limits, Question
+from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
 from evenq_rebalancer.core.pacing import AGAIN_MS, LAG_PERIOD_MS
-from evenq_rebalancer.core.told import Generation, GroupFact, HeldFact, LagFact, MemberFact, Report, TopicFact
+from evenq_rebalancer.core.told import (
+    Generation,
+    GroupFact,
+    HeldFact,
+    LagFact,
+    MemberFact,
+    ModeFact,
+    Report,
+    TopicFact,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -266,3 +276,29 @@ def test_one_hopeless_queue_moves_nothing_for_ever() -> None:
         moved.append(sum(decision.moves for decision in world.lag(1_000_000, *[0] * 7)))
         world.wait(LAG_PERIOD_MS)
     assert sum(moved[10:]) == 0
+
+
+def test_a_request_mode_that_a_leader_before_told_goes_on() -> None:
+    old = World(strategy="AVG")
+    old.tell(*"abcd")
+    old.board.set_mode("g", "T", RequestModeSetting(mode=RequestMode.POP, pop_share_queue_num=1))
+    old.settle()
+    new = World(strategy="AVG", epoch=2_000)
+    older = ModeFact(topic="T", setting=RequestModeSetting(mode=RequestMode.PULL), generation=Generation(1_000, 1))
+    newer = ModeFact(
+        topic="T",
+        setting=RequestModeSetting(mode=RequestMode.POP, pop_share_queue_num=1),
+        generation=old.decision.generation,
+    )
+    for number, mode in ((1, newer), (2, older)):
+        members = tuple(MemberFact(client_id=own, topics=("T",)) for own in "abcd")
+        fact = GroupFact(group="g", strategy="AVG", members=members, modes=(mode,))
+        topic = TopicFact(topic="T", read_queues=4)
+        report = Report(broker_name=BROKERS[number - 1], groups=(fact,), topics=(topic,))
+        new.board.reported(number, report, now_ms=0)
+    new.settle()
+    assert new.decision.shares == old.decision.shares
+    assert new.board.mode("g", "T").pop_share_queue_num == 1
+    new.board.set_mode("g", "T", RequestModeSetting(mode=RequestMode.PULL))
+    new.settle()
+    assert new.sizes == [2, 2, 2, 2], "what is set now counts before what was told"

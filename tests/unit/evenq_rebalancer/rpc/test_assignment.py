@@ -9,6 +9,7 @@ from evenq_rebalancer.core.board import Board, Limits
 from evenq_rebalancer.core.told import GroupFact, MemberFact, Report, TopicFact
 from evenq_rebalancer.rpc.assignment import Assignment
 from evenq_rebalancer.rpc.streams import Streams
+from evenq_rebalancer.rpc.translation import report_of
 
 from evenq.errors import BadRequest, GroupNotFound, IllegalGroup, PreconditionFailed
 from evenq.runtime.clock import FakeClock
@@ -213,3 +214,23 @@ def test_simulate_counts_what_crosses_zones_and_loses_one() -> None:
     assert (told.cross_zone_now, told.cross_zone_then, told.moves) == (2, 0, 2)
     with pytest.raises(BadRequest, match="known zones: z1, z2"):
         desk.call("simulate", pb.SimulateRequest(group="g", topic="T", lose_zone="z9"), pb.SimulateResponse)
+
+
+def test_a_set_mode_is_told_to_brokers_with_the_decision_and_taken_back_from_them() -> None:
+    async def story() -> None:
+        desk = Desk("a", "b", "c", "d")
+        asked = pb.SetMessageRequestModeRequest(group="g", topic="T", mode=pb.POP, pop_share_queue_num=1)
+        await desk.assignment.set_message_request_mode(asked.SerializeToString(), CONTEXT)
+        desk.board.settle(now_ms=0, wall_ms=0)
+        first = pb.BrokerReport(broker_name="b2", full=True)
+        answers = desk.assignment.report(reports(first, forever=True), CONTEXT)
+        told = pb.Decision.FromString(await anext(answers))
+        assert (told.set_mode.topic, told.set_mode.mode, told.set_mode.pop_share_queue_num) == ("T", pb.POP, 1)
+        assert told.set_mode.generation == told.generation
+        await answers.aclose()
+        report = pb.BrokerReport(broker_name="b")
+        report.groups.add(group="g", modes=[told.set_mode])
+        (fact,) = report_of(report).groups
+        assert fact.modes[0].setting.pop_share_queue_num == 1
+
+    asyncio.run(story())

@@ -109,7 +109,7 @@ def test_places_policies_holders_and_lags_are_taken_in() -> None:
         MemberFact(client_id="b"),
     )
     assert group.balance == BalancePolicy(weight=Weight.LAG, moves_max=3, hold_ms=5_000, hold_lag_max=7)
-    assert group.held == (HeldFact(queue=queue, holder="a", generation=Generation(9, 2)),)
+    assert tuple(group.held) == (HeldFact(queue=queue, holder="a", generation=Generation(9, 2)),)
     assert report.lags == (LagFact(group="g", lags=((queue, 12),)),)
     assert (report.zone, report.address) == ("z1", "10.0.0.9")
 
