@@ -19,11 +19,14 @@ from evenq_sim.world import run
 HERE = Path(__file__).resolve().parent
 SEEDS, BLOCK = 208, 13
 
+LINES = [line.split() for line in (HERE / "regressions.txt").read_text().splitlines() if line and line[0].isdigit()]
 REGRESSIONS = [
-    int(line.split()[0])
-    for line in (HERE / "regressions.txt").read_text().splitlines()
-    if line.strip() and not line.startswith("#")
+    pytest.param(
+        int(line[0]), marks=[pytest.mark.xfail(reason="known, see regressions.txt")] if line[1] == "open" else []
+    )
+    for line in LINES
 ]
+"""`open` as the second word: found, and not mended yet."""
 FOUND_BY = {"drain": (29, 59), "fence": (8, 16), "ids": (1, 2)}
 """Seeds that find each planted fault, the second in case a change of the programs makes the first one blind."""
 SAME_TWICE = (5, 8, 84)
