@@ -16,7 +16,7 @@ from typing import Protocol
 from evenq.client.core.calls import ConsumerCalls, Generation
 from evenq.client.core.offsets import OffsetTable, decode_offsets, encode_offsets
 from evenq.client.loops.routes import RouteBook
-from evenq.errors import ConnectionFailed, Error, PreconditionFailed
+from evenq.errors import Error, PreconditionFailed
 from evenq.model import MessageQueue, QueueOffset
 from evenq.runtime.clock import Clock
 
@@ -67,7 +67,7 @@ class BrokerStore:
         done: list[MessageQueue] = []
         for (broker_name, topic), some in by_place.items():
             try:
-                address = await self._address(topic, broker_name)
+                address = await self._routes.address(topic, broker_name)
                 generation = self._generation(topic)
                 if backward:
                     await self._calls.reset(address, self._group, some, generation=generation)
@@ -85,15 +85,8 @@ class BrokerStore:
         return done
 
     async def load(self, queue: MessageQueue) -> int:
-        address = await self._address(queue.topic, queue.broker_name)
+        address = await self._routes.address(queue.topic, queue.broker_name)
         return (await self._calls.query_offsets(address, self._group, queue)).committed
-
-    async def _address(self, topic: str, broker_name: str) -> str:
-        route = await self._routes.get(topic)
-        address = route.addresses.get(broker_name)
-        if address is None:
-            raise ConnectionFailed(f"broker {broker_name} is not in the route of {topic} now")
-        return address
 
 
 class FileStore:

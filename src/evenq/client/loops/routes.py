@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from evenq.client.core.calls import RouteCalls
 from evenq.client.core.route import Route
-from evenq.errors import Error
+from evenq.errors import ConnectionFailed, Error
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
@@ -30,6 +30,7 @@ class RouteBook:
         self._routes: dict[str, Route] = {}
         self._fetched_ms: dict[str, int] = {}
         self._fetches: dict[str, asyncio.Task[Route]] = {}
+        self._met: dict[str, str] = {}  # address of every broker that any route named, also of those that left
 
     def peek(self, topic: str) -> Route | None:
         """The cached route; an old one is refreshed behind the caller's back."""
@@ -46,6 +47,15 @@ class RouteBook:
         """The cached route, or the first answer. Raises TopicNotFound, ConnectionFailed ..."""
         route = self.peek(topic)
         return route if route is not None else await asyncio.shield(self._fetch(topic))
+
+    async def address(self, topic: str, broker_name: str) -> str:
+        """Where the topic's broker is. One that left the route is where it was last: it may have left because the
+        nameservers forgot it, and it must hear of progress and of queues that are let go. Raises ConnectionFailed.
+        """
+        address = (await self.get(topic)).addresses.get(broker_name) or self._met.get(broker_name)
+        if address is None:
+            raise ConnectionFailed(f"broker {broker_name} is not in the route of {topic} now")
+        return address
 
     async def fresh(self, topic: str) -> Route:
         """Ask now. A failure gives the cached route, if there is one."""
@@ -101,4 +111,5 @@ class RouteBook:
         if task.cancelled() or task.exception() is not None:
             return
         self._routes[topic] = task.result()
+        self._met.update(task.result().addresses)
         self._fetched_ms[topic] = self._clock.monotonic_ms()

@@ -74,3 +74,17 @@ def test_a_told_change_is_asked_for_behind_a_question_that_was_under_way() -> No
         assert calls.count == 3, "nothing is asked after the end"
 
     asyncio.run(story())
+
+
+def test_a_broker_that_left_the_route_is_found_where_it_was_last() -> None:
+    async def story() -> None:
+        calls, clock = Calls(), FakeClock()
+        book = RouteBook(calls, clock, refresh_ms=30_000)
+        assert await book.address("t", "b") == "b:1"
+        assert await book.address("other", "b") == "b:2"
+        book._routes["t"] = Route(topic="t", writable=(), readable=(), addresses={})
+        assert await book.address("t", "b") == "b:2"
+        with pytest.raises(ConnectionFailed, match="broker c is not in the route"):
+            await book.address("t", "c")
+
+    asyncio.run(story())
