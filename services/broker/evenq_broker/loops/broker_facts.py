@@ -9,7 +9,7 @@ group that was told is told again, or told to be gone, after it was named as cha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -35,6 +35,8 @@ SLICE_ROWS = 200
 """So many holders are encoded at a time: some 2 ms."""
 ROWS_PER_MS = 20
 """So many rows buy a millisecond of silence after a report: whoever reads it needs about as long."""
+MODES_MAX = 1_000
+"""Of one group."""
 _GROUPS, _LAGS = 3, 8  # fields of BrokerReport
 _MEMBERS, _HELD = 4, 5  # fields of GroupFacts
 
@@ -64,6 +66,8 @@ class BrokerFacts:
         """Groups whose holders are still to be encoded for the first report."""
         self._untold: dict[str, None] = {}
         """Groups whose holders found no room in the first report."""
+        self._modes: dict[str, dict[str, assignment_pb2.TopicMode]] = {}
+        """Request modes by group and topic, as decisions told them."""
         self._look_at_all = True
         self._told_groups: dict[str, int] = {}
         """Name to the hash of what was told."""
@@ -77,6 +81,13 @@ class BrokerFacts:
         """How long to keep silent after the last report."""
 
     # --- events
+
+    def decided(self, decision: assignment_pb2.Decision) -> None:
+        """Keep the request mode in a decision: it is told to the next leader, whose memory is empty."""
+        if decision.HasField("set_mode") and decision.group in self._told_groups:
+            modes = self._modes.setdefault(decision.group, {})
+            if decision.topic in modes or len(modes) < MODES_MAX:
+                modes[decision.topic] = decision.set_mode
 
     def changed(self, *, group: str = "", topic: str = "") -> None:
         """This group or topic is not what it was; neither named: anything may have changed."""
@@ -159,11 +170,12 @@ class BrokerFacts:
         self._untold.pop(name, None)
         if config is None and not members:
             self._parts.pop(name, None)
+            self._modes.pop(name, None)
             if self._told_groups.pop(name, None) is not None:
                 head.groups_gone.append(name)
             return b""
         parts = self._parts_of(name, members)
-        group = b"".join((_config(name, config), *(part.encoded for part in parts)))
+        group = b"".join((_config(name, config, self._modes.get(name, {})), *(part.encoded for part in parts)))
         self._rows += len(parts)
         told = hash(group)
         if self._told_groups.get(name) == told and not with_held:
@@ -243,8 +255,8 @@ class BrokerFacts:
         return {group.name for group in self._broker.groups.all()} | set(self._broker.members.groups())
 
 
-def _config(name: str, config: GroupConfig | None) -> bytes:
-    facts = assignment_pb2.GroupFacts(group=name)
+def _config(name: str, config: GroupConfig | None, modes: Mapping[str, assignment_pb2.TopicMode]) -> bytes:
+    facts = assignment_pb2.GroupFacts(group=name, modes=modes.values())
     if config is not None:
         facts.ordered, facts.strategy = config.ordered, config.strategy
         if config.balance != EVEN_BALANCE:

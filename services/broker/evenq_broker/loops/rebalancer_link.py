@@ -37,6 +37,8 @@ QUERY_TIMEOUT_MS = 1_000
 PAUSE_MS = 500
 SILENCE_MS = 5_000
 STALE_MS = 15_000
+ABSENT_MS = 3_000
+"""The same for a broker that has just started: nobody reads by earlier answers of it."""
 RETRY_MAX_MS = 1_000
 
 
@@ -54,6 +56,7 @@ class RebalancerLink:
         self._asked_again_ms = 0
         self._away_since_ms: int | None = None
         self._warned = False
+        self._ever_led = False
 
     @property
     def connected(self) -> bool:
@@ -117,7 +120,8 @@ class RebalancerLink:
     def gone(self) -> bool:
         """True if nobody leads for so long that brokers decide for themselves."""
         away_ms = self._away_since_ms
-        return away_ms is not None and self._broker.clock.monotonic_ms() - away_ms > STALE_MS
+        limit_ms = STALE_MS if self._ever_led else ABSENT_MS
+        return away_ms is not None and self._broker.clock.monotonic_ms() - away_ms > limit_ms
 
     # ------------------------------------------------------------------------------------------------ inside
 
@@ -149,6 +153,7 @@ class RebalancerLink:
                 self._found(target)
                 backoff.reset()
             if decision.group:
+                self._facts.decided(decision)
                 generation = generation_of(decision.generation)
                 self._broker.cluster.sessions.assignment_changed(decision.group, decision.topic, generation)
         raise ConnectionFailed(f"rebalancer {target} ended the report stream; opening it again")
@@ -156,7 +161,7 @@ class RebalancerLink:
     def _found(self, leader: str) -> None:
         log.info("rebalancer leads", extra={"rebalancer": leader})
         self._search.found()
-        self._leader = leader
+        self._leader, self._ever_led = leader, True
         self._asked_again_ms, self._away_since_ms, self._warned = 0, None, False
 
     def _lost(self) -> None:

@@ -126,6 +126,27 @@ def test_a_decision_reaches_the_sessions_of_its_group(run: Run) -> None:
     run(story)
 
 
+def test_a_request_mode_that_a_decision_tells_is_told_to_the_next_leader(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        rebalancer, _ = await begin(stage)
+        generation = common_pb2.Generation(epoch=1, counter=9)
+        mode = assignment_pb2.TopicMode(
+            topic="t", mode=assignment_pb2.POP, pop_share_queue_num=2, generation=generation
+        )
+        for group in ("g", "stranger"):
+            decision = assignment_pb2.Decision(group=group, topic="t", generation=generation, set_mode=mode)
+            rebalancer.decisions.put_nowait(decision.SerializeToString())
+        await stage.clock.advance(50)
+        stage.net.stop("r:1")
+        await stage.clock.advance(1_000)
+        rebalancer.reports.clear()
+        stage.net.serve("r:1", rebalancer.rpcs())
+        await stage.until(lambda: bool(rebalancer.reports))
+        assert [(facts.group, list(facts.modes)) for facts in rebalancer.reports[0].groups] == [("g", [mode])]
+
+    run(story)
+
+
 def test_a_broken_report_stream_starts_again_with_everything(run: Run) -> None:
     async def story(stage: Any) -> None:
         rebalancer, _ = await begin(stage)
