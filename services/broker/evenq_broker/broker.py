@@ -47,6 +47,7 @@ from evenq_broker.core.trace import Trace
 from evenq_broker.loops.burials import Burials
 from evenq_broker.loops.commands import Commands
 from evenq_broker.loops.delays import due
+from evenq_broker.loops.grants import Grants
 from evenq_broker.loops.journal import Journal
 from evenq_broker.loops.lite import Lites
 from evenq_broker.loops.liveness import watch_clients
@@ -84,6 +85,8 @@ class Broker:
         self.groups: NameTable[GroupConfig] = NameTable(attrgetter("group_id"))
         self.progress = Progress(inflight_max=settings.inflight_max)
         self.clients = ClientTable(clients_max=settings.clients_max)
+        self.draining = False
+        """True: no new messages are taken, what there is is read to its end (`loops.resizing`). Durable."""
         self.handle_key = b""
         """Key of receipt handles; from the journal, or made with the store."""
         self.members = MemberTable()
@@ -94,6 +97,7 @@ class Broker:
         self.polls = PollTable(polls_max=settings.polls_max)
         self.wide_polls = WidePolls(self)
         self.waiting = Waiting(self)
+        self.grants = Grants(self)
         self.burials = Burials(self)
         self.commands = Commands(self)
         self.trace = Trace(settings.trace_bytes, now_ms=clock.now_ms()) if settings.trace_bytes else None
@@ -198,6 +202,7 @@ class Broker:
             offsets,
             peers,
             queries,
+            resizing,
             routing,
             telemetry,
             tracing,
@@ -219,6 +224,7 @@ class Broker:
             queries,
             tracing,
             client_list,
+            resizing,
         )
         return [rpc for module in modules for rpc in module.rpcs(self)]
 
@@ -305,6 +311,7 @@ class Broker:
             read_queues=max(wanted, old.read_queues if old else 0),
             write_queues=max(wanted, old.write_queues if old else 0),
             permission=old.permission if old else Permission.READ_WRITE,
+            widest=old.queues_ever if old else 0,
             retention_ms=kept_ms,
         )
         self.topics.put(topic)

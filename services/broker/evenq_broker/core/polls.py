@@ -18,6 +18,8 @@ __all__ = ["Poll", "PollTable"]
 ANY = -1
 """Queue id: all queues of the topic."""
 
+_NEVER = 1 << 63
+
 
 class Poll:
     """One caller that waits."""
@@ -188,6 +190,26 @@ class PollTable:
         """The caller stopped waiting by itself."""
         if poll.parked:
             self._remove(poll)
+
+    def hold(self, topic_id: int, queue_id: int, *, deadline_ms: int, client_id: str) -> Poll | None:
+        """Wait for a queue that is somebody else's now: no message wakes it. None: the table is full."""
+        poll = self.watch([(topic_id, queue_id, _NEVER)], deadline_ms=deadline_ms, client_id=client_id)
+        if poll is not None:
+            poll.push = True
+        return poll
+
+    def held(self, topic_id: int, queue_id: int) -> list[Poll]:
+        """Polls that `hold` parked for the queue."""
+        return [poll for poll in self._watches.get((topic_id, queue_id), ()) if poll.push]
+
+    def of_queues(self, group_id: int, topic_id: int) -> list[Poll]:
+        """Polls of the group's push consumers that name their queues."""
+        polls = self._receivers.get(topic_id, {}).get(group_id, ())
+        return [poll for poll in polls if poll.push and poll.known is not None]
+
+    def end(self, polls: Iterable[Poll]) -> list[Poll]:
+        """Take these out as if their time was over; gives those that were parked."""
+        return self._end(list(polls))
 
     def waits(self, client_id: str) -> bool:
         """True if a poll of the client is parked: it lives."""

@@ -129,6 +129,16 @@ class Waiting:
         for poll in self._polls.end_client(client_id):
             _finish(poll)
 
+    async def until_owned(self, topic_id: int, queue_id: int, *, deadline_ms: int, client_id: str) -> None:
+        """Wait while the queue is somebody else's, at most until `deadline_ms`."""
+        if not self._closed:
+            await self._wait(self._polls.hold(topic_id, queue_id, deadline_ms=deadline_ms, client_id=client_id))
+
+    def end(self, polls: Iterable[Poll]) -> None:
+        """Answer these empty, now."""
+        for poll in self._polls.end(polls):
+            _finish(poll)
+
     def wake_topic(self, topic_id: int) -> None:
         """The topic is gone."""
         for poll in self._polls.end_topic(topic_id):

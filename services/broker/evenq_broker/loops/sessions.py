@@ -123,6 +123,7 @@ class Sessions:
 
     def assignment_changed(self, group: str, topic: str, generation: Generation = NO_GENERATION) -> None:
         """A decision about (group, topic) came, or its route changed: tell the group's sessions."""
+        self._broker.grants.changed(group, topic)
         now_ms = self._broker.clock.monotonic_ms()
         for session in self._sessions.get(group, {}).values():
             session.assignment_changed(topic, generation, now_ms)

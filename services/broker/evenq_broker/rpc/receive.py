@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from evenq.errors import Error, Forbidden, IllegalInvisibleTime, MessageNotFound, TopicNotFound
-from evenq.model import GroupConfig, MessageType, Permission, TopicConfig
+from evenq.model import GroupConfig, MessageQueue, MessageType, Permission, TopicConfig
 from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import duration_ms_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -21,6 +21,7 @@ from evenq_broker.core.attempts import Attempt, Attempts
 from evenq_broker.core.delivery import QueueProgress
 from evenq_broker.core.filters import MessageFilter, message_filter
 from evenq_broker.core.frames import field, varint
+from evenq_broker.core.locks import NO_GENERATION
 from evenq_broker.core.polls import ANY
 from evenq_broker.core.resources import qualified
 from evenq_broker.loops.popping import Batch, Popping
@@ -157,6 +158,16 @@ class Receiving:
             wanted.group, wanted.topic, asked, context, here=here, until_ms=wanted.poll_until_ms
         )
 
+    def _granted(self, wanted: _Receive) -> bool:
+        """True if the client may wait for the queue it names (wire contract 6.3). Raises PreconditionFailed for a
+        member of our own SDK that does not hold it (OC-18).
+        """
+        if wanted.queue_id == ANY:
+            return True
+        queue = MessageQueue(wanted.topic.name, self._broker.settings.broker_name, wanted.queue_id)
+        self._broker.sessions.locking.must_hold(wanted.group.name, wanted.client_id, queue, NO_GENERATION)
+        return self._broker.grants.may(wanted.group, wanted.topic, wanted.client_id, wanted.queue_id)
+
     def _lite_queues(self, wanted: _Receive) -> list[int] | None:
         if wanted.topic.message_type is not MessageType.LITE:
             return None
@@ -171,6 +182,14 @@ class Receiving:
             if again is not None:
                 return again
         for _ in range(_SPIN_MAX):
+            if not self._granted(wanted):
+                await broker.waiting.until_owned(
+                    wanted.topic.topic_id,
+                    wanted.queue_id,
+                    deadline_ms=wanted.poll_until_ms,
+                    client_id=wanted.client_id,
+                )
+                return None
             queues = self._lite_queues(wanted)
             batch = await self._popping.pop(
                 wanted.group,

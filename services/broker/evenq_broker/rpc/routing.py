@@ -24,7 +24,7 @@ from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
 from evenq_broker.core.assignment import Answer, Share, all_brokers, compute
 from evenq_broker.core.resources import qualified
 from evenq_broker.core.routes import BrokerView, TopicAt, listener_of
-from evenq_broker.loops.translation import message_type_number, queue_message
+from evenq_broker.loops.translation import message_type_number, permission_of, queue_message
 from evenq_broker.rpc.access import MESSAGING, rpc
 from evenq_broker.rpc.answers import parsed
 
@@ -36,6 +36,8 @@ __all__ = ["assign", "endpoints_of", "rpcs"]
 log = logging.getLogger(__name__)
 
 ROUTES_CACHED_MAX = 10_000
+NEWCOMER_MS = 3_000
+"""So long after it joined a member waits for the first decision about it."""
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 MIXED_TYPES = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 WHOLE_BROKERS = frozenset({MessageType.PRIORITY, MessageType.LITE})
@@ -63,8 +65,13 @@ def rpcs(broker: Broker) -> list[Rpc]:
     return ours
 
 
-async def assign(broker: Broker, group: GroupConfig, topic: str, client_id: str, *, strategy: str = "") -> Answer:
-    """The queues of one member: the rebalancer's word, else its last word, else computed here. Never fails."""
+async def assign(
+    broker: Broker, group: GroupConfig, topic: str, client_id: str, *, strategy: str = "", of_v2: bool = False
+) -> Answer:
+    """The queues of one member: the rebalancer's word, else its last word, else computed here. Never fails.
+
+    `of_v2`: while the rebalancer has no word for it yet, its member gets every broker: it takes what others leave.
+    """
     cluster = broker.cluster
     link = cluster.rebalancer
     if link is not None and client_id:
@@ -75,6 +82,8 @@ async def assign(broker: Broker, group: GroupConfig, topic: str, client_id: str,
             last = cluster.answers.repeat(group.name, topic, client_id, lambda name: _alive(broker, topic, name))
             if last is not None:
                 return last
+            if of_v2 and not link.gone():
+                return Answer(all_brokers(broker.routes.readable(topic)))
     name = strategy or group.strategy
     readers = broker.members.readers(group.name, topic)
     share, name = _share(name)
@@ -132,7 +141,7 @@ class _Routing:
                     message_queue=definition_pb2.MessageQueue(
                         topic=asked.topic,
                         id=queue.queue_id,
-                        permission=_permission(at.counts, queue.queue_id),
+                        permission=permission_of(at.counts, queue.queue_id),
                         broker=_broker_message(at.broker, at.broker.address(listener)),
                     )
                 )
@@ -141,7 +150,7 @@ class _Routing:
     async def _shared(self, group: GroupConfig, topic: str, client_id: str) -> Answer:
         if self._broker.routes.kind_of(topic) in WHOLE_BROKERS:
             return Answer(all_brokers(self._broker.routes.readable(topic)))
-        return await assign(self._broker, group, topic, client_id)
+        return await assign(self._broker, group, topic, client_id, of_v2=True)
 
     async def query(self, request: bytes, context: RpcContext) -> bytes:
         """`evenq.v1`: the same with its generation, for members that are fenced by it."""
@@ -150,6 +159,9 @@ class _Routing:
         await self._exists(asked.topic)
         client_id = asked.client_id or context.client_id
         answer = await assign(self._broker, group, asked.topic, client_id, strategy=asked.strategy)
+        if not answer.counter and self._soon_decided(group.name, client_id):
+            reason = "the rebalancer will decide in a moment; keep what you have, and ask when you are told to"
+            return assignment_pb2.AssignmentResponse(status=OK, known=False, reason=reason).SerializeToString()
         return assignment_pb2.AssignmentResponse(
             status=OK,
             generation=common_pb2.Generation(epoch=answer.epoch, counter=answer.counter),
@@ -158,6 +170,15 @@ class _Routing:
             strategy=answer.strategy,
             reason="decided by the rebalancer" if answer.counter else "computed by the broker asked",
         ).SerializeToString()
+
+    def _soon_decided(self, group: str, client_id: str) -> bool:
+        """True if what is computed here would only hold until the rebalancer has heard of the member, or until its next
+        leader has begun: queues would move twice.
+        """
+        link, member = self._broker.cluster.rebalancer, self._broker.members.get(group, client_id)
+        if link is None or member is None or link.gone():
+            return False
+        return not link.connected or self._broker.clock.now_ms() - member.joined_ms < NEWCOMER_MS
 
     async def forward(self, method: str, request: bytes, _context: RpcContext) -> bytes:
         """What only the rebalancer knows."""
@@ -222,20 +243,10 @@ def _queues(
         yield definition_pb2.MessageQueue(
             topic=topic,
             id=queue_id,
-            permission=_permission(counts, queue_id),
+            permission=permission_of(counts, queue_id),
             broker=broker,
             accept_message_types=[message_type_number(kind) for kind in types],
         )
-
-
-def _permission(counts: QueueCounts, queue_id: int) -> definition_pb2.Permission.ValueType:
-    readable = counts.permission.readable and queue_id < counts.read_queues
-    writable = counts.permission.writable and (queue_id < counts.write_queues or queue_id < 0)
-    if readable and writable:
-        return definition_pb2.READ_WRITE
-    if readable:
-        return definition_pb2.READ
-    return definition_pb2.WRITE if writable else definition_pb2.NONE
 
 
 # -------------------------------------------------------------------------------------------------------- assignment
