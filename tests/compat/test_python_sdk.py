@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +15,10 @@ from typing import Any
 
 import pytest
 
+import evenq
 from evenq.testing import LocalCluster
+from evenq.wire.net import GrpcNet
+from evenq.wire.stubs.evenq.v1 import assignment_pb2
 
 PEER = Path(__file__).with_name("python_sdk_peer.py")
 pytestmark = pytest.mark.timeout(180)
@@ -184,6 +189,71 @@ def test_push_consumers_share_a_topic_two_members_then_three(peer: Callable[...,
         member.stop()
     # an idle push consumer waits for its open poll before it says good-bye (wire contract 10), at most 15 s + its own margin
     assert all(s["shutdown_s"] < 25 for member in members for s in member.said if "done" in s)
+
+
+def test_push_consumers_of_a_group_with_a_strategy_own_queues_two_then_three_then_two(
+    cluster: LocalCluster, peer: Callable[..., Peer]
+) -> None:
+    """Wire contract 6.3: STICKY, decided by the rebalancer; nothing is lost and every queue has an owner all the time."""
+    name = "compat-sticky"
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        admin.create_topic(name, queues=4)
+        admin.create_group(name, strategy="STICKY", start_from="FIRST")
+
+    def joined() -> Peer:
+        member = peer("push", name, name)
+        member.wait(lambda said: any("ready" in s for s in said))
+        return member
+
+    def batch(members: list[Peer]) -> None:
+        """Messages to every queue; each comes to somebody."""
+        first = batches[0] * 80
+        peer("produce", name, first, 80).wait_done()
+        batches[0] += 1
+        wait_for_all([*members, *gone], set(range(batches[0] * 80)))
+
+    def shared(members: list[Peer], sizes: list[int]) -> None:
+        """Until the rebalancer gave so many of the 8 queues to each, and each that had none before works."""
+        deadline = time.monotonic() + 30
+        while sorted(Counter(owners_of(cluster, name)).values()) != sizes:
+            assert time.monotonic() < deadline, owners_of(cluster, name)
+            batch(members)
+
+    batches, gone = [0], list[Peer]()
+    members = [joined(), joined()]
+    shared(members, [4, 4])
+    batch(members)
+    before = owners_of(cluster, name)
+    members.append(joined())
+    shared(members, [2, 3, 3])
+    after = owners_of(cluster, name)
+    newcomer = next(iter(set(after) - set(before)))
+    assert all(was == now or now == newcomer for was, now in zip(before, after, strict=True)), "only to the newcomer"
+    while not members[2].numbers():
+        batch(members)
+    members[0].stop()
+    gone.append(members.pop(0))
+    shared(members, [4, 4])
+    batch(members)
+    times = Counter(number for member in [*members, *gone] for number in member.numbers())
+    assert set(times) == set(range(batches[0] * 80)), "lost 0"
+    assert set(times.values()) == {1}, "repeated 0"
+
+
+def owners_of(cluster: LocalCluster, name: str) -> list[str]:
+    """Of each queue, by the rebalancer."""
+    request = assignment_pb2.ExplainRequest(group=name, topic=name).SerializeToString()
+
+    async def ask() -> list[str]:
+        net = GrpcNet()
+        try:
+            raw = await net.unary(cluster.endpoint, "/evenq.v1.Assignment/Explain", request, timeout_ms=5_000)
+        finally:
+            await net.close()
+        answer = assignment_pb2.ExplainResponse.FromString(raw)
+        return [queue.owner for queue in answer.queues]
+
+    return asyncio.run(ask())
 
 
 def test_a_failed_message_comes_again_with_its_attempt_counted(peer: Callable[..., Peer]) -> None:
