@@ -6,7 +6,8 @@ never because somebody asked. A question sees every fact that was told before it
 to date first. A decision that tells no member anything new keeps the generation of the one before.
 
 After the process starts it answers nothing for `warm_up_ms` from the first report: until then only some brokers have
-reported, and decisions over half the facts would move queues twice. Its first decisions go on from what brokers report
+reported, and decisions over half the facts would move queues twice. A broker that others name and that has not come is
+waited for a little longer. Its first decisions go on from what brokers report
 as held, so that a new leader moves nothing that need not move.
 """
 
@@ -108,6 +109,7 @@ class Board:
         """Lines to look at in the next `settle`, beside those of changed facts."""
         self._fresh: list[Decision] = []
         self._problems: dict[tuple[str, str], str] = {}
+        self._warm = False
         self._settled_warm = False
 
     # --- events
@@ -153,8 +155,13 @@ class Board:
         return bool(self._fresh)
 
     def warm(self, now_ms: int) -> bool:
-        """True once enough time has passed since the first report for all brokers to have told theirs."""
-        return self._warm_at_ms is not None and now_ms >= self._warm_at_ms
+        """True once enough time has passed since the first report for all brokers to have told theirs; longer, by a
+        broker's grace, while one is missing that others name.
+        """
+        if not self._warm and self._warm_at_ms is not None and now_ms >= self._warm_at_ms:
+            late = now_ms >= self._warm_at_ms + self._limits.grace_ms
+            self._warm = late or not self.facts.missing_brokers()
+        return self._warm
 
     def next_event_ms(self) -> int | None:
         """Monotonic ms of the next thing that time alone brings: the end of the warm-up, of a broker's grace, of a

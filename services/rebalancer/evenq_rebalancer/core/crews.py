@@ -1,7 +1,8 @@
 """One group's members over time: who left and is waited for, who came and takes over.
 
 Called by `board.py` whenever the facts of a group may have changed, before any of its lines decides. It compares with
-the members it saw last, and keeps the group's holds.
+the members it saw last, and keeps the group's holds. Nobody is waited for whose successor is there already: that one
+has a share of its own by then.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class Crew:
         self.members: dict[str, MemberFact] = {}
         """By client id."""
         self.holds = Holds()
+        self._early: dict[str, tuple[str, int]] = {}
+        """Members that came while nobody of their place was waited for: client id to place and time (monotonic ms)."""
 
     def see(
         self,
@@ -49,22 +52,35 @@ class Crew:
     ) -> Changes:
         """These are the members now. `hold_ms`: of the group's policy, 0 = nothing is held (any more)."""
         before, self.members = self.members, {member.client_id: member for member in members}
-        self.version = version
+        first, self.version = not self.version, version
         changes = Changes()
         if hold_ms <= 0:
             changes.ended = self.holds.clear()
             return changes
         for client_id, member in before.items():
             if client_id not in self.members and member.model is MessageModel.CLUSTERING:
+                self._early.pop(client_id, None)
                 place = place_of(member)
-                if place is not None and place.leaving:
+                if place is not None and place.leaving and not self._replaced(place.key, now_ms - hold_ms):
                     hold = self.holds.left(client_id, place.key, hold_ms=hold_ms, now_ms=now_ms, wall_ms=wall_ms)
                     changes.began += [hold] if hold else []
-        if self.holds:
-            for client_id, member in self.members.items():
-                if client_id not in before and member.model is MessageModel.CLUSTERING:
-                    place = place_of(member)
-                    taken = self.holds.joined(client_id, place.key if place else "")
-                    changes.taken += [(taken, client_id)] if taken else []
+        for client_id, member in self.members.items() if not first else ():
+            if client_id not in before and member.model is MessageModel.CLUSTERING:
+                place = place_of(member)
+                taken = self.holds.joined(client_id, place.key if place else "")
+                if taken is not None:
+                    changes.taken.append((taken, client_id))
+                elif place is not None:
+                    self._early[client_id] = (place.key, now_ms)
         changes.ended = self.holds.expire(now_ms)
         return changes
+
+    def _replaced(self, place: str, since_ms: int) -> bool:
+        """True if somebody came to the place before who was there left it (it died unseen, or the rollout starts the
+        new one first): nobody need wait for one more.
+        """
+        self._early = {own: came for own, came in self._early.items() if own in self.members and came[1] >= since_ms}
+        early = next((own for own, came in self._early.items() if came[0] == place), None)
+        if early is not None:
+            del self._early[early]
+        return early is not None

@@ -193,6 +193,13 @@ class Facts:
         """Names of brokers with facts, ascending."""
         return sorted(self._brokers)
 
+    def missing_brokers(self) -> set[str]:
+        """Brokers that do not report, of which others say that members have queues there."""
+        told = {
+            name for broker in self._brokers.values() for held in broker.held.values() for name in _brokers_of(held)
+        }
+        return told - {name for name, broker in self._brokers.items() if broker.told}
+
     def group_version(self, group: str) -> int:
         """0 if no broker tells of the group."""
         return self._group_versions.get(group, 0)
@@ -388,6 +395,10 @@ def _epoch_of(held: Sequence[HeldFact]) -> int:
     if isinstance(held, HeldLater):
         return held.epoch
     return max((fact.generation.epoch for fact in held), default=0)
+
+
+def _brokers_of(held: Sequence[HeldFact]) -> Iterable[str]:
+    return held.brokers if isinstance(held, HeldLater) else {fact.queue.broker_name for fact in held}
 
 
 def _merged(first: MemberFact, second: MemberFact) -> MemberFact:

@@ -72,11 +72,15 @@ class HeldLater(Sequence[HeldFact]):
     come with the first report of a stream, and only a leader's first decisions read them.
     """
 
-    def __init__(self, *, count: int, epoch: int, make: Callable[[], tuple[HeldFact, ...]]) -> None:
+    def __init__(
+        self, *, count: int, epoch: int, brokers: frozenset[str], make: Callable[[], tuple[HeldFact, ...]]
+    ) -> None:
         self._count = count
         self._make = make
         self.epoch = epoch
         """The biggest of all their generations."""
+        self.brokers = brokers
+        """Names of the queues' brokers."""
 
     def __len__(self) -> int:
         return self._count

@@ -225,7 +225,8 @@ def _held_facts(facts: assignment_pb2.GroupFacts) -> HeldLater:
             for held in told
         )
 
-    return HeldLater(count=len(facts.held), epoch=epoch, make=rows)
+    brokers = frozenset({held.queue.broker_name for held in facts.held})
+    return HeldLater(count=len(facts.held), epoch=epoch, brokers=brokers, make=rows)
 
 
 def _lag_fact(lag: assignment_pb2.GroupLag) -> LagFact:

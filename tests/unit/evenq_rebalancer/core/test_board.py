@@ -121,6 +121,32 @@ def test_nothing_is_answered_or_decided_until_the_warm_up_is_over() -> None:
     assert world.board.next_event_ms() is None
 
 
+def test_a_broker_that_others_name_and_that_has_not_come_is_waited_for() -> None:
+    world = World(warm_up_ms=500, grace_ms=3_000)
+    other = HeldFact(queue=MessageQueue("T", "b2", 0), holder="a")
+    members = (MemberFact(client_id="a", topics=("T",)), MemberFact(client_id="b", topics=("T",)))
+    fact = GroupFact(group="g", strategy="AVG", members=members, held=(other,))
+    topic = TopicFact(topic="T", read_queues=2)
+    world.board.reported(1, Report(broker_name="b", groups=(fact,), topics=(topic,)), now_ms=0)
+    world.now_ms = 3_499
+    assert world.settle() == []
+    assert not world.ask("a").known
+    world.board.facts.opened("b2", 2)
+    assert world.settle() == [], "open, but nothing told yet"
+    world.board.reported(2, Report(broker_name="b2", topics=(topic,)), now_ms=0)
+    assert len(world.settle()[0].inputs.queues) == 4
+
+
+def test_a_broker_that_never_comes_is_waited_for_no_longer_than_its_grace() -> None:
+    world = World(warm_up_ms=500, grace_ms=3_000)
+    other = HeldFact(queue=MessageQueue("T", "gone", 0), holder="a")
+    fact = GroupFact(group="g", strategy="AVG", members=(MemberFact(client_id="a", topics=("T",)),), held=(other,))
+    topic = TopicFact(topic="T", read_queues=2)
+    world.board.reported(1, Report(broker_name="b", groups=(fact,), topics=(topic,)), now_ms=0)
+    world.now_ms = 3_500
+    assert len(world.settle()) == 1
+
+
 def test_the_groups_own_strategy_counts_before_a_members_wish() -> None:
     world = World()
     world.tell("a", "b", strategy="AVG_BY_CIRCLE", queues={"T": 4})

@@ -71,3 +71,24 @@ def test_a_hold_ends_with_time_or_with_the_policy() -> None:
     assert seen(crew, member("b", "web-1"), now_ms=100).ended == first
     second = seen(crew, now_ms=100).began
     assert seen(crew, hold_ms=0, now_ms=101).ended == second
+
+
+def test_nobody_is_waited_for_whose_successor_came_before_the_leave_was_seen() -> None:
+    crew = Crew()
+    seen(crew, member("a", "web-0"), member("b", "web-1"))
+    seen(crew, member("a", "web-0"), member("b", "web-1"), member("new", "web-0"), now_ms=10)
+    assert seen(crew, member("b", "web-1"), member("new", "web-0"), now_ms=50) == Changes()
+    assert len(seen(crew, member("b", "web-1"), now_ms=60).began) == 1, "but its own leave is waited out"
+
+
+def test_who_came_long_ago_is_nobodys_successor() -> None:
+    crew = Crew()
+    seen(crew, member("a", address="pod"))
+    seen(crew, member("a", address="pod"), member("b", address="pod"), now_ms=10)
+    assert len(seen(crew, member("b", address="pod"), now_ms=111).began) == 1
+
+
+def test_those_that_a_new_leader_finds_are_nobodys_successors() -> None:
+    crew = Crew()
+    seen(crew, member("a", address="pod"), member("b", address="pod"))
+    assert len(seen(crew, member("b", address="pod"), now_ms=1).began) == 1

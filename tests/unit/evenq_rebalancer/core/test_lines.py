@@ -186,20 +186,20 @@ def test_a_pod_that_terminates_in_a_rollout_is_waited_for_without_labels() -> No
     board.facts.set_places(lambda _: "", lambda address: Place("ns/deployment/web", leaving=address in leaving))
     board.facts.opened("b", 1)
 
-    def tell(*hosts):
+    def tell(*hosts, at_ms=0):
         members = tuple(MemberFact(client_id=f"c{host}", topics=("T",), address=host) for host in hosts)
         fact = GroupFact(group="g", strategy="STICKY", members=members, balance=HOLD)
         topic = TopicFact(topic="T", read_queues=6)
         board.reported(1, Report(broker_name="b", groups=(fact,), topics=(topic,)), now_ms=0)
-        board.settle(now_ms=0, wall_ms=0)
+        board.settle(now_ms=at_ms, wall_ms=at_ms)
         return next(board.decisions())
 
     before = tell("1", "2", "3")
     assert tell("1", "2").held == 0, "its pod is not being replaced"
     leaving.add("2")
     tell("1", "2", "3")
-    assert tell("1", "3").held == 2
-    after = tell("1", "3", "4")
+    assert tell("1", "3", at_ms=10_000).held == 2
+    after = tell("1", "3", "4", at_ms=10_000)
     assert (after.held, after.moves) == (0, 2)
     assert before.shares.keys() == {"c1", "c2", "c3"}
 
