@@ -57,6 +57,8 @@ class RebalancerLink:
         self._away_since_ms: int | None = None
         self._warned = False
         self._ever_led = False
+        self._turn = 0
+        """Number of the present stream."""
 
     @property
     def connected(self) -> bool:
@@ -143,19 +145,27 @@ class RebalancerLink:
             await asyncio.wait([reading])
 
     async def _report(self, target: str, backoff: Backoff) -> str:
-        stream = self._broker.net.stream(target, "/evenq.v1.Assignment/Report", self._reports(), timeout_ms=None)
-        async for answer in stream:
-            decision = assignment_pb2.Decision.FromString(answer)
-            if decision.leader:
-                return decision.leader
-            self._heard_ms = self._broker.clock.monotonic_ms()
-            if not self._leader:
-                self._found(target)
-                backoff.reset()
-            if decision.group:
-                self._facts.decided(decision)
-                generation = generation_of(decision.generation)
-                self._broker.cluster.sessions.assignment_changed(decision.group, decision.topic, generation)
+        self._turn += 1
+        reports = self._reports(self._turn)
+        stream = self._broker.net.stream(target, "/evenq.v1.Assignment/Report", reports, timeout_ms=None)
+        try:
+            async for answer in stream:
+                decision = assignment_pb2.Decision.FromString(answer)
+                if decision.leader:
+                    return decision.leader
+                self._heard_ms = self._broker.clock.monotonic_ms()
+                if not self._leader:
+                    self._found(target)
+                    backoff.reset()
+                if decision.group:
+                    self._facts.decided(decision)
+                    generation = generation_of(decision.generation)
+                    self._broker.cluster.sessions.assignment_changed(decision.group, decision.topic, generation)
+        finally:
+            self._turn += 1
+            close = getattr(stream, "aclose", None)  # an iterator has none, every generator has
+            if close is not None:
+                await close()
         raise ConnectionFailed(f"rebalancer {target} ended the report stream; opening it again")
 
     def _found(self, leader: str) -> None:
@@ -169,12 +179,14 @@ class RebalancerLink:
         if self._away_since_ms is None:
             self._away_since_ms = self._broker.clock.monotonic_ms()
 
-    async def _reports(self) -> AsyncIterator[bytes]:
+    async def _reports(self, turn: int) -> AsyncIterator[bytes]:
         clock = self._broker.clock
         seen = self._changes.count
         self._facts.prepare()
         while self._facts.encode_some():
             await clock.sleep_ms(1)  # this loop serves clients
+        if turn != self._turn:
+            return
         yield self._facts.everything(clock.monotonic_ms())
         while True:
             told_ms = clock.monotonic_ms()
@@ -182,6 +194,8 @@ class RebalancerLink:
             await self._changes.wait(seen, clock=clock, timeout_ms=timeout_ms)
             # Changes of a few milliseconds travel together, those of a large group of some more.
             await clock.sleep_ms(max(DEBOUNCE_MS, told_ms + self._facts.silence_ms - clock.monotonic_ms()))
+            if turn != self._turn:
+                return  # a stream that is over must not take away what the present one has to tell
             seen = self._changes.count
             report = self._facts.changes(clock.monotonic_ms())
             if report:

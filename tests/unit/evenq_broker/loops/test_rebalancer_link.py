@@ -212,6 +212,10 @@ def test_a_follower_sends_the_broker_to_the_leader_which_alone_is_told_and_asked
         follower, leader, broker = await begin_with_two(stage)
         assert not follower.reports
         assert leader.reports[0].full
+        broker.cluster.sessions.join("g", member("y"))
+        await stage.clock.advance(20)
+        told = [(group.group, len(group.members)) for group in leader.reports[-1].groups]
+        assert told == [("g", 1)], "the stream that was left takes nothing away"
         leader.decide(1, 2)
         await stage.passing(assign(broker, broker.groups.get("g"), "t", "x"))
         assert (follower.asked, leader.asked) == (0, 1)
