@@ -262,3 +262,78 @@ def test_oc_8_oc_18_a_member_that_lost_its_line_starts_nothing_more_until_its_lo
         line.members = members
 
     play(story)
+
+
+def test_oc_5_oc_7_oc_9_a_dead_members_queue_goes_on_in_order_within_the_grace(play):
+    """Better: the lock is bound to the membership and released on death; no 20 s of idle."""
+
+    async def story(world):
+        broker = await world.start()
+        await world.create("t")
+        await world.publish(*range(30))
+
+        async def slow(_):
+            await world.clock.sleep_ms(10)
+
+        options = evenq.PushOptions(consume_batch=1, commit_interval_ms=100, drain_ms=500)
+        one = await world.push("one", ordered=True, listener=slow, options=options)
+        await world.ready(one)
+        two = await world.push("two", ordered=True, listener=slow, options=options)
+        await world.until(lambda: len(world.seen) > 10)
+        first, second = (one, two) if one.queues else (two, one)
+        await world.kill(first)
+        began, seen = world.clock.monotonic_ms(), len(world.seen)
+        await world.until(lambda: len(world.seen) > seen)
+        assert world.clock.monotonic_ms() - began <= broker.settings.session_grace_ms + 750
+        await world.until(lambda: world.saw()[-1] == "29")
+        after = [int(body) for body in world.saw()[seen:]]
+        assert after == list(range(after[0], 30)), "in order"
+        assert after[0] >= seen - 15, "from the last commit on"
+        assert second.queues
+
+    play(story)
+
+
+def test_oc_18_a_graceful_hand_over_keeps_order_and_repeats_nothing(play):
+    """Better: the next owner begins when the old one has finished what it had begun and has committed."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        busy = []
+
+        async def slow(messages):
+            assert not busy, "two listeners in one queue"
+            busy.append(messages)
+            await world.clock.sleep_ms(30)
+            busy.clear()
+
+        options = evenq.PushOptions(consume_batch=4, commit_interval_ms=60_000, drain_ms=5_000)
+        members = [await world.push("m5", ordered=True, listener=slow, options=options)]
+        await world.ready(*members)
+        await world.publish(*range(200))
+        for name in ("m4", "m3", "m2"):  # each is the first by its name and takes the queue
+            await world.until(lambda: len(world.seen) >= 30 * len(members))
+            members.append(await world.push(name, ordered=True, listener=slow, options=options))
+            await world.until(lambda: len(members[-1].queues) == 1)
+        await world.until(lambda: len(world.seen) == 200)
+        assert world.saw() == [str(number) for number in range(200)]
+
+    play(story)
+
+
+def test_oc_6_oc_7_a_lock_lives_and_ends_with_its_membership(play):
+    async def story(world):
+        broker = await world.start()
+        await world.create("t")
+        one = await world.push("one", ordered=True)
+        await world.ready(one)
+        queue = broker.routes.readable("t")[0]
+        assert broker.locks.holder("g", queue) == "one"
+        await world.clock.advance(60_000)
+        assert broker.locks.holder("g", queue) == "one", "for as long as it is assigned"
+        await world.do(one.close())
+        world.clients.remove(one)
+        assert broker.locks.holder("g", queue) == ""
+
+    play(story)

@@ -248,6 +248,12 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default=10_000, ge=50, description="Silence after which an evenq member is dropped, ms."
     )
     session_grace_ms: int = Field(default=1_000, ge=0, description="Time a member may be without its stream, ms.")
+    revoke_ms: int = Field(
+        default=90_000,
+        ge=100,
+        description="Time after which a queue that a newer decision gives to a waiting member is taken from its holder,"
+        " ms; above the longest drain_ms of members.",
+    )
     register_interval_ms: int = Field(default=10_000, ge=10, description="Beat interval towards each nameserver, ms.")
     peer_timeout_ms: int = Field(
         default=2_500, ge=10, description="Deadline of calls to other brokers, nameservers and rebalancer, ms."

@@ -101,6 +101,14 @@ class LockTable:
         """Group and client id of every holder, sorted."""
         return sorted(self._held)
 
+    def overtaken(self) -> list[tuple[str, MessageQueue]]:
+        """Held queues that somebody waits for under a newer generation than they were given under."""
+        places = dict.fromkeys(self._tickets.values())
+        return [place for place in places if self._newest_wish(place) > self._locks[place].generation]
+
+    def _newest_wish(self, place: tuple[str, MessageQueue]) -> Generation:
+        return max((waiter.generation for waiter in self._locks[place].line), default=NO_GENERATION)
+
     def counts(self) -> dict[str, int]:
         """Locked queues of each group that holds any."""
         found: dict[str, int] = {}

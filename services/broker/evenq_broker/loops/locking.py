@@ -9,6 +9,7 @@ before it is told.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
 from typing import TYPE_CHECKING
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Locking", "lock_op"]
 
+log = logging.getLogger(__name__)
+
+WAITER_GAP_MS = 5_000
+
 
 class Locking:
     """The queue locks of one broker."""
@@ -36,6 +41,10 @@ class Locking:
         self._session_of = session_of
         self._tickets: dict[int, asyncio.Future[bool]] = {}
         self.fencing = Fencing(broker.locks, broker.members)
+        self._overdue: dict[tuple[str, MessageQueue], int] = {}
+        """Held queues that a newer decision gives to somebody who waits; since when, monotonic ms."""
+        self._seen: dict[tuple[str, MessageQueue], int] = {}
+        """When that was last so: members ask in turns, with pauses in between."""
 
     async def lock(
         self,
@@ -113,6 +122,25 @@ class Locking:
         if self._broker.locks.held(group, client_id):
             self.fencing.owned(group, client_id)
         self._granted(self._broker.locks.drop(group, client_id))
+
+    def tick(self, now_ms: int) -> None:
+        """Take queues from holders that do not let go although a newer decision names another member, which waits: a
+        member that never finishes must not keep a queue for ever. Its late commits are refused.
+        """
+        for key in [key for key, seen_ms in self._seen.items() if now_ms - seen_ms > WAITER_GAP_MS]:
+            del self._seen[key]
+            del self._overdue[key]
+        for group, queue in self._broker.locks.overtaken():
+            since_ms = self._overdue.setdefault((group, queue), now_ms)
+            self._seen[group, queue] = now_ms
+            if now_ms - since_ms >= self._broker.settings.revoke_ms:
+                holder = self._broker.locks.holder(group, queue)
+                log.warning(
+                    "a queue was taken from its holder",
+                    extra={"group": group, "queue": str(queue), "client_id": holder, "waited_ms": now_ms - since_ms},
+                )
+                self._granted(self._broker.locks.release(group, holder, queue))
+                del self._overdue[group, queue], self._seen[group, queue]
 
     def close(self) -> None:
         """End all waits."""

@@ -209,6 +209,7 @@ class Sessions:
                     if self._broker.members.get(group, client_id) is None:
                         self._after(group, client_id, "did not come back")
                 returning = []
+            self.locking.tick(now_ms)
             self._lost_v2(now_ms)
             for group, client_id in self._broker.members.expire(now_ms):
                 self._after(group, client_id, "expired")

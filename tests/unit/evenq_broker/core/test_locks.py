@@ -152,3 +152,16 @@ def test_a_deleted_group_tells_nothing_about_its_locks() -> None:
     locks.acquire("g", "a", Q0)
     locks.forget_group("g")
     assert locks.moved() == []
+
+
+def test_the_newest_decision_among_those_that_wait_has_the_queue_next() -> None:
+    locks = LockTable()
+    locks.acquire("g", "a", Q0, Generation(1, 1))
+    locks.wait("g", "b", Q0, Generation(1, 1))
+    assert locks.overtaken() == []
+    first = locks.wait("g", "c", Q0, Generation(1, 3))
+    locks.wait("g", "d", Q0, Generation(1, 3))
+    assert locks.overtaken() == [("g", Q0)]
+    assert locks.release("g", "a", Q0) == [Grant(first, "g", Q0, "c")]
+    assert locks.overtaken() == []
+    locks.check()

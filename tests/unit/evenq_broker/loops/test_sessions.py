@@ -12,7 +12,7 @@ from evenq_broker.loops.mailbox import AssignmentChanged, MembersChanged, QueueW
 from evenq_broker.metrics import broker_metrics, constant_labels
 from evenq_broker.settings import StoreSettings
 
-from evenq.errors import DuplicateClientId
+from evenq.errors import DuplicateClientId, PreconditionFailed
 from evenq.model import MessageQueue, Subscription
 from evenq.serving.metrics import exposition
 from evenq.serving.rpc import RpcContext
@@ -216,6 +216,30 @@ def test_a_v2_member_whose_stream_is_lost_goes_after_a_short_grace(run: Run) -> 
         assert not poll.done()
         broker.waiting.end_client("polls")
         assert await poll is None
+
+    run(story)
+
+
+def test_a_holder_that_never_lets_go_loses_the_queue_to_a_newer_decision(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(revoke_ms=20_000)
+        sessions, queue = broker.cluster.sessions, MessageQueue("t", "a", 0)
+        lines = [sessions.join("g", Member(client_id=name, protocol=Protocol.EVENQ)) for name in ("old", "new")]
+        readers = [asyncio.ensure_future(_read(line, sessions)) for line in lines]
+        lock = sessions.locking.lock
+        assert await stage.passing(lock("g", "old", [queue], wait_ms=0, generation=Generation(1, 1)))
+        granted, waited_ms = False, -broker.clock.monotonic_ms()
+        while not granted:
+            for line in lines:
+                sessions.beat(line)
+            (granted,) = await stage.passing(lock("g", "new", [queue], wait_ms=3_000, generation=Generation(1, 2)))
+            await stage.clock.advance(500)
+        assert 20_000 <= waited_ms + broker.clock.monotonic_ms() <= 25_000
+        with pytest.raises(PreconditionFailed, match="'new' holds it"):
+            sessions.locking.must_hold("g", "old", queue, Generation(1, 1), commits=True)
+        for line in lines:
+            line.end()
+        await asyncio.gather(*readers)
 
     run(story)
 
