@@ -94,7 +94,7 @@ def _of_decisions(board: Board) -> list[Metric]:
             kind=MetricKind.GAUGE,
             unit="pairs",
             labels=PAIR,
-            help="1 while something is wrong: the group's strategy fails, or no broker tells of the topic.",
+            help="1 while the group's strategy fails: the decision before stands, or STICKY divides in its place.",
             read=lambda: [(pair, 1) for pair in board.troubled()],
         ),
     ]

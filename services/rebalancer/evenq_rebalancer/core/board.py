@@ -256,8 +256,9 @@ class Board:
         return line.moves_total if line else 0
 
     def troubled(self) -> Iterator[tuple[str, str]]:
-        """(group, topic) with a problem that stands, ascending."""
-        return ((group, topic) for group, topic, line in self._lines if line.problem)
+        """(group, topic) whose strategy fails now, ascending. A topic that is not there yet is no failure."""
+        known = self.facts.topic_version
+        return ((group, topic) for group, topic, line in self._lines if line.problem and known(topic))
 
     def take_problems(self) -> dict[tuple[str, str], str]:
         """(group, topic) that got a problem since the last call, with the reason; the decision before stands, or
