@@ -1,5 +1,7 @@
 """What a topic is configured to be."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
@@ -38,10 +40,16 @@ class Permission(IntEnum):
         """True if producers may write."""
         return self in {Permission.WRITE, Permission.READ_WRITE}
 
+    def without_writing(self) -> Permission:
+        """What is left of it at a broker that takes no messages."""
+        return Permission.READ if self.readable else Permission.NONE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """One topic on one broker. Read and write counts are equal but for a resize in steps (RT-8)."""
+    """One topic on one broker. Read and write counts are equal but for a resize in steps (RT-8): what is closed is not
+    written any more, then read to its end, then not read any more.
+    """
 
     name: str
     topic_id: int
@@ -51,6 +59,8 @@ class TopicConfig:
     """Queues consumers read, 1 .. 4096; RT-6 gives the default of 4."""
     write_queues: int = 4
     permission: Permission = Permission.READ_WRITE
+    widest: int = 0
+    """The most queues it ever had here: queues up to it may still hold messages. See `queues_ever`."""
     retention_ms: int | None = None
     """How long its messages are kept, ms; 0: for ever; None: as long as the broker keeps any."""
 
@@ -63,3 +73,18 @@ class TopicConfig:
                 raise ValueError(f"topic {self.name} asks for {count} queues, the range is 1 to 4096")
         if self.retention_ms is not None and self.retention_ms < 0:
             raise ValueError(f"topic {self.name} asks for a retention of {self.retention_ms} ms, the least is 0")
+
+    @property
+    def queues_ever(self) -> int:
+        """How many queues it has, or had: whatever is stored of it is in one of them."""
+        return max(self.widest, self.read_queues, self.write_queues)
+
+    @property
+    def closing(self) -> range:
+        """Queues that take no messages any more and are still read."""
+        return range(self.write_queues, self.read_queues)
+
+    @property
+    def closed(self) -> range:
+        """Queues that were closed: nobody reads what they may hold until the topic grows again."""
+        return range(self.read_queues, self.queues_ever)

@@ -5,6 +5,7 @@ from typing import Any
 
 from evenq_broker.core.locks import Generation
 from evenq_broker.core.members import Member, Protocol
+from evenq_broker.loops.resizing import scale
 from evenq_broker.metrics import broker_metrics, constant_labels
 
 from evenq.model import FilterExpression, MessageQueue, MessageType, Subscription
@@ -119,6 +120,8 @@ def test_each_listed_metric_has_a_series_and_counters_say_so_in_their_names(run:
         broker.locks.acquire("g", "c", MessageQueue("t", "a", 0))
         differ(broker)
         broker.sessions.duplicates["g"] = 1
+        await stage.passing(scale(broker, "t", 2))
+        await stage.passing(scale(broker, "t", 1))
         await stage.passing(broker.create_topic("payments", message_type=MessageType.TRANSACTION))
         found = {series.partition("{")[0] for series in page(broker)}
         for metric in broker_metrics(broker):

@@ -39,11 +39,13 @@ from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 # | 12   | HalvesEnded  | u32 n, n u64 numbers, n u8 outcomes                                                         |
 # | 13   | Unsubscribed | u32 length, JSON                                                                            |
 # | 14-5 | LiteOpened, LiteClosed | u32 length, JSON                                                                  |
+# | 16   | DrainPut     | u32 length, JSON                                                                            |
 
 __all__ = [
     "Acked",
     "Committed",
     "Delivered",
+    "DrainPut",
     "GroupPut",
     "GroupRemoved",
     "HalfPut",
@@ -64,8 +66,10 @@ __all__ = [
 
 VERSION = 1
 _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _COMMITTED, _ACKED, _DELIVERED, _INVISIBLE, _LOCKED = range(1, 11)
-_HALF, _HALVES_ENDED, _UNSUBSCRIBED, _LITE, _LITE_GONE = range(11, 16)
-_IN_JSON = frozenset({_KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _LOCKED, _UNSUBSCRIBED, _LITE, _LITE_GONE})
+_HALF, _HALVES_ENDED, _UNSUBSCRIBED, _LITE, _LITE_GONE, _DRAIN = range(11, 17)
+_IN_JSON = frozenset({
+    _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _LOCKED, _UNSUBSCRIBED, _LITE, _LITE_GONE, _DRAIN,
+})  # fmt: skip
 _COMMITTED_FORM = struct.Struct(">BIIIQB")
 _ACKED_FORM = struct.Struct(">BIIIQ")
 _DELIVERED_FORM = struct.Struct(">BIIIQQHH")
@@ -204,6 +208,13 @@ class LiteClosed:
     queue_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class DrainPut:
+    """The broker takes no new messages, or does again."""
+
+    on: bool
+
+
 class HalvesEnded(NamedTuple):
     """Transactions ended; `outcomes` are numbers of `core.transactions.Outcome`."""
 
@@ -225,6 +236,7 @@ Op = (
     | Unsubscribed
     | LiteOpened
     | LiteClosed
+    | DrainPut
     | HalfPut
     | HalvesEnded
 )
@@ -256,6 +268,7 @@ def encode_op(op: Op) -> bytes:
             return _json(_TOPIC, {
                 "name": topic.name, "id": topic.topic_id, "type": str(topic.message_type), "read": topic.read_queues,
                 "write": topic.write_queues, "permission": int(topic.permission), "retention_ms": topic.retention_ms,
+                "widest": topic.widest,
             })  # fmt: skip
         case GroupPut():
             group = op.group
@@ -274,6 +287,8 @@ def encode_op(op: Op) -> bytes:
             return _json(_LITE, {"topic": op.topic_id, "queue": op.queue_id, "base": op.base, "name": op.name})
         case LiteClosed():
             return _json(_LITE_GONE, {"topic": op.topic_id, "queue": op.queue_id})
+        case DrainPut():
+            return _json(_DRAIN, {"on": op.on})
         case Locked():
             queue = op.queue
             return _json(_LOCKED, {
@@ -404,6 +419,7 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
                 read_queues=value["read"],
                 write_queues=value["write"],
                 permission=Permission(value["permission"]),
+                widest=value.get("widest", 0),  # none in journals of before
                 retention_ms=value.get("retention_ms"),
             )
         )
@@ -424,6 +440,8 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
         return Unsubscribed(value["group"], value["topic"])
     if kind == _LITE:
         return LiteOpened(value["topic"], value["queue"], value["base"], value["name"])
+    if kind == _DRAIN:
+        return DrainPut(value["on"])
     if kind == _LITE_GONE:
         return LiteClosed(value["topic"], value["queue"])
     if kind == _LOCKED:

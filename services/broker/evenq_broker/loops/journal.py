@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from evenq.runtime.failpoints import passing
-from evenq_broker.core.journal import VERSION, GroupPut, KeyPut, Locked, Op, TopicPut, encode, encode_op
+from evenq_broker.core.journal import VERSION, DrainPut, GroupPut, KeyPut, Locked, Op, TopicPut, encode, encode_op
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -78,6 +78,7 @@ class Journal:
         """The whole state, as a snapshot holds it. The store asks for it when the log has grown."""
         broker = self._broker
         key = KeyPut(broker.handle_key, broker.topics.next_id(), broker.groups.next_id())
+        drain = [DrainPut(on=True)] if broker.draining else []
         topics = [TopicPut(topic) for topic in broker.topics.all()]
         groups = [GroupPut(group) for group in broker.groups.all()]
         locks = [
@@ -85,7 +86,9 @@ class Journal:
             for group, queue, client_id, generation in broker.locks.holders()
         ]
         halves = broker.transactions.table.dump()
-        return encode([key, *topics, *groups, *locks, *halves, *broker.lite.topics.dump(), *broker.progress.dump()])
+        return encode(
+            [key, *drain, *topics, *groups, *locks, *halves, *broker.lite.topics.dump(), *broker.progress.dump()]
+        )
 
     async def close(self) -> None:
         """Write what waits, then a last snapshot. A failure of it is logged: the log has it all."""

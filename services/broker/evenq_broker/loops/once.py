@@ -208,7 +208,7 @@ class Once:
         for topic in broker.topics.all():
             if is_system_topic(topic.name):
                 continue
-            for queue_id in range(topic.write_queues):
+            for queue_id in range(topic.queues_ever):
                 if left <= 0 or broker.clock.monotonic_ms() >= until_ms:
                     log.info("not all message ids of before the restart are known", extra={"known": len(self.recent)})
                     return

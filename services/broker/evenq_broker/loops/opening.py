@@ -15,6 +15,7 @@ from evenq_broker.core.journal import (
     Acked,
     Committed,
     Delivered,
+    DrainPut,
     GroupPut,
     GroupRemoved,
     HalfPut,
@@ -146,6 +147,8 @@ def apply(broker: Broker, op: Op) -> None:
             broker.progress.forget_queue(op.topic_id, op.queue_id)
         case HalfPut() | HalvesEnded():
             broker.transactions.table.apply(op)
+        case DrainPut():
+            broker.draining = op.on
         case Locked():
             broker.locks.restore(op.group, op.queue, op.client_id, Generation(op.epoch, op.counter))
         case KeyPut():

@@ -39,7 +39,10 @@ def own_view(broker: Broker, incarnation: str, version: str) -> BrokerView:
         version=version,
         start_ms=broker.started_ms,
         data_version=broker.topics.version,
-        topics={topic.name: counts_of(broker.settings.broker_name, topic) for topic in broker.topics.all()},
+        topics={
+            topic.name: counts_of(broker.settings.broker_name, topic, draining=broker.draining)
+            for topic in broker.topics.all()
+        },
     )
 
 

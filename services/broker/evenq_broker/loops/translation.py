@@ -49,6 +49,7 @@ __all__ = [
     "member_of",
     "message_type_number",
     "message_type_of",
+    "permission_of",
     "queue_message",
     "queue_of",
     "retry_message",
@@ -113,15 +114,26 @@ def filter_message(wanted: FilterExpression) -> common_pb2.Filter:
 # --------------------------------------------------------------------------------------------------- brokers and topics
 
 
-def counts_of(broker_name: str, topic: TopicConfig) -> QueueCounts:
-    """What a topic of this broker looks like in a route."""
+def counts_of(broker_name: str, topic: TopicConfig, *, draining: bool = False) -> QueueCounts:
+    """What a topic of this broker looks like in a route; a `draining` broker takes no messages for any."""
     return QueueCounts(
         broker_name=broker_name,
         read_queues=topic.read_queues,
         write_queues=topic.write_queues,
-        permission=topic.permission,
+        permission=topic.permission.without_writing() if draining else topic.permission,
         message_type=topic.message_type,
     )
+
+
+def permission_of(counts: QueueCounts, queue_id: int) -> definition_pb2.Permission.ValueType:
+    """What one queue of a topic is for, as a route tells it; -1 stands for any."""
+    readable = counts.permission.readable and queue_id < counts.read_queues
+    writable = counts.permission.writable and queue_id < counts.write_queues
+    if readable and writable:
+        return definition_pb2.READ_WRITE
+    if readable:
+        return definition_pb2.READ
+    return definition_pb2.WRITE if writable else definition_pb2.NONE
 
 
 def entry_of(topic: str, counts: QueueCounts) -> registry_pb2.TopicEntry:

@@ -32,6 +32,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.routes import BrokerView
 from evenq_broker.loops.peers import Placement
+from evenq_broker.loops.resizing import stranded
 from evenq_broker.loops.translation import (
     balance_message,
     balance_of,
@@ -42,6 +43,7 @@ from evenq_broker.loops.translation import (
     member_message,
     message_type_number,
     message_type_of,
+    permission_of,
     queue_message,
     retry_message,
     retry_of,
@@ -98,8 +100,9 @@ class _Topics:
             topic = await self._broker.create_topic(
                 asked.topic, message_type=kind, queues=asked.queues, retention_ms=retention_ms
             )
-            entry = entry_of(topic.name, counts_of(self._broker.settings.broker_name, topic))
-            placements = [Placement(broker_name=self._broker.settings.broker_name, entry=entry)]
+            own = self._broker.settings.broker_name
+            entry = entry_of(topic.name, counts_of(own, topic, draining=self._broker.draining))
+            placements = [Placement(broker_name=own, entry=entry)]
         else:
             self._must_fit(asked, kind)
             placements = await self._broker.cluster.create_topic_everywhere(
@@ -179,7 +182,8 @@ class _Topics:
             response.message_type = message_type_number(topic.message_type)
             if topic.retention_ms is not None:
                 response.retention_ms = topic.retention_ms
-            response.queues.extend([await self._queue(topic, queue_id) for queue_id in range(topic.read_queues)])
+            response.queues.extend([await self._queue(topic, queue_id) for queue_id in self._shown(topic)])
+            response.stranded = stranded(self._broker, topic)
             readers.update(self._readers(topic))
         if not asked.local:
             told = admin_pb2.DescribeTopicRequest(topic=asked.topic, local=True).SerializeToString()
@@ -188,6 +192,7 @@ class _Topics:
                 if answer.HasField("retention_ms"):
                     response.retention_ms = answer.retention_ms
                 response.queues.extend(answer.queues)
+                response.stranded += answer.stranded
                 readers.update(answer.groups)
         if not response.queues:
             raise TopicNotFound(
@@ -198,7 +203,13 @@ class _Topics:
         return response.SerializeToString()
 
     def _ranges(self, topic: TopicConfig) -> Sequence[tuple[int, int]]:
-        return [self._broker.store.queue_range(topic.topic_id, queue_id) for queue_id in range(topic.read_queues)]
+        return [self._broker.store.queue_range(topic.topic_id, queue_id) for queue_id in range(topic.queues_ever)]
+
+    def _shown(self, topic: TopicConfig) -> Sequence[int]:
+        """Its queues, and the closed ones that still hold messages (RT-8)."""
+        present = max(topic.read_queues, topic.write_queues)
+        ranges = self._ranges(topic)
+        return [one for one, (low, high) in enumerate(ranges) if one < present or high > low]
 
     def _readers(self, topic: TopicConfig) -> Sequence[str]:
         ids = self._broker.progress.groups_of(topic.topic_id)
@@ -207,12 +218,13 @@ class _Topics:
     async def _queue(self, topic: TopicConfig, queue_id: int) -> admin_pb2.QueueStatus:
         low, high = self._broker.store.queue_range(topic.topic_id, queue_id)
         newest = await self._broker.store.read_at(topic.topic_id, queue_id, [high - 1]) if high > low else []
+        counts = counts_of(self._broker.settings.broker_name, topic, draining=self._broker.draining)
         return admin_pb2.QueueStatus(
             queue=queue_message(MessageQueue(topic.name, self._broker.settings.broker_name, queue_id)),
             min_offset=low,
             max_offset=high,
             last_store_ms=newest[0].store_ms if newest else 0,
-            permission=definition_pb2.Permission.Value(topic.permission.name),
+            permission=permission_of(counts, queue_id),
         )
 
 
@@ -310,7 +322,16 @@ class _Groups:
             self._queue(group, topic, queue_id)
             for topic in topics
             if topic is not None
-            for queue_id in range(topic.read_queues)
+            for queue_id in [*range(topic.read_queues), *self._left_behind(group, topic)]
+        ]
+
+    def _left_behind(self, group: GroupConfig, topic: TopicConfig) -> Sequence[int]:
+        """Closed queues that the group has not finished (RT-8)."""
+        lag, store = self._broker.progress.lag, self._broker.store
+        return [
+            queue_id
+            for queue_id in topic.closed
+            if lag(group.group_id, topic.topic_id, queue_id, *store.queue_range(topic.topic_id, queue_id))
         ]
 
     async def _timed(self, queue: admin_pb2.GroupQueue) -> admin_pb2.GroupQueue:
@@ -397,6 +418,7 @@ class _Cluster:
             answered=True,
             log_bytes=self._broker.store.stats.log_bytes,
             connections=len(self._broker.members),
+            draining=self._broker.draining,
         )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from evenq.errors import (
     BadRequest,
+    Forbidden,
     GroupNotFound,
     IllegalMessageGroup,
     IllegalOffset,
@@ -91,10 +92,15 @@ class _Data:
             raise MessageCorrupted(f"the block has {len(asked.messages)} messages; send 1 to {PUBLISH_MAX}")
         must_be_open(told.topic)
         topic = await self._broker.ensure_topic(told.topic)
-        must_be_writable(topic)
+        must_be_writable(self._broker, topic)
         if topic.message_type is MessageType.LITE:
             raise NotImplementedYet(f"topic {topic.name} takes LITE messages; send them with SendMessage")
         if told.queue_id != -1 and not 0 <= told.queue_id < topic.write_queues:
+            if 0 <= told.queue_id < topic.queues_ever:
+                raise Forbidden(
+                    f"queue {told.queue_id} of topic {topic.name} takes no messages any more: it has "
+                    f"{topic.write_queues} queues here now; ask for the route again"
+                )
             raise BadRequest(
                 f"topic {topic.name} takes messages in queues 0 to {topic.write_queues - 1} of this broker, not "
                 f"{told.queue_id}; -1 lets the broker choose"
@@ -178,6 +184,7 @@ class _Data:
     async def pull(self, request: bytes, context: RpcContext) -> bytes:
         asked = parsed(data_pb2.PullRequest, request)
         topic, queue = self._readable(asked.queue)
+        must_be_readable(topic, queue.queue_id)
         group = await self._broker.ensure_group(asked.group) if asked.group else None
         if group is not None:
             sessions = self._broker.cluster.sessions
@@ -437,7 +444,7 @@ class _Data:
     def _readable(self, told: common_pb2.Queue) -> tuple[TopicConfig, MessageQueue]:
         self._must_be_here(told)
         topic = self._topic(told.topic)
-        if not 0 <= told.queue_id < topic.read_queues:
+        if not 0 <= told.queue_id < topic.queues_ever:  # offsets of a closed queue are still told and committed
             raise BadRequest(
                 f"topic {topic.name} has queues 0 to {topic.read_queues - 1} on this broker, not {told.queue_id}"
             )
@@ -450,6 +457,15 @@ class _Data:
         if context.deadline_ms is not None:
             until_ms = min(until_ms, context.deadline_ms - settings.poll_margin_ms)
         return until_ms
+
+
+def must_be_readable(topic: TopicConfig, queue_id: int) -> None:
+    """Raises PreconditionFailed for a queue that was closed: whoever asks has an old route."""
+    if queue_id >= topic.read_queues or not topic.permission.readable:
+        raise PreconditionFailed(
+            f"queue {queue_id} of topic {topic.name} is not read any more: it has {topic.read_queues} queues here now, "
+            f"its permission is {topic.permission.name}; ask for the route again"
+        )
 
 
 def _frames(number: int, messages: Iterable[StoredMessage]) -> Iterable[bytes]:

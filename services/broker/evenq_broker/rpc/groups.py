@@ -150,15 +150,18 @@ class _Groups:
         asked = parsed(groups_pb2.LockQueuesRequest, request)
         group = await self._broker.ensure_group(asked.group)
         queues = [self._own_queue(queue) for queue in _bounded(asked.queues)]
+        open_ones = [queue for queue in queues if self._is_read(queue)]  # a closed one is nobody's any more
         granted = await self._sessions.locking.lock(
             group.name,
             asked.client_id,
-            queues,
+            open_ones,
             wait_ms=self._patience_ms(asked.wait_ms, context),
             generation=generation_of(asked.generation),
         )
+        own = {queue for queue, is_own in zip(open_ones, granted, strict=True) if is_own and self._is_read(queue)}
         response = groups_pb2.LockQueuesResponse(status=OK)
-        for queue, is_own in zip(queues, granted, strict=True):
+        for queue in queues:
+            is_own = queue in own
             response.queues.add(
                 queue=queue_message(queue),
                 granted=is_own,
@@ -192,9 +195,13 @@ class _Groups:
             raise TopicNotFound(
                 f"no topic {told.topic!r} on broker {own}; create it with `evenq topic create {told.topic}`"
             )
-        if not 0 <= told.queue_id < topic.read_queues:
+        if not 0 <= told.queue_id < topic.queues_ever:
             raise BadRequest(f"topic {told.topic} has queues 0 to {topic.read_queues - 1}, not {told.queue_id}")
         return queue_of(told)
+
+    def _is_read(self, queue: MessageQueue) -> bool:
+        topic = self._broker.topics.get(queue.topic)
+        return topic is not None and topic.permission.readable and queue.queue_id < topic.read_queues
 
     def _committed(self, group_id: int, queue: MessageQueue) -> int:
         topic = self._broker.topics.get(queue.topic)

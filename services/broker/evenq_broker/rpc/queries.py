@@ -166,7 +166,7 @@ async def _by_place(
     broker: Broker, topic: TopicConfig, asked: admin_pb2.FindMessagesRequest, answer: admin_pb2.FindMessagesResponse
 ) -> None:
     own = broker.settings.broker_name
-    wanted = range(topic.read_queues)
+    wanted = range(topic.queues_ever)
     if asked.HasField("queue"):
         if asked.queue.broker_name not in {"", own}:
             return

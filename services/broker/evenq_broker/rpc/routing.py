@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from evenq.allocation import Averagely, ContextDivider, Strategy, by_name, divide, stand_in
 from evenq.errors import BadRequest, IllegalAccessPoint, NotImplementedYet, TopicNotFound
-from evenq.model import BrokerAddress, GroupConfig, MessageQueue, MessageType, Permission, QueueCounts
+from evenq.model import BrokerAddress, GroupConfig, MessageQueue, MessageType, Permission
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2

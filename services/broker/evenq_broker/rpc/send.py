@@ -59,8 +59,13 @@ def must_be_open(topic: str) -> None:
         raise Forbidden(f"only the broker writes to {topic}; send to the topic its messages came from")
 
 
-def must_be_writable(topic: TopicConfig) -> None:
-    """Raises Forbidden for a topic whose permission does not let anybody send."""
+def must_be_writable(broker: Broker, topic: TopicConfig) -> None:
+    """Raises Forbidden for a topic whose permission does not let anybody send, and at a broker that is drained."""
+    if broker.draining:
+        raise Forbidden(
+            f"broker {broker.settings.broker_name} is being drained and takes no messages; send to another one of the "
+            f"topic's route, or open it with `evenq broker resume {broker.settings.broker_name}`"
+        )
     if not topic.permission.writable:
         raise Forbidden(
             f"topic {topic.name} has no writable queue on this broker; its permission is {topic.permission.name}"
@@ -295,7 +300,7 @@ class Sending:
                 _must_be_one_topic(message, resource)
             topic = await self._broker.ensure_topic(name, message_type=_type_for(messages[0]))
         must_be_open(topic.name)
-        must_be_writable(topic)
+        must_be_writable(self._broker, topic)
         return topic
 
     def _count(self, topic: TopicConfig, stored: Sequence[Append | TimerAppend]) -> None:

@@ -6,7 +6,7 @@ Called by the producer loop for every message. The counter's random start is han
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from evenq.client.core.faults import FaultTable
 from evenq.model import MessageQueue
@@ -65,8 +65,9 @@ class QueueCounter:
 
 
 class FixedQueues:
-    """The queues of ordered messages of one topic: those ever seen, whatever the route says now, so that no key moves
-    because a broker is away (PR-10). New queues join, and then keys do move.
+    """The queues of ordered messages of one topic: those ever seen, also when the route does not name them now, so that
+    no key moves because a broker is away (PR-10). New queues join, those that a present broker has closed leave (RT-8),
+    and then keys do move.
     """
 
     __slots__ = ("queues",)
@@ -74,15 +75,14 @@ class FixedQueues:
     def __init__(self) -> None:
         self.queues: tuple[MessageQueue, ...] = ()
 
-    def grew(self, seen: Sequence[MessageQueue]) -> bool:
-        """Take in what a route names. True if queues came to those that there were."""
+    def changed(self, seen: Sequence[MessageQueue], brokers: Collection[str]) -> bool:
+        """Take in the writable queues of a route, and its brokers. True if they are others than there were."""
         if seen == self.queues:
             return False
-        known, before = set(self.queues), len(self.queues)
-        if known.issuperset(seen):
-            return False
-        self.queues = tuple(sorted(known.union(seen)))
-        return before > 0
+        before = self.queues
+        away = {queue for queue in before if queue.broker_name not in brokers}
+        self.queues = tuple(sorted(away.union(seen)))
+        return bool(before) and self.queues != before
 
 
 def queues_of_priority(priority: int, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:

@@ -21,10 +21,12 @@ from evenq.client.core.calls import ProducerCalls, Stored
 from evenq.client.core.faults import FaultTable
 from evenq.client.core.queue_choice import FixedQueues, QueueCounter, queue_of_group, queues_of_priority
 from evenq.client.core.route import Route
+from evenq.client.loops.outgoing import Item, Nobody, Selector, SendResult, Settle
 from evenq.client.loops.routes import RouteBook
 from evenq.client.options import ProducerOptions
 from evenq.errors import BadRequest, ConnectionFailed, Error, Forbidden, InternalError, RequestTimeout, TooManyRequests
 from evenq.model import Message, MessageQueue, QueueOffset
+from evenq.model.names import is_system_topic
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
@@ -35,104 +37,6 @@ log = logging.getLogger(__name__)
 
 SWEEP_SHARE = 20
 SWEEP_MAX_MS = 1_000
-
-Selector = Callable[[Sequence[MessageQueue]], MessageQueue]
-"""Chooses one of a topic's queues, sorted by broker and id; called in the SDK's loop, so it is quick and waits for
-nothing.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class SendResult:
-    """Where an acknowledged message is."""
-
-    message_id: str
-    queue: MessageQueue
-    """Queue id -1: the server chose the queue and did not say (a server without evenq.v1)."""
-    offset: QueueOffset
-
-
-class Settle(Protocol):
-    """A future of either kind."""
-
-    def set_result(self, result: SendResult, /) -> None: ...
-
-    def set_exception(self, exception: BaseException, /) -> None: ...
-
-
-class Nobody:
-    """Stands where a future would, for a message whose sender does not ask what became of it."""
-
-    __slots__ = ("message_id",)
-
-    def __init__(self, message_id: str) -> None:
-        self.message_id = message_id
-
-    def set_result(self, result: SendResult, /) -> None:
-        """It is stored."""
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        """It may be lost."""
-        log.info("a one-way message was not acknowledged", extra={"id": self.message_id, "error": str(exception)})
-
-
-class Item:
-    """One message on its way."""
-
-    __slots__ = (
-        "attempts",
-        "delayed",
-        "done",
-        "encoded",
-        "failed",
-        "future",
-        "key",
-        "message_id",
-        "priority",
-        "queue",
-        "selector",
-        "topic",
-        "tries_max",
-        "until_ms",
-        "urgent",
-    )
-
-    def __init__(
-        self,
-        message: Message,
-        message_id: str,
-        encoded: bytes,
-        future: Settle,
-        *,
-        urgent: bool,
-        sharding_key: str | None = None,
-        selector: Selector | None = None,
-        tries_max: int = 0,
-    ) -> None:
-        """`tries_max` 0: as many as the options say."""
-        self.topic = message.topic
-        self.key = message.message_group if message.message_group is not None else sharding_key
-        self.selector = selector
-        self.priority = message.priority
-        self.delayed = message.delivery_ms is not None or message.delay_level > 0
-        self.message_id = message_id
-        self.encoded = encoded
-        self.future = future
-        self.urgent = urgent
-        self.tries_max = tries_max
-        self.attempts = 0
-        self.failed: MessageQueue | None = None
-        """The queue of the last try."""
-        self.queue: MessageQueue | None = None
-        self.until_ms = 0
-        """By the loop's clock."""
-        self.done = False
-
-    @property
-    def pinned(self) -> bool:
-        """True: it keeps its queue."""
-        return self.key is not None or self.selector is not None
-
 
 class _Lane:
     """One queue's batch and what of it is on its way."""
@@ -285,9 +189,9 @@ class Sending:
         queues: Sequence[MessageQueue] = route.writable
         if not self._options.ordered_moves:
             fixed = self._fixed.setdefault(topic, FixedQueues())
-            if fixed.grew(queues):
+            if fixed.changed(queues, route.addresses):
                 log.warning(
-                    "new queues: ordered messages of some keys go elsewhere from now on", extra={"topic": topic}
+                    "other queues: ordered messages of some keys go elsewhere from now on", extra={"topic": topic}
                 )
             queues = fixed.queues
         if not queues:
@@ -364,7 +268,8 @@ class Sending:
         try:
             stored = await self._publish(lane, items, began_ms)
         except Error as error:
-            if not error.retryable and len(items) > 1:  # one bad message must not take the others with it
+            hopeless = not error.retryable and not _closed(error, lane.queue)
+            if hopeless and len(items) > 1:  # one bad message must not take the others with it
                 for item in items:
                     await self._attempt(lane, [item])
                 return
@@ -399,7 +304,10 @@ class Sending:
         )
 
     async def _failed(self, lane: _Lane, items: list[Item], error: Error) -> None:
-        if error.refresh_route:
+        closed = _closed(error, lane.queue)
+        if closed:
+            await self._left_out(lane)
+        elif error.refresh_route:
             self._routes.renew(lane.queue.topic)
         now_ms = self._clock.monotonic_ms()
         if error.retryable and self._faults is not None:
@@ -411,7 +319,7 @@ class Sending:
         for item in items:
             if item.done:
                 continue
-            if not error.retryable or item.attempts >= (item.tries_max or self._options.max_attempts):
+            if not (error.retryable or closed) or item.attempts >= (item.tries_max or self._options.max_attempts):
                 self._reject([item], error)
             elif item.until_ms <= now_ms:
                 self._reject_late([item], error)
@@ -420,6 +328,9 @@ class Sending:
         if not again:
             return
         route = self._routes.peek(lane.queue.topic)
+        if closed and route is not None and lane.queue not in route.writable:
+            self._move_all(lane, again)
+            return
         brokers = len({queue.broker_name for queue in route.writable}) if route is not None else 1
         moving: list[Item] = []
         staying: list[Item] = []
@@ -431,6 +342,21 @@ class Sending:
         if staying:
             await self._clock.sleep_ms(lane.backoff.next_ms())
             self._move_if_possible(lane)  # another broker may serve the topic by now
+
+    async def _left_out(self, lane: _Lane) -> None:
+        """The broker says that the queue takes no messages (RT-8, TQ-14): the route should say so, too."""
+        try:
+            await self._routes.fresh(lane.queue.topic)
+        except Error as error:
+            log.info("no fresh route", extra={"topic": lane.queue.topic, "error": str(error)})
+
+    def _move_all(self, lane: _Lane, items: list[Item]) -> None:
+        """The queue is closed: everything of it goes elsewhere, ordered messages too, in the order they came."""
+        while len(lane.batch):
+            items += lane.batch.take()
+        for item in items:
+            item.queue = None
+        self.submit(item for item in items if not item.done)
 
     def _move_if_possible(self, lane: _Lane) -> None:
         """After a pause: ordered messages stay, others go where the newest route says."""
@@ -478,6 +404,11 @@ class Sending:
         task = spawn(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _closed(error: Error, queue: MessageQueue) -> bool:
+    """True if a broker refused the queue, not the message: others may take it."""
+    return isinstance(error, Forbidden) and not is_system_topic(queue.topic)
 
 
 def _no_queue(topic: str) -> Forbidden:

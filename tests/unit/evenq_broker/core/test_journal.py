@@ -7,6 +7,7 @@ from evenq_broker.core.journal import (
     Acked,
     Committed,
     Delivered,
+    DrainPut,
     GroupPut,
     GroupRemoved,
     HalfPut,
@@ -24,12 +25,13 @@ from evenq_broker.core.journal import (
 )
 
 from evenq.errors import StoreCorrupted
-from evenq.model import BalancePolicy, GroupConfig, MessageType, StartFrom, TopicConfig, Weight
+from evenq.model import BalancePolicy, GroupConfig, MessageType, Permission, StartFrom, TopicConfig, Weight
 from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 
 EVERY: list[Op] = [
     KeyPut(b"k" * 32, 7, 9),
     TopicPut(TopicConfig(name="t", topic_id=3, message_type=MessageType.FIFO, read_queues=8, write_queues=4)),
+    TopicPut(TopicConfig(name="u", topic_id=4, permission=Permission.READ, read_queues=3, write_queues=3, widest=9)),
     TopicRemoved(3),
     GroupPut(
         GroupConfig(name="g", group_id=4, ordered=True, max_attempts=5, start_from=StartFrom.FIRST, strategy="AVG")
@@ -46,11 +48,19 @@ EVERY: list[Op] = [
     Unsubscribed(4, 3),
     LiteOpened(4, 1 << 20, 9, "chat-1"),
     LiteClosed(4, 1 << 20),
+    DrainPut(on=True),
+    DrainPut(on=False),
 ]
 
 
 def test_every_operation_survives_the_record() -> None:
     assert list(decode(encode(EVERY))) == EVERY
+
+
+def test_a_topic_of_a_journal_from_before_narrowing_was_never_wider() -> None:
+    text = b'{"name":"t","id":3,"type":"NORMAL","read":8,"write":8,"permission":4,"retention_ms":null}'
+    [op] = decode(bytes((1, 2)) + len(text).to_bytes(4, "big") + text)
+    assert op == TopicPut(TopicConfig(name="t", topic_id=3, read_queues=8, write_queues=8))
 
 
 def test_an_ack_takes_21_bytes() -> None:

@@ -13,14 +13,22 @@ def test_a_priority_has_a_queue_at_each_broker_and_the_top_is_not_exceeded() -> 
     assert queues_of_priority(-1, queues) == queues_of_priority(0, queues), "the broker says that it is wrong"
 
 
-def test_fixed_queues_never_go_away_and_tell_when_new_ones_came() -> None:
+def test_fixed_queues_stay_while_their_broker_is_away_and_tell_when_new_ones_came() -> None:
     one, two, three = (MessageQueue("t", name, 0) for name in "abc")
     fixed = FixedQueues()
-    assert not fixed.grew((one, three)), "the first ones moved nothing"
-    assert not fixed.grew((one,))
+    assert not fixed.changed((one, three), "ac"), "the first ones moved nothing"
+    assert not fixed.changed((one,), "a")
     assert list(fixed.queues) == [one, three]
-    assert fixed.grew((one, two))
+    assert fixed.changed((one, two), "ab")
     assert list(fixed.queues) == [one, two, three]
+
+
+def test_rt_8_fixed_queues_go_when_their_broker_is_there_and_does_not_name_them_any_more() -> None:
+    one, two, away = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1), MessageQueue("t", "b", 0)
+    fixed = FixedQueues()
+    fixed.changed((one, two, away), "ab")
+    assert fixed.changed((one,), "a"), "keys move: say so"
+    assert list(fixed.queues) == [one, away]
 
 
 def test_by_faults_a_retry_is_near_once_then_elsewhere_and_at_last_where_the_pause_ends_first() -> None:

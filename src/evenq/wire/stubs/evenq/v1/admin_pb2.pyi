@@ -12,6 +12,7 @@ from google.protobuf.message import Message as _Message
 from evenq.wire.stubs import pool as _pool
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as _apache_rocketmq_v2_definition
 from evenq.wire.stubs.evenq.v1 import common_pb2 as _evenq_v1_common
+from evenq.wire.stubs.evenq.v1 import diagnosis_pb2 as _evenq_v1_diagnosis
 from evenq.wire.stubs.evenq.v1 import groups_pb2 as _evenq_v1_groups
 from evenq.wire.stubs.evenq.v1 import registry_pb2 as _evenq_v1_registry
 
@@ -210,6 +211,181 @@ class DescribeTopicRequest(_Message):
     ) -> None: ...
     def ClearField(self, field_name: Literal["topic", "local"]) -> None: ...
 
+class ScaleTopicRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    queues: builtins.int
+    broker_name: builtins.str
+    force: builtins.bool
+    local: builtins.bool
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        queues: builtins.int | None = ...,
+        broker_name: builtins.str | None = ...,
+        force: builtins.bool | None = ...,
+        local: builtins.bool | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "queues", "broker_name", "force", "local"]) -> None: ...
+
+class ScaleTopicResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    @builtins.property
+    def brokers(self) -> _containers.RepeatedCompositeFieldContainer[ResizedTopic]: ...
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        brokers: Iterable[ResizedTopic] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "brokers"]) -> None: ...
+
+class ResizedTopic(_Message):
+    DESCRIPTOR: Descriptor
+
+    broker_name: builtins.str
+    @builtins.property
+    def entry(self) -> _evenq_v1_registry.TopicEntry: ...
+    @builtins.property
+    def unfinished(self) -> _containers.RepeatedCompositeFieldContainer[UnfinishedQueue]: ...
+    error: builtins.str
+
+    def __init__(
+        self,
+        *,
+        broker_name: builtins.str | None = ...,
+        entry: _evenq_v1_registry.TopicEntry | None = ...,
+        unfinished: Iterable[UnfinishedQueue] | None = ...,
+        error: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["entry"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["broker_name", "entry", "unfinished", "error"]) -> None: ...
+
+class UnfinishedQueue(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def queue(self) -> _evenq_v1_common.Queue: ...
+    group: builtins.str
+    lag: builtins.int
+    inflight: builtins.int
+
+    def __init__(
+        self,
+        *,
+        queue: _evenq_v1_common.Queue | None = ...,
+        group: builtins.str | None = ...,
+        lag: builtins.int | None = ...,
+        inflight: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["queue"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["queue", "group", "lag", "inflight"]) -> None: ...
+
+class PermitTopicRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    permission: _apache_rocketmq_v2_definition.Permission.ValueType
+    broker_name: builtins.str
+    local: builtins.bool
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        permission: _apache_rocketmq_v2_definition.Permission.ValueType | None = ...,
+        broker_name: builtins.str | None = ...,
+        local: builtins.bool | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "permission", "broker_name", "local"]) -> None: ...
+
+class PermitTopicResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    @builtins.property
+    def brokers(self) -> _containers.RepeatedCompositeFieldContainer[ResizedTopic]: ...
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        brokers: Iterable[ResizedTopic] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "brokers"]) -> None: ...
+
+class DrainBrokerRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    class _Change:
+        ValueType = NewType("ValueType", builtins.int)
+
+    class _ChangeWrapper(_EnumTypeWrapper[DrainBrokerRequest._Change.ValueType]):
+        DESCRIPTOR: EnumDescriptor
+        LOOK: DrainBrokerRequest._Change.ValueType
+        DRAIN: DrainBrokerRequest._Change.ValueType
+        RESUME: DrainBrokerRequest._Change.ValueType
+
+    class Change(_Change, metaclass=_ChangeWrapper): ...
+
+    LOOK: Change.ValueType
+    DRAIN: Change.ValueType
+    RESUME: Change.ValueType
+
+    broker_name: builtins.str
+    change: DrainBrokerRequest.Change.ValueType
+
+    def __init__(
+        self,
+        *,
+        broker_name: builtins.str | None = ...,
+        change: DrainBrokerRequest.Change.ValueType | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "change"]) -> None: ...
+
+class DrainBrokerResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    broker_name: builtins.str
+    draining: builtins.bool
+    empty: builtins.bool
+    @builtins.property
+    def unfinished(self) -> _containers.RepeatedCompositeFieldContainer[UnfinishedQueue]: ...
+    lag: builtins.int
+    delayed: builtins.int
+    unread: builtins.int
+    dead_letters: builtins.int
+    writers: builtins.int
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        broker_name: builtins.str | None = ...,
+        draining: builtins.bool | None = ...,
+        empty: builtins.bool | None = ...,
+        unfinished: Iterable[UnfinishedQueue] | None = ...,
+        lag: builtins.int | None = ...,
+        delayed: builtins.int | None = ...,
+        unread: builtins.int | None = ...,
+        dead_letters: builtins.int | None = ...,
+        writers: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "broker_name", "draining", "empty", "unfinished", "lag", "delayed", "unread", "dead_letters", "writers"]) -> None: ...
+
 class QueueStatus(_Message):
     DESCRIPTOR: Descriptor
 
@@ -242,6 +418,7 @@ class DescribeTopicResponse(_Message):
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[QueueStatus]: ...
     @builtins.property
     def groups(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    stranded: builtins.int
     retention_ms: builtins.int
 
     def __init__(
@@ -251,10 +428,11 @@ class DescribeTopicResponse(_Message):
         message_type: _apache_rocketmq_v2_definition.MessageType.ValueType | None = ...,
         queues: Iterable[QueueStatus] | None = ...,
         groups: Iterable[builtins.str] | None = ...,
+        stranded: builtins.int | None = ...,
         retention_ms: builtins.int | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status", "retention_ms"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "message_type", "queues", "groups", "retention_ms"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "message_type", "queues", "groups", "stranded", "retention_ms"]) -> None: ...
 
 class CreateGroupRequest(_Message):
     DESCRIPTOR: Descriptor
@@ -500,6 +678,7 @@ class BrokerSummary(_Message):
     answered: builtins.bool
     log_bytes: builtins.int
     connections: builtins.int
+    draining: builtins.bool
 
     def __init__(
         self,
@@ -511,9 +690,10 @@ class BrokerSummary(_Message):
         answered: builtins.bool | None = ...,
         log_bytes: builtins.int | None = ...,
         connections: builtins.int | None = ...,
+        draining: builtins.bool | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["broker"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["broker", "topics", "messages_in", "messages_out", "answered", "log_bytes", "connections"]) -> None: ...
+    def ClearField(self, field_name: Literal["broker", "topics", "messages_in", "messages_out", "answered", "log_bytes", "connections", "draining"]) -> None: ...
 
 class ListBrokersResponse(_Message):
     DESCRIPTOR: Descriptor

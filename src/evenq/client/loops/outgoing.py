@@ -1,0 +1,111 @@
+"""What the producer's loop sends: one message each, with the future of whoever sent it, and what became of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from evenq.model import Message, MessageQueue, QueueOffset
+
+__all__ = ["Item", "Nobody", "Selector", "SendResult", "Settle"]
+
+log = logging.getLogger(__name__)
+
+Selector = Callable[[Sequence[MessageQueue]], MessageQueue]
+"""Chooses one of a topic's queues, sorted by broker and id; called in the SDK's loop, so it is quick and waits for
+nothing.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Where an acknowledged message is."""
+
+    message_id: str
+    queue: MessageQueue
+    """Queue id -1: the server chose the queue and did not say (a server without evenq.v1)."""
+    offset: QueueOffset
+
+
+class Settle(Protocol):
+    """A future of either kind."""
+
+    def set_result(self, result: SendResult, /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+class Nobody:
+    """Stands where a future would, for a message whose sender does not ask what became of it."""
+
+    __slots__ = ("message_id",)
+
+    def __init__(self, message_id: str) -> None:
+        self.message_id = message_id
+
+    def set_result(self, result: SendResult, /) -> None:
+        """It is stored."""
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """It may be lost."""
+        log.info("a one-way message was not acknowledged", extra={"id": self.message_id, "error": str(exception)})
+
+
+class Item:
+    """One message on its way."""
+
+    __slots__ = (
+        "attempts",
+        "delayed",
+        "done",
+        "encoded",
+        "failed",
+        "future",
+        "key",
+        "message_id",
+        "priority",
+        "queue",
+        "selector",
+        "topic",
+        "tries_max",
+        "until_ms",
+        "urgent",
+    )
+
+    def __init__(
+        self,
+        message: Message,
+        message_id: str,
+        encoded: bytes,
+        future: Settle,
+        *,
+        urgent: bool,
+        sharding_key: str | None = None,
+        selector: Selector | None = None,
+        tries_max: int = 0,
+    ) -> None:
+        """`tries_max` 0: as many as the options say."""
+        self.topic = message.topic
+        self.key = message.message_group if message.message_group is not None else sharding_key
+        self.selector = selector
+        self.priority = message.priority
+        self.delayed = message.delivery_ms is not None or message.delay_level > 0
+        self.message_id = message_id
+        self.encoded = encoded
+        self.future = future
+        self.urgent = urgent
+        self.tries_max = tries_max
+        self.attempts = 0
+        self.failed: MessageQueue | None = None
+        """The queue of the last try."""
+        self.queue: MessageQueue | None = None
+        self.until_ms = 0
+        """By the loop's clock."""
+        self.done = False
+
+    @property
+    def pinned(self) -> bool:
+        """True: it keeps its queue."""
+        return self.key is not None or self.selector is not None
