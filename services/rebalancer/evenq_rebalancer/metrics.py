@@ -19,13 +19,14 @@ PAIR = ("group", "topic")
 
 def metrics(board: Board, stats: Stats, streams: Streams) -> list[Metric]:
     """The list, for `evenq.serving.metrics.exposition`."""
-    return [*_of_decisions(board), *_of_the_process(board, stats, streams)]
+    return [*_of_decisions(board), *_of_troubles(board), *_of_the_process(board, stats, streams)]
+
+
+def _per_pair(board: Board, number: Callable[[Decision], float]) -> Callable[[], Iterable[Sample]]:
+    return lambda: [((decision.group, decision.topic), number(decision)) for decision in board.decisions()]
 
 
 def _of_decisions(board: Board) -> list[Metric]:
-    def per_pair(number: Callable[[Decision], float]) -> Callable[[], Iterable[Sample]]:
-        return lambda: [((decision.group, decision.topic), number(decision)) for decision in board.decisions()]
-
     def generations() -> Iterable[Sample]:
         newest: dict[str, int] = {}
         for decision in board.decisions():
@@ -39,7 +40,7 @@ def _of_decisions(board: Board) -> list[Metric]:
             unit="queues",
             labels=PAIR,
             help="Queues that went from one member to another.",
-            read=per_pair(lambda decision: board.moves_total(decision.group, decision.topic)),
+            read=_per_pair(board, lambda decision: board.moves_total(decision.group, decision.topic)),
         ),
         Metric(
             name="evenq_group_generation",
@@ -55,7 +56,7 @@ def _of_decisions(board: Board) -> list[Metric]:
             unit="queues",
             labels=PAIR,
             help="Queues that no member reads by the decision that stands; those held for a successor do not count.",
-            read=per_pair(lambda decision: decision.unowned),
+            read=_per_pair(board, lambda decision: decision.unowned),
         ),
         Metric(
             name="evenq_queue_owners",
@@ -63,7 +64,7 @@ def _of_decisions(board: Board) -> list[Metric]:
             unit="members",
             labels=PAIR,
             help="Members that read at least one queue.",
-            read=per_pair(lambda decision: decision.owners),
+            read=_per_pair(board, lambda decision: decision.owners),
         ),
         Metric(
             name="evenq_idle_members",
@@ -71,15 +72,20 @@ def _of_decisions(board: Board) -> list[Metric]:
             unit="members",
             labels=PAIR,
             help="Members without any queue: more members than queues.",
-            read=per_pair(lambda decision: len(decision.idle)),
+            read=_per_pair(board, lambda decision: len(decision.idle)),
         ),
+    ]
+
+
+def _of_troubles(board: Board) -> list[Metric]:
+    return [
         Metric(
             name="evenq_rebalance_held_queues",
             kind=MetricKind.GAUGE,
             unit="queues",
             labels=PAIR,
             help="Queues of members that are being replaced, held for their successors.",
-            read=per_pair(lambda decision: decision.held),
+            read=_per_pair(board, lambda decision: decision.held),
         ),
         Metric(
             name="evenq_rebalance_cross_zone_queues",
@@ -87,7 +93,7 @@ def _of_decisions(board: Board) -> list[Metric]:
             unit="queues",
             labels=PAIR,
             help="Queues whose owner is known to be in another zone than their broker.",
-            read=per_pair(lambda decision: decision.cross_zone),
+            read=_per_pair(board, lambda decision: decision.cross_zone),
         ),
         Metric(
             name="evenq_rebalance_failing",
