@@ -1,0 +1,134 @@
+"""A rollout, member by member, in a group that holds the queues of who is being replaced: nothing moves between
+places, nothing is delivered twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+
+import evenq
+from evenq.model import BalancePolicy
+from evenq.testing import LocalCluster
+from evenq.wire.net import GrpcNet
+from evenq.wire.status import check
+from evenq.wire.stubs.evenq.v1 import assignment_pb2
+
+TOPIC, GROUP = "flights", "desk"
+pytestmark = pytest.mark.integration
+
+
+def eventually(condition: Callable[[], bool], *, seconds: float = 20, what: str = "") -> float:
+    """Wait for it; the seconds it took."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() < started + seconds, f"not within {seconds} s: {what}"
+        time.sleep(0.02)
+    return time.monotonic() - started
+
+
+class Desk:
+    """Members by place; `web-0.2` is the second in place `web-0`."""
+
+    def __init__(self, cluster: LocalCluster, **balance: int) -> None:
+        self.cluster = cluster
+        self.seen: Counter[bytes] = Counter()
+        self.lock = threading.Lock()
+        self.members: dict[str, evenq.PushConsumer] = {}
+        with evenq.Admin(endpoint=cluster.endpoint) as admin:
+            admin.create_topic(TOPIC, queues=6)
+            admin.create_group(GROUP, strategy="STICKY", balance=BalancePolicy(**balance))
+
+    def start(self, own: str) -> None:
+        self.members[own] = evenq.PushConsumer(
+            group=GROUP,
+            endpoint=self.cluster.endpoint,
+            client_id=own,
+            listener=self._listen,
+            subscriptions={TOPIC: "*"},
+            start_from="FIRST",
+            assignment="server",
+            options=evenq.PushOptions(instance=own.partition(".")[0], commit_interval_ms=200),
+        ).start()
+
+    def stop(self, own: str) -> None:
+        self.members.pop(own).close()
+
+    def _listen(self, messages: Sequence[evenq.ReceivedMessage]) -> None:
+        with self.lock:
+            self.seen.update(message.body for message in messages)
+
+    def places(self) -> dict[str, str]:
+        """Queue to the place of the member that reads it."""
+        return {str(queue): own.partition(".")[0] for own, member in self.members.items() for queue in member.queues}
+
+    def states(self) -> Counter[str]:
+        async def once() -> assignment_pb2.ExplainResponse:
+            net = GrpcNet()
+            try:
+                data = assignment_pb2.ExplainRequest(group=GROUP, topic=TOPIC).SerializeToString()
+                method = "/evenq.v1.Assignment/Explain"
+                return assignment_pb2.ExplainResponse.FromString(
+                    await net.unary(self.cluster.endpoint, method, data, timeout_ms=5_000)
+                )
+            finally:
+                await net.close()
+
+        told = asyncio.run(once())
+        check(told.status)
+        return Counter(row.state for row in told.queues)
+
+    def publish(self, numbers: range) -> None:
+        with evenq.Producer(endpoint=self.cluster.endpoint) as producer:
+            for number in numbers:
+                producer.send_async(evenq.Message(topic=TOPIC, body=b"%d" % number))
+            producer.flush(30_000)
+
+    def close(self) -> None:
+        for member in self.members.values():
+            member.close()
+
+
+def test_a_rollout_one_by_one_moves_no_queue_between_places_and_repeats_nothing() -> None:
+    with LocalCluster(brokers=2, rebalancers=1) as cluster:
+        desk = Desk(cluster, hold_ms=20_000)
+        try:
+            for number in range(3):
+                desk.start(f"web-{number}.1")
+            eventually(lambda: len(desk.places()) == 12, what="12 queues among 3")
+            before, total = desk.places(), 0
+            for number in range(3):
+                desk.publish(range(total, total + 200))
+                total += 200
+                desk.stop(f"web-{number}.1")
+                eventually(lambda: desk.states() == {"OWNED": 8, "HELD": 4}, what="its queues are held")
+                kept = {queue: place for queue, place in before.items() if place != f"web-{number}"}
+                assert desk.places() == kept
+                desk.start(f"web-{number}.2")
+                took = eventually(lambda: desk.places() == before, what="the successor reads them")
+                assert took < 10, "long before the hold ends"
+            eventually(lambda: len(desk.seen) == total, what="all messages")
+            assert max(desk.seen.values()) == 1, "nothing twice"
+        finally:
+            desk.close()
+
+
+def test_a_hold_without_a_successor_ends_in_time() -> None:
+    with LocalCluster(brokers=1, rebalancers=1) as cluster:
+        desk = Desk(cluster, hold_ms=4_000)
+        try:
+            for number in range(3):
+                desk.start(f"web-{number}.1")
+            eventually(lambda: len(desk.places()) == 6, what="6 queues among 3")
+            desk.stop("web-1.1")
+            eventually(lambda: desk.states() == {"OWNED": 4, "HELD": 2}, what="its queues are held")
+            took = eventually(lambda: desk.states() == {"OWNED": 6}, what="given to the others")
+            assert 2.5 < took < 8
+            eventually(lambda: len(desk.places()) == 6, what="and read by them")
+        finally:
+            desk.close()
