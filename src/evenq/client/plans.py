@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from evenq.allocation import Strategy, by_name
+from evenq.allocation import Strategy, by_name, stand_in
 from evenq.client.core.start_offset import start_policy, timestamp_of
 from evenq.client.loops.membership import MemberPlan
 from evenq.client.loops.pushing import PushPlan
@@ -54,7 +54,7 @@ def push_plan(
         group=group,
         subscriptions=filters(subscriptions),
         model=MessageModel(model),
-        strategy=by_name(strategy) if isinstance(strategy, str) else strategy,
+        strategy=_strategy(strategy, assignment),
         ask_server=assignment == "server",
         slots=consume_threads,
         start_from=None if start_from is None else start_policy(start_from),
@@ -83,7 +83,7 @@ def pull_plan(
         group=group,
         subscriptions=filters(subscriptions),
         model=MessageModel(model),
-        strategy=by_name(strategy) if isinstance(strategy, str) else strategy,
+        strategy=_strategy(strategy, assignment),
         ask_server=assignment == "server",
         start_from=None if start_from is None else start_policy(start_from),
         start_timestamp_ms=_timestamp_ms(start_timestamp_ms),
@@ -101,6 +101,17 @@ def _check(group: str, assignment: str, model: MessageModel | str) -> None:
         raise BadRequest(f"assignment {assignment!r} is unknown; it is 'client' or 'server'")
     if model not in set(MessageModel):
         raise BadRequest(f"model {model!r} is unknown; it is one of {', '.join(MessageModel)}")
+
+
+def _strategy(told: str | Strategy, assignment: str) -> Strategy:
+    strategy = by_name(told) if isinstance(told, str) else told
+    usual = stand_in(strategy)
+    if usual == strategy or assignment == "server":  # where the server shares no queues, members divide alike
+        return usual
+    raise BadRequest(
+        f"members cannot divide by {strategy.name} themselves: they do not know who has what; "
+        "give the group this strategy and the consumer assignment='server'"
+    )
 
 
 def _timestamp_ms(told: int | str) -> int:

@@ -37,6 +37,8 @@ def test_texts_become_a_plan() -> None:
         ({"model": "EVERYTHING"}, BadRequest),
         ({"assignment": "nobody"}, BadRequest),
         ({"strategy": "BEST"}, BadRequest),
+        ({"strategy": "STICKY"}, BadRequest),
+        ({"strategy": "MACHINE_ROOM_NEARBY-STICKY"}, BadRequest),
         ({"consume_threads": 0}, BadRequest),
         ({"start_from": "MIDDLE"}, BadRequest),
     ],
@@ -44,6 +46,10 @@ def test_texts_become_a_plan() -> None:
 def test_bad_arguments_have_their_own_errors(change: dict[str, Any], error: type[Error]) -> None:
     with pytest.raises(error):
         push_plan(**(GOOD | change))
+
+
+def test_a_member_that_asks_the_server_divides_by_avg_where_sticky_cannot_be() -> None:
+    assert push_plan(**(GOOD | {"strategy": "STICKY", "assignment": "server"})).strategy.name == "AVG"
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,24 @@ def test_a_v2_member_whose_stream_is_lost_goes_after_a_short_grace(run: Run) -> 
     run(story)
 
 
+def test_rg_2_a_member_that_moved_to_another_network_keeps_its_queues(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        sessions, queue = broker.cluster.sessions, MessageQueue("t", "a", 0)
+        old = sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ, address="10.0.0.1"), incarnation=7)
+        assert await stage.passing(sessions.locking.lock("g", "x", [queue], wait_ms=0)) == [True]
+        moved = Member(client_id="x", protocol=Protocol.EVENQ, address="192.168.0.1")
+        new = sessions.join("g", moved, incarnation=7)  # while the old connection looks open
+        sessions.broken(old)
+        await stage.clock.advance(5_000)
+        assert broker.locks.holder("g", queue) == "x"
+        assert broker.members.members("g")[0].address == "192.168.0.1"
+        sessions.broken(new)
+        await stage.until(lambda: broker.locks.holder("g", queue) == "", limit_ms=1_500)
+
+    run(story)
+
+
 def test_a_holder_that_never_lets_go_loses_the_queue_to_a_newer_decision(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker(revoke_ms=20_000)
