@@ -38,8 +38,8 @@ def test_every_example_renders(helm: str, example: Path) -> None:
 
 
 def test_every_pod_keeps_the_restricted_security_standard(helm: str) -> None:
-    for pod in pods(render(helm)):
-        assert pod["automountServiceAccountToken"] is False
+    for pod in pods(render(helm, "--set", "rebalancer.replicas=2")):
+        assert pod["automountServiceAccountToken"] is ("rebalancer" in pod.get("serviceAccountName", "")), "who asks"
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         for container in pod["containers"]:
@@ -76,6 +76,36 @@ def test_every_environment_variable_is_a_setting_of_its_program(helm: str) -> No
                 for part in name.split("__"):
                     assert part in fields, f"{entry['name']} names no setting of the {container['name']}"
                     fields = getattr(fields[part].annotation, "model_fields", {})
+
+
+def test_one_rebalancer_without_a_watch_asks_kubernetes_nothing(helm: str) -> None:
+    documents = render(helm, "--set", "rebalancer.topology=false")
+    assert not {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"} & {
+        document["kind"] for document in documents
+    }
+    assert find(documents, "Deployment", "evenq-rebalancer")["spec"]["strategy"] == {"type": "Recreate"}
+    assert all(pod["automountServiceAccountToken"] is False for pod in pods(documents))
+
+
+@pytest.mark.parametrize("topology", ["true", "false"])
+def test_several_rebalancers_share_a_lease_that_only_they_may_write(helm: str, topology: str) -> None:
+    documents = render(
+        helm, "--set", "rebalancer.replicas=3", "--set", f"rebalancer.topology={topology}", "--namespace", "shop"
+    )
+    deployment = find(documents, "Deployment", "evenq-rebalancer")
+    assert deployment["spec"]["replicas"] == 3
+    environment = {e["name"]: e for e in deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert environment["EVENQ_REBALANCER_LEASE"]["value"] == "kubernetes:evenq-rebalancer"
+    assert environment["EVENQ_REBALANCER_ADVERTISE"]["value"] == "$(POD_IP):8083"
+    assert list(environment).index("POD_IP") < list(environment).index("EVENQ_REBALANCER_ADVERTISE")
+    rules = find(documents, "Role", "evenq-rebalancer")["rules"]
+    assert {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]} in rules
+    named = next(rule for rule in rules if "resourceNames" in rule)
+    assert (named["resourceNames"], named["verbs"]) == (["evenq-rebalancer"], ["get", "update"])
+    watched = [rule["resources"] for rule in rules if "watch" in rule["verbs"]]
+    clustered = [document for document in documents if document["kind"] == "ClusterRole"]
+    assert watched == ([["pods"]] if topology == "true" else [])
+    assert [role["rules"][0]["resources"] for role in clustered] == ([["nodes"]] if topology == "true" else [])
 
 
 def test_without_a_rebalancer_brokers_are_not_told_of_one(helm: str) -> None:

@@ -43,7 +43,7 @@ annotations:
 {{- end }}
 
 {{- define "evenq.podSecurity" -}}
-automountServiceAccountToken: false
+automountServiceAccountToken: {{ .token | default false }}
 enableServiceLinks: false
 securityContext:
   runAsNonRoot: true

@@ -1,0 +1,153 @@
+"""The watch over Kubernetes, with an API in memory: lists, changes, a watch that is too far behind, no right to look."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from evenq_rebalancer.core.places import Place
+from evenq_rebalancer.loops import topology as module
+from evenq_rebalancer.loops.kubernetes_api import Expired
+from evenq_rebalancer.loops.topology import TopologyWatch
+
+from evenq.errors import Error, Forbidden
+from evenq.runtime.clock import SystemClock
+
+
+def pod(uid: str, ip: str, *, node: str = "n1", version: str = "1", leaving: bool = False) -> dict[str, Any]:
+    owner = {"kind": "StatefulSet", "name": "web", "controller": True}
+    metadata: dict[str, Any] = {"uid": uid, "name": uid, "namespace": "shop", "ownerReferences": [owner]}
+    metadata["resourceVersion"] = version
+    if leaving:
+        metadata["deletionTimestamp"] = "now"
+    return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"podIP": ip}}
+
+
+def node(name: str, zone: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}}}
+
+
+class FakeApi:
+    """The edge; methods are called by the watch's threads."""
+
+    namespace = "shop"
+
+    def __init__(self) -> None:
+        self.lists: dict[str, list[dict[str, Any]] | Error] = {"pods": [], "nodes": []}
+        self.events: dict[str, queue.Queue[Any]] = {"pods": queue.Queue(), "nodes": queue.Queue()}
+        self.listed_count = {"pods": 0, "nodes": 0}
+        self.versions: list[str] = []
+
+    def listed(self, path: str) -> tuple[list[dict[str, Any]], str]:
+        kind = path.rpartition("/")[2]
+        self.listed_count[kind] += 1
+        answer = self.lists[kind]
+        if isinstance(answer, Error):
+            raise answer
+        return answer, "10"
+
+    def watched(self, path: str, version: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        kind = path.rpartition("/")[2]
+        if kind == "pods":
+            self.versions.append(version)
+        while True:
+            event = self.events[kind].get(timeout=20)
+            if event is None:
+                return
+            if isinstance(event, Error):
+                raise event
+            yield event
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.api = FakeApi()
+        self.changed: list[frozenset[str] | None] = []
+        api: Any = self.api
+        self.watch = TopologyWatch(api, clock=SystemClock(), changed=self.changed.append)
+
+    async def until(self, state) -> None:
+        async with asyncio.timeout(10):
+            while not state():  # noqa: ASYNC110  the other side is a thread
+                await asyncio.sleep(0.01)
+
+
+def run(story) -> None:
+    async def whole() -> None:
+        stage = Stage()
+        try:
+            await story(stage)
+        finally:
+            stage.watch.stop()
+            for events in stage.api.events.values():
+                events.put(None)
+
+    asyncio.run(whole())
+
+
+def test_lists_and_changes_become_zones_and_places_and_the_loop_is_told_of_the_addresses() -> None:
+    async def story(stage: Stage) -> None:
+        stage.api.lists = {"pods": [pod("a", "x")], "nodes": [node("n1", "north")]}
+        stage.watch.start()
+        await stage.until(lambda: stage.watch.zone_of("x") == "north")
+        assert stage.watch.place_of("x") == Place("shop/StatefulSet/a", leaving=False)
+        stage.api.events["pods"].put(("MODIFIED", pod("a", "x", leaving=True, version="11")))
+        await stage.until(lambda: stage.watch.place_of("x") == Place("shop/StatefulSet/a", leaving=True))
+        stage.api.events["pods"].put(("BOOKMARK", {"metadata": {"resourceVersion": "12"}}))
+        stage.api.events["pods"].put(None)  # the watch ends by itself and goes on from where it was
+        await stage.until(lambda: stage.api.versions == ["10", "12"])
+        stage.api.events["nodes"].put(("DELETED", node("n1", "north")))
+        await stage.until(lambda: stage.watch.zone_of("x") == "")
+        stage.api.events["pods"].put(("DELETED", pod("a", "x")))
+        await stage.until(lambda: len(stage.changed) >= 4)
+        assert set(stage.changed) == {frozenset({"x"})}
+        assert stage.api.listed_count["pods"] == 1
+
+    run(story)
+
+
+def test_a_watch_that_is_too_far_behind_lists_again() -> None:
+    async def story(stage: Stage) -> None:
+        stage.api.lists["pods"] = [pod("a", "x")]
+        stage.watch.start()
+        await stage.until(lambda: stage.watch.place_of("x") is not None)
+        stage.api.lists["pods"] = [pod("b", "y")]
+        stage.api.events["pods"].put(Expired("410"))
+        await stage.until(lambda: stage.watch.place_of("y") is not None)
+        assert stage.watch.place_of("x") == Place("shop/StatefulSet/a", leaving=True)
+
+    run(story)
+
+
+def test_without_the_right_to_look_there_is_one_warning_and_nothing_else(caplog, monkeypatch) -> None:
+    monkeypatch.setattr(module, "FORBIDDEN_RETRY_S", 0.01)
+
+    async def story(stage: Stage) -> None:
+        stage.api.lists = {"pods": Forbidden("no role"), "nodes": Forbidden("no role")}
+        stage.watch.start()
+        await stage.until(lambda: stage.api.listed_count["pods"] > 3 and stage.api.listed_count["nodes"] > 3)
+        assert stage.watch.zone_of("x") == ""
+        assert stage.watch.place_of("x") is None
+        stage.api.lists = {"pods": [pod("a", "x")], "nodes": [node("n1", "north")]}
+        await stage.until(lambda: stage.watch.zone_of("x") == "north")
+
+    with caplog.at_level(logging.INFO):
+        run(story)
+    messages = [record.message for record in caplog.records]
+    assert sum("not watched" in message for message in messages) == 2, "one for pods, one for nodes"
+
+
+@pytest.mark.parametrize("told", [{}, {"metadata": None}, {"metadata": {"uid": 5}}])
+def test_objects_that_make_no_sense_are_passed_over(told: dict[str, Any]) -> None:
+    async def story(stage: Stage) -> None:
+        stage.api.lists["pods"] = [told]
+        stage.watch.start()
+        stage.api.events["pods"].put(("ADDED", told))
+        stage.api.events["pods"].put(("ADDED", pod("a", "x")))
+        await stage.until(lambda: stage.watch.place_of("x") is not None)
+
+    run(story)
