@@ -16,6 +16,7 @@ from typing import Any
 from evenq.cli.balance_options import add_balance
 from evenq.cli.dead_letter_options import add_dead_letters
 from evenq.cli.query_options import add_queries
+from evenq.cli.resizing_options import add_draining, add_resizing
 from evenq.cli.retry_options import add_retry
 from evenq.cli.store_options import add_store
 from evenq.cli.verify_options import add_verify
@@ -69,6 +70,8 @@ examples:
   evenq topic create jobs --queues 4 --type FIFO
   evenq topic list
   evenq topic show orders --json
+  evenq topic scale orders --queues 12
+  evenq topic permit orders read
 """
 _GROUP = """\
 examples:
@@ -207,7 +210,7 @@ def _add_up(commands: Any) -> None:
 
 
 def _add_topic(commands: Any) -> None:
-    actions = _noun(commands, "topic", "create, list, show and delete topics", _TOPIC)
+    actions = _noun(commands, "topic", "create, list, show, resize and delete topics", _TOPIC)
     create = _command(
         actions, "create", "create a topic on every broker, or widen it", "topics", "create", examples=_TOPIC
     )
@@ -230,6 +233,7 @@ def _add_topic(commands: Any) -> None:
     show = _command(actions, "show", "show a topic's queues and readers; without a name list all", "topics", "show")
     show.add_argument("name", nargs="?")
     show.set_defaults(all=False, lite=False)
+    add_resizing(actions, _command)
     delete = _command(actions, "delete", "delete a topic with all its messages", "topics", "delete")
     delete.add_argument("name")
     delete.add_argument("--yes", action="store_true", help="really do it")
@@ -276,10 +280,11 @@ def _add_group(commands: Any) -> None:
 
 
 def _add_broker(commands: Any) -> None:
-    actions = _noun(commands, "broker", "list and show brokers")
+    actions = _noun(commands, "broker", "list, show and drain brokers")
     _command(actions, "list", "list all brokers", "brokers", "list_all")
     show = _command(actions, "show", "show one broker; without a name list all", "brokers", "show")
     show.add_argument("name", nargs="?")
+    add_draining(actions, _command)
 
 
 def _add_cluster(commands: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from evenq.cli.admin import Admin, message_type_name, message_type_number, on_every_broker, with_admin
 from evenq.cli.output import Column, Listing, Page, print_page
+from evenq.cli.resizing import permission_text
 from evenq.errors import BadRequest, ConnectionFailed
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 
@@ -112,6 +113,7 @@ def show(options: argparse.Namespace) -> None:
             Column("min_offset", "min offset", "number"),
             Column("max_offset", "max offset", "number"),
             Column("messages", "messages", "number"),
+            Column("permission", "permission"),
             Column("last_store_ms", "last message", "time"),
         )
         queues = sorted(answer.queues, key=lambda queue: (queue.queue.broker_name, queue.queue.queue_id))
@@ -122,6 +124,7 @@ def show(options: argparse.Namespace) -> None:
                 q.min_offset,
                 q.max_offset,
                 q.max_offset - q.min_offset,
+                permission_text(q.permission),
                 q.last_store_ms,
             )
             for q in queues
@@ -132,6 +135,7 @@ def show(options: argparse.Namespace) -> None:
             "retention": _retention_text(answer),
             "messages": sum(queue.max_offset - queue.min_offset for queue in answer.queues),
             "groups": sorted(answer.groups),
+            "stranded": answer.stranded,
         }
         listings = [
             Listing(key="queues", columns=columns, rows=rows),

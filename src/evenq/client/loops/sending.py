@@ -13,8 +13,7 @@ import concurrent.futures
 import logging
 import random
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from evenq.client.core.batch import QueueBatch
 from evenq.client.core.calls import ProducerCalls, Stored
@@ -25,7 +24,7 @@ from evenq.client.loops.outgoing import Item, Nobody, Selector, SendResult, Sett
 from evenq.client.loops.routes import RouteBook
 from evenq.client.options import ProducerOptions
 from evenq.errors import BadRequest, ConnectionFailed, Error, Forbidden, InternalError, RequestTimeout, TooManyRequests
-from evenq.model import Message, MessageQueue, QueueOffset
+from evenq.model import MessageQueue, QueueOffset
 from evenq.model.names import is_system_topic
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
@@ -37,6 +36,7 @@ log = logging.getLogger(__name__)
 
 SWEEP_SHARE = 20
 SWEEP_MAX_MS = 1_000
+
 
 class _Lane:
     """One queue's batch and what of it is on its way."""

@@ -1,0 +1,77 @@
+"""The grammar of `evenq topic scale | permit` and `evenq broker drain | resume`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["add_draining", "add_resizing"]
+
+_SCALE = """\
+examples:
+  evenq topic scale orders --queues 16                 more: open at once
+  evenq topic scale orders --queues 4                  fewer: waits until all groups have read the others
+  evenq topic scale orders --queues 4 --no-wait        closes them for writing; run it again to go on
+"""
+_DRAIN = """\
+examples:
+  evenq broker drain broker-b --wait 3600              no new messages; returns when it may be stopped
+  evenq broker resume broker-b                         let it take messages again
+"""
+
+
+def add_resizing(actions: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add to the actions of `evenq topic`."""
+    scale = command(actions, "scale", "give a topic more or fewer queues, safely", "resizing", "scale", examples=_SCALE)
+    scale.add_argument("name")
+    scale.add_argument(
+        "--queues", type=_positive, required=True, metavar="N", help="message queues per broker, 1 to 4096"
+    )
+    _one_broker(scale)
+    _waiting(scale, 300)
+    scale.add_argument("--force", action="store_true", help="close queues although groups have messages to read there")
+    permit = command(actions, "permit", "open or close a topic for writing and reading", "resizing", "permit")
+    permit.add_argument("name")
+    permit.add_argument(
+        "permission", choices=("read-write", "read", "write", "none"), help="what is allowed from now on"
+    )
+    _one_broker(permit)
+
+
+def add_draining(actions: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add to the actions of `evenq broker`."""
+    drain = command(
+        actions,
+        "drain",
+        "let a broker take no new messages until it is read empty",
+        "resizing",
+        "drain",
+        examples=_DRAIN,
+    )
+    drain.add_argument("name")
+    _waiting(drain, 600)
+    resume = command(actions, "resume", "let a drained broker take messages again", "resizing", "resume")
+    resume.add_argument("name")
+
+
+def _one_broker(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--broker", default="", metavar="NAME", help="only there (default: every broker)")
+
+
+def _waiting(parser: argparse.ArgumentParser, seconds: int) -> None:
+    parser.add_argument(
+        "--wait",
+        type=_positive,
+        default=seconds,
+        metavar="SECONDS",
+        help="longest wait for groups to read what is left (default %(default)s)",
+    )
+    parser.add_argument("--no-wait", action="store_true", help="begin, and do not wait")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is below 1")
+    return value

@@ -1,0 +1,207 @@
+"""One broker's part of resizing: the steps of shrinking, what stands in the way, and what is left to read."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evenq_broker.core.members import Member, Protocol
+from evenq_broker.loops.resizing import drain, left_here, permit, scale, stranded
+from evenq_broker.settings import StoreSettings
+
+from evenq.errors import BadRequest, IllegalTopic, TopicNotFound
+from evenq.model import FilterExpression, MessageType, Permission, StartFrom, Subscription
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+
+
+async def send(stage: Any, queue_id: int, count: int = 1) -> int:
+    request = data_pb2.PublishRequest(queue=common_pb2.Queue(topic="t", broker_name="a", queue_id=queue_id))
+    for _ in range(count):
+        request.messages.add(body=b"x").system_properties.message_id = "id"
+    answer = await stage.ask("/evenq.v1.Data/Publish", request, data_pb2.PublishResponse)
+    return int(answer.status.code)
+
+
+async def read(stage: Any, queue_id: int, offset: int, group: str = "g") -> int:
+    commit = data_pb2.CommitOffsetsRequest(group=group)
+    commit.offsets.add(queue=common_pb2.Queue(topic="t", broker_name="a", queue_id=queue_id), offset=offset)
+    answer = await stage.ask("/evenq.v1.Data/CommitOffsets", commit, data_pb2.CommitOffsetsResponse)
+    return int(answer.status.code)
+
+
+async def pull(stage: Any, queue_id: int) -> int:
+    request = data_pb2.PullRequest(
+        queue=common_pb2.Queue(topic="t", broker_name="a", queue_id=queue_id), offset=0, batch_max=9
+    )
+    answer = await stage.ask("/evenq.v1.Data/Pull", request, data_pb2.PullResponse)
+    return int(answer.status.code)
+
+
+def counts(topic: Any) -> tuple[int, int, int]:
+    return topic.write_queues, topic.read_queues, topic.queues_ever
+
+
+def test_new_queues_are_open_at_once(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.passing(broker.create_topic("t", queues=2))
+        topic, left = await stage.passing(scale(broker, "t", 5))
+        assert (counts(topic), left) == ((5, 5, 5), [])
+        assert await send(stage, 4) == definition_pb2.OK
+        assert await pull(stage, 4) == definition_pb2.OK
+
+    run(story)
+
+
+def test_a_shrinking_topic_takes_no_messages_there_and_is_read_until_every_group_is_through(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.passing(broker.create_topic("t", queues=4))
+        await send(stage, 3, count=5)
+        for group in ("g", "h"):
+            await read(stage, 0, 0, group)
+        topic, left = await stage.passing(scale(broker, "t", 2))
+        assert counts(topic) == (2, 4, 4)
+        assert [(one.queue.queue_id, one.group, one.lag) for one in left] == [(3, "g", 5), (3, "h", 5)]
+        assert await send(stage, 3) == definition_pb2.FORBIDDEN
+        assert await send(stage, 7) == definition_pb2.BAD_REQUEST, "it never had that one"
+        assert await pull(stage, 3) == definition_pb2.OK
+        await read(stage, 3, 5)
+        topic, left = await stage.passing(scale(broker, "t", 2))
+        assert counts(topic) == (2, 4, 4)
+        assert [one.group for one in left] == ["h"]
+        await read(stage, 3, 5, "h")
+        topic, left = await stage.passing(scale(broker, "t", 2))
+        assert (counts(topic), left) == ((2, 2, 4), [])
+        assert await pull(stage, 3) == definition_pb2.PRECONDITION_FAILED
+        assert await read(stage, 3, 5) == definition_pb2.OK, "a late commit of a closed queue still counts"
+
+    run(story)
+
+
+def test_closing_by_force_leaves_messages_that_are_told_and_come_back_when_asked_again(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.passing(broker.create_topic("t", queues=4))
+        await send(stage, 3, count=5)
+        await read(stage, 0, 0)
+        topic, left = await stage.passing(scale(broker, "t", 2, force=True))
+        assert counts(topic) == (2, 2, 4)
+        assert [one.lag for one in left] == [5]
+        assert stranded(broker, topic) == 5
+        topic, left = await stage.passing(scale(broker, "t", 2))
+        assert counts(topic) == (2, 4, 4), "open for reading again"
+        assert stranded(broker, topic) == 0
+        await read(stage, 3, 5)
+        topic, left = await stage.passing(scale(broker, "t", 2))
+        assert (counts(topic), left) == ((2, 2, 4), [])
+        topic, left = await stage.passing(scale(broker, "t", 4))
+        assert counts(topic) == (4, 4, 4)
+        found = broker.progress.committed(broker.groups.get("g").group_id, topic.topic_id, 3)
+        assert found == 5, "the group goes on where it was"
+
+    run(story)
+
+
+def test_a_group_that_waits_for_its_first_message_counts_if_it_is_to_begin_at_the_first(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.passing(broker.create_topic("t", queues=2))
+        await send(stage, 1)
+        for name, start in (("first", StartFrom.FIRST), ("last", StartFrom.LAST)):
+            await stage.passing(broker.create_group(name, start_from=start))
+            member = Member(
+                client_id="c",
+                protocol=Protocol.EVENQ,
+                subscriptions=(Subscription(topic="t", filter=FilterExpression()),),
+            )
+            broker.members.join(name, member, now_ms=stage.clock.monotonic_ms(), lease_ms=60_000)
+        _, left = await stage.passing(scale(broker, "t", 1))
+        assert [one.group for one in left] == ["first"]
+
+    run(story)
+
+
+def test_what_cannot_be_resized_is_refused(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.passing(broker.create_topic("lite", message_type=MessageType.LITE))
+        await stage.passing(broker.create_topic("t"))
+        with pytest.raises(TopicNotFound):
+            await scale(broker, "nobody", 3)
+        with pytest.raises(BadRequest, match="range is 1 to 4096"):
+            await scale(broker, "t", 0)
+        with pytest.raises(BadRequest, match="LITE"):
+            await scale(broker, "lite", 3)
+        with pytest.raises(IllegalTopic):
+            await permit(broker, "%RETRY%g", Permission.READ)
+
+    run(story)
+
+
+def test_permissions_close_a_topic_for_senders_or_readers(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.passing(broker.create_topic("t", queues=1))
+        await send(stage, 0)
+        await read(stage, 0, 0)
+        await stage.passing(permit(broker, "t", Permission.READ))
+        assert await send(stage, 0) == definition_pb2.FORBIDDEN
+        assert await pull(stage, 0) == definition_pb2.OK
+        topic = await stage.passing(permit(broker, "t", Permission.WRITE))
+        assert await send(stage, 0) == definition_pb2.OK
+        assert await pull(stage, 0) == definition_pb2.PRECONDITION_FAILED
+        assert stranded(broker, topic) == 2
+
+    run(story)
+
+
+def test_a_draining_broker_takes_nothing_and_tells_what_is_left(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.passing(broker.create_topic("t", queues=1))
+        await stage.passing(broker.create_topic("unread", queues=1))
+        await send(stage, 0, count=3)
+        await read(stage, 0, 1)
+        later = service_pb2.SendMessageRequest()
+        later.messages.add(body=b"x").topic.name = "later"
+        later.messages[0].system_properties.message_id = "id"
+        later.messages[0].system_properties.delivery_timestamp.seconds = stage.clock.now_ms() // 1000 + 60
+        await stage.ask("SendMessage", later, service_pb2.SendMessageResponse)
+        await stage.passing(drain(broker, on=True))
+        assert broker.cluster.own().topics["t"].permission is Permission.READ
+        assert await send(stage, 0) == definition_pb2.FORBIDDEN
+        left = left_here(broker)
+        assert [(one.group, one.lag) for one in left.unfinished] == [("g", 2)]
+        assert (left.delayed, left.unread, left.empty) == (1, 0, False)
+        await read(stage, 0, 3)
+        await stage.until(lambda: left_here(broker).delayed == 0, limit_ms=90_000)
+        left = left_here(broker)
+        assert left.empty
+        assert left.unread == 1, "nobody ever read the topic `later`"
+        await stage.passing(drain(broker, on=False))
+        assert await send(stage, 0) == definition_pb2.OK
+
+    run(story)
+
+
+def test_the_steps_and_the_draining_survive_a_restart(run: Run, tmp_path: Path) -> None:
+    async def story(stage: Any) -> None:
+        store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
+        broker = await stage.broker(store=store)
+        await stage.passing(broker.create_topic("t", queues=4))
+        await send(stage, 3)
+        await read(stage, 0, 0)
+        await stage.passing(scale(broker, "t", 2))
+        await stage.passing(permit(broker, "t", Permission.READ))
+        await stage.passing(drain(broker, on=True))
+        await stage.passing(broker.close())
+        again = await stage.broker(store=store)
+        assert again.draining
+        topic = again.topics.get("t")
+        assert (counts(topic), topic.permission) == ((2, 4, 4), Permission.READ)
+
+    run(story)
