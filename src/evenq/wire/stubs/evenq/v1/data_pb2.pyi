@@ -75,6 +75,7 @@ class PullRequest(_Message):
     @builtins.property
     def generation(self) -> _evenq_v1_common.Generation: ...
     committed: builtins.int
+    owner: builtins.bool
 
     def __init__(
         self,
@@ -89,9 +90,10 @@ class PullRequest(_Message):
         filter: _evenq_v1_common.Filter | None = ...,
         generation: _evenq_v1_common.Generation | None = ...,
         committed: builtins.int | None = ...,
+        owner: builtins.bool | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["queue", "filter", "generation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["group", "client_id", "queue", "offset", "batch_max", "bytes_max", "wait_ms", "filter", "generation", "committed"]) -> None: ...
+    def ClearField(self, field_name: Literal["group", "client_id", "queue", "offset", "batch_max", "bytes_max", "wait_ms", "filter", "generation", "committed", "owner"]) -> None: ...
 
 class PullResponse(_Message):
     DESCRIPTOR: Descriptor
