@@ -94,6 +94,7 @@ class Ownership:
         self._retry_soon = False
         self._unknown: set[str] = set()
         self._owed: set[MessageQueue] = set()  # locks that may be ours although we do not want them
+        self._relocking: set[str] = set()
         self._rounds = 0
         self._started_ms = clock.monotonic_ms()
         self._closing = False
@@ -177,7 +178,8 @@ class Ownership:
 
     def relock(self, broker_name: str) -> None:
         """The broker may have forgotten our locks (it restarted, or a pull was refused): take them again."""
-        if self._clustering:
+        if self._clustering and broker_name not in self._relocking:
+            self._relocking.add(broker_name)
             self._spawn(self._relock(broker_name), f"evenq-relock-{broker_name}")
 
     def asked_for(self, queue: MessageQueue) -> None:
@@ -309,6 +311,20 @@ class Ownership:
         self._perform(self._table.locked(queue, granted=granted, committed=committed))
 
     async def _relock(self, broker_name: str) -> None:
+        doubts = self._sessions.doubts(broker_name)
+        try:
+            unclear = await self._ask_again(broker_name)
+        finally:
+            self._relocking.discard(broker_name)
+        if unclear or not self._sessions.confirm(broker_name, doubts):
+            self._soon()
+            return
+        for process in self.processes():  # what was held back until now
+            if process.queue.broker_name == broker_name and not process.dropped:
+                self._arrived(process)
+
+    async def _ask_again(self, broker_name: str) -> bool:
+        """Take the locks of our queues there anew, and leave those that are ours no more; True: it was not told."""
         queues = [queue for queue in sorted(self._table.working()) if queue.broker_name == broker_name]
         unclear = False
         for topic in sorted({queue.topic for queue in queues}):
@@ -329,13 +345,7 @@ class Ownership:
                 if not answer.granted or self._passed(answer.queue, answer.committed):
                     log.warning("a queue was lost", extra={"queue": str(answer.queue), "holder": answer.holder})
                     self._perform(self._table.lost(answer.queue))
-        if unclear:
-            self._soon()
-            return
-        self._sessions.confirm(broker_name)
-        for process in self.processes():  # what was held back until now
-            if process.queue.broker_name == broker_name and not process.dropped:
-                self._arrived(process)
+        return unclear
 
     def _passed(self, queue: MessageQueue, committed: int) -> bool:
         """True if somebody else had the queue meanwhile and came further than we did."""

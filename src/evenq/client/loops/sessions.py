@@ -58,6 +58,7 @@ class _Line:
         self.said_ms = 0
         """When we last said something on it, monotonic ms: a member that is silent for `lease_ms` is dropped."""
         self.lease_ms = 0
+        self.doubts = 0
         self.doubtful = False
         """True while our locks there may be somebody else's: after a silence or a break, until they were asked for."""
         self.joined_as = ""
@@ -70,6 +71,11 @@ class _Line:
         """Say something; a full outbox means a stuck line, which its broker will drop."""
         if not self.outbox.full():
             self.outbox.put_nowait(request)
+
+    def doubt(self) -> None:
+        """Our locks there may be gone."""
+        self.doubtful = True
+        self.doubts += 1
 
     def end(self) -> None:
         """Let the outbox's reader go."""
@@ -144,11 +150,20 @@ class Sessions:
         """Brokers whose line is up and whose locks want to be asked for again."""
         return [line.name for line in self._lines.values() if line.doubtful and line.members is not None]
 
-    def confirm(self, broker: str) -> None:
-        """Our locks there were asked for, and what was not ours any more was let go."""
+    def doubts(self, broker: str) -> int:
+        """How often our locks there became doubtful so far; for `confirm`."""
         line = self._lines.get(broker)
-        if line is not None and line.members is not None:
-            line.doubtful = False
+        return 0 if line is None else line.doubts
+
+    def confirm(self, broker: str, doubts: int) -> bool:
+        """Our locks there were asked for, and what was not ours any more was let go; `doubts` as it was before. False:
+        they have become doubtful again meanwhile.
+        """
+        line = self._lines.get(broker)
+        if line is None or line.members is None or line.doubts != doubts or self._stood_still(line):
+            return False
+        line.doubtful = False
+        return True
 
     def rename(self) -> None:
         """The client has another id now: leave everywhere as who we were and come back as who we are."""
@@ -225,7 +240,8 @@ class Sessions:
             finally:
                 if line.members is not None:
                     line.down_ms = line.said_ms if self._stood_still(line) else self._clock.monotonic_ms()
-                    line.doubtful = line.doubtful or self._stood_still(line)
+                    if self._stood_still(line):
+                        line.doubt()
                 line.ghosts = line.members or line.ghosts
                 line.members, line.tried = None, True
                 if not line.leaving:
@@ -244,7 +260,8 @@ class Sessions:
                     case Welcome():
                         backoff.reset()
                         line.members, line.lease_ms = event.members, event.session_timeout_ms
-                        line.said_ms, line.doubtful = self._clock.monotonic_ms(), True
+                        line.said_ms = self._clock.monotonic_ms()
+                        line.doubt()
                         if line.joined_as != self._calls.client_id:
                             line.post(Leave())
                         line.ghosts_until_ms = self._clock.monotonic_ms() + (GHOST_MS if line.ghosts else 0)
@@ -266,7 +283,7 @@ class Sessions:
         while True:
             await self._clock.sleep_ms(max(BEAT_MIN_MS, interval_ms))
             if self._stood_still(line):
-                line.doubtful = True
+                line.doubt()
                 self._doubted(line.name)
             line.said_ms = self._clock.monotonic_ms()
             line.post(None)
