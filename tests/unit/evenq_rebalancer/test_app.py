@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from evenq_rebalancer.app import Rebalancer
 from evenq_rebalancer.settings import Settings
 
-from evenq.errors import PortInUse
+from evenq.errors import ConnectionFailed, PortInUse
 from evenq.runtime.clock import SystemClock
+from evenq.wire.net import GrpcNet
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import assignment_pb2
 
 
 def test_it_starts_on_free_ports_and_leaves_them_free() -> None:
@@ -30,5 +34,48 @@ def test_it_starts_on_free_ports_and_leaves_them_free() -> None:
         again = Rebalancer(taken, clock=SystemClock())
         await again.start()
         await again.close()
+
+    asyncio.run(story())
+
+
+def test_of_two_with_one_lease_the_first_serves_and_the_second_follows_when_it_goes(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock, net = SystemClock(), GrpcNet()
+        settings = Settings(
+            port=0,
+            metrics_port=-1,
+            drain_ms=0,
+            lease=f"file:{tmp_path / 'lease'}",
+            lease_ms=1_500,
+            lease_renew_ms=1_000,
+            lease_retry_ms=50,
+        )
+        first, second = Rebalancer(settings, clock=clock), Rebalancer(settings, clock=clock)
+
+        async def until(rebalancer: Rebalancer) -> None:
+            async with asyncio.timeout(10):
+                while not rebalancer.leads():
+                    await clock.sleep_ms(10)
+
+        async def ask(rebalancer: Rebalancer) -> assignment_pb2.AssignmentResponse:
+            request = assignment_pb2.AssignmentRequest(group="g", topic="t", client_id="c").SerializeToString()
+            address = f"127.0.0.1:{rebalancer.port}"
+            answer = await net.unary(address, "/evenq.v1.Assignment/Query", request, timeout_ms=5_000)
+            return assignment_pb2.AssignmentResponse.FromString(answer)
+
+        await first.start()
+        await until(first)
+        await second.start()
+        assert (await ask(first)).status.code == definition_pb2.OK
+        async with asyncio.timeout(10):
+            while f"127.0.0.1:{first.port}" not in (refused := await ask(second)).status.message:
+                await clock.sleep_ms(10)
+        assert refused.status.code == ConnectionFailed.code
+        assert ConnectionFailed.retryable
+        await first.close()
+        await until(second)
+        assert (await ask(second)).status.code == definition_pb2.OK
+        await second.close()
+        await net.close()
 
     asyncio.run(story())
