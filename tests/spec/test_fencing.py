@@ -25,9 +25,11 @@ def queue(queue_id: int = 0) -> common_pb2.Queue:
     return common_pb2.Queue(topic="t", broker_name="a", queue_id=queue_id)
 
 
-async def pulled(world: Any, client_id: str, *, wait_ms: int = 0, committed: int = -1, offset: int = 0) -> list[str]:
+async def pulled(
+    world: Any, client_id: str, *, wait_ms: int = 0, committed: int = -1, offset: int = 0, owner: bool = False
+) -> list[str]:
     request = data_pb2.PullRequest(
-        group="g", client_id=client_id, queue=queue(), offset=offset, wait_ms=wait_ms, committed=committed
+        group="g", client_id=client_id, queue=queue(), offset=offset, wait_ms=wait_ms, committed=committed, owner=owner
     )
     raw = await world.net.unary("a:8081", DATA + "Pull", request.SerializeToString(), timeout_ms=60_000)
     answer = data_pb2.PullResponse.FromString(raw)
@@ -65,6 +67,20 @@ def test_oc_18_an_old_owner_neither_reads_nor_commits_and_its_long_poll_ends_at_
             await world.do(pulled(world, other))
         with pytest.raises(PreconditionFailed, match=f"'{owner}' holds it"):
             await world.do(commit(world, other, 0))
+
+    play(story)
+
+
+def test_oc_18_an_owner_that_its_broker_never_heard_of_is_no_plain_reader(play):
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        one = await world.push("one", options=evenq.PushOptions(**FAST))
+        await world.ready(one)
+        await world.publish("m")
+        assert await world.do(pulled(world, "slept")) == ["m"]
+        with pytest.raises(PreconditionFailed, match="'one' holds it"):
+            await world.do(pulled(world, "slept", owner=True))
 
     play(story)
 

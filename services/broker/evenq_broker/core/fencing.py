@@ -1,9 +1,10 @@
 """May this caller read or commit this queue for its group? The fence between an old owner and a new one (OC-18).
 
 A member of our SDK owns a queue while it holds the queue's lock here: whoever is a member, or was one until its
-session ended, is refused unless it is the holder and its generation is not older than the lock's. Callers that never
-were members (tools, jobs, consumers with chosen queues) hold no locks: they read as they like, but do not commit over
-a holder. Called by `loops.locking`. Pure.
+session ended, is refused unless it is the holder and its generation is not older than the lock's; so is whoever says
+that it reads as an owner, also if this broker never heard of it (it restarted while the member slept). Callers that
+never were members (tools, jobs, consumers with chosen queues) hold no locks: they read as they like, but do not commit
+over a holder. Called by `loops.locking`. Pure.
 """
 
 from __future__ import annotations
@@ -43,9 +44,18 @@ class Fencing:
             self._owners.popitem(last=False)
 
     def refusal(
-        self, group: str, client_id: str, queue: MessageQueue, generation: Generation, *, commits: bool
+        self,
+        group: str,
+        client_id: str,
+        queue: MessageQueue,
+        generation: Generation,
+        *,
+        commits: bool,
+        owner: bool = False,
     ) -> str | None:
-        """Why it may not, as a sentence; None: it may. `commits`: it wants to store an offset too."""
+        """Why it may not, as a sentence; None: it may. `commits`: it wants to store an offset too. `owner`: it says
+        itself that it must hold the queue.
+        """
         holder = self._locks.holder(group, queue)
         if holder and holder == client_id:
             newest = self._locks.generation(group, queue)
@@ -55,7 +65,7 @@ class Fencing:
                 f"generation {generation.epoch}.{generation.counter} of queue {queue} in group {group} is over: "
                 f"it is held under {newest.epoch}.{newest.counter} now; ask for your assignment again"
             )
-        if not self._owns(group, client_id) and not (commits and holder):
+        if not owner and not self._owns(group, client_id) and not (commits and holder):
             return None
         now = f"{holder!r} holds it" if holder else "nobody holds it"
         if generation != NO_GENERATION and generation < self._locks.generation(group, queue):

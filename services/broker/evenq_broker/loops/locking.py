@@ -106,10 +106,19 @@ class Locking:
             )
 
     def must_hold(
-        self, group: str, client_id: str, queue: MessageQueue, generation: Generation, *, commits: bool = False
+        self,
+        group: str,
+        client_id: str,
+        queue: MessageQueue,
+        generation: Generation,
+        *,
+        commits: bool = False,
+        owner: bool = False,
     ) -> None:
-        """Raise PreconditionFailed unless the caller may read the queue for the group, or commit it too (OC-18)."""
-        refusal = self.fencing.refusal(group, client_id, queue, generation, commits=commits)
+        """Raise PreconditionFailed unless the caller may read the queue for the group, or commit it too (OC-18).
+        `owner`: it reads as the owner that it believes to be.
+        """
+        refusal = self.fencing.refusal(group, client_id, queue, generation, commits=commits, owner=owner)
         if refusal is not None:
             raise PreconditionFailed(refusal)
 

@@ -233,8 +233,11 @@ class ConsumerCalls(RouteCalls, Protocol):
         wanted: FilterExpression,
         generation: Generation,
         committed: int,
+        owner: bool = False,
     ) -> Pulled:
-        """Read one queue. Raises IllegalOffset (carries the range), PreconditionFailed (fenced)."""
+        """Read one queue; as its `owner`, only while we hold its lock. Raises IllegalOffset (carries the range),
+        PreconditionFailed (fenced).
+        """
         ...
 
     async def commit(

@@ -404,6 +404,7 @@ class Ownership:
             committed=lambda: self._progress.table.memory(queue) if self._clustering and self._auto_commit else -1,
             arrived=self._arrived,
             fenced=lambda: self.relock(queue.broker_name),
+            owner=self._clustering,
         )
 
     async def _begin(self, pulling: Pulling, *, first: bool) -> None:

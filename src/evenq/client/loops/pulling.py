@@ -48,7 +48,9 @@ class Pulling:
         committed: Callable[[], int],
         arrived: Callable[[ProcessQueue], None],
         fenced: Callable[[], None],
+        owner: bool,
     ) -> None:
+        """`owner`: the queue is read by whoever holds its lock, and by nobody else."""
         self.process = process
         self._calls = calls
         self._routes = routes
@@ -62,6 +64,7 @@ class Pulling:
         self._committed = committed
         self._arrived = arrived
         self._fenced = fenced
+        self._owner = owner
         self._room = asyncio.Event()
         self.quiet = asyncio.Event()
         """Set whenever a chunk ended; `ownership` waits for it while it drains."""
@@ -103,6 +106,7 @@ class Pulling:
                 wanted=self._wanted,
                 generation=self._generation(),
                 committed=self._committed(),
+                owner=self._owner,
             )
         except IllegalOffset as error:
             return self._moved(error)

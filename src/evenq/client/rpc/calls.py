@@ -182,6 +182,7 @@ class Calls:
         wanted: FilterExpression,
         generation: Generation,
         committed: int,
+        owner: bool = False,
     ) -> Pulled:
         request = data_pb2.PullRequest(
             group=group,
@@ -194,6 +195,7 @@ class Calls:
             filter=filter_of(wanted),
             generation=wire_generation(generation),
             committed=committed,
+            owner=owner,
         )
         data = await self.unary(address, DATA + "Pull", request.SerializeToString(), wait_ms=wait_ms)
         answer = data_pb2.PullResponse.FromString(data)

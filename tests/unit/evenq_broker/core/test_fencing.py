@@ -91,3 +91,18 @@ def test_a_holder_from_before_a_restart_stays_fenced_when_its_lock_is_given_up()
     locks.drop("g", "x")
     locks.acquire("g", "y", QUEUE)
     assert "'y' holds it" in (told(fencing, "x") or "")
+
+
+def test_who_says_that_it_owns_a_queue_reads_only_what_it_holds_also_if_nobody_knows_it() -> None:
+    locks, _, fencing = stage("y")
+
+    def owner() -> str | None:
+        return fencing.refusal("g", "slept", QUEUE, NO_GENERATION, commits=False, owner=True)
+
+    assert "nobody holds it; lock it first" in (owner() or "")
+    locks.acquire("g", "y", QUEUE)
+    assert "'y' holds it" in (owner() or "")
+    assert told(fencing, "slept") is None, "a reader that owns nothing goes on"
+    locks.drop("g", "y")
+    locks.acquire("g", "slept", QUEUE)
+    assert owner() is None

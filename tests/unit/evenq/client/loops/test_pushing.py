@@ -150,7 +150,9 @@ class Calls:
         wanted: FilterExpression,
         generation: Generation,
         committed: int,
+        owner: bool = False,
     ) -> Pulled:
+        assert owner, "a member of a group reads what it holds, and nothing else"
         self.broker.pulls.append((self.client_id, queue, offset, generation))
         self.trip("pull")
         bodies = self.broker.queues[queue]
