@@ -36,6 +36,7 @@ from evenq.store import MessageStore
 from evenq_broker.core.clients import ClientTable
 from evenq_broker.core.delivery import Progress
 from evenq_broker.core.handles import Handles
+from evenq_broker.core.heads import Heads
 from evenq_broker.core.journal import GroupPut, GroupRemoved, TopicPut, TopicRemoved
 from evenq_broker.core.locks import LockTable
 from evenq_broker.core.members import MemberTable
@@ -48,6 +49,7 @@ from evenq_broker.loops.burials import Burials
 from evenq_broker.loops.commands import Commands
 from evenq_broker.loops.delays import due
 from evenq_broker.loops.grants import Grants
+from evenq_broker.loops.heads import watch_heads
 from evenq_broker.loops.journal import Journal
 from evenq_broker.loops.lite import Lites
 from evenq_broker.loops.liveness import watch_clients
@@ -84,6 +86,7 @@ class Broker:
         self.topics: NameTable[TopicConfig] = NameTable(attrgetter("topic_id"))
         self.groups: NameTable[GroupConfig] = NameTable(attrgetter("group_id"))
         self.progress = Progress(inflight_max=settings.inflight_max)
+        self.heads = Heads()
         self.clients = ClientTable(clients_max=settings.clients_max)
         self.draining = False
         """True: no new messages are taken, what there is is read to its end (`loops.resizing`). Durable."""
@@ -146,6 +149,7 @@ class Broker:
         self.store.fire_timers(partial(due, self))
         self.waiting.start()
         self.spawn(watch_clients(self), name="client liveness")
+        self.spawn(watch_heads(self), name="queue heads")
         self.wide_polls.start()
         self.spawn(self.lite.sweep(), name="lite topics")
         self.spawn(self.lite.learn(), name="lite subscriptions")
@@ -197,6 +201,7 @@ class Broker:
             client_list,
             data,
             dead_letters,
+            diagnosis,
             groups,
             messaging,
             offsets,
@@ -216,6 +221,7 @@ class Broker:
             admin_v2,
             data,
             dead_letters,
+            diagnosis,
             groups,
             admin,
             offsets,

@@ -259,6 +259,11 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default=2_500, ge=10, description="Deadline of calls to other brokers, nameservers and rebalancer, ms."
     )
 
+    stuck_ms: int = Field(
+        default=60_000,
+        ge=1_000,
+        description="Time after which a queue whose oldest message stays unfinished is told as stuck, ms.",
+    )
     trace_bytes: int = Field(
         default=4 << 20,
         ge=0,

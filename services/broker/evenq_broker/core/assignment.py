@@ -88,6 +88,11 @@ class LastAnswers:
             for client_id, topics in self._topics.get(group, {}).items()
         }
 
+    def told(self, group: str, client_id: str) -> dict[str, Answer]:
+        """What one member was told last, by topic."""
+        topics = self._topics.get(group, {}).get(client_id, ())
+        return {topic: self._answers[group, topic, client_id] for topic in topics}
+
     def repeat(self, group: str, topic: str, client_id: str, alive: Callable[[str], bool]) -> Answer | None:
         """The last answer without the queues of brokers that are gone; None if there is none."""
         known = self._answers.get((group, topic, client_id))

@@ -15,6 +15,7 @@ from evenq_broker.core.group_facts import GivenQueue, GroupFacts, MemberAt
 
 __all__ = [
     "SETTLED_MS",
+    "TRANSIENT",
     "Finding",
     "Kind",
     "Looks",
@@ -67,6 +68,17 @@ class Kind(StrEnum):
     SILENT_MEMBER = "SILENT_MEMBER"
     OFFSETS_WENT_BACK = "OFFSETS_WENT_BACK"
     IDLE_MEMBERS = "IDLE_MEMBERS"
+
+
+TRANSIENT = frozenset({
+    Kind.UNOWNED_QUEUES,
+    Kind.UNCOVERED_ZONE,
+    Kind.TWO_OWNERS,
+    Kind.HAND_OVER_HANGS,
+    Kind.SILENT_MEMBER,
+    Kind.IDLE_MEMBERS,
+})  # fmt: skip
+"""Kinds that a hand-over shows for a moment: they count if a second look finds them, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -167,6 +167,11 @@ class MemberTable:
         tally = self._groups.get(group, {}).get(client_id)
         return None if tally is None else tally.member
 
+    def tallies(self, group: str) -> list[MemberTally]:
+        """The same as `members`, with leases."""
+        tallies = self._groups.get(group, {})
+        return [tallies[client_id] for client_id in sorted(tallies)]
+
     def members(self, group: str) -> list[Member]:
         """All members known of the group, ascending by client id (RG-4)."""
         tallies = self._groups.get(group, {})

@@ -39,6 +39,7 @@ __all__ = [
     "broker_state",
     "broker_view",
     "counts_of",
+    "counts_of_entry",
     "differing_filters",
     "entry_of",
     "filter_message",
@@ -185,11 +186,12 @@ def broker_view(state: registry_pb2.BrokerState) -> BrokerView | None:
         version=told.version,
         start_ms=told.start_ms,
         data_version=state.data_version,
-        topics={entry.name: _counts(told.name, entry) for entry in state.topics},
+        topics={entry.name: counts_of_entry(told.name, entry) for entry in state.topics},
     )
 
 
-def _counts(broker_name: str, entry: registry_pb2.TopicEntry) -> QueueCounts:
+def counts_of_entry(broker_name: str, entry: registry_pb2.TopicEntry) -> QueueCounts:
+    """What a topic looks like in a route, as another broker told it."""
     known = entry.permission in {1, 2, 3, 4}
     return QueueCounts(
         broker_name=broker_name,
@@ -227,7 +229,9 @@ def member_message(member: Member) -> groups_pb2.Member:
     )
 
 
-def member_of(told: groups_pb2.Member, *, joined_ms: int, address: str = "") -> Member:
+def member_of(
+    told: groups_pb2.Member, *, joined_ms: int, address: str = "", protocol: Protocol = Protocol.EVENQ
+) -> Member:
     """The member that a session's Join describes; subscriptions sorted by topic. `address`: the peer's host, as this
     broker sees it. Raises BadRequest for labels and capacities outside their bounds.
     """
@@ -238,7 +242,7 @@ def member_of(told: groups_pb2.Member, *, joined_ms: int, address: str = "") -> 
         raise BadRequest(f"the capacity is {told.capacity:g}; give more than 0 and at most {CAPACITY_MAX:g} (0 = 1)")
     return Member(
         client_id=told.client_id,
-        protocol=Protocol.EVENQ,
+        protocol=protocol,
         language=told.language,
         version=told.version,
         model=MessageModel.BROADCASTING if told.model == groups_pb2.BROADCASTING else MessageModel.CLUSTERING,

@@ -82,6 +82,7 @@ _ROWS: dict[str, dict[str, tuple[Resource, Action]]] = {
         "DeleteGroup": (_GROUP, Action.DELETE),
         "ListGroups": (_CLUSTER, Action.DESCRIBE),
         "DescribeGroup": (_GROUP, Action.DESCRIBE),
+        "DiagnoseGroup": (_GROUP, Action.DESCRIBE),
         "ListBrokers": (_CLUSTER, Action.DESCRIBE),
         "DescribeCluster": (_CLUSTER, Action.DESCRIBE),
         "ResetOffsets": (_BOTH, Action.OPERATE),

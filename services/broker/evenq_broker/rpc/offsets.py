@@ -226,6 +226,7 @@ def _move(
             "group moved",
             extra={"group": group.name, "queue": str(queue), "from_offset": move.before, "to_offset": move.after},
         )
+        broker.heads.meant(place, move.after, now_ms=broker.clock.monotonic_ms())
     broker.waiting.ready(*place)
     move.owner, fence = broker.sessions.offsets_reset(group.name, queue, move.after)
     return record, fence

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.diagnosis import HANGS_MS, findings
-from evenq_broker.core.findings import SETTLED_MS, Kind
+from evenq_broker.core.findings import SETTLED_MS, TRANSIENT, Kind
 from evenq_broker.core.group_facts import BrokerPart, Decided, GivenQueue, GroupFacts, MemberAt, QueueAt, Told
 from evenq_broker.core.locks import Generation
 from evenq_broker.core.members import Member, Protocol
@@ -201,10 +201,7 @@ def test_every_finding_has_one_sentence_and_one_command_that_exists(kind: Kind) 
             make_parser().parse_args(one.command.split()[1:])
 
 
-LASTING = [Kind.UNOWNED_QUEUES, Kind.UNCOVERED_ZONE, Kind.TWO_OWNERS, Kind.HAND_OVER_HANGS, Kind.SILENT_MEMBER]
-
-
-@pytest.mark.parametrize("kind", [*LASTING, Kind.IDLE_MEMBERS])
+@pytest.mark.parametrize("kind", sorted(TRANSIENT))
 def test_what_was_not_there_a_moment_ago_does_not_count_yet(kind: Kind) -> None:
     healthy = group(*FIVE) if kind is Kind.IDLE_MEMBERS else group()
     assert kinds(SICK[kind], healthy) == []
