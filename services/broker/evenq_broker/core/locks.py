@@ -65,15 +65,23 @@ class LockTable:
         self._tickets: dict[int, tuple[str, MessageQueue]] = {}
         self._held: dict[tuple[str, str], dict[MessageQueue, None]] = {}
         self._versions: dict[tuple[str, str], int] = {}
-        self._changes = 0
         self._last_ticket = 0
         self._waiters_max = waiters_max
         self._moved: dict[tuple[str, MessageQueue], None] = {}
+        self.changes = 0
+        """Grows whenever a lock changes hands: who saw the same number has missed nothing."""
 
     def holder(self, group: str, queue: MessageQueue) -> str:
         """Client id of who has the queue; empty if nobody."""
         lock = self._locks.get((group, queue))
         return "" if lock is None else lock.holder
+
+    def holds(self, group: str, client_id: str, queue: MessageQueue, generation: Generation) -> bool:
+        """True if the queue is the client's, under a generation that is not newer: the one question of every pull."""
+        lock = self._locks.get((group, queue))
+        if lock is None or lock.holder != client_id or not client_id:
+            return False
+        return generation is NO_GENERATION or lock.generation is NO_GENERATION or generation >= lock.generation
 
     def generation(self, group: str, queue: MessageQueue) -> Generation:
         """The newest generation the queue was given under."""
@@ -234,5 +242,5 @@ class LockTable:
         self._held.setdefault((group, client_id), {})[queue] = None
 
     def _changed(self, group: str, client_id: str) -> None:
-        self._changes += 1
-        self._versions[group, client_id] = self._changes
+        self.changes += 1
+        self._versions[group, client_id] = self.changes

@@ -118,6 +118,8 @@ class Locking:
         """Raise PreconditionFailed unless the caller may read the queue for the group, or commit it too (OC-18).
         `owner`: it reads as the owner that it believes to be.
         """
+        if self._broker.locks.holds(group, client_id, queue, generation):
+            return
         refusal = self.fencing.refusal(group, client_id, queue, generation, commits=commits, owner=owner)
         if refusal is not None:
             raise PreconditionFailed(refusal)

@@ -198,8 +198,11 @@ class _Data:
                 self._commit(group, topic, queue, asked.client_id, asked.committed)
         wanted = _wanted(asked.filter)
         until_ms = self._until_ms(asked.wait_ms, context)
+        seen = self._broker.locks.changes
         found = await self._found(topic, queue, asked, wanted, until_ms)
-        if group is not None:  # the queue may have changed hands while this call waited
+        if (
+            group is not None and self._broker.locks.changes != seen
+        ):  # the queue may have changed hands while this call waited
             self._must_hold(group.name, asked, queue)
         if isinstance(found, IllegalOffset):
             return data_pb2.PullResponse(
