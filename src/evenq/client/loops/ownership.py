@@ -27,7 +27,7 @@ from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.sessions import Sessions
 from evenq.client.loops.wakeup import Wakeup
 from evenq.client.options import PushOptions
-from evenq.errors import ConnectionFailed, Error, PreconditionFailed
+from evenq.errors import Error, PreconditionFailed
 from evenq.model import FilterExpression, MessageQueue, QueueOffset, StartFrom
 from evenq.model.names import RETRY_PREFIX
 from evenq.runtime.clock import Clock
@@ -445,10 +445,7 @@ class Ownership:
             self._owed.discard(queue)
 
     async def _address(self, queue: MessageQueue) -> str:
-        address = (await self._routes.get(queue.topic)).addresses.get(queue.broker_name)
-        if address is None:
-            raise ConnectionFailed(f"broker {queue.broker_name} is not in the route of {queue.topic} now")
-        return address
+        return (await self._routes.get(queue.topic)).address_of(queue.broker_name)
 
     def _soon(self) -> None:
         if not self._retry_soon:

@@ -16,7 +16,7 @@ from typing import Protocol
 from evenq.client.core.calls import ConsumerCalls, Generation
 from evenq.client.core.offsets import OffsetTable, decode_offsets, encode_offsets
 from evenq.client.loops.routes import RouteBook
-from evenq.errors import ConnectionFailed, Error
+from evenq.errors import Error
 from evenq.model import MessageQueue, QueueOffset
 from evenq.runtime.clock import Clock
 
@@ -80,11 +80,7 @@ class BrokerStore:
         return (await self._calls.query_offsets(address, self._group, queue)).committed
 
     async def _address(self, topic: str, broker_name: str) -> str:
-        route = await self._routes.get(topic)
-        address = route.addresses.get(broker_name)
-        if address is None:
-            raise ConnectionFailed(f"broker {broker_name} is not in the route of {topic} now")
-        return address
+        return (await self._routes.get(topic)).address_of(broker_name)
 
 
 class FileStore:

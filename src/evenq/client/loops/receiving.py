@@ -104,7 +104,7 @@ class Receiving:
         route = await self._routes.get(place.topic)
         try:
             return await self._calls.receive(
-                route.addresses[place.broker_name],
+                route.address_of(place.broker_name),
                 self._group,
                 place,
                 wanted=self._subscriptions[place.topic],
@@ -132,10 +132,7 @@ class Receiving:
         return list(places.values())
 
     async def _address(self, message: ReceivedMessage) -> str:
-        address = (await self._routes.get(message.topic)).addresses.get(message.queue.broker_name)
-        if address is None:
-            raise ConnectionFailed(f"broker {message.queue.broker_name} is not in the route of {message.topic} now")
-        return address
+        return (await self._routes.get(message.topic)).address_of(message.queue.broker_name)
 
     async def _addresses(self) -> list[str]:
         found: set[str] = set()

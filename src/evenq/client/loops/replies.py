@@ -168,7 +168,7 @@ class Replies:
 
     async def _end_of(self, route: Route, queue: MessageQueue) -> int:
         try:
-            found = await self._calls.query_offsets(_address(route, queue), "", queue)
+            found = await self._calls.query_offsets(route.address_of(queue.broker_name), "", queue)
         except Error as error:
             log.info("a queue of replies cannot be read yet", extra={"queue": str(queue), "error": str(error)})
             return -1
@@ -195,7 +195,7 @@ class Replies:
         backoff = Backoff(self._rng, first_ms=options.retry_first_ms, max_ms=options.retry_max_ms)
         while True:
             try:
-                address = _address(await self._route(queue.topic), queue)
+                address = (await self._route(queue.topic)).address_of(queue.broker_name)
                 if offset < 0:
                     since_ms = self._clock.now_ms() - LOOK_BACK_MS
                     offset = (await self._calls.query_offsets(address, "", queue, timestamp_ms=since_ms)).at_timestamp
@@ -227,13 +227,6 @@ class Replies:
             else:
                 log.debug("a reply came that nobody waits for", extra={"id": message.message_id})
         return pulled.next_offset
-
-
-def _address(route: Route, queue: MessageQueue) -> str:
-    address = route.addresses.get(queue.broker_name)
-    if address is None:
-        raise ConnectionFailed(f"broker {queue.broker_name} is not in the route of {queue.topic} now")
-    return address
 
 
 def _no_reply(asked: Asked) -> RequestTimeout:

@@ -386,9 +386,7 @@ class Sending:
 
     async def _publish(self, lane: _Lane, items: list[Item], now_ms: int) -> Stored:
         route = await self._routes.get(lane.queue.topic)
-        address = route.addresses.get(lane.queue.broker_name)
-        if address is None:
-            raise ConnectionFailed(f"broker {lane.queue.broker_name} is not in the route of {lane.queue.topic} now")
+        address = route.address_of(lane.queue.broker_name)
         left_ms = min(item.until_ms for item in items) - now_ms
         return await self._calls.publish(
             address,

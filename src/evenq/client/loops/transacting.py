@@ -89,7 +89,7 @@ class Transacting:
             raise Forbidden(f"topic {topic} has no writable queue now; look at its permissions")
         self._turn += 1
         queue = route.writable[self._turn % len(route.writable)]
-        return await self._calls.send_half(route.addresses[queue.broker_name], queue, message_id, encoded)
+        return await self._calls.send_half(route.address_of(queue.broker_name), queue, message_id, encoded)
 
     async def end(self, half: HalfMessage, resolution: TransactionResolution) -> None:
         """Tell the decision: to its broker, then at the access point, and so on for `max_attempts` rounds; telling it
