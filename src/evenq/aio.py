@@ -27,10 +27,7 @@ from evenq.client.core.views import (
 )
 from evenq.client.loops.gates import TaskGate
 from evenq.client.loops.pushing import Pushing
-from evenq.client.loops.receiving import Receiving
-from evenq.client.loops.replies import Replies
-from evenq.client.loops.sending import Item, Nobody, Selector, Sending, SendResult
-from evenq.client.loops.transacting import Transacting
+from evenq.client.loops.sending import Item, Nobody, Selector, SendResult
 from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
 from evenq.client.plans import filters, push_plan, reset_target
 from evenq.client.transaction import AsyncTransaction, Checker, resolution_of
@@ -38,10 +35,10 @@ from evenq.client.wiring import (
     Encoder,
     Ground,
     admin_calls,
-    consumer_calls,
     new_client_id,
-    producer_calls,
-    simple_calls,
+    producer_parts,
+    pushing_parts,
+    receiving_parts,
 )
 from evenq.errors import ConnectionFailed, IllegalGroup, Unsupported
 from evenq.model import (
@@ -82,29 +79,9 @@ class Producer:
         told = self.options
         self._encoder = Encoder(self._ground.clock, compression=told.compression, packed_from=told.compress_from_bytes)
         self._gate = TaskGate(messages_max=told.pending_messages, bytes_max=told.pending_bytes, block_ms=told.block_ms)
-        self._calls = producer_calls(self._ground, endpoint, self.client_id, self.options.timeout_ms)
-        self._sending = Sending(
-            self._calls,
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            options=self.options,
-            left=self._gate.leave,
-        )
-        self._replies = Replies(
-            self._calls,
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            options=self.options,
-            route=self._sending.route,
-        )
         self._checker = checker
-        self._transacting = Transacting(
-            self._calls,
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            options=self.options,
-            route=self._sending.route,
-            run_checker=self._check,
+        self._calls, self._sending, self._replies, self._transacting = producer_parts(
+            self._ground, endpoint, self.client_id, told, left=self._gate.leave, run_checker=self._check
         )
         self._transaction_topics = tuple(transaction_topics)
         self._closed = False
@@ -266,15 +243,9 @@ class PushConsumer:
         """Join the group and begin to read; returns at once, queues come as they are granted."""
         if self._pushing is not None or self._closed:
             raise Unsupported(f"this consumer of {self._plan.group} was started before; make a new one")
-        self._calls = consumer_calls(self._ground, self._endpoint, self.client_id, self._plan.options.timeout_ms)
-        self._pushing = Pushing(
-            self._calls,
-            plan=self._plan,
-            client_id=self.client_id,
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            run_listener=self._listen,
-            tell=None if self._on_rebalance is None else self._tell,
+        tell = None if self._on_rebalance is None else self._tell
+        self._calls, self._pushing = pushing_parts(
+            self._ground, self._endpoint, self.client_id, self._plan, run_listener=self._listen, tell=tell
         )
         self._pushing.start()
         return self
@@ -357,18 +328,12 @@ class SimpleConsumer:
         problem = group_problem(group)
         if problem:
             raise IllegalGroup(problem)
-        options = options or SimpleOptions()
         self._ground = ground or Ground.real()
         self.client_id = client_id or new_client_id(self._ground.clock)
-        self._calls = simple_calls(self._ground, endpoint, self.client_id, options.timeout_ms)
-        self._receiving = Receiving(
-            self._calls,
-            group=group,
-            subscriptions=filters(subscriptions),
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            options=options,
-        )
+        self._calls, self._receiving = receiving_parts(
+            self._ground, endpoint, self.client_id, options or SimpleOptions(),
+            group=group, subscriptions=filters(subscriptions),
+        )  # fmt: skip
         self._closed = False
 
     async def start(self) -> Self:

@@ -16,7 +16,7 @@ from evenq.allocation import Strategy
 from evenq.client.loops.polling import Polling
 from evenq.client.options import PullOptions
 from evenq.client.plans import filters, pull_plan
-from evenq.client.wiring import Ground, consumer_calls, new_client_id
+from evenq.client.wiring import Ground, new_client_id, polling_parts
 from evenq.errors import Unsupported
 from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
 
@@ -66,15 +66,8 @@ class PullConsumer:
         """Join the group and begin to fetch ahead; returns at once."""
         if self._polling is not None or self._closed:
             raise Unsupported(f"this consumer of {self._plan.group} was started before; make a new one")
-        self._calls = consumer_calls(self._ground, self._endpoint, self.client_id, self._plan.options.timeout_ms)
-        self._polling = Polling(
-            self._calls,
-            plan=self._plan,
-            client_id=self.client_id,
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            tell=None if self._on_rebalance is None else self._tell,
-        )
+        tell = None if self._on_rebalance is None else self._tell
+        self._calls, self._polling = polling_parts(self._ground, self._endpoint, self.client_id, self._plan, tell=tell)
         self._polling.start()
         return self
 

@@ -17,13 +17,11 @@ from typing import Self
 from evenq.client.core.halves import HalfMessage
 from evenq.client.loops.background import Background
 from evenq.client.loops.gates import ThreadGate
-from evenq.client.loops.replies import Replies
-from evenq.client.loops.sending import Item, Nobody, Selector, Sending, SendResult
-from evenq.client.loops.transacting import Transacting
+from evenq.client.loops.sending import Item, Nobody, Selector, SendResult
 from evenq.client.loops.user_code import in_thread
 from evenq.client.options import ProducerOptions
 from evenq.client.transaction import Checker, Transaction, resolution_of
-from evenq.client.wiring import Encoder, Ground, new_client_id, producer_calls
+from evenq.client.wiring import Encoder, Ground, new_client_id, producer_parts
 from evenq.errors import ConnectionFailed, RequestTimeout, Unsupported
 from evenq.model import Message, ReceivedMessage, TransactionResolution
 
@@ -64,7 +62,6 @@ class Producer:
         self._closed = False
         self._background = Background.shared()
         self._checker = checker
-        self._transacting: Transacting | None = None
         self._background.run(self._open(endpoint, transaction_topics))
 
     def send(
@@ -129,7 +126,7 @@ class Producer:
         """
         if self._closed:
             raise ConnectionFailed("this producer is closed; make a new one")
-        if self._transacting is None:
+        if self._checker is None:
             raise Unsupported("this producer has no checker; give one, so that brokers can ask about open transactions")
         encoded = self._encoder.encode(message)
         work = self._transacting.begin(message.topic, encoded.message_id, encoded.content)
@@ -196,7 +193,6 @@ class Producer:
         return future
 
     def _end_transaction(self, half: HalfMessage, resolution: TransactionResolution) -> None:
-        assert self._transacting is not None
         self._background.run(self._transacting.end(half, resolution))
 
     async def _check(self, message: ReceivedMessage) -> TransactionResolution:
@@ -205,30 +201,10 @@ class Producer:
         return await resolution_of(told)
 
     async def _open(self, endpoint: str, transaction_topics: Iterable[str]) -> None:
-        self._calls = producer_calls(self._ground, endpoint, self.client_id, self.options.timeout_ms)
-        self._sending = Sending(
-            self._calls,
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            options=self.options,
-            left=self._gate.leave,
-        )
-        self._replies = Replies(
-            self._calls,
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            options=self.options,
-            route=self._sending.route,
+        self._calls, self._sending, self._replies, self._transacting = producer_parts(
+            self._ground, endpoint, self.client_id, self.options, left=self._gate.leave, run_checker=self._check
         )
         if self._checker is not None:
-            self._transacting = Transacting(
-                self._calls,
-                clock=self._ground.clock,
-                rng=self._ground.rng,
-                options=self.options,
-                route=self._sending.route,
-                run_checker=self._check,
-            )
             self._transacting.watch(transaction_topics)
 
     def _empty_inbox(self) -> None:
@@ -244,8 +220,7 @@ class Producer:
 
     async def _shut(self) -> None:
         self._empty_inbox()
-        if self._transacting is not None:
-            await self._transacting.close()
+        await self._transacting.close()
         await self._replies.close()
         await self._sending.close()
         if self._ground.net is None:

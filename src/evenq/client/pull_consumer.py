@@ -18,7 +18,7 @@ from evenq.client.loops.polling import Polling
 from evenq.client.loops.user_code import in_thread
 from evenq.client.options import PullOptions
 from evenq.client.plans import filters, pull_plan
-from evenq.client.wiring import Ground, consumer_calls, new_client_id
+from evenq.client.wiring import Ground, new_client_id, polling_parts
 from evenq.errors import Unsupported
 from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
 
@@ -190,15 +190,8 @@ class PullConsumer:
         return function(self._running())
 
     async def _open(self) -> None:
-        self._calls = consumer_calls(self._ground, self._endpoint, self.client_id, self._plan.options.timeout_ms)
-        self._polling = Polling(
-            self._calls,
-            plan=self._plan,
-            client_id=self.client_id,
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            tell=None if self._on_rebalance is None else self._tell,
-        )
+        tell = None if self._on_rebalance is None else self._tell
+        self._calls, self._polling = polling_parts(self._ground, self._endpoint, self.client_id, self._plan, tell=tell)
         self._polling.start()
 
     async def _shut(self, polling: Polling, consumed: bool) -> None:

@@ -22,7 +22,7 @@ from evenq.client.loops.pushing import Pushing
 from evenq.client.loops.user_code import in_thread
 from evenq.client.options import PushOptions
 from evenq.client.plans import filters, push_plan
-from evenq.client.wiring import Ground, consumer_calls, new_client_id
+from evenq.client.wiring import Ground, new_client_id, pushing_parts
 from evenq.errors import BadRequest, Unsupported
 from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
 
@@ -156,15 +156,9 @@ class PushConsumer:
         return self._pushing
 
     async def _open(self) -> None:
-        self._calls = consumer_calls(self._ground, self._endpoint, self.client_id, self._plan.options.timeout_ms)
-        self._pushing = Pushing(
-            self._calls,
-            plan=self._plan,
-            client_id=self.client_id,
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            run_listener=self._listen,
-            tell=None if self._on_rebalance is None else self._tell,
+        tell = None if self._on_rebalance is None else self._tell
+        self._calls, self._pushing = pushing_parts(
+            self._ground, self._endpoint, self.client_id, self._plan, run_listener=self._listen, tell=tell
         )
         self._pushing.start()
 

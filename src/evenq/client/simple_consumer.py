@@ -12,10 +12,9 @@ from types import TracebackType
 from typing import Self
 
 from evenq.client.loops.background import Background
-from evenq.client.loops.receiving import Receiving
 from evenq.client.options import SimpleOptions
 from evenq.client.plans import filters
-from evenq.client.wiring import Ground, new_client_id, simple_calls
+from evenq.client.wiring import Ground, new_client_id, receiving_parts
 from evenq.errors import IllegalGroup
 from evenq.model import FilterExpression, ReceivedMessage, group_problem
 
@@ -84,14 +83,8 @@ class SimpleConsumer:
         self.close()
 
     async def _open(self, endpoint: str) -> None:
-        self._calls = simple_calls(self._ground, endpoint, self.client_id, self._options.timeout_ms)
-        self._receiving = Receiving(
-            self._calls,
-            group=self._group,
-            subscriptions=self._wanted,
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            options=self._options,
+        self._calls, self._receiving = receiving_parts(
+            self._ground, endpoint, self.client_id, self._options, group=self._group, subscriptions=self._wanted
         )
         self._receiving.start()
 

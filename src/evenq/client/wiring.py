@@ -1,4 +1,4 @@
-"""Where the SDK's parts meet: client ids, message ids, the net, and lazily the rooms that need grpc.
+"""Where the SDK's parts meet: client ids, message ids, the net, and lazily the rooms that need grpc and the loops.
 
 Called by both faces when a client is made. The only place of the SDK that asks the machine for its name, process and
 chance; everything below gets them as arguments.
@@ -11,22 +11,42 @@ import os
 import random
 import socket
 import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evenq.client.core.message_id import MessageIds
 from evenq.errors import BodyEmpty, IllegalTopic
-from evenq.model import Message, topic_problem
+from evenq.model import FilterExpression, Message, topic_problem
 from evenq.runtime.clock import Clock, SystemClock
 from evenq.runtime.net import Net
 
 if TYPE_CHECKING:
+    from evenq.client.loops.listening import RunListener
+    from evenq.client.loops.membership import MemberPlan
+    from evenq.client.loops.notices import Tell
+    from evenq.client.loops.polling import Polling
+    from evenq.client.loops.pushing import Pushing, PushPlan
+    from evenq.client.loops.receiving import Receiving
+    from evenq.client.loops.replies import Replies
+    from evenq.client.loops.sending import Sending
+    from evenq.client.loops.transacting import RunChecker, Transacting
+    from evenq.client.options import ProducerOptions, SimpleOptions
     from evenq.client.rpc.admin import AdminCalls
     from evenq.client.rpc.receiving import SimpleCalls
     from evenq.client.rpc.sessions import ConsumerCalls
     from evenq.client.rpc.transactions import TransactionCalls
 
-__all__ = ["Encoder", "Ground", "admin_calls", "consumer_calls", "new_client_id", "producer_calls", "simple_calls"]
+__all__ = [
+    "Encoder",
+    "Ground",
+    "admin_calls",
+    "new_client_id",
+    "polling_parts",
+    "producer_parts",
+    "pushing_parts",
+    "receiving_parts",
+]
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -66,20 +86,6 @@ def _net(ground: Ground) -> Net:
     return GrpcNet()
 
 
-def producer_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) -> TransactionCalls:
-    """The wire of a producer."""
-    from evenq.client.rpc.transactions import TransactionCalls
-
-    return TransactionCalls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
-
-
-def consumer_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) -> ConsumerCalls:
-    """The wire of a push consumer."""
-    from evenq.client.rpc.sessions import ConsumerCalls
-
-    return ConsumerCalls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
-
-
 def admin_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) -> AdminCalls:
     """The wire of the admin."""
     from evenq.client.rpc.admin import AdminCalls
@@ -87,11 +93,82 @@ def admin_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) 
     return AdminCalls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
 
 
-def simple_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) -> SimpleCalls:
-    """The wire of a simple consumer."""
+def producer_parts(
+    ground: Ground,
+    endpoint: str,
+    client_id: str,
+    options: ProducerOptions,
+    *,
+    left: Callable[[int, int], None],
+    run_checker: RunChecker,
+) -> tuple[TransactionCalls, Sending, Replies, Transacting]:
+    """A producer's wire and what works over it; all share the routes that sending keeps."""
+    from evenq.client.loops.replies import Replies
+    from evenq.client.loops.sending import Sending
+    from evenq.client.loops.transacting import Transacting
+    from evenq.client.rpc.transactions import TransactionCalls
+
+    clock, rng = ground.clock, ground.rng
+    calls = TransactionCalls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=options.timeout_ms)
+    sending = Sending(calls, clock=clock, rng=rng, options=options, left=left)
+    replies = Replies(calls, clock=clock, rng=rng, options=options, route=sending.route)
+    transacting = Transacting(
+        calls, clock=clock, rng=rng, options=options, route=sending.route, run_checker=run_checker
+    )
+    return calls, sending, replies, transacting
+
+
+def pushing_parts(
+    ground: Ground, endpoint: str, client_id: str, plan: PushPlan, *, run_listener: RunListener, tell: Tell | None
+) -> tuple[ConsumerCalls, Pushing]:
+    """A push consumer's wire and its work, not started."""
+    from evenq.client.loops.pushing import Pushing
+
+    calls = _consumer_calls(ground, endpoint, client_id, plan)
+    return calls, Pushing(
+        calls,
+        plan=plan,
+        client_id=client_id,
+        clock=ground.clock,
+        rng=ground.rng,
+        run_listener=run_listener,
+        tell=tell,
+    )
+
+
+def polling_parts(
+    ground: Ground, endpoint: str, client_id: str, plan: MemberPlan, *, tell: Tell | None
+) -> tuple[ConsumerCalls, Polling]:
+    """A pull consumer's wire and its work, not started."""
+    from evenq.client.loops.polling import Polling
+
+    calls = _consumer_calls(ground, endpoint, client_id, plan)
+    return calls, Polling(calls, plan=plan, client_id=client_id, clock=ground.clock, rng=ground.rng, tell=tell)
+
+
+def receiving_parts(
+    ground: Ground,
+    endpoint: str,
+    client_id: str,
+    options: SimpleOptions,
+    *,
+    group: str,
+    subscriptions: Mapping[str, FilterExpression],
+) -> tuple[SimpleCalls, Receiving]:
+    """A simple consumer's wire and its work, not started."""
+    from evenq.client.loops.receiving import Receiving
     from evenq.client.rpc.receiving import SimpleCalls
 
-    return SimpleCalls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
+    calls = SimpleCalls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=options.timeout_ms)
+    return calls, Receiving(
+        calls, group=group, subscriptions=subscriptions, clock=ground.clock, rng=ground.rng, options=options
+    )
+
+
+def _consumer_calls(ground: Ground, endpoint: str, client_id: str, plan: MemberPlan) -> ConsumerCalls:
+    from evenq.client.rpc.sessions import ConsumerCalls
+
+    return ConsumerCalls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms)
 
 
 @dataclass(frozen=True, slots=True)
