@@ -30,6 +30,7 @@ __all__ = [
     "Pulled",
     "QueueRange",
     "QueueWanted",
+    "ReadingCalls",
     "SessionEvent",
     "SimpleCalls",
     "Stored",
@@ -190,22 +191,8 @@ class ProducerCalls(RouteCalls, Protocol):
         ...
 
 
-class ConsumerCalls(RouteCalls, Protocol):
-    """What a push consumer needs."""
-
-    def session(self, address: str, requests: AsyncIterator[Join | Leave | None]) -> AsyncIterator[SessionEvent]:
-        """A member's open line; None among the requests is a beat."""
-        ...
-
-    async def lock(
-        self, address: str, group: str, queues: Sequence[MessageQueue], *, wait_ms: int, generation: Generation
-    ) -> list[Locked]:
-        """Take queues; one answer each, in order."""
-        ...
-
-    async def unlock(self, address: str, group: str, queues: Sequence[MessageQueue]) -> None:
-        """Let go; not holding them is no error."""
-        ...
+class ReadingCalls(Protocol):
+    """What reading queues needs, in a group or in none (group "")."""
 
     async def pull(
         self,
@@ -224,6 +211,30 @@ class ConsumerCalls(RouteCalls, Protocol):
         """Read one queue. Raises IllegalOffset (carries the range), PreconditionFailed (fenced)."""
         ...
 
+    async def query_offsets(
+        self, address: str, group: str, queue: MessageQueue, *, timestamp_ms: int = 0
+    ) -> QueueRange:
+        """Range, progress and, if asked, the first offset stored at or after a time."""
+        ...
+
+
+class ConsumerCalls(RouteCalls, ReadingCalls, Protocol):
+    """What a push consumer needs."""
+
+    def session(self, address: str, requests: AsyncIterator[Join | Leave | None]) -> AsyncIterator[SessionEvent]:
+        """A member's open line; None among the requests is a beat."""
+        ...
+
+    async def lock(
+        self, address: str, group: str, queues: Sequence[MessageQueue], *, wait_ms: int, generation: Generation
+    ) -> list[Locked]:
+        """Take queues; one answer each, in order."""
+        ...
+
+    async def unlock(self, address: str, group: str, queues: Sequence[MessageQueue]) -> None:
+        """Let go; not holding them is no error."""
+        ...
+
     async def commit(
         self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
     ) -> None:
@@ -234,12 +245,6 @@ class ConsumerCalls(RouteCalls, Protocol):
         self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
     ) -> None:
         """Store progress, also backward."""
-        ...
-
-    async def query_offsets(
-        self, address: str, group: str, queue: MessageQueue, *, timestamp_ms: int = 0
-    ) -> QueueRange:
-        """Range, progress and, if asked, the first offset stored at or after a time."""
         ...
 
     async def send_back(

@@ -14,7 +14,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from evenq.client.core.calls import NO_GENERATION, Generation, Pulled, QueueRange
+from evenq.client.core.calls import NO_GENERATION, ReadingCalls
 from evenq.client.core.requests import CORRELATION, stamped
 from evenq.client.core.route import Route
 from evenq.client.options import ProducerOptions
@@ -24,7 +24,7 @@ from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
-__all__ = ["Asked", "Replies", "ReplyCalls"]
+__all__ = ["Asked", "Replies"]
 
 log = logging.getLogger(__name__)
 
@@ -33,29 +33,6 @@ BATCH_BYTES = 4 << 20
 WAIT_MS = 15_000
 LOOK_BACK_MS = 60_000
 """Where reading begins at a queue that could not be asked at first."""
-
-
-class ReplyCalls(Protocol):
-    """What the reading of replies needs; as in `core.calls.ConsumerCalls`."""
-
-    async def query_offsets(
-        self, address: str, group: str, queue: MessageQueue, *, timestamp_ms: int = 0
-    ) -> QueueRange: ...
-
-    async def pull(
-        self,
-        address: str,
-        group: str,
-        queue: MessageQueue,
-        offset: QueueOffset,
-        *,
-        batch_max: int,
-        bytes_max: int,
-        wait_ms: int,
-        wanted: FilterExpression,
-        generation: Generation,
-        committed: int,
-    ) -> Pulled: ...
 
 
 class Sent(Protocol):
@@ -88,7 +65,7 @@ class Replies:
 
     def __init__(
         self,
-        calls: ReplyCalls,
+        calls: ReadingCalls,
         *,
         clock: Clock,
         rng: random.Random,
