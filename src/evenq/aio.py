@@ -156,8 +156,7 @@ class Producer:
             await self._transacting.close()
             await self._replies.close()
             await self._sending.close()
-            if self._ground.net is None:
-                await self._calls.net.close()
+            await self._ground.let_go(self._calls.net)
 
     async def __aenter__(self) -> Self:
         if self._checker is not None:
@@ -257,8 +256,7 @@ class PushConsumer:
         self._closed = True
         if self._pushing is not None:
             await self._pushing.close()
-            if self._ground.net is None:
-                await self._calls.net.close()
+            await self._ground.let_go(self._calls.net)
 
     def subscribe(self, topic: str, wanted: str | FilterExpression = "*") -> None:
         """One topic more. All members of a group should subscribe alike (RG-8)."""
@@ -361,8 +359,7 @@ class SimpleConsumer:
             return
         self._closed = True
         await self._receiving.close()
-        if self._ground.net is None:
-            await self._calls.net.close()
+        await self._ground.let_go(self._calls.net)
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -453,8 +450,7 @@ class Admin:
 
     async def close(self) -> None:
         """End the connections."""
-        if self._ground.net is None:
-            await self._calls.net.close()
+        await self._ground.let_go(self._calls.net)
 
     async def __aenter__(self) -> Self:
         return self

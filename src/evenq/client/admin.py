@@ -134,8 +134,7 @@ class Admin:
 
     def close(self) -> None:
         """End the connections."""
-        if self._ground.net is None:
-            self._background.run(self._calls.net.close())
+        self._background.run(self._ground.let_go(self._calls.net))
 
     def __enter__(self) -> Self:
         return self

@@ -78,8 +78,7 @@ class PullConsumer:
         self._closed = True
         if self._polling is not None:
             await self._polling.close(consumed=consumed)
-            if self._ground.net is None:
-                await self._calls.net.close()
+            await self._ground.let_go(self._calls.net)
 
     async def poll(self, max_messages: int = 32, *, wait_ms: int = 15_000) -> list[ReceivedMessage]:
         """Up to `max_messages` of one queue in offset order; waits up to `wait_ms`, then an empty list."""

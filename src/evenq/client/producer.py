@@ -223,5 +223,4 @@ class Producer:
         await self._transacting.close()
         await self._replies.close()
         await self._sending.close()
-        if self._ground.net is None:
-            await self._calls.net.close()
+        await self._ground.let_go(self._calls.net)

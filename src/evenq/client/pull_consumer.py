@@ -196,8 +196,7 @@ class PullConsumer:
 
     async def _shut(self, polling: Polling, consumed: bool) -> None:
         await polling.close(consumed=consumed)
-        if self._ground.net is None:
-            await self._calls.net.close()
+        await self._ground.let_go(self._calls.net)
 
     async def _tell(self, gained: Sequence[MessageQueue], lost: Sequence[MessageQueue]) -> None:
         assert self._on_rebalance is not None

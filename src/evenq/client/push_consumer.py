@@ -165,8 +165,7 @@ class PushConsumer:
     async def _shut(self) -> None:
         assert self._pushing is not None
         await self._pushing.close()
-        if self._ground.net is None:
-            await self._calls.net.close()
+        await self._ground.let_go(self._calls.net)
 
     async def _owned(self, pushing: Pushing) -> list[MessageQueue]:
         return pushing.owned()

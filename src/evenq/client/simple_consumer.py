@@ -90,5 +90,4 @@ class SimpleConsumer:
 
     async def _shut(self) -> None:
         await self._receiving.close()
-        if self._ground.net is None:
-            await self._calls.net.close()
+        await self._ground.let_go(self._calls.net)

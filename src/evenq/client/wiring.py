@@ -68,6 +68,11 @@ class Ground:
         """The machine's."""
         return Ground(clock=SystemClock(), rng=random.Random(os.urandom(8)))  # noqa: S311 - spreads load, keeps no secret
 
+    async def let_go(self, used: Net) -> None:
+        """End the connections of a client that closes, unless the net was handed in and may serve others."""
+        if self.net is None:
+            await used.close()
+
 
 def new_client_id(clock: Clock) -> str:
     """`host@pid@n@base36(time)`, unique per client object (wire contract 2.1)."""

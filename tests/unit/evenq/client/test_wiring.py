@@ -1,10 +1,13 @@
 """Importing is light, ids are unique."""
 
+import asyncio
+import random
 import subprocess
 import sys
 
-from evenq.client.wiring import new_client_id
+from evenq.client.wiring import Ground, new_client_id
 from evenq.runtime.clock import FakeClock
+from evenq.testing.loop_net import LoopNet
 
 
 def test_importing_evenq_and_naming_its_classes_loads_neither_grpc_nor_protobuf() -> None:
@@ -21,3 +24,19 @@ def test_client_ids_differ_within_one_process() -> None:
     first, second = new_client_id(clock), new_client_id(clock)
     assert first != second
     assert first.count("@") == 3
+
+
+class _Net(LoopNet):
+    closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def test_a_client_closes_the_net_it_made_and_leaves_one_that_was_handed_in() -> None:
+    clock, rng = FakeClock(), random.Random(1)
+    net = _Net(clock)
+    asyncio.run(Ground(clock=clock, rng=rng, net=net).let_go(net))
+    assert not net.closed
+    asyncio.run(Ground(clock=clock, rng=rng).let_go(net))
+    assert net.closed
