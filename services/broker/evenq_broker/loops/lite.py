@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from evenq.errors import Error, IllegalOffset, TopicNotFound
 from evenq.model import GroupConfig, MessageType, TopicConfig
+from evenq.model.lanes import owner_among
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.core.journal import Committed, LiteClosed, LiteOpened
-from evenq_broker.core.lite import LiteTopic, LiteTopics, owner_among
+from evenq_broker.core.lite import LiteTopic, LiteTopics
 from evenq_broker.core.lite_subscriptions import Action, LiteSubscriptions, Subscriber
 from evenq_broker.core.queue_progress import READY
 from evenq_broker.core.resets import within

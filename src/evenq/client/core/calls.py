@@ -183,10 +183,10 @@ class ProducerCalls(RouteCalls, Protocol):
     """What a producer needs."""
 
     async def publish(
-        self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int, delayed: bool = False
+        self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int, apart: bool = False
     ) -> Stored:
-        """Store a batch of encoded messages of one topic in one queue: all or none. `delayed`: they have delivery
-        times; the server chooses their queues.
+        """Store a batch of encoded messages of one topic in one queue: all or none. `apart`: they have delivery times or
+        lite topics; the server chooses their queues.
         """
         ...
 
