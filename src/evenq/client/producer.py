@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import partial
-from types import TracebackType
-from typing import Self
 
 from evenq.client.core.halves import HalfMessage
 from evenq.client.loops.background import Background
@@ -24,11 +22,12 @@ from evenq.client.transaction import Checker, Transaction, resolution_of
 from evenq.client.wiring import Encoder, Ground, new_client_id, producer_parts
 from evenq.errors import ConnectionFailed, RequestTimeout, Unsupported
 from evenq.model import Message, ReceivedMessage, TransactionResolution
+from evenq.runtime.closing import Closing
 
 __all__ = ["Producer"]
 
 
-class Producer:
+class Producer(Closing):
     """Sends messages. Thread-safe; usable at once; close it, or leave its `with` block, to wait for what is pending."""
 
     def __init__(
@@ -150,14 +149,6 @@ class Producer:
             self.flush(timeout_ms)
         finally:
             self._background.run(self._shut())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _take(
         self,

@@ -13,7 +13,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Self
 
 from evenq.allocation import Strategy
@@ -25,6 +24,7 @@ from evenq.client.plans import filters, push_plan
 from evenq.client.wiring import Ground, new_client_id, pushing_parts
 from evenq.errors import BadRequest, Unsupported
 from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
+from evenq.runtime.closing import Closing
 
 __all__ = ["Listener", "OnRebalance", "PushConsumer"]
 
@@ -35,7 +35,7 @@ OnRebalance = Callable[[Sequence[MessageQueue], Sequence[MessageQueue]], object]
 """Hears of gained queues before their first message, of lost ones after their last."""
 
 
-class PushConsumer:
+class PushConsumer(Closing):
     """One member of a consumer group. Delivery is at least once (TQ-10); orderly joins and leaves repeat nothing."""
 
     def __init__(
@@ -144,11 +144,6 @@ class PushConsumer:
 
     def __enter__(self) -> Self:
         return self if self._pushing is not None else self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _running(self) -> Pushing:
         if self._pushing is None or self._closed:

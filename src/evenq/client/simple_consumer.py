@@ -8,8 +8,6 @@ with evenq.SimpleConsumer(group="billing", subscriptions={"orders": "*"}) as con
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Self
 
 from evenq.client.loops.background import Background
 from evenq.client.options import SimpleOptions
@@ -17,11 +15,12 @@ from evenq.client.plans import filters
 from evenq.client.wiring import Ground, new_client_id, receiving_parts
 from evenq.errors import IllegalGroup
 from evenq.model import FilterExpression, ReceivedMessage, group_problem
+from evenq.runtime.closing import Closing
 
 __all__ = ["SimpleConsumer"]
 
 
-class SimpleConsumer:
+class SimpleConsumer(Closing):
     """Members of a group share all messages one by one; nothing is assigned. Thread-safe."""
 
     def __init__(
@@ -73,14 +72,6 @@ class SimpleConsumer:
         if not self._closed:
             self._closed = True
             self._background.run(self._shut())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     async def _open(self, endpoint: str) -> None:
         self._calls, self._receiving = receiving_parts(
