@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from evenq.errors import SettingsError
@@ -66,11 +67,11 @@ class BrokerApp:
         settings = self.settings
         await self.broker.open()
         rpcs = self.broker.rpcs()
-        options = DoorOptions(receive_bytes_max=settings.body_bytes_max + REQUEST_ROOM)
+        options = DoorOptions(receive_bytes_max=settings.body_bytes_max + REQUEST_ROOM, running_max=settings.calls_max)
         door = await open_door(rpcs, host=settings.host, port=settings.port, clock=self._clock, options=options)
         self._doors.append(door)
         if settings.tls_port >= 0:
-            secure = DoorOptions(receive_bytes_max=options.receive_bytes_max, credentials=_credentials(settings))
+            secure = replace(options, credentials=_credentials(settings))
             self._doors.append(
                 await open_door(rpcs, host=settings.host, port=settings.tls_port, clock=self._clock, options=secure)
             )

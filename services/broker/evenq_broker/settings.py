@@ -205,6 +205,11 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     polls_max: int = Field(
         default=20_000, ge=1, description="Most parked polls; over it polls are answered empty at once."
     )
+    calls_max: int = Field(
+        default=50_000,
+        ge=1,
+        description="Most calls at once, parked polls and open streams among them; more than two for each client.",
+    )
     error_hold_ms: int = Field(
         default=1_000, ge=0, le=10_000, description="Delay of an error answer to a push consumer, ms."
     )
