@@ -12,6 +12,7 @@ from typing import Any
 
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
+from evenq.serving.auth import Auth
 from evenq.serving.door import Door, open_door
 from evenq.serving.metrics import door_metrics, exposition
 from evenq.serving.page import Page, open_page
@@ -44,6 +45,7 @@ class Rebalancer:
             publish=self.streams.publish,
         )
         self._clock = clock
+        self._auth = Auth(settings.auth, clock=clock)
         self._assignment = Assignment(self.board, self.streams, clock=clock, poke=self.settling.poke)
         self._door: Door | None = None
         self._page: Page | None = None
@@ -62,8 +64,10 @@ class Rebalancer:
     async def start(self) -> None:
         """Listen and decide. Raises PortInUse, SettingsError."""
         settings = self.settings
-        door = await open_door(self._assignment.rpcs(), host=settings.host, port=settings.port, clock=self._clock)
+        rpcs = self._auth.rpcs(self._assignment.rpcs())
+        door = await open_door(rpcs, host=settings.host, port=settings.port, clock=self._clock)
         self._door = door
+        self._auth.start()
         listed = [*metrics(self.board, self.stats, self.streams), *door_metrics(lambda: door.stats)]
         try:
             self._page = await open_page(
@@ -95,6 +99,7 @@ class Rebalancer:
             await self._door.stop(self.settings.drain_ms)
         if self._page is not None:
             await self._page.close()
+        await self._auth.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

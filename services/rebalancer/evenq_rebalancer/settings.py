@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from evenq.serving.auth import AuthSettings
 from evenq.serving.settings import ServerSettings
 from evenq_rebalancer.core.board import Limits
 
@@ -34,6 +35,8 @@ class Settings(ServerSettings, frozen=True, extra="forbid"):
     request_modes_max: int = Field(
         10_000, ge=1, description="Most pairs of group and topic with a request mode of their own."
     )
+
+    auth: AuthSettings = Field(AuthSettings(), description="Who may call.")
 
     def limits(self) -> Limits:
         """The part that `core` needs."""
