@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from evenq.client.admin import Admin
     from evenq.client.core.outcome import Retry
     from evenq.client.core.requests import reply_to
+    from evenq.client.credentials import Credentials
     from evenq.client.loops.sending import SendResult
     from evenq.client.options import ProducerOptions, PullOptions, PushOptions, SimpleOptions
     from evenq.client.producer import Producer
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Admin": "evenq.client.admin",
+    "Credentials": "evenq.client.credentials",
     "Error": "evenq.errors",
     "FilterExpression": "evenq.model",
     "FilterType": "evenq.model",
@@ -62,6 +64,7 @@ _HOMES = {
 
 __all__ = [
     "Admin",
+    "Credentials",
     "Error",
     "FilterExpression",
     "FilterType",

@@ -25,6 +25,7 @@ from evenq.client.core.views import (
     TopicDetails,
     TopicView,
 )
+from evenq.client.credentials import Credentials
 from evenq.client.loops.gates import TaskGate
 from evenq.client.loops.pushing import Pushing
 from evenq.client.loops.sending import Item, Nobody, Selector, SendResult
@@ -71,10 +72,11 @@ class Producer:
         client_id: str = "",
         checker: Checker | None = None,
         transaction_topics: Iterable[str] = (),
+        credentials: Credentials | None = None,
         ground: Ground | None = None,
     ) -> None:
         self.options = options or ProducerOptions()
-        self._ground = ground or Ground.real()
+        self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
         told = self.options
         self._encoder = Encoder(self._ground.clock, compression=told.compression, packed_from=told.compress_from_bytes)
@@ -216,6 +218,7 @@ class PushConsumer:
         on_rebalance: OnRebalance | None = None,
         options: PushOptions | None = None,
         client_id: str = "",
+        credentials: Credentials | None = None,
         ground: Ground | None = None,
     ) -> None:
         self._plan = push_plan(
@@ -230,7 +233,7 @@ class PushConsumer:
             options=options,
             ordered=ordered,
         )
-        self._ground = ground or Ground.real()
+        self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._endpoint = endpoint
         self._listener = listener
@@ -321,12 +324,13 @@ class SimpleConsumer:
         endpoint: str = "127.0.0.1:8081",
         options: SimpleOptions | None = None,
         client_id: str = "",
+        credentials: Credentials | None = None,
         ground: Ground | None = None,
     ) -> None:
         problem = group_problem(group)
         if problem:
             raise IllegalGroup(problem)
-        self._ground = ground or Ground.real()
+        self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._calls, self._receiving = receiving_parts(
             self._ground, endpoint, self.client_id, options or SimpleOptions(),
@@ -374,9 +378,14 @@ class Admin:
     """Topics, groups, brokers; see `evenq.Admin`."""
 
     def __init__(
-        self, *, endpoint: str = "127.0.0.1:8081", timeout_ms: int = 10_000, ground: Ground | None = None
+        self,
+        *,
+        endpoint: str = "127.0.0.1:8081",
+        timeout_ms: int = 10_000,
+        credentials: Credentials | None = None,
+        ground: Ground | None = None,
     ) -> None:
-        self._ground = ground or Ground.real()
+        self._ground = Ground.of(ground, credentials)
         self._calls = admin_calls(self._ground, endpoint, new_client_id(self._ground.clock), timeout_ms)
 
     async def create_topic(

@@ -18,6 +18,7 @@ from evenq.client.core.views import (
     TopicDetails,
     TopicView,
 )
+from evenq.client.credentials import Credentials
 from evenq.client.loops.background import Background
 from evenq.client.plans import reset_target
 from evenq.client.wiring import Ground, admin_calls, new_client_id
@@ -37,9 +38,14 @@ class Admin(Closing):
     """
 
     def __init__(
-        self, *, endpoint: str = "127.0.0.1:8081", timeout_ms: int = 10_000, ground: Ground | None = None
+        self,
+        *,
+        endpoint: str = "127.0.0.1:8081",
+        timeout_ms: int = 10_000,
+        credentials: Credentials | None = None,
+        ground: Ground | None = None,
     ) -> None:
-        self._ground = ground or Ground.real()
+        self._ground = Ground.of(ground, credentials)
         self._background = Background.shared()
         self._calls = self._background.run(self._open(endpoint, timeout_ms))
 

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from evenq.allocation import Strategy
+from evenq.client.credentials import Credentials
 from evenq.client.loops.polling import Polling
 from evenq.client.options import PullOptions
 from evenq.client.plans import filters, pull_plan
@@ -42,6 +43,7 @@ class PullConsumer:
         on_rebalance: OnRebalance | None = None,
         options: PullOptions | None = None,
         client_id: str = "",
+        credentials: Credentials | None = None,
         ground: Ground | None = None,
     ) -> None:
         options = options or PullOptions()
@@ -55,7 +57,7 @@ class PullConsumer:
             start_timestamp_ms=start_timestamp_ms,
             options=options,
         )
-        self._ground = ground or Ground.real()
+        self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._endpoint = endpoint
         self._on_rebalance = on_rebalance

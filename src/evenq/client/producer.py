@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from evenq.client.core.halves import HalfMessage
+from evenq.client.credentials import Credentials
 from evenq.client.loops.background import Background
 from evenq.client.loops.gates import ThreadGate
 from evenq.client.loops.sending import Item, Nobody, Selector, SendResult
@@ -38,16 +39,18 @@ class Producer(Closing):
         client_id: str = "",
         checker: Checker | None = None,
         transaction_topics: Iterable[str] = (),
+        credentials: Credentials | None = None,
         ground: Ground | None = None,
     ) -> None:
-        """`endpoint` is the access point, `host:port`, or several joined with `;`. `ground` is for tests.
+        """`endpoint` is the access point, `host:port`, or several joined with `;`. `credentials`: what to
+        sign calls with; None = the environment's. `ground` is for tests.
 
         `checker` makes transactions possible (`begin_transaction`): brokers ask it what became of a half message that
         this or another producer left open; it returns a `TransactionResolution` and runs in a thread of its own. It is
         asked about the topics in `transaction_topics` from the start, about others from their first transaction on.
         """
         self.options = options or ProducerOptions()
-        self._ground = ground or Ground.real()
+        self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
         options = self.options
         self._encoder = Encoder(

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from evenq.allocation import Strategy
+from evenq.client.credentials import Credentials
 from evenq.client.loops.background import Background
 from evenq.client.loops.polling import Polling
 from evenq.client.loops.user_code import in_thread
@@ -45,6 +46,7 @@ class PullConsumer:
         on_rebalance: OnRebalance | None = None,
         options: PullOptions | None = None,
         client_id: str = "",
+        credentials: Credentials | None = None,
         ground: Ground | None = None,
     ) -> None:
         """With `subscriptions` it joins the group and gets its share; without, `assign` says what to read, and nobody
@@ -61,7 +63,7 @@ class PullConsumer:
             start_timestamp_ms=start_timestamp_ms,
             options=options,
         )
-        self._ground = ground or Ground.real()
+        self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._endpoint = endpoint
         self._on_rebalance = on_rebalance

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from evenq.allocation import Strategy
+from evenq.client.credentials import Credentials
 from evenq.client.loops.background import Background
 from evenq.client.loops.pushing import Pushing
 from evenq.client.loops.user_code import in_thread
@@ -55,6 +56,7 @@ class PushConsumer(Closing):
         on_rebalance: OnRebalance | None = None,
         options: PushOptions | None = None,
         client_id: str = "",
+        credentials: Credentials | None = None,
         ground: Ground | None = None,
     ) -> None:
         """`subscriptions`: topic to tags (`a || b`, `*`) or a FilterExpression.
@@ -77,7 +79,7 @@ class PushConsumer(Closing):
             options=options,
             ordered=ordered,
         )
-        self._ground = ground or Ground.real()
+        self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._endpoint = endpoint
         self._listener = listener

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from evenq.client.credentials import Credentials
 from evenq.client.loops.background import Background
 from evenq.client.options import SimpleOptions
 from evenq.client.plans import filters
@@ -31,6 +32,7 @@ class SimpleConsumer(Closing):
         endpoint: str = "127.0.0.1:8081",
         options: SimpleOptions | None = None,
         client_id: str = "",
+        credentials: Credentials | None = None,
         ground: Ground | None = None,
     ) -> None:
         """Usable at once. Raises IllegalGroup, IllegalTopic."""
@@ -40,7 +42,7 @@ class SimpleConsumer(Closing):
         self._group = group
         self._wanted = filters(subscriptions)
         self._options = options or SimpleOptions()
-        self._ground = ground or Ground.real()
+        self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._closed = False
         self._background = Background.shared()

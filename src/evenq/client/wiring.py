@@ -12,10 +12,11 @@ import random
 import socket
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from evenq.client.core.message_id import MessageIds
+from evenq.client.credentials import Credentials
 from evenq.errors import BodyEmpty, IllegalTopic
 from evenq.model import FilterExpression, Message, topic_problem
 from evenq.runtime.clock import Clock, SystemClock
@@ -63,10 +64,36 @@ class Ground:
     net: Net | None = None
     """None: gRPC, made in the client's own loop at its first call, closed with the client."""
 
+    credentials: Credentials | None = None
+    """What calls are signed with; None: they are not signed."""
+
     @staticmethod
     def real() -> Ground:
-        """The machine's."""
-        return Ground(clock=SystemClock(), rng=random.Random(os.urandom(8)))  # noqa: S311 - spreads load, keeps no secret
+        """The machine's. Raises SettingsError for credentials in the environment that make no sense."""
+        rng = random.Random(os.urandom(8))  # noqa: S311 - spreads load, keeps no secret
+        return Ground(clock=SystemClock(), rng=rng, credentials=Credentials.of_environment(os.environ))
+
+    @staticmethod
+    def of(given: Ground | None, credentials: Credentials | None) -> Ground:
+        """A client's: the one that was handed in or the machine's, with the client's own credentials if it has any."""
+        found = given or Ground.real()
+        return found if credentials is None else replace(found, credentials=credentials)
+
+    def open_net(self) -> Net:
+        """The net of one client or command: gRPC, or what was handed in; signing if there are credentials."""
+        net = self.net
+        if net is None:
+            from evenq.wire.net import GrpcNet
+
+            net = GrpcNet()
+        if self.credentials is None:
+            return net
+        from evenq.wire.signature import Secret
+        from evenq.wire.signed_net import SignedNet, Signer
+
+        keys = self.credentials
+        secret = Secret(keys.secret_key)
+        return SignedNet(net, Signer(keys.access_key, secret, clock=self.clock, session_token=keys.security_token))
 
     async def let_go(self, used: Net) -> None:
         """End the connections of a client that closes, unless the net was handed in and may serve others."""
@@ -83,19 +110,11 @@ def new_client_id(clock: Clock) -> str:
     return f"{socket.gethostname()}@{os.getpid()}@{next(_numbers)}@{text}"
 
 
-def _net(ground: Ground) -> Net:
-    if ground.net is not None:
-        return ground.net
-    from evenq.wire.net import GrpcNet
-
-    return GrpcNet()
-
-
 def admin_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) -> AdminCalls:
     """The wire of the admin."""
     from evenq.client.rpc.admin import AdminCalls
 
-    return AdminCalls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
+    return AdminCalls(ground.open_net(), endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
 
 
 def producer_parts(
@@ -114,7 +133,7 @@ def producer_parts(
     from evenq.client.rpc.transactions import TransactionCalls
 
     clock, rng = ground.clock, ground.rng
-    calls = TransactionCalls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=options.timeout_ms)
+    calls = TransactionCalls(ground.open_net(), endpoint=endpoint, client_id=client_id, timeout_ms=options.timeout_ms)
     sending = Sending(calls, clock=clock, rng=rng, options=options, left=left)
     replies = Replies(calls, clock=clock, rng=rng, options=options, route=sending.route)
     transacting = Transacting(
@@ -164,7 +183,7 @@ def receiving_parts(
     from evenq.client.loops.receiving import Receiving
     from evenq.client.rpc.receiving import SimpleCalls
 
-    calls = SimpleCalls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=options.timeout_ms)
+    calls = SimpleCalls(ground.open_net(), endpoint=endpoint, client_id=client_id, timeout_ms=options.timeout_ms)
     return calls, Receiving(
         calls, group=group, subscriptions=subscriptions, clock=ground.clock, rng=ground.rng, options=options
     )
@@ -173,7 +192,7 @@ def receiving_parts(
 def _consumer_calls(ground: Ground, endpoint: str, client_id: str, plan: MemberPlan) -> ConsumerCalls:
     from evenq.client.rpc.sessions import ConsumerCalls
 
-    return ConsumerCalls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms)
+    return ConsumerCalls(ground.open_net(), endpoint=endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms)
 
 
 @dataclass(frozen=True, slots=True)
