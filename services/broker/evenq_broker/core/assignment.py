@@ -60,6 +60,7 @@ class LastAnswers:
 
     def __init__(self, *, answers_max: int = ANSWERS_MAX) -> None:
         self._answers: OrderedDict[tuple[str, str, str], Answer] = OrderedDict()
+        self._of_client: dict[str, dict[tuple[str, str, str], None]] = {}
         self._answers_max = answers_max
 
     def __len__(self) -> int:
@@ -74,8 +75,9 @@ class LastAnswers:
             return known
         self._answers[key] = answer
         self._answers.move_to_end(key)
+        self._of_client.setdefault(client_id, {})[key] = None
         if len(self._answers) > self._answers_max:
-            self._answers.popitem(last=False)
+            self._drop(next(iter(self._answers)))
         return answer
 
     def repeat(self, group: str, topic: str, client_id: str, alive: Callable[[str], bool]) -> Answer | None:
@@ -89,5 +91,17 @@ class LastAnswers:
     def forget(self, client_id: str, groups: Iterable[str]) -> None:
         """The client left these groups."""
         wanted = set(groups)
-        for key in [key for key in self._answers if key[2] == client_id and key[0] in wanted]:
-            del self._answers[key]
+        for key in [key for key in self._of_client.get(client_id, ()) if key[0] in wanted]:
+            self._drop(key)
+
+    def _drop(self, key: tuple[str, str, str]) -> None:
+        del self._answers[key]
+        theirs = self._of_client[key[2]]
+        del theirs[key]
+        if not theirs:
+            del self._of_client[key[2]]
+
+    def check(self) -> None:
+        """Recompute every invariant; for tests."""
+        assert all(self._of_client.values())
+        assert {key for theirs in self._of_client.values() for key in theirs} == set(self._answers)
