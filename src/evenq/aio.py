@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from evenq.allocation import Strategy
+from evenq.client.async_lite_consumer import LitePushConsumer, LiteSimpleConsumer
 from evenq.client.async_pull_consumer import PullConsumer
 from evenq.client.core.views import (
     BrokerView,
@@ -54,7 +55,16 @@ from evenq.model import (
 )
 from evenq.model.names import group_problem
 
-__all__ = ["Admin", "Message", "Producer", "PullConsumer", "PushConsumer", "SimpleConsumer"]
+__all__ = [
+    "Admin",
+    "LitePushConsumer",
+    "LiteSimpleConsumer",
+    "Message",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "SimpleConsumer",
+]
 
 Listener = Callable[[Sequence[ReceivedMessage]], object]
 """A coroutine function (or a plain, fast function); an exception or False: none of the messages is done."""

@@ -10,7 +10,6 @@ with evenq.PushConsumer(group="billing", listener=listen, subscriptions={"orders
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
@@ -19,11 +18,11 @@ from evenq.allocation import Strategy
 from evenq.client.credentials import Credentials
 from evenq.client.loops.background import Background
 from evenq.client.loops.pushing import Pushing
-from evenq.client.loops.user_code import in_thread
+from evenq.client.loops.user_code import in_thread, listened
 from evenq.client.options import PushOptions
 from evenq.client.plans import filters, push_plan
 from evenq.client.wiring import Ground, new_client_id, pushing_parts
-from evenq.errors import BadRequest, Unsupported
+from evenq.errors import Unsupported
 from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
 from evenq.runtime.closing import Closing
 
@@ -168,13 +167,7 @@ class PushConsumer(Closing):
         return pushing.owned()
 
     async def _listen(self, messages: Sequence[ReceivedMessage]) -> object:
-        told = await in_thread(self._threads, self._listener, messages)
-        if inspect.iscoroutine(told):
-            told.close()
-            raise BadRequest(
-                "the listener is a coroutine function, which a thread cannot run; use evenq.aio.PushConsumer"
-            )
-        return told
+        return await listened(self._threads, self._listener, messages, instead="evenq.aio.PushConsumer")
 
     async def _tell(self, gained: Sequence[MessageQueue], lost: Sequence[MessageQueue]) -> None:
         assert self._on_rebalance is not None

@@ -24,6 +24,7 @@ from evenq.runtime.net import Net
 
 if TYPE_CHECKING:
     from evenq.client.loops.listening import RunListener
+    from evenq.client.loops.lite_member import LiteMember, LitePlan
     from evenq.client.loops.membership import MemberPlan
     from evenq.client.loops.notices import Tell
     from evenq.client.loops.polling import Polling
@@ -31,9 +32,11 @@ if TYPE_CHECKING:
     from evenq.client.loops.receiving import Receiving
     from evenq.client.loops.replies import Replies
     from evenq.client.loops.sending import Sending
+    from evenq.client.loops.subscribing import TellEnded
     from evenq.client.loops.transacting import RunChecker, Transacting
     from evenq.client.options import ProducerOptions, SimpleOptions
     from evenq.client.rpc.admin import AdminCalls
+    from evenq.client.rpc.lite import LiteCalls
     from evenq.client.rpc.receiving import SimpleCalls
     from evenq.client.rpc.sessions import ConsumerCalls
     from evenq.client.rpc.transactions import TransactionCalls
@@ -42,6 +45,7 @@ __all__ = [
     "Encoder",
     "Ground",
     "admin_calls",
+    "lite_parts",
     "new_client_id",
     "polling_parts",
     "producer_parts",
@@ -187,6 +191,26 @@ def receiving_parts(
     return calls, Receiving(
         calls, group=group, subscriptions=subscriptions, clock=ground.clock, rng=ground.rng, options=options
     )
+
+
+def lite_parts(
+    ground: Ground,
+    endpoint: str,
+    client_id: str,
+    plan: LitePlan,
+    *,
+    tell: TellEnded | None,
+    run_listener: RunListener | None,
+) -> tuple[LiteCalls, LiteMember]:
+    """The wire of a consumer of lite topics and its work, not started."""
+    from evenq.client.loops.lite_member import LiteMember
+    from evenq.client.rpc.lite import LiteCalls
+
+    calls = LiteCalls(
+        ground.open_net(), endpoint=endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms,
+        push=run_listener is not None,
+    )  # fmt: skip
+    return calls, LiteMember(calls, plan, clock=ground.clock, rng=ground.rng, tell=tell, run_listener=run_listener)
 
 
 def _consumer_calls(ground: Ground, endpoint: str, client_id: str, plan: MemberPlan) -> ConsumerCalls:

@@ -185,8 +185,8 @@ class ProducerCalls(RouteCalls, Protocol):
     async def publish(
         self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int, apart: bool = False
     ) -> Stored:
-        """Store a batch of encoded messages of one topic in one queue: all or none. `apart`: they have delivery times or
-        lite topics; the server chooses their queues.
+        """Store a batch of encoded messages of one topic in one queue: all or none. `apart`: they have delivery times
+        or lite topics; the server chooses their queues.
         """
         ...
 
@@ -279,8 +279,10 @@ class SimpleCalls(RouteCalls, Protocol):
         """Finish one. Raises InvalidReceiptHandle."""
         ...
 
-    async def change_invisible(self, address: str, group: str, message: ReceivedMessage, invisible_ms: int) -> str:
-        """Hide it for `invisible_ms` from now; returns the handle to go on with."""
+    async def change_invisible(
+        self, address: str, group: str, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False
+    ) -> str:
+        """Hide it for `invisible_ms` from now; returns the handle to go on with. `suspend`: it counts as no attempt."""
         ...
 
     async def heartbeat(self, address: str, group: str) -> None:

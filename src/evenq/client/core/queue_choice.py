@@ -103,8 +103,8 @@ def queue_of_group(message_group: str, queues: Sequence[MessageQueue]) -> Messag
 
 
 def queue_of_lite_topic(name: str, queues: Sequence[MessageQueue]) -> MessageQueue:
-    """A queue of the broker that owns the lite topic now: another broker would pass the message on to it. Which queue it
-    is does not matter there, but equal names go through one, so that they stay in order.
+    """A queue of the broker that owns the lite topic now: another broker would pass the message on to it. Which queue
+    it is does not matter there, but equal names go through one, so that they stay in order.
     """
     owner = owner_among((queue.broker_name for queue in queues), queues[0].topic, name)
     return next(queue for queue in queues if queue.broker_name == owner)
