@@ -11,6 +11,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NoReturn
 
 __all__ = [
     "ALGORITHM",
@@ -39,7 +40,7 @@ _HEX_DIGITS = 40
 
 
 class Secret:
-    """A secret key. Its text is `***`; only `reveal` gives it away."""
+    """A secret key. Its text is `***`; only `reveal` gives it away, and it is not pickled."""
 
     __slots__ = ("_value",)
 
@@ -55,6 +56,9 @@ class Secret:
 
     def __format__(self, _: str) -> str:
         return "***"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a secret is not pickled")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Secret) and hmac.compare_digest(self.reveal(), other.reveal())
