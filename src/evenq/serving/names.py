@@ -7,9 +7,8 @@ those that name nothing of the server's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from evenq.errors import BadRequest
 from evenq.serving.rpc import Action
@@ -22,8 +21,7 @@ from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, data_pb2, dead_
 __all__ = ["NAMES", "Named", "Names"]
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(NamedTuple):
     """One name in a request, and what is done to it where that is not what the call as a whole does."""
 
     kind: Kind
@@ -31,7 +29,39 @@ class Named:
     action: Action | None = None
 
 
-_Step = tuple[str, ...]
+class _Path:
+    """One place of names in a message: attribute after attribute, some of them repeated."""
+
+    __slots__ = ("action", "is_text", "kind", "place", "steps")
+
+    def __init__(self, kind: Kind, place: str, action: Action | None, request: type[Any]) -> None:
+        self.kind, self.place, self.action = kind, place, action
+        descriptor = request.DESCRIPTOR
+        self.steps: list[tuple[str, bool]] = []
+        for name in place.split("."):
+            field = descriptor.fields_by_name[name]
+            self.steps.append((name, field.is_repeated))
+            descriptor = field.message_type
+        self.is_text = descriptor is None
+        """False: a v2 Resource."""
+
+    def of(self, message: Any, namespace: str) -> list[Named]:
+        """The names there, empty ones left out."""
+        values = [message]
+        for name, repeated in self.steps:
+            if repeated:
+                values = [inner for value in values for inner in getattr(value, name)]
+            else:
+                values = [getattr(value, name) for value in values]
+        names = values if self.is_text else [_qualified(value, namespace) for value in values]
+        return [Named(self.kind, name, self.action) for name in names if name]
+
+
+def _qualified(resource: Any, namespace: str) -> str:
+    # Its namespace is part of the name, and the header's counts where it has none (wire contract 2.4).
+    name: str = resource.name
+    namespace = resource.resource_namespace or namespace
+    return f"{namespace}%{name}" if namespace and name else name
 
 
 class Names:
@@ -40,42 +70,19 @@ class Names:
     def __init__(self, request: type[Any], *paths: str) -> None:
         """`paths`: `topic messages.topic`, `group group`, or with an action of its own, `topic a.b publish`."""
         self.request = request
-        self.paths: list[tuple[Kind, _Step, Action | None]] = []
+        self.paths: list[_Path] = []
         for path in paths:
             kind, place, *action = path.split(" ")
-            self.paths.append((Kind(kind), tuple(place.split(".")), Action(action[0]) if action else None))
+            self.paths.append(_Path(Kind(kind), place, Action(action[0]) if action else None, request))
 
     def of(self, request: bytes, namespace: str) -> Sequence[Named]:
-        """All that is named, empty names left out; with the namespace as the broker names it. Raises BadRequest."""
+        """All that is named, each once; with the namespace as the broker names it. Raises BadRequest."""
         try:
             message = self.request.FromString(request)
         except DecodeError as error:
             raise BadRequest(f"the request does not decode as {self.request.__name__}: {error}") from error
-        found = dict.fromkeys(
-            Named(kind, name, action)
-            for kind, steps, action in self.paths
-            for name in _walk(message, steps, namespace)
-            if name
-        )
-        return list(found)
-
-
-def _walk(value: Any, steps: _Step, namespace: str) -> Iterator[str]:
-    for at, step in enumerate(steps):
-        value = getattr(value, step)
-        if _is_repeated(value):
-            for element in value:
-                yield from _walk(element, steps[at + 1 :], namespace)
-            return
-    if isinstance(value, str):
-        yield value
-    elif value.name:  # a v2 Resource; its namespace is part of the name, and the header's counts where it has none
-        namespace = value.resource_namespace or namespace
-        yield f"{namespace}%{value.name}" if namespace else value.name
-
-
-def _is_repeated(value: Any) -> bool:
-    return not isinstance(value, str) and hasattr(value, "__len__")
+        found = [named for path in self.paths for named in path.of(message, namespace)]
+        return found if len(found) < 2 else list(dict.fromkeys(found))
 
 
 def _rows(service: str, rows: Mapping[str, Names]) -> dict[str, Names]:

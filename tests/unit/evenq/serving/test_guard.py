@@ -98,15 +98,16 @@ def request_of(method: str, topic: str = "orders", group: str = "billing") -> by
     if names is None:
         return b""
     message = names.request()
-    for kind, steps, _ in names.paths:
-        value = message
-        name = topic if kind == "topic" else group
-        for step in steps[:-1]:
+    for path in names.paths:
+        value: Any = message
+        *steps, last_step = path.place.split(".")
+        name = topic if path.kind == "topic" else group
+        for step in steps:
             value = getattr(value, step)
             value = value.add() if hasattr(value, "add") else value
-        last = getattr(value, steps[-1])
+        last = getattr(value, last_step)
         if isinstance(last, str):
-            setattr(value, steps[-1], name)
+            setattr(value, last_step, name)
         elif hasattr(last, "add"):
             last.add().name = name
         else:

@@ -74,7 +74,7 @@ def test_every_field_that_names_a_topic_or_group_is_in_the_table() -> None:
             for path in named_fields(request)
             if not NOTHING_OF_THE_SERVERS.search(path) and (method, path) not in LEFT_OUT
         }
-        told = {".".join(steps) for _, steps, _ in NAMES[method].paths} if method in NAMES else set()
+        told = {path.place for path in NAMES[method].paths} if method in NAMES else set()
         assert told == wanted, method
         if method in NAMES:
             assert NAMES[method].request.DESCRIPTOR.full_name == request.full_name
@@ -88,7 +88,7 @@ def test_every_call_about_topics_or_groups_has_a_row_that_names_them() -> None:
     }
     for method, access in ACCESS.items():
         if access.resource in wanted:
-            assert wanted[access.resource] <= {kind for kind, _, _ in NAMES[method].paths}, method
+            assert wanted[access.resource] <= {path.kind for path in NAMES[method].paths}, method
 
 
 def test_every_element_counts_and_namespaces_are_part_of_the_name() -> None:
