@@ -140,6 +140,13 @@ class LiteSubscriptions:
         for who in list(self._of_client.get(client_id, ())):
             self._drop(who)
 
+    def end_parent(self, parent: str) -> list[tuple[Subscriber, list[str]]]:
+        """The parent topic was deleted; whose sets ended, and what was in them."""
+        ended = [(who, list(known.names)) for who, known in self._sets.items() if who.parent == parent]
+        for who, _ in ended:
+            self._drop(who)
+        return ended
+
     def _must_fit(self, who: Subscriber, before: int, after: int) -> None:
         if after > max(self.each_max, before):
             raise LiteSubscriptionQuotaExceeded(
