@@ -145,7 +145,7 @@ class LiteSimpleConsumer(_LiteConsumer):
         self, max_messages: int = 32, *, invisible_ms: int = 30_000, wait_ms: int = 15_000
     ) -> list[ReceivedMessage]:
         """Take up to `max_messages`, one of each lite topic; waits up to `wait_ms` for the first one."""
-        return await self._running().receiving.receive(max_messages, invisible_ms, wait_ms)
+        return await self._running().receive(max_messages, invisible_ms, wait_ms)
 
     async def ack(self, message: ReceivedMessage) -> None:
         """Finish it for the group; then the next one of its lite topic comes."""

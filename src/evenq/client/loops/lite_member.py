@@ -13,7 +13,7 @@ from evenq.client.loops.lite_pushing import LitePushing
 from evenq.client.loops.receiving import Receiving
 from evenq.client.loops.subscribing import Subscribing, TellEnded
 from evenq.client.options import LiteOptions
-from evenq.model import FilterExpression
+from evenq.model import FilterExpression, ReceivedMessage
 from evenq.runtime.clock import Clock
 
 __all__ = ["LiteMember", "LitePlan"]
@@ -47,6 +47,7 @@ class LiteMember:
     ) -> None:
         options = plan.options
         self._plan = plan
+        self._clock = clock
         self.receiving = Receiving(
             calls, group=plan.group, subscriptions={plan.topic: FilterExpression()}, clock=clock, rng=rng,
             options=options, anywhere=True,
@@ -58,8 +59,8 @@ class LiteMember:
         self._pushing: LitePushing | None = None
         if run_listener is not None:
             self._pushing = LitePushing(
-                calls, self.receiving, group=plan.group, slots=plan.slots, clock=clock, rng=rng, options=options,
-                run_listener=run_listener,
+                calls, self.receiving, receive=self.receive, group=plan.group, slots=plan.slots, clock=clock,
+                rng=rng, options=options, run_listener=run_listener,
             )  # fmt: skip
 
     async def start(self) -> None:
@@ -68,6 +69,13 @@ class LiteMember:
         self.receiving.start()
         if self._pushing is not None:
             self._pushing.start()
+
+    async def receive(self, max_messages: int, invisible_ms: int, wait_ms: int) -> list[ReceivedMessage]:
+        """As `Receiving.receive`. While nothing is wanted no broker is asked."""
+        until_ms = self._clock.monotonic_ms() + wait_ms
+        if not await self.subscribing.wanted(wait_ms):
+            return []
+        return await self.receiving.receive(max_messages, invisible_ms, max(0, until_ms - self._clock.monotonic_ms()))
 
     async def close(self) -> None:
         """Finish what listeners hold, then say goodbye, which ends the subscriptions."""

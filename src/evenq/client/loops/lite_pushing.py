@@ -54,6 +54,7 @@ class LitePushing:
         calls: LiteCalls,
         receiving: Receiving,
         *,
+        receive: Callable[[int, int, int], Awaitable[list[ReceivedMessage]]],
         group: str,
         slots: int,
         clock: Clock,
@@ -63,6 +64,7 @@ class LitePushing:
     ) -> None:
         self._calls = calls
         self._receiving = receiving
+        self._receive = receive
         self._group = group
         self._clock = clock
         self._rng = rng
@@ -97,7 +99,7 @@ class LitePushing:
                 await self._free.wait_for(lambda: len(self._serving) < self._slots)
             room = min(BATCH, self._slots - len(self._serving))
             try:
-                messages = await self._receiving.receive(room, self._options.invisible_ms, WAIT_MS)
+                messages = await self._receive(room, self._options.invisible_ms, WAIT_MS)
             except Error as error:
                 log.warning("no lite messages", extra={"group": self._group, "error": str(error)})
                 await self._clock.sleep_ms(backoff.next_ms())

@@ -56,6 +56,8 @@ class Subscribing:
         self._addresses = addresses
         self._tell = tell
         self._names: dict[str, None] = {}
+        self._some = asyncio.Event()
+        """Set while there are names."""
         self._sure = True
         """False: a broker may know names that are not in the set."""
         self._turn = rng.randrange(1 << 16)
@@ -69,13 +71,25 @@ class Subscribing:
         """The set, sorted."""
         return sorted(self._names)
 
+    async def wanted(self, wait_ms: int) -> bool:
+        """Whether anything is in the set; waits for it up to `wait_ms`."""
+        if not self._names and wait_ms:
+            waiter = spawn(self._some.wait(), name="evenq-lite-wanted")
+            timer = spawn(self._clock.sleep_ms(wait_ms), name="evenq-lite-wanted-timer")
+            try:
+                await asyncio.wait({waiter, timer}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiter.cancel()
+                timer.cancel()
+        return bool(self._names)
+
     async def start(self, names: Iterable[str]) -> None:
         """Tell the first set, also an empty one: a topic that is made by this is one of type LITE. Raises as
         `subscribe`.
         """
         first = dict.fromkeys(names)
         await self._say(LiteAction.ALL, list(first))
-        self._names = first
+        self._put(first)
         self._line = Line(
             self._events, tell=lambda: None, hear=self._heard, clock=self._clock, rng=self._rng,
             name=f"evenq-lite-line-{self._group}",
@@ -92,19 +106,18 @@ class Subscribing:
                 await self._change(LiteAction.ADD, fresh, start)
             elif fresh:
                 await self._change(LiteAction.ALL, [*self._names, *fresh], start)
-            self._names.update(dict.fromkeys(fresh))
+            self._put({**self._names, **dict.fromkeys(fresh)})
 
     async def unsubscribe(self, names: Iterable[str]) -> None:
         """Want these no longer. What was received before may be acknowledged. If no broker hears it, they are told
         later.
         """
         async with self._one_at_a_time:
-            gone = [name for name in dict.fromkeys(names) if name in self._names]
-            for name in gone:
-                del self._names[name]
+            gone = {name: None for name in names if name in self._names}
+            self._put({name: None for name in self._names if name not in gone})
             if gone:
                 with contextlib.suppress(ConnectionFailed, RequestTimeout):
-                    await self._change(LiteAction.REMOVE, gone, None)
+                    await self._change(LiteAction.REMOVE, list(gone), None)
 
     async def close(self) -> None:
         """Tell nothing more; the goodbye of the consumer ends the set."""
@@ -112,6 +125,13 @@ class Subscribing:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _put(self, names: dict[str, None]) -> None:
+        self._names = names
+        if names:
+            self._some.set()
+        else:
+            self._some.clear()
 
     async def _change(self, action: LiteAction, names: Sequence[str], start: LiteStart | None) -> None:
         try:
@@ -170,7 +190,7 @@ class Subscribing:
             return
         if event.name not in self._names:
             return
-        del self._names[event.name]
+        self._put({name: None for name in self._names if name != event.name})
         log.warning(
             "a broker ended a lite subscription",
             extra={"topic": self._topic, "group": self._group, "lite_topic": event.name},
