@@ -137,6 +137,12 @@ def _command(
         parser.add_argument(
             "--endpoint", default=endpoint, metavar="HOST:PORT", help="any broker of the cluster (now: %(default)s)"
         )
+        parser.add_argument(
+            "--credentials",
+            metavar="FILE",
+            help="TOML file with access_key and secret_key (or EVENQ_CREDENTIALS, or EVENQ_ACCESS_KEY and "
+            "EVENQ_SECRET_KEY)",
+        )
         parser.add_argument("--json", action="store_true", help="print JSON for programs instead of tables for people")
         parser.add_argument(
             "--timeout",

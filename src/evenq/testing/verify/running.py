@@ -16,6 +16,7 @@ from typing import Final
 
 from evenq import aio
 from evenq.client.options import ProducerOptions
+from evenq.client.wiring import Ground
 from evenq.errors import ConnectionFailed, Error, NotFound
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
@@ -26,7 +27,6 @@ from evenq.testing.verify.plan import MESSAGE_TYPES, Kind, Plan
 from evenq.testing.verify.producing import PRIORITIES, Sender
 from evenq.testing.verify.tally import Result, Tally
 from evenq.testing.verify.watching import Watcher
-from evenq.wire.net import GrpcNet
 
 __all__ = ["Moment", "Verdict", "verify"]
 
@@ -234,7 +234,7 @@ def _raise_failures(tasks: list[asyncio.Task[None]]) -> None:
 
 @asynccontextmanager
 async def _net() -> AsyncIterator[Net]:
-    net = GrpcNet()
+    net = Ground.real().open_net()
     try:
         yield net
     finally:
