@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from evenq_broker.broker import Broker
-from evenq_broker.rpc import admin, data, groups, routing
 from evenq_broker.settings import Settings
 
 import evenq
@@ -49,7 +48,7 @@ class World:
         told = Settings(broker_name=name, **{"nameservers": "ns:1", **settings})
         broker = Broker(told, clock=self.clock, rng=random.Random(name), net=self.net)
         await broker.open()
-        self.net.serve(f"{name}:8081", [rpc for m in (data, groups, admin, routing) for rpc in m.rpcs(broker)])
+        self.net.serve(f"{name}:8081", broker.rpcs())
         await broker.start([BrokerAddress("default", name, 8081)])
         self.brokers[name] = broker
         await self.until(lambda: all(len(b.routes.brokers()) == len(self.brokers) for b in self.brokers.values()))
