@@ -1,15 +1,16 @@
 """Clients that do harm: they never acknowledge, send back for ever, vanish by the thousand, or live with clocks that jump.
 
 Most of it plays on a whole broker behind a net without sockets, with a clock that the test moves; at the end a process
-with real connections (EVENQ_TEST_SCALE=full: 10,000 of them, else 1,000). What this file does not show is shown by
-test_bad_input.py (names, sizes, handles, bytes), test_conformance.py (a telemetry stream that nobody reads) and
-unit/evenq_broker/rpc/test_error_codes.py (the lists of error codes).
+with real connections (EVENQ_TEST_SCALE=full: 10,000 of them, else 1,000; `--log-cli-level=INFO` tells the figures).
+What this file does not show is shown by test_bad_input.py (names, sizes, handles, bytes), test_conformance.py (a
+telemetry stream that nobody reads) and unit/evenq_broker/rpc/test_error_codes.py (the lists of error codes).
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import random
 import re
@@ -39,6 +40,8 @@ from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as s
 from evenq.wire.stubs.evenq.v1 import data_pb2, dead_letters_pb2
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+log = logging.getLogger(__name__)
 
 V2 = "/apache.rocketmq.v2.MessagingService/"
 OK, NOTHING, INVALID = 20000, 40401, 40013
@@ -611,12 +614,12 @@ class Gauge:
         deadline_ms = self.clock.monotonic_ms() + 90_000
         while not state():
             assert self.clock.monotonic_ms() < deadline_ms, what
-            asyncio.run(self.clock.sleep_ms(100))
+            asyncio.run(self.clock.sleep_ms(250))
 
 
 @pytest.fixture
 def gauge(tmp_path: Path) -> Iterator[Gauge]:
-    silence_ms = 3 * MANY  # longer than a crowd needs to come: whoever is silent for longer loses its poll
+    silence_ms = 4 * MANY  # longer than a crowd needs to come: whoever is silent for longer loses its poll
     settings = {"CLIENT_SILENCE_MS": f"{silence_ms}", "STORE__DISK_FREE_MIN_BYTES": "0"}
     with LocalCluster(nameservers=0, rebalancer=False, folder=tmp_path, broker_settings=settings) as cluster:
         yield Gauge(cluster.brokers[0])
@@ -626,10 +629,14 @@ def test_connections_that_come_by_the_thousand_and_break_give_everything_back(ga
     crowd: list[socket.socket] = []
 
     def wave() -> None:
+        began_ms = gauge.clock.monotonic_ms()
         crowd.extend(vanishing(gauge.node.port, number) for number in range(MANY))
         gauge.until(lambda: gauge.metric("evenq_broker_polls_parked") == MANY, "all polls are parked")
+        parked_ms = gauge.clock.monotonic_ms()
+        log.info("%d parked after %d ms, %d MB", MANY, parked_ms - began_ms, gauge.memory_mb)
         assert gauge.metric("rocketmq_consumer_connections") == MANY
         assert gauge.files >= MANY
+        ended_ms = gauge.clock.monotonic_ms()
         for one in crowd:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no goodbye
             one.close()
@@ -637,6 +644,7 @@ def test_connections_that_come_by_the_thousand_and_break_give_everything_back(ga
         gauge.until(lambda: gauge.metric("evenq_broker_polls_parked") == 0, "no poll is left")
         gauge.until(lambda: gauge.metric("rocketmq_consumer_connections") == 0, "nobody is remembered")
         gauge.until(lambda: gauge.files <= files + 5, "file descriptors are back")
+        log.info("all gone after %d ms, %d MB", gauge.clock.monotonic_ms() - ended_ms, gauge.memory_mb)
 
     files = gauge.files
     try:
