@@ -375,3 +375,58 @@ def test_a_message_that_is_refused_twice_for_haste_is_sent_by_the_third_try(
     finally:
         front.kill()
         front.communicate()
+
+
+USERS = """
+[users.evenq-internal]
+secret = "secret-of-the-servers"
+internal = true
+[users.node]
+secret = "secret-of-node"
+allow = [
+  { resource = "topic:signed", actions = ["publish", "consume"] },
+  { resource = "group:signed-*", actions = ["consume"] },
+]
+"""
+
+
+def test_4_with_its_keys_the_sdk_sends_and_receives_and_without_it_raises(
+    tmp_path: Path, modules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster that takes signed calls only; the signature of this SDK is in upper case, its dates in UTC."""
+    (tmp_path / "users.toml").write_text(USERS)
+    on = {"AUTH__ENABLED": "true", "AUTH__USERS": str(tmp_path / "users.toml")}
+    settings = {**on, "DEFAULT_START_FROM": "FIRST"}
+    monkeypatch.setenv("PEER_ACCESS_KEY", "node")
+    with LocalCluster(
+        folder=tmp_path / "cluster", broker_settings=settings, nameserver_settings=on, rebalancer_settings=on
+    ) as signed:
+        peers: list[Peer] = []
+
+        def peer(secret: str) -> Peer:
+            monkeypatch.setenv("PEER_SECRET_KEY", secret)
+            peers.append(Peer(tmp_path, modules, len(peers)))
+            return peers[-1]
+
+        try:
+            producer = peer("secret-of-node")
+            producer.do("producer", endpoint=signed.endpoint, topics=["signed"])
+            producer.do("send", topic="signed", first=0, count=20)
+            consumer = peer("secret-of-node")
+            consumer.do("simple", endpoint=signed.endpoint, group="signed-simple", topic="signed")
+            consumer.do("take", count=20, empty=10)
+            assert sorted(consumer.numbers()) == list(range(20))
+            pushed = peer("secret-of-node")
+            pushed.do("push", endpoint=signed.endpoint, group="signed-push", topic="signed", fail="never")
+            wait_for_all([pushed], set(range(20)))
+
+            stranger = peer("wrong-secret")
+            stranger.tell("producer", endpoint=signed.endpoint, topics=["signed"])
+            stranger.wait(lambda said: any("done" in one for one in said))
+            answer = stranger.of("done")[0]
+            assert "Failed to fetch topic routes" in answer["error"]  # the SDK keeps the code for its log
+            lines = [json.loads(line) for line in signed.brokers[0].log_text().splitlines() if '"refused"' in line]
+            assert {(line["user"], line["code"]) for line in lines} == {("node", 40100)}
+        finally:
+            for one in peers:
+                one.end()

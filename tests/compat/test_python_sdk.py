@@ -322,3 +322,81 @@ def test_a_message_that_is_refused_for_haste_is_an_error_at_once_and_not_stored(
     consumer = peer("simple", "compat-haste", "compat-haste", "*", 1)
     consumer.wait_done()
     assert consumer.numbers() == [2]
+
+
+USERS = """
+[users.evenq-internal]
+secret = "secret-of-the-servers"
+internal = true
+[users.python]
+secret = "secret-of-python"
+allow = [
+  { resource = "topic:signed", actions = ["publish", "consume"] },
+  { resource = "group:signed-*", actions = ["consume"] },
+]
+"""
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A cluster that takes signed calls only."""
+    folder = tmp_path_factory.mktemp("signed")
+    (folder / "users.toml").write_text(USERS)
+    on = {"AUTH__ENABLED": "true", "AUTH__USERS": str(folder / "users.toml")}
+    settings = {**on, "DEFAULT_START_FROM": "FIRST"}
+    with LocalCluster(
+        brokers=2, folder=folder, broker_settings=settings, nameserver_settings=on, rebalancer_settings=on
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def signing_peer(
+    tmp_path: Path, signed: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Peer]]:
+    peers: list[Peer] = []
+
+    def start(secret: str, what: str, *arguments: object) -> Peer:
+        monkeypatch.setenv("PEER_ACCESS_KEY", "python")
+        monkeypatch.setenv("PEER_SECRET_KEY", secret)
+        peers.append(Peer(tmp_path, what, signed.endpoint, *map(str, arguments)))
+        return peers[-1]
+
+    yield start
+    for one in peers:
+        one.end()
+
+
+def test_4_with_its_keys_the_sdk_sends_and_receives_and_pushes(signing_peer: Callable[..., Peer]) -> None:
+    right = "secret-of-python"
+    signing_peer(right, "produce", "signed", 0, 30).wait_done()
+    simple = signing_peer(right, "simple", "signed", "signed-simple", "*", 30)
+    simple.wait_done()
+    assert sorted(simple.numbers()) == list(range(30))
+    pushed = signing_peer(right, "push", "signed", "signed-push")
+    pushed.wait(lambda said: {s["got"] for s in said if "got" in s} == set(range(30)))
+    pushed.stop()
+
+
+@pytest.mark.parametrize(
+    ("secret", "topic", "code"),
+    [("wrong-secret", "signed", 40100), ("", "signed", 40100), ("secret-of-python", "forbidden", 40300)],
+)
+def test_4_with_a_wrong_secret_or_another_topic_the_sdk_raises(
+    signing_peer: Callable[..., Peer], signed: LocalCluster, tmp_path: Path, secret: str, topic: str, code: int
+) -> None:
+    producer = signing_peer(secret, "produce", topic, 0, 1)
+    assert producer.process.wait(60) != 0
+    assert not producer.numbers("sent")
+    told = next(tmp_path.glob("peer-produce-*.log")).read_text()
+    assert f"failed to fetch topic:{topic} route" in told  # the SDK keeps the status of a route for its log
+    lines = [json.loads(line) for line in signed.brokers[0].log_text().splitlines() if '"refused"' in line]
+    assert ("python", code) in {(line["user"], line["code"]) for line in lines}
+
+
+def test_4_a_group_that_is_not_granted_is_an_error_of_receive(
+    signing_peer: Callable[..., Peer], tmp_path: Path
+) -> None:
+    consumer = signing_peer("secret-of-python", "simple", "signed", "other-group", "*", 1)
+    assert consumer.process.wait(60) != 0
+    assert "may not consume group other-group" in next(tmp_path.glob("peer-simple-*.log")).read_text()
