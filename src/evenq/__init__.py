@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from evenq.client.core.lite import Suspend
     from evenq.client.core.outcome import Retry
     from evenq.client.core.requests import reply_to
-    from evenq.client.credentials import Credentials
     from evenq.client.lite_consumer import LitePushConsumer, LiteSimpleConsumer
     from evenq.client.loops.sending import SendResult
     from evenq.client.options import LiteOptions, ProducerOptions, PullOptions, PushOptions, SimpleOptions
@@ -34,12 +33,13 @@ if TYPE_CHECKING:
         StartFrom,
         TransactionResolution,
     )
+    from evenq.wire.credentials import Credentials
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Admin": "evenq.client.admin",
-    "Credentials": "evenq.client.credentials",
+    "Credentials": "evenq.wire.credentials",
     "Error": "evenq.errors",
     "FilterExpression": "evenq.model",
     "FilterType": "evenq.model",

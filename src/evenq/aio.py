@@ -26,7 +26,6 @@ from evenq.client.core.views import (
     TopicDetails,
     TopicView,
 )
-from evenq.client.credentials import Credentials
 from evenq.client.loops.gates import TaskGate
 from evenq.client.loops.pushing import Pushing
 from evenq.client.loops.sending import Item, Nobody, Selector, SendResult
@@ -54,6 +53,7 @@ from evenq.model import (
     TransactionResolution,
 )
 from evenq.model.names import group_problem
+from evenq.wire.credentials import Credentials
 
 __all__ = [
     "Admin",

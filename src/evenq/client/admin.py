@@ -18,13 +18,13 @@ from evenq.client.core.views import (
     TopicDetails,
     TopicView,
 )
-from evenq.client.credentials import Credentials
 from evenq.client.loops.background import Background
 from evenq.client.plans import reset_target
 from evenq.client.wiring import Ground, admin_calls, new_client_id
 from evenq.model import MessageType
 from evenq.model.retry import RetryPolicy
 from evenq.runtime.closing import Closing
+from evenq.wire.credentials import Credentials
 
 if TYPE_CHECKING:
     from evenq.client.rpc.admin import AdminCalls

@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Self
 
 from evenq.client.core.lite import starting
-from evenq.client.credentials import Credentials
 from evenq.client.loops.listening import RunListener
 from evenq.client.loops.lite_member import LiteMember, LitePlan
 from evenq.client.options import LiteOptions
@@ -21,6 +20,7 @@ from evenq.client.plans import lite_plan
 from evenq.client.wiring import Ground, lite_parts, new_client_id
 from evenq.errors import Unsupported
 from evenq.model import ReceivedMessage, StartFrom
+from evenq.wire.credentials import Credentials
 
 __all__ = ["LitePushConsumer", "LiteSimpleConsumer"]
 

@@ -13,13 +13,13 @@ from types import TracebackType
 from typing import Self
 
 from evenq.allocation import Strategy
-from evenq.client.credentials import Credentials
 from evenq.client.loops.polling import Polling
 from evenq.client.options import PullOptions
 from evenq.client.plans import filters, pull_plan
 from evenq.client.wiring import Ground, new_client_id, polling_parts
 from evenq.errors import Unsupported
 from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
+from evenq.wire.credentials import Credentials
 
 __all__ = ["PullConsumer"]
 

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from evenq.client.core.lite import starting
-from evenq.client.credentials import Credentials
 from evenq.client.loops.background import Background
 from evenq.client.loops.listening import RunListener
 from evenq.client.loops.lite_member import LiteMember, LitePlan
@@ -24,6 +23,7 @@ from evenq.client.wiring import Ground, lite_parts, new_client_id
 from evenq.errors import Unsupported
 from evenq.model import ReceivedMessage, StartFrom
 from evenq.runtime.closing import Closing
+from evenq.wire.credentials import Credentials
 
 __all__ = ["LitePushConsumer", "LiteSimpleConsumer", "OnUnsubscribed"]
 

@@ -13,7 +13,6 @@ from concurrent.futures import Future
 from functools import partial
 
 from evenq.client.core.halves import HalfMessage
-from evenq.client.credentials import Credentials
 from evenq.client.loops.background import Background
 from evenq.client.loops.gates import ThreadGate
 from evenq.client.loops.sending import Item, Nobody, Selector, SendResult
@@ -24,6 +23,7 @@ from evenq.client.wiring import Encoder, Ground, new_client_id, producer_parts
 from evenq.errors import ConnectionFailed, RequestTimeout, Unsupported
 from evenq.model import Message, ReceivedMessage, TransactionResolution
 from evenq.runtime.closing import Closing
+from evenq.wire.credentials import Credentials
 
 __all__ = ["Producer"]
 

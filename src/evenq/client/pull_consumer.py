@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from evenq.allocation import Strategy
-from evenq.client.credentials import Credentials
 from evenq.client.loops.background import Background
 from evenq.client.loops.polling import Polling
 from evenq.client.loops.user_code import in_thread
@@ -22,6 +21,7 @@ from evenq.client.plans import filters, pull_plan
 from evenq.client.wiring import Ground, new_client_id, polling_parts
 from evenq.errors import Unsupported
 from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
+from evenq.wire.credentials import Credentials
 
 __all__ = ["OnRebalance", "PullConsumer"]
 

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from evenq.allocation import Strategy
-from evenq.client.credentials import Credentials
 from evenq.client.loops.background import Background
 from evenq.client.loops.pushing import Pushing
 from evenq.client.loops.user_code import in_thread, listened
@@ -25,6 +24,7 @@ from evenq.client.wiring import Ground, new_client_id, pushing_parts
 from evenq.errors import Unsupported
 from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
 from evenq.runtime.closing import Closing
+from evenq.wire.credentials import Credentials
 
 __all__ = ["Listener", "OnRebalance", "PushConsumer"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from evenq.client.credentials import Credentials
 from evenq.client.loops.background import Background
 from evenq.client.options import SimpleOptions
 from evenq.client.plans import filters
@@ -17,6 +16,7 @@ from evenq.client.wiring import Ground, new_client_id, receiving_parts
 from evenq.errors import IllegalGroup
 from evenq.model import FilterExpression, ReceivedMessage, group_problem
 from evenq.runtime.closing import Closing
+from evenq.wire.credentials import Credentials
 
 __all__ = ["SimpleConsumer"]
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from evenq.client.core.message_id import MessageIds
-from evenq.client.credentials import Credentials
 from evenq.errors import BodyEmpty, IllegalTopic
 from evenq.model import FilterExpression, Message, topic_problem
 from evenq.runtime.clock import Clock, SystemClock
 from evenq.runtime.net import Net
+from evenq.wire.credentials import Credentials
 
 if TYPE_CHECKING:
     from evenq.client.loops.listening import RunListener
@@ -92,12 +92,9 @@ class Ground:
             net = GrpcNet()
         if self.credentials is None:
             return net
-        from evenq.wire.signature import Secret
         from evenq.wire.signed_net import SignedNet, Signer
 
-        keys = self.credentials
-        secret = Secret(keys.secret_key)
-        return SignedNet(net, Signer(keys.access_key, secret, clock=self.clock, session_token=keys.security_token))
+        return SignedNet(net, Signer.of(self.credentials, self.clock))
 
     async def let_go(self, used: Net) -> None:
         """End the connections of a client that closes, unless the net was handed in and may serve others."""

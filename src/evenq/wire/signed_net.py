@@ -7,9 +7,11 @@ covers the time of day in whole seconds, so one is made per second and not per c
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from typing import Self
 
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
+from evenq.wire.credentials import Credentials
 from evenq.wire.signature import AUTHORIZATION, DATE_TIME, SESSION_TOKEN, Secret, authorization, date_time
 
 __all__ = ["SignedNet", "Signer"]
@@ -22,6 +24,12 @@ class Signer:
         self._clock = clock
         self._session_token = session_token
         self.change(user, secret)
+
+    @classmethod
+    def of(cls, credentials: Credentials, clock: Clock) -> Self:
+        """For a client's keys."""
+        secret = Secret(credentials.secret_key)
+        return cls(credentials.access_key, secret, clock=clock, session_token=credentials.security_token)
 
     def change(self, user: str, secret: Secret) -> None:
         """Sign with this from now on."""

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 import evenq
-from evenq.client.credentials import Credentials
 from evenq.client.wiring import Ground
 from evenq.errors import SettingsError
 from evenq.runtime.clock import FakeClock
 from evenq.testing.loop_net import LoopNet
+from evenq.wire.credentials import Credentials
 from evenq.wire.signed_net import SignedNet
 
 
