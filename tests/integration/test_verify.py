@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from evenq.testing import LocalCluster
+from evenq.testing.verify import Kind
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -38,7 +39,7 @@ def test_a_healthy_cluster_keeps_every_promise_and_nothing_is_left_behind() -> N
         told = json.loads(done.stdout)
         assert told["ok"]
         assert "problems" not in told
-        assert [row["kind"] for row in told["kinds"]] == ["normal", "fifo", "delay", "transaction", "priority"]
+        assert [row["kind"] for row in told["kinds"]] == ["normal", "fifo", "delay", "transaction", "priority", "lite"]
         for row in told["kinds"]:
             assert row["sent"] > 50, row
             assert row["received"] == row["expected"], row
@@ -90,7 +91,7 @@ def test_ctrl_c_ends_it_and_leaves_nothing_behind() -> None:
         try:
             for _ in range(300):
                 groups = json.loads(evenq("group", "list", "--json", "--endpoint", cluster.endpoint).stdout)
-                if len(groups) == 5:
+                if len(groups) == len(Kind):
                     break
                 pause.wait(0.1)
             process.send_signal(signal.SIGINT)
