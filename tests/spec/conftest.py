@@ -33,6 +33,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
+        self.during, self.until = self.clock.during, self.clock.until
         self.net = LoopNet(self.clock)
         self.registry = FakeRegistry()
         self.net.serve("ns:1", self.registry.rpcs())
@@ -102,7 +103,7 @@ class World:
             DATA + "QueryOffsets": data_pb2.QueryOffsetsResponse,
         }
         raw = self.net.unary(f"{broker}:8081", method, request.SerializeToString(), timeout_ms=60_000)
-        answer = responses[method].FromString(await self.do(raw))
+        answer = responses[method].FromString(await self.during(raw))
         check(answer.status)
         return answer
 
@@ -164,29 +165,12 @@ class World:
         """How often the method was called so far, anywhere."""
         return sum(called.endswith(method) for _, called in self.net.calls)
 
-    # ------------------------------------------------------------------------------------------------ time
-
-    async def until(self, state: Callable[[], bool], *, step_ms: int = 5, limit_ms: int = 60_000) -> None:
-        """Let time pass until the state holds."""
-        for _ in range(limit_ms // step_ms):
-            if state():
-                return
-            await self.clock.advance(step_ms)
-        raise AssertionError("the state did not come")
-
-    async def do(self, work: Awaitable[Any], *, step_ms: int = 5) -> Any:
-        """The result of `work`, while time passes."""
-        task = asyncio.ensure_future(work)
-        while not task.done():
-            await self.clock.advance(step_ms)
-        return task.result()
-
     async def close(self) -> None:
         """Clients first, then brokers."""
         for client in self.clients:
-            await self.do(client.close(), step_ms=50)
+            await self.during(client.close(), step_ms=50)
         for broker in self.brokers.values():
-            await self.do(broker.close(), step_ms=50)
+            await self.during(broker.close(), step_ms=50)
 
 
 def _play(story: Callable[[World], Awaitable[None]]) -> None:

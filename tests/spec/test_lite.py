@@ -33,7 +33,7 @@ async def brokers(world: Any, *names: str, **settings: Any) -> None:
     for name in names:
         await world.start(name, **settings)
     for broker in world.brokers.values():
-        await world.do(broker.create_topic("p", message_type=MessageType.LITE))
+        await world.during(broker.create_topic("p", message_type=MessageType.LITE))
     await world.until(lambda: all(len(b.routes.route("p")) == len(names) for b in world.brokers.values()))
 
 
@@ -47,7 +47,7 @@ async def simple(world: Any, *names: str, endpoint: str = "a:8081", **rest: Any)
     told = {"group": "g", "topic": "p", "lite_topics": names, "endpoint": endpoint, **rest}
     made = evenq.aio.LiteSimpleConsumer(ground=world.ground(), **told)
     world.clients.append(made)
-    await world.do(made.start())
+    await world.during(made.start())
     return made
 
 
@@ -55,23 +55,23 @@ async def push(world: Any, listener: Any, *names: str, **rest: Any) -> evenq.aio
     told = {"group": "g", "topic": "p", "lite_topics": names, "endpoint": "a:8081", **rest}
     made = evenq.aio.LitePushConsumer(listener=listener, ground=world.ground(), **told)
     world.clients.append(made)
-    await world.do(made.start())
+    await world.during(made.start())
     return made
 
 
 async def send(world: Any, by: evenq.aio.Producer, name: str, *bodies: int) -> None:
     messages = [evenq.Message(topic="p", body=b"%d" % body, lite_topic=name) for body in bodies]
-    await world.do(by.send_batch(messages))
+    await world.during(by.send_batch(messages))
 
 
 async def take(world: Any, consumer: evenq.aio.LiteSimpleConsumer, count: int) -> dict[str, list[int]]:
     taken: dict[str, list[int]] = {}
     while sum(map(len, taken.values())) < count:
-        messages = await world.do(consumer.receive(wait_ms=10_000))
+        messages = await world.during(consumer.receive(wait_ms=10_000))
         assert messages, f"no more than {taken}"
         for message in messages:
             taken.setdefault(message.lite_topic or "", []).append(int(message.body))
-            await world.do(consumer.ack(message))
+            await world.during(consumer.ack(message))
     return taken
 
 
@@ -119,15 +119,15 @@ def test_only_what_is_wanted_comes_and_it_may_change_at_any_time(play: Play) -> 
         await send(world, by, "x", 1)
         await send(world, by, "y", 1)
         consumer = await simple(world)
-        assert (consumer.lite_topics, await world.do(consumer.receive(wait_ms=100))) == ([], [])
+        assert (consumer.lite_topics, await world.during(consumer.receive(wait_ms=100))) == ([], [])
         assert world.calls("/ReceiveMessage") == 0, "nothing is wanted"
-        await world.do(consumer.subscribe_lite("x"))
+        await world.during(consumer.subscribe_lite("x"))
         assert await take(world, consumer, 1) == {"x": [1]}
-        await world.do(consumer.subscribe_lite("a", "b", "c"))  # short names are no letters of one name
+        await world.during(consumer.subscribe_lite("a", "b", "c"))  # short names are no letters of one name
         assert consumer.lite_topics == wanted(world) == ["a", "b", "c", "x"]
-        await world.do(consumer.unsubscribe_lite("x", "a", "b", "c"))
+        await world.during(consumer.unsubscribe_lite("x", "a", "b", "c"))
         assert (consumer.lite_topics, wanted(world)) == ([], [])
-        await world.do(consumer.subscribe_lite("y"))
+        await world.during(consumer.subscribe_lite("y"))
         assert await take(world, consumer, 1) == {"y": [1]}
 
     play(story)
@@ -144,7 +144,7 @@ def test_a_receive_that_waits_for_nothing_hears_of_a_subscription(play: Play) ->
             await world.clock.sleep_ms(1_000)
             await consumer.subscribe_lite("x")
 
-        _, messages = await world.do(_both(later(), consumer.receive(wait_ms=10_000)))
+        _, messages = await world.during(_both(later(), consumer.receive(wait_ms=10_000)))
         assert [message.body for message in messages] == [b"7"]
 
     play(story)
@@ -162,15 +162,15 @@ def test_the_next_message_of_a_lite_topic_waits_for_the_one_before(play: Play) -
         by = await producer(world)
         await send(world, by, "x", 1, 2)
         one, other = await simple(world, "x"), await simple(world, "x")
-        [first] = await world.do(one.receive())
-        assert await world.do(other.receive(wait_ms=500)) == []
-        await world.do(one.suspend(first, 1_000))
-        assert await world.do(other.receive(wait_ms=500)) == []
-        [again] = await world.do(other.receive(wait_ms=5_000))
+        [first] = await world.during(one.receive())
+        assert await world.during(other.receive(wait_ms=500)) == []
+        await world.during(one.suspend(first, 1_000))
+        assert await world.during(other.receive(wait_ms=500)) == []
+        [again] = await world.during(other.receive(wait_ms=5_000))
         assert (again.body, again.delivery_attempt) == (b"1", 1)
-        longer = await world.do(other.change_invisible(again, 60_000))
-        await world.do(other.ack(longer))
-        [second] = await world.do(one.receive(wait_ms=5_000))
+        longer = await world.during(other.change_invisible(again, 60_000))
+        await world.during(other.ack(longer))
+        [second] = await world.during(one.receive(wait_ms=5_000))
         assert (second.body, second.lite_topic) == (b"2", "x")
 
     play(story)
@@ -194,9 +194,9 @@ def test_a_subscription_says_where_it_begins(play: Play, start: dict[str, Any], 
         by = await producer(world)
         await send(world, by, "x", *range(5))
         consumer = await simple(world)
-        await world.do(consumer.subscribe_lite("x", **start))
+        await world.during(consumer.subscribe_lite("x", **start))
         if start.get("start_from") == "LAST":
-            assert await world.do(consumer.receive(wait_ms=100)) == []
+            assert await world.during(consumer.receive(wait_ms=100)) == []
             await send(world, by, "x", 5)
         assert await take(world, consumer, len(expected)) == {"x": expected}
 
@@ -213,7 +213,7 @@ def test_a_subscription_may_begin_at_a_time(play: Play) -> None:
         await world.clock.advance(10_000)
         await send(world, by, "x", 2)
         consumer = await simple(world)
-        await world.do(consumer.subscribe_lite("x", start_from="TIMESTAMP", start_timestamp_ms=then_ms))
+        await world.during(consumer.subscribe_lite("x", start_from="TIMESTAMP", start_timestamp_ms=then_ms))
         assert await take(world, consumer, 1) == {"x": [2]}
 
     play(story)
@@ -226,9 +226,9 @@ def test_over_a_quota_nothing_changes_and_the_error_says_the_limit(play: Play) -
         await brokers(world, "a", lite_subscriptions_max=3, lite_topics_per_topic_max=2, lite_topic_size_max=8)
         consumer = await simple(world, "x", "y")
         with pytest.raises(LiteSubscriptionQuotaExceeded, match="lite_subscriptions_max, 3"):
-            await world.do(consumer.subscribe_lite("z", "w"))
+            await world.during(consumer.subscribe_lite("z", "w"))
         with pytest.raises(IllegalLiteTopic, match=r"'no blanks'|9 characters"):
-            await world.do(consumer.subscribe_lite("no blanks"))
+            await world.during(consumer.subscribe_lite("no blanks"))
         assert consumer.lite_topics == wanted(world) == ["x", "y"]
         with pytest.raises(BadRequest, match="one start"):
             await consumer.subscribe_lite("z", start_offset=1, start_tail=1)
@@ -249,11 +249,11 @@ def test_a_topic_of_another_kind_is_refused_and_a_new_one_becomes_lite(play: Pla
         await world.create("normal")
         consumer = evenq.aio.LiteSimpleConsumer(group="g", topic="normal", endpoint="a:8081", ground=world.ground())
         with pytest.raises(IllegalTopic, match="takes NORMAL messages and has no lite topics"):
-            await world.do(consumer.start())
+            await world.during(consumer.start())
         assert consumer.lite_topics == []
         with pytest.raises(Unsupported):
             await consumer.receive()
-        await world.do(consumer.close())
+        await world.during(consumer.close())
         await simple(world, topic="fresh")
         assert world.brokers["a"].topics.get("fresh").message_type is MessageType.LITE
 
@@ -323,9 +323,9 @@ def test_what_nobody_heard_is_told_later(play: Play) -> None:
         consumer = await simple(world, "x", "y")
         await world.clock.advance(1_000)
         back = world.cut()
-        await world.do(consumer.unsubscribe_lite("x", "y"))
+        await world.during(consumer.unsubscribe_lite("x", "y"))
         with pytest.raises(evenq.Error):
-            await world.do(consumer.subscribe_lite("z"))
+            await world.during(consumer.subscribe_lite("z"))
         assert consumer.lite_topics == []
         back()
         await world.until(lambda: wanted(world) == [], limit_ms=10_000)
@@ -356,7 +356,7 @@ def test_46_when_the_parent_is_deleted_the_client_forgets_its_lite_topics(play: 
         ended: list[str] = []
         consumer = await simple(world, "x", "y", on_unsubscribed=ended.append)
         await world.clock.advance(1_000)
-        await world.do(world.brokers["a"].delete_topic("p"))
+        await world.during(world.brokers["a"].delete_topic("p"))
         await world.until(lambda: ended == ["x", "y"])
         assert consumer.lite_topics == wanted(world) == []
         before = world.calls("/SyncLiteSubscription")
@@ -372,7 +372,7 @@ def test_a_goodbye_ends_the_subscriptions(play: Play) -> None:
         await brokers(world, "a", "b")
         consumer = await simple(world, "x")
         assert wanted(world) == wanted(world, "b") == ["x"]
-        await world.do(consumer.close())
+        await world.during(consumer.close())
         assert wanted(world) == wanted(world, "b") == []
         assert consumer.lite_topics == []
 
@@ -432,7 +432,7 @@ def test_what_a_listener_may_answer(play: Play) -> None:
 
         by = await producer(world)
         consumer = await push(world, listen, options=LiteOptions(retry_first_ms=2_000))
-        await world.do(consumer.subscribe_lite("x"))
+        await world.during(consumer.subscribe_lite("x"))
         await send(world, by, "x", 1, 2, 3, 4, 5)
         await world.until(lambda: seen[-1:] != [] and seen[-1][0] == b"5")
         assert [(body, attempt) for body, attempt, _ in seen] == [

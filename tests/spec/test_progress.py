@@ -46,10 +46,10 @@ def test_of_3_of_11_a_restarted_broker_still_has_what_it_said_it_stored(play, tm
         await world.ready(one)
         await world.publish("x", "y")
         await world.until(lambda: len(world.seen) == 2)
-        await world.do(one.close(), step_ms=20)
+        await world.during(one.close(), step_ms=20)
         world.clients.clear()
         world.net.stop("a:8081")
-        await world.do(broker.close(), step_ms=50)
+        await world.during(broker.close(), step_ms=50)
         del world.brokers["a"]
         await world.start(store={"path": tmp_path / "a"})
         assert await world.committed("g") == 2
@@ -184,13 +184,13 @@ def test_of_8_reads_name_their_source(play):
         one = await world.pull(options=evenq.PullOptions(auto_commit=False))
         await world.ready(one)
         (queue,) = one.queues
-        assert await world.do(one.committed(queue)) == -1
+        assert await world.during(one.committed(queue)) == -1
         await world.publish("a")
-        assert len(await world.do(one.poll())) == 1
+        assert len(await world.during(one.poll())) == 1
         assert one.position(queue) == 1
-        assert await world.do(one.committed(queue)) == -1
-        await world.do(one.commit())
-        assert await world.do(one.committed(queue)) == 1
+        assert await world.during(one.committed(queue)) == -1
+        await world.during(one.commit())
+        assert await world.during(one.committed(queue)) == 1
 
     play(story)
     assert OffsetTable().memory(evenq.MessageQueue("t", "a", 0)) == -1
@@ -239,7 +239,7 @@ def test_of_11_closing_finishes_what_runs_commits_and_is_bounded(play):
         await world.publish("a", "b", "stuck", "c")
         await world.until(lambda: len(world.seen) == 4)
         began_ms = world.clock.monotonic_ms()
-        await world.do(one.close())
+        await world.during(one.close())
         world.clients.remove(one)
         assert world.clock.monotonic_ms() - began_ms <= 1_000 + 3_000
         assert await world.committed("g") == 2

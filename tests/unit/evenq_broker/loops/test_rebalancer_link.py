@@ -73,8 +73,8 @@ async def begin(stage: Any) -> tuple[FakeRebalancer, Any]:
     rebalancer = FakeRebalancer()
     stage.net.serve("r:1", rebalancer.rpcs())
     broker = await stage.broker("a", rebalancer="r:1")
-    await stage.passing(broker.create_topic("t", queues=4))
-    await stage.passing(broker.create_group("g", strategy="AVG"))
+    await stage.during(broker.create_topic("t", queues=4))
+    await stage.during(broker.create_group("g", strategy="AVG"))
     await stage.clock.advance(50)
     return rebalancer, broker
 
@@ -94,7 +94,7 @@ def test_the_first_report_is_full_and_later_ones_hold_only_what_changed(run: Run
         assert not last.full
         assert not last.topics
         assert [(facts.group, facts.strategy, len(facts.members)) for facts in last.groups] == [("g", "AVG", 3)]
-        await stage.passing(broker.delete_topic("t"))
+        await stage.during(broker.delete_topic("t"))
         await stage.clock.advance(50)
         assert list(rebalancer.reports[-1].topics_gone) == ["t"]
 
@@ -108,7 +108,7 @@ def test_a_decision_reaches_the_sessions_of_its_group(run: Run) -> None:
         generation = common_pb2.Generation(epoch=1, counter=9)
         decision = assignment_pb2.Decision(group="g", topic="t", generation=generation)
         rebalancer.decisions.put_nowait(decision.SerializeToString())
-        (news,) = await stage.passing(session.take(broker.cluster.sessions))
+        (news,) = await stage.during(session.take(broker.cluster.sessions))
         assert (news.topic, news.generation.counter) == ("t", 9)
 
     run(story)
@@ -134,7 +134,7 @@ def test_the_last_answer_is_repeated_while_the_rebalancer_is_away_and_then_compu
         group = broker.groups.get("g")
 
         async def queues() -> list[int]:
-            answer = await stage.passing(assign(broker, group, "t", "x"))
+            answer = await stage.during(assign(broker, group, "t", "x"))
             return [queue.queue_id for queue in answer.queues]
 
         rebalancer.decide(1, 3, 1)
@@ -152,10 +152,10 @@ def test_nothing_known_keeps_what_one_has_and_no_queues_means_none(run: Run) -> 
         rebalancer, broker = await begin(stage)
         group = broker.groups.get("g")
         rebalancer.decide(1, 2)
-        await stage.passing(assign(broker, group, "t", "x"))
+        await stage.during(assign(broker, group, "t", "x"))
         rebalancer.decide(2, known=False)
-        assert [q.queue_id for q in (await stage.passing(assign(broker, group, "t", "x"))).queues] == [2]
+        assert [q.queue_id for q in (await stage.during(assign(broker, group, "t", "x"))).queues] == [2]
         rebalancer.decide(3)
-        assert (await stage.passing(assign(broker, group, "t", "x"))).queues == ()
+        assert (await stage.during(assign(broker, group, "t", "x"))).queues == ()
 
     run(story)

@@ -82,15 +82,15 @@ def test_a_mailbox_keeps_the_newest_of_each_kind_and_no_backlog(run: Run) -> Non
 def test_a_changed_route_tells_the_members_that_read_the_topic(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        await stage.passing(broker.create_topic("t", queues=1))
+        await stage.during(broker.create_topic("t", queues=1))
         sessions = broker.cluster.sessions
         reader, other = (
             sessions.join("g", Member(client_id=topic, protocol=Protocol.EVENQ, subscriptions=(Subscription(topic),)))
             for topic in ("t", "u")
         )
         await reader.take(sessions)
-        await stage.passing(broker.create_topic("t", queues=3))
-        (news,) = await stage.passing(reader.take(sessions))
+        await stage.during(broker.create_topic("t", queues=3))
+        (news,) = await stage.during(reader.take(sessions))
         assert news.topic == "t"
         assert other.waiting_since_ms is None
 
@@ -119,19 +119,19 @@ def test_a_restarted_broker_keeps_queues_for_members_that_come_back(run: Run, tm
         kept, dropped = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
         for client_id, queue in (("x", kept), ("y", dropped)):
             first.cluster.sessions.join("g", Member(client_id=client_id, protocol=Protocol.EVENQ))
-            assert await stage.passing(first.cluster.sessions.lock("g", client_id, [queue], wait_ms=0)) == [True]
-        await stage.passing(first.close())
+            assert await stage.during(first.cluster.sessions.lock("g", client_id, [queue], wait_ms=0)) == [True]
+        await stage.during(first.close())
         second = await stage.broker("a", store=store)
         sessions = second.cluster.sessions
         session = sessions.join("g", Member(client_id="z", protocol=Protocol.EVENQ))
-        assert await stage.passing(sessions.lock("g", "z", [kept, dropped], wait_ms=0)) == [False, False]
+        assert await stage.during(sessions.lock("g", "z", [kept, dropped], wait_ms=0)) == [False, False]
         returned = sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ))
         readers = [asyncio.ensure_future(_read(one, sessions)) for one in (session, returned)]
         for _ in range(4):
             await stage.clock.advance(3_000)
             sessions.beat(session)
             sessions.beat(returned)
-        assert await stage.passing(sessions.lock("g", "z", [kept, dropped], wait_ms=0)) == [False, True]
+        assert await stage.during(sessions.lock("g", "z", [kept, dropped], wait_ms=0)) == [False, True]
         session.end()
         returned.end()
         await asyncio.gather(*readers)

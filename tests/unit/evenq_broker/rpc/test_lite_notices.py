@@ -39,7 +39,7 @@ def test_46_no_client_but_lite_ones_is_told_of_an_ended_lite_subscription(run: R
             lite_topic_idle_ms=1_000, lite_subscription_ms=60_000, transaction_first_check_ms=1_000
         )
         for name, kind in (("p", MessageType.LITE), ("transaction", MessageType.TRANSACTION)):
-            await stage.passing(broker.create_topic(name, message_type=kind))
+            await stage.during(broker.create_topic(name, message_type=kind))
         told: dict[str, list[Any]] = {}
 
         async def listen(name: str, kind: int) -> None:
@@ -80,7 +80,7 @@ def test_46_no_client_but_lite_ones_is_told_of_an_ended_lite_subscription(run: R
         gone = "LITE_PUSH_CONSUMER"
         await stage.ask("NotifyClientTermination", bye, s.NotifyClientTerminationResponse, client=gone)
         assert not any(notices(commands) for commands in told.values()), "who knows that it is over is not told"
-        await stage.passing(broker.delete_topic("p"))
+        await stage.during(broker.delete_topic("p"))
         await stage.until(lambda: notices(told["LITE_SIMPLE_CONSUMER"]) == ["x"])
         assert {name for name, commands in told.items() if notices(commands)} == {"LITE_SIMPLE_CONSUMER"}, (
             "it was subscribed; the other lite client had said goodbye"
@@ -98,7 +98,7 @@ def test_a_client_with_very_many_lite_topics_is_told_of_each(run: Run) -> None:
 
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        await stage.passing(broker.create_topic("p", message_type=MessageType.LITE))
+        await stage.during(broker.create_topic("p", message_type=MessageType.LITE))
         told: list[Any] = []
 
         async def listen() -> None:
@@ -115,7 +115,7 @@ def test_a_client_with_very_many_lite_topics_is_told_of_each(run: Run) -> None:
         request.topic.name, request.group.name = "p", "g"
         answer = await stage.ask("SyncLiteSubscription", request, s.SyncLiteSubscriptionResponse)
         assert answer.status.code == OK
-        await stage.passing(broker.delete_topic("p"))
+        await stage.during(broker.delete_topic("p"))
         await stage.until(lambda: len(notices(told)) == len(names))
         assert notices(told) == names
         listening.cancel()
