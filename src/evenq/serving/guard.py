@@ -19,7 +19,7 @@ from typing import Any, cast
 from evenq.errors import Forbidden, SettingsError, Unauthorized
 from evenq.runtime.clock import Clock
 from evenq.serving.names import NAMES, Named, Names
-from evenq.serving.rpc import Access, Action, Bidi, Resource, Rpc, RpcContext, Unary
+from evenq.serving.rpc import Access, Action, Bidi, Resource, Rpc, RpcContext, ServerStream, Unary
 from evenq.serving.rpc import Kind as RpcKind
 from evenq.serving.users import Kind, User, Users
 from evenq.wire.signature import AUTHORIZATION, DATE_MAX, DATE_TIME, fits, moment_ms, read_claim
@@ -28,10 +28,14 @@ __all__ = ["Guard"]
 
 log = logging.getLogger(__name__)
 
+HEARTBEAT = "/apache.rocketmq.v2.MessagingService/Heartbeat"
+"""Changes nothing without a client id. Go sends one without any header when it recovers (wire contract 2.1, 8.50)."""
 ZONE_STEP_MS = 15 * 60_000
 ZONE_MAX_MS = 14 * 3_600_000
 TELL_AGAIN_MS = 60_000
 TOLD_MAX = 1_000
+HOLD_MS, HOLD_MARGIN_MS = 1_000, 200
+HELD_MAX = 1_000
 
 _KINDS = {
     Resource.TOPIC: (Kind.TOPIC,),
@@ -68,6 +72,7 @@ class Guard:
         self._open: dict[asyncio.Task[Any], tuple[str, str]] = {}
         self._revoked: set[asyncio.Task[Any]] = set()
         self._told: dict[tuple[str, str, int], int] = {}
+        self._held = 0
 
     def change(self, users: Users) -> None:
         """Judge by these users from now on. Open streams whose signature is not right any more are ended."""
@@ -85,10 +90,14 @@ class Guard:
             raise SettingsError(f"{rpc.method} is about a {rpc.access.resource}, and no row says where it names one")
         if rpc.kind is RpcKind.BIDI:
             return replace(rpc, handler=self._stream(rpc, cast("Bidi", rpc.handler), names))
-        # Unary ones return an awaitable, server streams an iterator: either way the check comes first.
+        if rpc.kind is RpcKind.SERVER_STREAM:
+            return replace(rpc, handler=self._server_stream(rpc, cast("ServerStream", rpc.handler), names))
         handler, identify, decide = cast("Unary", rpc.handler), self.identify, self._decide
+        nameless_is_ok = rpc.method == HEARTBEAT
 
         def checked(request: bytes, context: RpcContext) -> Awaitable[bytes]:
+            if nameless_is_ok and not context.client_id and AUTHORIZATION not in context.headers:
+                return handler(request, context)
             user = identify(context)
             if not user.internal:
                 decide(user, rpc, names, request, context)
@@ -182,6 +191,34 @@ class Guard:
         return Forbidden(f"user {user.name} may not {what}; a grant in the users file would allow it")
 
     # ------------------------------------------------------------------------------------------------------ streams
+
+    def _server_stream(self, rpc: Rpc, handler: ServerStream, names: Names | None) -> ServerStream:
+        def checked(request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
+            try:
+                user = self.identify(context)
+                if not user.internal:
+                    self._decide(user, rpc, names, request, context)
+            except (Unauthorized, Forbidden) as error:
+                return self._late(error, context)
+            return handler(request, context)
+
+        return checked
+
+    async def _late(self, error: Exception, context: RpcContext) -> AsyncIterator[bytes]:
+        """A refusal that waits a moment: Go's push consumers ask again 20 ms after any error (wire contract 3.9). Only
+        so many wait at a time, so that strangers cannot fill the server with it.
+        """
+        if self._held < HELD_MAX:
+            self._held += 1
+            left_ms = HOLD_MS
+            if context.deadline_ms is not None:
+                left_ms = min(HOLD_MS, context.deadline_ms - self._clock.monotonic_ms() - HOLD_MARGIN_MS)
+            try:
+                await self._clock.sleep_ms(left_ms)
+            finally:
+                self._held -= 1
+        raise error
+        yield b""  # never: it makes this a stream
 
     def _stream(self, rpc: Rpc, handler: Bidi, names: Names | None) -> Bidi:
         access = rpc.access

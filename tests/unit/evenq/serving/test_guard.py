@@ -143,6 +143,8 @@ def test_no_call_at_all_is_let_in_without_a_right_signature(method: str) -> None
         {**right, "authorization": right["authorization"][:-2] + "00"},
         {**right, "x-mq-authorization-ak": "root", "authorization": ""},
     ):
+        if method == HEARTBEAT:
+            headers = {"x-mq-client-id": "c", **headers}
         assert verdict(GUARD, method, headers, request) == 40100, headers
 
 
@@ -197,6 +199,13 @@ def test_a_heartbeat_without_a_group_is_anybodys_and_with_one_its_readers() -> N
     call(GUARD, HEARTBEAT, signed("nobody"))
     with pytest.raises(Forbidden, match="consume group billing"):
         call(GUARD, HEARTBEAT, signed("nobody"), request_of(HEARTBEAT))
+
+
+def test_a_heartbeat_of_nobody_is_ok_without_a_signature() -> None:
+    """Statement 50: Go sends one without any header; it changes nothing."""
+    call(GUARD, HEARTBEAT, {})
+    with pytest.raises(Unauthorized):
+        call(GUARD, HEARTBEAT, signed("root", "wrong-secret"))
 
 
 def test_both_secrets_are_right_while_a_user_has_two() -> None:
@@ -359,5 +368,55 @@ def test_an_open_stream_ends_when_its_user_goes_and_stays_when_another_does() ->
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         assert not guard._open
+
+    asyncio.run(test())
+
+
+def test_a_refused_receive_is_answered_once_a_second_and_strangers_cannot_pile_up() -> None:
+    """Statement 34: Go's push consumers ask again 20 ms after any error."""
+
+    async def test() -> None:
+        clock = FakeClock()
+        guard = Guard(users(), clock=clock)
+
+        async def frames(request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
+            yield b"frame"
+
+        row = Rpc(
+            method=RECEIVE,
+            kind=Kind.SERVER_STREAM,
+            handler=frames,
+            response=service_pb2.ReceiveMessageResponse,
+            access=ACCESS[RECEIVE],
+        )
+        handler: Any = guard.guarded(row).handler
+        right = handler(request_of(RECEIVE), context(signed("reader"), RECEIVE))
+        assert [frame async for frame in right] == [b"frame"]
+
+        async def refused(headers: Mapping[str, str], deadline_ms: int | None = None) -> None:
+            about = RpcContext(RECEIVE, list(headers.items()), "p", deadline_ms)
+            async for _ in handler(request_of(RECEIVE), about):
+                pytest.fail("it was let in")
+
+        def ended(task: asyncio.Task[Any]) -> str:
+            return type(task.exception()).__name__ if task.done() else "waits"
+
+        tasks = [
+            spawn(refused(signed("elsewhere")), name="forbidden"),
+            spawn(refused(signed("reader", "wrong-secret")), name="unauthorized"),
+            spawn(refused({}, deadline_ms=700), name="hurried"),
+        ]
+        await clock.advance(499)
+        assert [ended(task) for task in tasks] == ["waits", "waits", "waits"]
+        await clock.advance(1)
+        assert [ended(task) for task in tasks] == ["waits", "waits", "Unauthorized"]
+        await clock.advance(500)
+        assert [ended(task) for task in tasks] == ["Forbidden", "Unauthorized", "Unauthorized"]
+
+        crowd = [spawn(refused({}), name="stranger") for _ in range(1_100)]
+        await clock.advance(0)
+        assert [ended(task) for task in crowd].count("waits") == 1_000
+        await clock.advance(1_000)
+        assert {ended(task) for task in crowd} == {"Unauthorized"}
 
     asyncio.run(test())
