@@ -299,6 +299,7 @@ def _add_produce(commands: Any) -> None:
     produce.add_argument(
         "--priority", type=_natural, metavar="N", help="bigger is delivered sooner, from 0; for PRIORITY topics"
     )
+    produce.add_argument("--lite-topic", metavar="NAME", help="the lite topic it belongs to, for LITE topics")
 
 
 def _add_consume(commands: Any) -> None:
