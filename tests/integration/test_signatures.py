@@ -19,6 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
+from pyspark_evenq import connection
+from pyspark_evenq.arrow_schema import columns
+from pyspark_evenq.options import ReadOptions
+from pyspark_evenq.reader import BatchReader
 
 import evenq
 from evenq.errors import Forbidden, Unauthorized
@@ -200,6 +205,20 @@ def test_both_faces_of_the_sdk_send_and_receive_with_their_keys_and_not_without(
     asyncio.run(asyncio.wait_for(asynchronous(), 30))
 
 
+def test_a_reader_of_spark_signs_in_the_driver_and_in_its_workers(cluster: LocalCluster) -> None:
+    """Without Spark itself: what it calls on the driver, pickles, and calls in a worker."""
+    given = {"endpoints": cluster.endpoint, "subscribe": "orders"}
+    with pytest.raises(Unauthorized):
+        BatchReader(ReadOptions.parse(given, streaming=False), ()).partitions()
+    keys = {"accessKey": "orders", "secretKey": SECRET}
+    reader = BatchReader(ReadOptions.parse(given | keys, streaming=False), columns(StructType()))
+    partitions = reader.partitions()
+    connection.sign_with(None)  # another process
+    rows = sum(batch.num_rows for partition in partitions for batch in reader.read(partition))
+    connection.sign_with(None)
+    assert rows >= 20
+
+
 def test_servers_work_together_under_their_own_user(cluster: LocalCluster) -> None:
     with evenq.Admin(endpoint=cluster.endpoint, credentials=ROOT) as admin:
         assert [broker.answered for broker in admin.list_brokers()] == [True, True]
@@ -240,7 +259,7 @@ def test_a_user_who_goes_is_out_within_seconds_with_open_streams_too(cluster: Lo
             yield command.SerializeToString()
             await asyncio.Event().wait()
 
-        told = headers("leaver", LEAVER.secret_key)
+        told = {**headers("leaver", LEAVER.secret_key), "x-mq-client-id": "leaving"}
         frames = net.stream(cluster.endpoint, V2 + "Telemetry", settings(), timeout_ms=60_000, metadata=told)
         try:
             opened = service_pb2.TelemetryCommand.FromString(await anext(frames))

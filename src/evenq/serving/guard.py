@@ -19,6 +19,7 @@ from typing import Any, cast
 from evenq.errors import Forbidden, SettingsError, Unauthorized
 from evenq.runtime.clock import Clock
 from evenq.serving.names import NAMES, Named, Names
+from evenq.serving.owners import ClientOwners
 from evenq.serving.rpc import Access, Action, Bidi, Resource, Rpc, RpcContext, ServerStream, Unary
 from evenq.serving.rpc import Kind as RpcKind
 from evenq.serving.users import Kind, User, Users
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT = "/apache.rocketmq.v2.MessagingService/Heartbeat"
 """Changes nothing without a client id. Go sends one without any header when it recovers (wire contract 2.1, 8.50)."""
+FAREWELL = "/apache.rocketmq.v2.MessagingService/NotifyClientTermination"
 ZONE_STEP_MS = 15 * 60_000
 ZONE_MAX_MS = 14 * 3_600_000
 TELL_AGAIN_MS = 60_000
@@ -73,6 +75,7 @@ class Guard:
         self._revoked: set[asyncio.Task[Any]] = set()
         self._told: dict[tuple[str, str, int], int] = {}
         self._held = 0
+        self._owners = ClientOwners()
 
     def change(self, users: Users) -> None:
         """Judge by these users from now on. Open streams whose signature is not right any more are ended."""
@@ -167,8 +170,20 @@ class Guard:
             named = names.of(request, context.namespace)
             self._check_named(user, access, named, context)
             self._check_missing(user, access, kinds or (), named, context)
+        if access.resource is Resource.CLIENT and action is Action.CONSUME:
+            self._check_owner(user, rpc, context)
         if action in _AUDITED:
             self._audit(user, context)
+
+    def _check_owner(self, user: User, rpc: Rpc, context: RpcContext) -> None:
+        client_id = context.client_id
+        if not client_id:
+            return
+        if not self._owners.claim(client_id, user.name, self._clock.monotonic_ms()):
+            self._tell(user.name, context, Forbidden.code)
+            raise Forbidden(f"client id {client_id[:255]!r} is another user's; give each client its own")
+        if rpc.method == FAREWELL:
+            self._owners.leave(client_id)
 
     def _check_missing(
         self, user: User, access: Access, kinds: Sequence[Kind], named: Sequence[Named], context: RpcContext
@@ -234,6 +249,8 @@ class Guard:
             user = self.identify(context)
             if names is None and not user.internal:
                 self._decide(user, rpc, None, b"", context)
+            if access.resource is Resource.CLIENT and not user.internal:
+                self._check_owner(user, rpc, context)
             task = asyncio.current_task()
             assert task is not None
             self._open[task] = (context.headers[AUTHORIZATION], context.headers[DATE_TIME])

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from evenq.serving.guard import Guard
 from evenq.serving.names import NAMES
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 from evenq.serving.users import Users
-from evenq.wire.signature import Secret, authorization, date_time
+from evenq.wire.signature import Secret, authorization, date_time, read_claim
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 
 FILE = """
@@ -208,6 +209,46 @@ def test_a_heartbeat_of_nobody_is_ok_without_a_signature() -> None:
         call(GUARD, HEARTBEAT, signed("root", "wrong-secret"))
 
 
+def test_nobody_passes_for_the_client_of_another_user() -> None:
+    """A client's stream is told about its half messages, and its farewell ends its deliveries."""
+    guard = Guard(users(), clock=FakeClock())
+    mine, theirs = ({"x-mq-client-id": "c1", **signed(user)} for user in ("orders", "nobody"))
+    farewell = V2 + "NotifyClientTermination"
+    call(guard, HEARTBEAT, mine)
+    for method in (HEARTBEAT, farewell):
+        with pytest.raises(Forbidden, match="'c1' is another user's"):
+            call(guard, method, theirs)
+
+    async def listen() -> None:
+        frames, ended, _ = telemetry(guard, "nobody", "", b"", client_id="c1")
+        with pytest.raises(Forbidden, match="is another user's"):
+            await anext(frames)
+        assert not ended.is_set()
+
+    asyncio.run(listen())
+    call(guard, farewell, mine)
+    call(guard, HEARTBEAT, theirs)
+
+
+def test_no_changed_byte_of_a_header_makes_another_signature_right() -> None:
+    """T10: whatever is let in says the same as the right one."""
+    right = signed("root")
+    rng = random.Random(7)
+    for name in right:
+        for _ in range(2_000):
+            text = right[name]
+            at, what = rng.randrange(len(text)), chr(rng.choice([rng.randrange(32, 127), rng.randrange(0x250)]))
+            changed = rng.choice(
+                [text[:at] + what + text[at + 1 :], text[:at] + text[at + 1 :], text[:at] + what + text[at:]]
+            )
+            if verdict(GUARD, SEND, {**right, name: changed}, b"") == 20000:
+                claim = read_claim(changed) if name == "authorization" else None
+                same = read_claim(right["authorization"])
+                assert changed == text or (claim is not None and same is not None)
+                if claim is not None and same is not None:
+                    assert (claim.user, claim.signature.upper()) == (same.user, same.signature)
+
+
 def test_both_secrets_are_right_while_a_user_has_two() -> None:
     call(GUARD, SEND, signed("orders", "newer-of-orders"), request_of(SEND))
 
@@ -291,7 +332,9 @@ def test_a_call_nobody_could_decide_on_stops_the_start() -> None:
         GUARD.guarded(rpc("/new.Service/Call", Access(Resource.TOPIC, Action.PUBLISH)))
 
 
-def telemetry(guard: Guard, user: str, secret: str, *frames: bytes) -> tuple[Any, asyncio.Event, list[bytes]]:
+def telemetry(
+    guard: Guard, user: str, secret: str, *frames: bytes, client_id: str = ""
+) -> tuple[Any, asyncio.Event, list[bytes]]:
     """A guarded stream whose handler echoes, as the door runs it: iterator, the end of its handler, its requests."""
     ended, seen = asyncio.Event(), list[bytes]()
 
@@ -316,7 +359,8 @@ def telemetry(guard: Guard, user: str, secret: str, *frames: bytes) -> tuple[Any
         access=ACCESS[TELEMETRY],
     )
     handler: Any = guard.guarded(row).handler
-    return handler(requests(), context(signed(user, secret), TELEMETRY)), ended, seen
+    headers = {**signed(user, secret), **({"x-mq-client-id": client_id} if client_id else {})}
+    return handler(requests(), context(headers, TELEMETRY)), ended, seen
 
 
 def test_each_frame_of_a_stream_is_judged() -> None:
