@@ -21,6 +21,7 @@ from evenq.errors import (
     IllegalTopic,
     LiteSubscriptionQuotaExceeded,
     LiteTopicQuotaExceeded,
+    MessageTypeConflict,
     Unsupported,
 )
 from evenq.model import MessageType
@@ -108,6 +109,26 @@ def test_a_message_goes_to_the_owner_without_a_detour(play: Play) -> None:
             await send(world, by, name, 1)
         sends = [address for address, method in world.net.calls[before:] if method.endswith("/SendMessage")]
         assert sends == [f"{world.brokers['a'].lite.owner('p', name)}:8081" for name in NAMES]
+
+    play(story)
+
+
+def test_a_message_without_a_lite_topic_is_refused_and_its_producer_goes_on_as_before(play: Play) -> None:
+    async def story(world: Any) -> None:
+        await brokers(world, "a")
+        await world.create("normal")
+        by = await producer(world)
+        wrongs: list[tuple[str, dict[str, Any]]] = [
+            ("p", {}),
+            ("p", {"message_group": "x"}),
+            ("normal", {"lite_topic": "x"}),
+        ]
+        for topic, wrong in wrongs:
+            with pytest.raises(MessageTypeConflict):
+                await world.clock.during(by.send(evenq.Message(topic=topic, body=b"x", **wrong)))
+        before = world.calls("/Publish")
+        await world.clock.during(by.send(evenq.Message(topic="normal", body=b"x")))
+        assert world.calls("/Publish") == before + 1
 
     play(story)
 
