@@ -165,6 +165,13 @@ class World:
         """How often the method was called so far, anywhere."""
         return sum(called.endswith(method) for _, called in self.net.calls)
 
+    async def slow_until(self, state: Callable[[], bool]) -> None:
+        """`until` for what threads do, like reading and writing files: they need real moments."""
+        async with asyncio.timeout(20):
+            while not state():
+                await self.clock.advance(5)
+                await asyncio.sleep(0.002)
+
     async def close(self) -> None:
         """Clients first, then brokers."""
         for client in self.clients:

@@ -238,9 +238,7 @@ def test_broadcasting_pull_consumers_each_read_everything(play, tmp_path):
             await world.pull(name, model="BROADCASTING", options=evenq.PullOptions(offsets_folder=tmp_path / name))
             for name in ("one", "two")
         ]
-        for _ in range(100):
-            await world.clock.advance(5)
-            await asyncio.sleep(0.002)  # files are read in threads
+        await world.slow_until(lambda: world.calls("/Pull") == 2)
         await world.publish("x")
         assert [await poll(world, member) for member in members] == [["x"], ["x"]]
 
