@@ -63,6 +63,7 @@ class LockTable:
     def __init__(self, *, waiters_max: int = WAITERS_MAX) -> None:
         self._locks: dict[tuple[str, MessageQueue], _Lock] = {}
         self._tickets: dict[int, tuple[str, MessageQueue]] = {}
+        self._waiting: dict[tuple[str, str], dict[int, None]] = {}  # group, client id -> its tickets
         self._held: dict[tuple[str, str], set[MessageQueue]] = {}
         self._last_ticket = 0
         self._waiters_max = waiters_max
@@ -132,14 +133,17 @@ class LockTable:
         self._last_ticket += 1
         self._locks[group, queue].line.append(_Waiter(self._last_ticket, client_id, generation))
         self._tickets[self._last_ticket] = (group, queue)
+        self._waiting.setdefault((group, client_id), {})[self._last_ticket] = None
         return self._last_ticket
 
     def cancel(self, ticket: int) -> None:
         """Step out of the line. A ticket that was granted or is unknown is no error."""
-        where = self._tickets.pop(ticket, None)
+        where = self._tickets.get(ticket)
         if where is not None:
             line = self._locks[where].line
-            line.remove(next(waiter for waiter in line if waiter.ticket == ticket))
+            waiter = next(waiter for waiter in line if waiter.ticket == ticket)
+            line.remove(waiter)
+            self._forget(where[0], waiter)
 
     def release(self, group: str, client_id: str, queue: MessageQueue) -> list[Grant]:
         """Let go; the head of the line has the queue afterwards. Not holding it is no error."""
@@ -155,11 +159,8 @@ class LockTable:
 
     def drop(self, group: str, client_id: str) -> list[Grant]:
         """The member is gone: it stands in no line any more and lets go of everything it holds."""
-        for ticket, (in_group, queue) in list(self._tickets.items()):
-            if in_group == group and any(
-                waiter.ticket == ticket and waiter.client_id == client_id for waiter in self._locks[group, queue].line
-            ):
-                self.cancel(ticket)
+        for ticket in list(self._waiting.get((group, client_id), ())):
+            self.cancel(ticket)
         return [grant for queue in self.held(group, client_id) for grant in self.release(group, client_id, queue)]
 
     def stale(self, group: str, client_id: str, queue: MessageQueue, generation: Generation) -> bool:
@@ -174,7 +175,7 @@ class LockTable:
         for key in [key for key in self._locks if key[0] == group]:
             self._moved.pop(key, None)
             for waiter in self._locks.pop(key).line:
-                del self._tickets[waiter.ticket]
+                self._forget(group, waiter)
         for holder in [holder for holder in self._held if holder[0] == group]:
             del self._held[holder]
 
@@ -184,20 +185,33 @@ class LockTable:
         assert held == {(g, client, queue) for (g, client), queues in self._held.items() for queue in queues}
         waiting = {waiter.ticket: key for key, lock in self._locks.items() for waiter in lock.line}
         assert waiting == self._tickets
+        assert all(self._waiting.values())
+        assert {(key, ticket) for key, tickets in self._waiting.items() for ticket in tickets} == {
+            ((group, waiter.client_id), waiter.ticket)
+            for (group, _), lock in self._locks.items()
+            for waiter in lock.line
+        }
         assert all(lock.holder for lock in self._locks.values() if lock.line), "nobody waits for a free queue"
 
     def _pass_on(self, group: str, queue: MessageQueue, lock: _Lock) -> list[Grant]:
         if not lock.line:
             return []
         head = lock.line.popleft()
-        del self._tickets[head.ticket]
+        self._forget(group, head)
         self._give(group, queue, lock, head.client_id, head.generation)
         grants = [Grant(head.ticket, group, queue, head.client_id)]
         for waiter in [waiter for waiter in lock.line if waiter.client_id == head.client_id]:
             lock.line.remove(waiter)  # the same member asked twice: both calls are answered now
-            del self._tickets[waiter.ticket]
+            self._forget(group, waiter)
             grants.append(Grant(waiter.ticket, group, queue, head.client_id))
         return grants
+
+    def _forget(self, group: str, waiter: _Waiter) -> None:
+        del self._tickets[waiter.ticket]
+        tickets = self._waiting[group, waiter.client_id]
+        del tickets[waiter.ticket]
+        if not tickets:
+            del self._waiting[group, waiter.client_id]
 
     def _give(self, group: str, queue: MessageQueue, lock: _Lock, client_id: str, generation: Generation) -> None:
         if lock.holder != client_id or generation > lock.generation:
