@@ -56,7 +56,8 @@ chaos: dev ## kill -9 while the checker watches: make chaos ROUNDS=20
 	EVENQ_TEST_ROUNDS=$(or $(ROUNDS),20) $(BIN)/pytest -q tests/chaos
 
 crowd: dev ## 10,000 clients that come at once and vanish, with the figures; two minutes
-	EVENQ_TEST_SCALE=full $(BIN)/pytest -q --log-cli-level=INFO tests/integration/test_hostile_clients.py -k thousand
+	EVENQ_TEST_SCALE=full $(BIN)/pytest -q tests/integration/test_hostile_clients.py -k vanish_by_the_thousand
+	EVENQ_TEST_SCALE=full $(BIN)/pytest -q --log-cli-level=INFO tests/integration/test_hostile_clients.py -k connections_that_come
 
 storage: dev ## crash, cut, flip and fail the store in every way, at full size; half an hour
 	$(BIN)/python -m evenq.testing.storage --ledger tests/storage/ledger.md
