@@ -97,7 +97,7 @@ up: dev ## a local cluster in one command
 demo: dev ## the whole job: a year of flights, a group that changes, two Spark jobs, every figure compared
 	JAVA_HOME=$(JAVA) $(BIN)/python -m evenq.cli.demo
 
-check: dev lint type arch tidy test compat helm kubernetes spark docs ## all that CI runs
+check: dev lint type arch tidy spec test compat helm kubernetes spark docs ## all that CI runs
 	EVENQ_TEST_ROUNDS=2 EVENQ_TEST_CYCLES=100 $(BIN)/pytest -q tests/chaos
 
 clean: ## remove what make made
