@@ -18,7 +18,7 @@ from typing import TypeVar
 from evenq.client.core.calls import SimpleCalls
 from evenq.client.loops.routes import RouteBook
 from evenq.client.options import SimpleOptions
-from evenq.errors import BadRequest, ConnectionFailed, Error
+from evenq.errors import BadRequest, ConnectionFailed, Error, RequestTimeout
 from evenq.model import FilterExpression, MessageQueue, ReceivedMessage
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
@@ -127,9 +127,9 @@ class Receiving:
                 invisible_ms=invisible_ms,
                 wait_ms=wait_ms,
             )
-        except ConnectionFailed as error:
+        except (ConnectionFailed, RequestTimeout) as error:
             self._routes.renew(place.topic)
-            if len(places) == 1:
+            if len(places) == 1 or (isinstance(error, RequestTimeout) and not self._anywhere):
                 raise
             log.warning("a broker does not answer", extra={"broker": place.broker_name, "error": str(error)})
             self._turn += self._anywhere
