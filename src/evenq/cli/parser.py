@@ -327,6 +327,9 @@ def _add_consume(commands: Any) -> None:
     wanted.add_argument(
         "--sql", metavar="EXPRESSION", help="only messages that fit, e.g. \"region = 'eu' AND amount >= 10\""
     )
+    wanted.add_argument(
+        "--lite-topic", action="append", metavar="NAME", help="of a LITE topic: this lite topic; may be repeated"
+    )
 
 
 def _positive(text: str) -> int:
