@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 SWEEP_MS = 5_000
 TOLD_MAX = 20_000
 AGAIN_MS = 100
+UNKNOWN_MS = 500
 NOTICE_TRIES = 10  # for a client that does not read; it finds out when it receives
 LITE_CLIENTS = (definition_pb2.LITE_PUSH_CONSUMER, definition_pb2.LITE_SIMPLE_CONSUMER)
 LEARN_METHOD = "/evenq.v1.Peers/LiteSubscriptions"
@@ -99,8 +100,12 @@ class Lites:
         until_ms = broker.now_ms() + max(0, min(wait_ms, broker.settings.poll_max_ms))
         while True:
             group, parent = broker.groups.get(who.group), broker.topics.get(who.parent)
-            if group is None or parent is None:
-                return False
+            if group is None or parent is None:  # the client's word, or the topic, is still on its way
+                left_ms = until_ms - broker.now_ms()
+                if left_ms <= 0:
+                    return False
+                await broker.clock.sleep_ms(min(UNKNOWN_MS, left_ms))
+                continue
             queues = self.queues_of(who.client_id, group, parent)
             self.begin(group, parent, queues)
             if any(self._deliverable(group, parent, queue_id) for queue_id in queues):

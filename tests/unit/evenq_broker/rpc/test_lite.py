@@ -15,6 +15,7 @@ from evenq_broker.core.routes import BrokerView
 from evenq_broker.loops.replaying import Replay
 
 from evenq.model import BrokerAddress, MessageType
+from evenq.model.lanes import owner_among
 from evenq.wire.convert import set_duration_ms, set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, peers_pb2
@@ -623,5 +624,32 @@ def test_the_end_of_a_client_and_of_the_topic_leaves_nothing(run: Run) -> None:
         assert len(a.lite.subscriptions) == 0
         await stage.during(a.delete_topic("p"))
         assert len(a.lite.topics) == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("through", ["a", "b"])
+def test_a_receive_that_waits_looks_at_a_broker_that_comes_meanwhile(run: Run, through: str) -> None:
+    """A topic that was just made, or a broker that started again: routes know it a moment later."""
+
+    async def story(stage: Any) -> None:
+        found = await brokers(stage, "a", "b")
+        other = "b" if through == "a" else "a"
+        mine = next(broker for broker in found if broker.settings.broker_name == through)
+        views = [broker.cluster.own() for broker in found]
+        mine.routes.snapshot("nameserver", "n", [mine.cluster.own()], mine.clock.monotonic_ms())
+        mine.cluster.routes_changed()
+        assert await sync(stage, ADD, "x", broker=through) == OK
+        waiting = receiving(stage, through, poll_ms=20_000)
+        await stage.clock.advance(200)
+        name = next(f"n{number}" for number in range(100) if owner_among("ab", "p", f"n{number}") == other)
+        mine.routes.snapshot("nameserver", "n", views, mine.clock.monotonic_ms())
+        mine.cluster.routes_changed()
+        await stage.clock.advance(10)
+        assert await sync(stage, ADD, name, broker=through) == OK
+        await send(stage, message("m", name), broker=other)
+        began_ms = stage.clock.now_ms()
+        assert names(await stage.during(waiting)) == ["m"]
+        assert stage.clock.now_ms() - began_ms < 1_000
 
     run(story)
