@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev protos fmt lint type arch tidy test sim integration spec compat chaos storage kill-loop verify helm kubernetes spark docs bench bench-store bench-delivery up demo check clean
+.PHONY: help dev protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify helm kubernetes spark docs bench bench-store bench-delivery up demo check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -58,6 +58,10 @@ compat: dev ## the official Python and Node.js SDKs against ours
 chaos: dev ## kill -9 while the checker watches: make chaos ROUNDS=20
 	EVENQ_TEST_ROUNDS=$(or $(ROUNDS),20) $(BIN)/pytest -q tests/chaos
 
+crowd: dev ## 10,000 clients that come at once and vanish, with the figures; two minutes
+	EVENQ_TEST_SCALE=full $(BIN)/pytest -q tests/integration/test_hostile_clients.py -k vanish_by_the_thousand
+	EVENQ_TEST_SCALE=full $(BIN)/pytest -q --log-cli-level=INFO tests/integration/test_hostile_clients.py -k connections_that_come
+
 storage: dev ## crash, cut, flip and fail the store in every way, at full size; half an hour
 	$(BIN)/python -m evenq.testing.storage --ledger tests/storage/ledger.md
 	EVENQ_TEST_SCALE=full $(BIN)/pytest -q -n auto tests/storage/test_stateful.py
@@ -96,7 +100,7 @@ up: dev ## a local cluster in one command
 demo: dev ## the whole job: a year of flights, a group that changes, two Spark jobs, every figure compared
 	JAVA_HOME=$(JAVA) $(BIN)/python -m evenq.cli.demo
 
-check: dev lint type arch tidy test compat helm kubernetes spark docs ## all that CI runs
+check: dev lint type arch tidy spec test compat helm kubernetes spark docs ## all that CI runs
 	EVENQ_TEST_ROUNDS=2 EVENQ_TEST_CYCLES=100 $(BIN)/pytest -q tests/chaos
 
 clean: ## remove what make made

@@ -1,9 +1,10 @@
 """What a million deliveries in flight cost: bytes for each, and the p99 of an ack, beside a group with a thousand.
 
-    python benchmarks/micro/inflight.py [--count 1000000] [--batch 32]
+    python benchmarks/micro/inflight.py [--count 1000000] [--batch 32] [--clients 0]
 
 Both groups are measured in one run, in turns, so the machine's mood is in both numbers. Targets: at most 300 bytes
 each, ack p99 at most twice that of the small group. `--batch 1` is the worst case: a timer of its own for each.
+`--clients`: so many push consumers take turns, whose lives hold what they got; 0: only the deadline does.
 """
 
 import argparse
@@ -24,7 +25,7 @@ RATIO_MAX = 2.0
 class Group:
     """One group on one queue with `count` deliveries in flight, kept there: each ack is followed by a delivery."""
 
-    def __init__(self, count: int, batch: int, order: str) -> None:
+    def __init__(self, count: int, batch: int, order: str, clients: int) -> None:
         self.progress = Progress(inflight_max=2 * count)
         self.progress.start(1, 1, 0, NOW_MS * 0)
         found = self.progress.queue(1, 1, 0)
@@ -32,6 +33,7 @@ class Group:
         self.queue: QueueProgress = found
         self.batch = batch
         self.order = order
+        self.clients = clients
         self.rng = random.Random(7)
         for start in range(0, count, batch):
             self.deliver(min(batch, count - start))
@@ -40,8 +42,9 @@ class Group:
         """Give out the next messages, each batch at its own ms."""
         first = self.queue.next
         deadline_ms = NOW_MS + 60_000 + first // 5
+        client_id = f"client{first // count % self.clients}" if self.clients else ""
         self.progress.deliver(
-            self.queue, list(range(first, first + count)), first + count, deadline_ms=deadline_ms, client_id=""
+            self.queue, list(range(first, first + count)), first + count, deadline_ms=deadline_ms, client_id=client_id
         )
 
     def choose(self) -> list[int]:
@@ -86,12 +89,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--clients", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=60)
     options = parser.parse_args()
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    large = Group(options.count, options.batch, "random")
+    large = Group(options.count, options.batch, "random", options.clients)
     gc.collect()
     each = (tracemalloc.get_traced_memory()[0] - before) / options.count
     tracemalloc.stop()
@@ -99,7 +103,7 @@ def main() -> int:
     missed = each > BYTES_MAX
     gc.freeze()
     for order in ("random", "oldest"):
-        small = Group(SMALL, options.batch, order)
+        small = Group(SMALL, options.batch, order, options.clients)
         large.order = order
         spread = []
         for _ in range(3):

@@ -14,22 +14,40 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NoReturn
 
 from evenq import __version__, errors
+from evenq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     import grpc
 
-__all__ = ["CLIENT_ID", "client_id", "stream", "unary"]
+    from evenq.wire.credentials import Credentials
+    from evenq.wire.signed_net import Signer
+
+__all__ = ["CLIENT_ID", "client_id", "sign_with", "stream", "unary"]
 
 CLIENT_ID = "x-mq-client-id"
 _METADATA = (("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"), ("x-mq-client-version", __version__))
 
 _channels: dict[tuple[int, str], grpc.Channel] = {}
 _lock = threading.Lock()
+_signer: Signer | None = None
 
 
 def client_id(role: str) -> str:
     """The name under which this process shows up in the brokers' logs and lists."""
     return f"{os.uname().nodename}@{os.getpid()}@spark-{role}"
+
+
+def sign_with(credentials: Credentials | None) -> None:
+    """Sign the calls of this process from now on, or do not. Spark gives a process one task or one stream at a time,
+    so each says at its beginning who it is.
+    """
+    global _signer  # noqa: PLW0603  one per process, as the channels are
+    if credentials is None:
+        _signer = None
+        return
+    from evenq.wire.signed_net import Signer
+
+    _signer = Signer.of(credentials, SystemClock())
 
 
 def unary(endpoint: str, method: str, request: bytes, *, timeout_ms: int) -> bytes:
@@ -60,7 +78,9 @@ def stream(endpoint: str, method: str, request: bytes, *, timeout_ms: int) -> It
 
 
 def _metadata() -> tuple[tuple[str, str], ...]:
-    return ((CLIENT_ID, client_id("reader")), *_METADATA)
+    signer = _signer
+    signed = () if signer is None else tuple(signer.headers().items())
+    return ((CLIENT_ID, client_id("reader")), *_METADATA, *signed)
 
 
 def _channel(endpoint: str) -> grpc.Channel:

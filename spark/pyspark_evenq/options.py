@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 from evenq.errors import SettingsError
 from evenq.model.names import group_problem, topic_problem
 from evenq.model.queue import MessageQueue
+from evenq.wire.credentials import Credentials
 
 __all__ = ["EARLIEST_MARK", "LATEST_MARK", "OffsetSpec", "Place", "ReadOptions"]
 
@@ -72,6 +75,20 @@ class ReadOptions:
     read_timeout_ms: int = 60_000
     """How long a range or a route is tried without any progress before the task or the query fails."""
     gc_freeze: bool = True
+    access_key: str = ""
+    secret_key: str = field(default="", repr=False)
+    credentials_file: str = ""
+    """A TOML file on every node, as a mounted Secret makes it; only its path travels with a query."""
+
+    def credentials(self) -> Credentials | None:
+        """What calls are signed with: the options, or else the environment of the process that asks. Raises
+        SettingsError.
+        """
+        if self.access_key:
+            return Credentials(access_key=self.access_key, secret_key=self.secret_key)
+        if self.credentials_file:
+            return Credentials.of_file(Path(self.credentials_file))
+        return Credentials.of_environment(os.environ)
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -115,6 +132,7 @@ class ReadOptions:
             commit_interval_ms=_whole(values, "commitIntervalMs", default=1_000),
             read_timeout_ms=_whole(values, "readTimeoutMs", default=60_000, low=100),
             gc_freeze=_flag(values, "gcFreeze", default=True),
+            **_keys(values),
         )
 
 
@@ -136,6 +154,9 @@ _NAMES = (
     "commitIntervalMs",
     "readTimeoutMs",
     "gcFreeze",
+    "accessKey",
+    "secretKey",
+    "credentialsFile",
 )
 _BY_LOWER = {name.lower(): name for name in _NAMES} | {
     "nameserver": "endpoints",
@@ -156,6 +177,17 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
             raise SettingsError(f"option {canonical} is given twice, once as {name!r}; leave one out")
         values[canonical] = value
     return values
+
+
+def _keys(values: Mapping[str, str]) -> dict[str, str]:
+    access_key, secret_key, file = (values.get(name, "") for name in ("accessKey", "secretKey", "credentialsFile"))
+    if bool(access_key) != bool(secret_key):
+        raise SettingsError("options accessKey and secretKey belong together; give both, or credentialsFile")
+    if access_key and file:
+        raise SettingsError("option credentialsFile is given besides accessKey and secretKey; leave one out")
+    if access_key:
+        Credentials(access_key=access_key, secret_key=secret_key)
+    return {"access_key": access_key, "secret_key": secret_key, "credentials_file": file}
 
 
 def _listed(text: str, name: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from evenq.model.queue import MessageQueue
-from pyspark_evenq import cluster, scanning
+from pyspark_evenq import cluster, connection, scanning
 from pyspark_evenq.arrow_schema import Column
 from pyspark_evenq.options import OffsetSpec, Place, ReadOptions
 from pyspark_evenq.planner import QueueRange, tasks, trimmed
@@ -34,6 +34,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Ask the brokers where the queues begin and end, and cut that into tasks."""
         options = self._options
+        connection.sign_with(options.credentials())
         route = cluster.persist(
             "the route", lambda: cluster.route(options.endpoints, options.topics), timeout_ms=options.read_timeout_ms
         )

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import InputPartition
 from evenq import errors
 from evenq.model.queue import MessageQueue
 from evenq.runtime.backoff import Backoff
-from pyspark_evenq import cluster
+from pyspark_evenq import cluster, connection
 from pyspark_evenq.arrow_schema import Column
 from pyspark_evenq.blocks import batch_of, parse, tag_set, with_tags
 from pyspark_evenq.options import ReadOptions
@@ -69,6 +69,7 @@ def read(partition: InputPartition, options: ReadOptions, columns: tuple[Column,
     """The rows of one task. Spark also calls it with a partition of its own, when there is nothing to read."""
     if not isinstance(partition, ScanTask):
         return
+    connection.sign_with(options.credentials())
     if options.gc_freeze:
         _freeze()
     for piece in partition.pieces:

@@ -120,6 +120,7 @@ class _Runner:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
+        connection.sign_with(options.credentials())
         self._initial: StreamOffset | None = None
         self._frozen: dict[MessageQueue, Bounds] | None = None
         self._asked = False

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from evenq import errors
     from evenq.client.admin import Admin
+    from evenq.client.core.lite import Suspend
     from evenq.client.core.outcome import Retry
     from evenq.client.core.requests import reply_to
+    from evenq.client.lite_consumer import LitePushConsumer, LiteSimpleConsumer
     from evenq.client.loops.sending import SendResult
-    from evenq.client.options import ProducerOptions, PullOptions, PushOptions, SimpleOptions
+    from evenq.client.options import LiteOptions, ProducerOptions, PullOptions, PushOptions, SimpleOptions
     from evenq.client.producer import Producer
     from evenq.client.pull_consumer import PullConsumer
     from evenq.client.push_consumer import PushConsumer
@@ -31,14 +33,19 @@ if TYPE_CHECKING:
         StartFrom,
         TransactionResolution,
     )
+    from evenq.wire.credentials import Credentials
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Admin": "evenq.client.admin",
+    "Credentials": "evenq.wire.credentials",
     "Error": "evenq.errors",
     "FilterExpression": "evenq.model",
     "FilterType": "evenq.model",
+    "LiteOptions": "evenq.client.options",
+    "LitePushConsumer": "evenq.client.lite_consumer",
+    "LiteSimpleConsumer": "evenq.client.lite_consumer",
     "Message": "evenq.model",
     "MessageModel": "evenq.model",
     "MessageQueue": "evenq.model",
@@ -56,15 +63,20 @@ _HOMES = {
     "SimpleConsumer": "evenq.client.simple_consumer",
     "SimpleOptions": "evenq.client.options",
     "StartFrom": "evenq.model",
+    "Suspend": "evenq.client.core.lite",
     "TransactionResolution": "evenq.model",
     "reply_to": "evenq.client.core.requests",
 }
 
 __all__ = [
     "Admin",
+    "Credentials",
     "Error",
     "FilterExpression",
     "FilterType",
+    "LiteOptions",
+    "LitePushConsumer",
+    "LiteSimpleConsumer",
     "Message",
     "MessageModel",
     "MessageQueue",
@@ -82,6 +94,7 @@ __all__ = [
     "SimpleConsumer",
     "SimpleOptions",
     "StartFrom",
+    "Suspend",
     "TransactionResolution",
     "__version__",
     "errors",

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from evenq.allocation import Strategy
+from evenq.client.async_lite_consumer import LitePushConsumer, LiteSimpleConsumer
 from evenq.client.async_pull_consumer import PullConsumer
 from evenq.client.core.views import (
     BrokerView,
@@ -27,10 +28,7 @@ from evenq.client.core.views import (
 )
 from evenq.client.loops.gates import TaskGate
 from evenq.client.loops.pushing import Pushing
-from evenq.client.loops.receiving import Receiving
-from evenq.client.loops.replies import Replies
-from evenq.client.loops.sending import Item, Nobody, Selector, Sending, SendResult
-from evenq.client.loops.transacting import Transacting
+from evenq.client.loops.sending import Item, Nobody, Selector, SendResult
 from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
 from evenq.client.plans import filters, push_plan, reset_target
 from evenq.client.transaction import AsyncTransaction, Checker, resolution_of
@@ -38,10 +36,10 @@ from evenq.client.wiring import (
     Encoder,
     Ground,
     admin_calls,
-    consumer_calls,
     new_client_id,
-    producer_calls,
-    simple_calls,
+    producer_parts,
+    pushing_parts,
+    receiving_parts,
 )
 from evenq.errors import ConnectionFailed, IllegalGroup, Unsupported
 from evenq.model import (
@@ -55,8 +53,18 @@ from evenq.model import (
     TransactionResolution,
 )
 from evenq.model.names import group_problem
+from evenq.wire.credentials import Credentials
 
-__all__ = ["Admin", "Message", "Producer", "PullConsumer", "PushConsumer", "SimpleConsumer"]
+__all__ = [
+    "Admin",
+    "LitePushConsumer",
+    "LiteSimpleConsumer",
+    "Message",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "SimpleConsumer",
+]
 
 Listener = Callable[[Sequence[ReceivedMessage]], object]
 """A coroutine function (or a plain, fast function); an exception or False: none of the messages is done."""
@@ -74,37 +82,18 @@ class Producer:
         client_id: str = "",
         checker: Checker | None = None,
         transaction_topics: Iterable[str] = (),
+        credentials: Credentials | None = None,
         ground: Ground | None = None,
     ) -> None:
         self.options = options or ProducerOptions()
-        self._ground = ground or Ground.real()
+        self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
         told = self.options
         self._encoder = Encoder(self._ground.clock, compression=told.compression, packed_from=told.compress_from_bytes)
         self._gate = TaskGate(messages_max=told.pending_messages, bytes_max=told.pending_bytes, block_ms=told.block_ms)
-        self._calls = producer_calls(self._ground, endpoint, self.client_id, self.options.timeout_ms)
-        self._sending = Sending(
-            self._calls,
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            options=self.options,
-            left=self._gate.leave,
-        )
-        self._replies = Replies(
-            self._calls,
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            options=self.options,
-            route=self._sending.route,
-        )
         self._checker = checker
-        self._transacting = Transacting(
-            self._calls,
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            options=self.options,
-            route=self._sending.route,
-            run_checker=self._check,
+        self._calls, self._sending, self._replies, self._transacting = producer_parts(
+            self._ground, endpoint, self.client_id, told, left=self._gate.leave, run_checker=self._check
         )
         self._transaction_topics = tuple(transaction_topics)
         self._closed = False
@@ -179,8 +168,7 @@ class Producer:
             await self._transacting.close()
             await self._replies.close()
             await self._sending.close()
-            if self._ground.net is None:
-                await self._calls.net.close()
+            await self._ground.let_go(self._calls.net)
 
     async def __aenter__(self) -> Self:
         if self._checker is not None:
@@ -240,6 +228,7 @@ class PushConsumer:
         on_rebalance: OnRebalance | None = None,
         options: PushOptions | None = None,
         client_id: str = "",
+        credentials: Credentials | None = None,
         ground: Ground | None = None,
     ) -> None:
         self._plan = push_plan(
@@ -254,7 +243,7 @@ class PushConsumer:
             options=options,
             ordered=ordered,
         )
-        self._ground = ground or Ground.real()
+        self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._endpoint = endpoint
         self._listener = listener
@@ -266,15 +255,9 @@ class PushConsumer:
         """Join the group and begin to read; returns at once, queues come as they are granted."""
         if self._pushing is not None or self._closed:
             raise Unsupported(f"this consumer of {self._plan.group} was started before; make a new one")
-        self._calls = consumer_calls(self._ground, self._endpoint, self.client_id, self._plan.options.timeout_ms)
-        self._pushing = Pushing(
-            self._calls,
-            plan=self._plan,
-            client_id=self.client_id,
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            run_listener=self._listen,
-            tell=None if self._on_rebalance is None else self._tell,
+        tell = None if self._on_rebalance is None else self._tell
+        self._calls, self._pushing = pushing_parts(
+            self._ground, self._endpoint, self.client_id, self._plan, run_listener=self._listen, tell=tell
         )
         self._pushing.start()
         return self
@@ -286,8 +269,7 @@ class PushConsumer:
         self._closed = True
         if self._pushing is not None:
             await self._pushing.close()
-            if self._ground.net is None:
-                await self._calls.net.close()
+            await self._ground.let_go(self._calls.net)
 
     def subscribe(self, topic: str, wanted: str | FilterExpression = "*") -> None:
         """One topic more. All members of a group should subscribe alike (RG-8)."""
@@ -352,23 +334,18 @@ class SimpleConsumer:
         endpoint: str = "127.0.0.1:8081",
         options: SimpleOptions | None = None,
         client_id: str = "",
+        credentials: Credentials | None = None,
         ground: Ground | None = None,
     ) -> None:
         problem = group_problem(group)
         if problem:
             raise IllegalGroup(problem)
-        options = options or SimpleOptions()
-        self._ground = ground or Ground.real()
+        self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
-        self._calls = simple_calls(self._ground, endpoint, self.client_id, options.timeout_ms)
-        self._receiving = Receiving(
-            self._calls,
-            group=group,
-            subscriptions=filters(subscriptions),
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            options=options,
-        )
+        self._calls, self._receiving = receiving_parts(
+            self._ground, endpoint, self.client_id, options or SimpleOptions(),
+            group=group, subscriptions=filters(subscriptions),
+        )  # fmt: skip
         self._closed = False
 
     async def start(self) -> Self:
@@ -396,8 +373,7 @@ class SimpleConsumer:
             return
         self._closed = True
         await self._receiving.close()
-        if self._ground.net is None:
-            await self._calls.net.close()
+        await self._ground.let_go(self._calls.net)
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -412,9 +388,14 @@ class Admin:
     """Topics, groups, brokers; see `evenq.Admin`."""
 
     def __init__(
-        self, *, endpoint: str = "127.0.0.1:8081", timeout_ms: int = 10_000, ground: Ground | None = None
+        self,
+        *,
+        endpoint: str = "127.0.0.1:8081",
+        timeout_ms: int = 10_000,
+        credentials: Credentials | None = None,
+        ground: Ground | None = None,
     ) -> None:
-        self._ground = ground or Ground.real()
+        self._ground = Ground.of(ground, credentials)
         self._calls = admin_calls(self._ground, endpoint, new_client_id(self._ground.clock), timeout_ms)
 
     async def create_topic(
@@ -488,8 +469,7 @@ class Admin:
 
     async def close(self) -> None:
         """End the connections."""
-        if self._ground.net is None:
-            await self._calls.net.close()
+        await self._ground.let_go(self._calls.net)
 
     async def __aenter__(self) -> Self:
         return self

@@ -8,6 +8,7 @@ transact ENDPOINT TOPIC FIRST COUNT: commits each third, rolls back the next, le
 """
 
 import json
+import os
 import sys
 import threading
 import time
@@ -39,7 +40,8 @@ def say(**fields: object) -> None:
 
 
 def configuration(endpoint: str) -> ClientConfiguration:
-    return ClientConfiguration(endpoint, Credentials())
+    keys = os.environ.get("PEER_ACCESS_KEY", ""), os.environ.get("PEER_SECRET_KEY", "")
+    return ClientConfiguration(endpoint, Credentials(*keys))
 
 
 def wanted(text: str) -> FilterExpression:

@@ -16,18 +16,20 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from evenq.testing import LocalCluster
+from evenq.testing.peer import Peer, wait_for_all
 
 FOLDER = Path(__file__).with_name("node")
 FRONT = Path(__file__).with_name("throttling_front.py")
 NODE_MIN = 18
 pytestmark = pytest.mark.timeout(240)
+BROKER_SETTINGS = {"TRANSACTION_FIRST_CHECK_MS": "2000", "TRANSACTION_CHECK_INTERVAL_MS": "2000"}
 
 
 def missing(why: str) -> NoReturn:
@@ -67,98 +69,39 @@ def modules() -> Path:
     return home / "node_modules"
 
 
-class Peer:
-    """One client process and what it said."""
+class NodePeer(Peer):
+    """Takes commands, one after the other."""
 
-    def __init__(self, folder: Path, modules: Path, number: int) -> None:
-        self.said: list[dict[str, Any]] = []
-        self._changed = threading.Condition()
-        self._log = (folder / f"node-{number}.log").open("wb")
-        self.process = subprocess.Popen(
-            ["node", str(FOLDER / "peer.js")],
-            env={**os.environ, "NODE_PATH": str(modules), "HOME": str(folder)},  # it logs below its home, too
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                with self._changed:
-                    self.said.append(json.loads(line))
-                    self._changed.notify_all()
+    def __init__(self, folder: Path, modules: Path) -> None:
+        environment = {**os.environ, "NODE_PATH": str(modules), "HOME": str(folder)}  # it logs below its home, too
+        log_path = folder / f"node-{len(list(folder.glob('node-*.log')))}.log"
+        super().__init__(["node", str(FOLDER / "peer.js")], log_path=log_path, environment=environment)
 
     def tell(self, action: str, **fields: object) -> None:
         """Give one command."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"do": action, **fields}) + "\n")
-        self.process.stdin.flush()
+        self.write(json.dumps({"do": action, **fields}))
 
     def do(self, action: str, *, seconds: float = 60, **fields: object) -> dict[str, Any]:
         """Give one command and wait for its end."""
         before = len(self.of("done"))
         self.tell(action, **fields)
         self.wait(lambda said: sum("done" in s for s in said) > before, seconds=seconds)
-        answer: dict[str, Any] = [s for s in self.said if "done" in s][before]
-        assert "error" not in answer, (answer, self._log.name)
+        answer = self.of("done")[before]
+        assert "error" not in answer, (answer, self.log_path)
         return answer
-
-    def wait(self, ready: Callable[[list[dict[str, Any]]], bool], *, seconds: float = 60) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: ready(self.said), seconds), (
-                f"only {self.said[-5:]}; see {self._log.name}"
-            )
-
-    def of(self, key: str) -> list[dict[str, Any]]:
-        """All that has the key."""
-        with self._changed:
-            return [s for s in self.said if key in s]
-
-    def numbers(self, key: str = "got") -> list[int]:
-        return [s[key] for s in self.of(key)]
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self._reader.join(5)
-        for stream in (self.process.stdin, self.process.stdout, self._log):
-            if stream is not None:
-                stream.close()
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    settings = {
-        "AUTO_CREATE_TOPICS": "true",
-        "AUTO_CREATE_GROUPS": "true",
-        "DEFAULT_QUEUES": "4",
-        "DEFAULT_START_FROM": "FIRST",
-        "TRANSACTION_FIRST_CHECK_MS": "2000",
-        "TRANSACTION_CHECK_INTERVAL_MS": "2000",
-    }
-    with LocalCluster(brokers=2, folder=tmp_path_factory.mktemp("cluster"), broker_settings=settings) as running:
-        yield running
 
 
 @pytest.fixture
-def peer(tmp_path: Path, modules: Path, cluster: LocalCluster) -> Iterator[Callable[..., Peer]]:
+def peer(tmp_path: Path, modules: Path, cluster: LocalCluster, keep: Callable[[Peer], None]) -> Callable[..., NodePeer]:
     """Starts a client of a role, ready to work."""
-    peers: list[Peer] = []
 
-    def start(role: str, **fields: object) -> Peer:
-        peers.append(Peer(tmp_path, modules, len(peers)))
-        peers[-1].do(role, **{"endpoint": cluster.endpoint, **fields})
-        return peers[-1]
+    def start(role: str, **fields: object) -> NodePeer:
+        made = NodePeer(tmp_path, modules)
+        keep(made)
+        made.do(role, **{"endpoint": cluster.endpoint, **fields})
+        return made
 
-    yield start
-    for one in peers:
-        one.end()
+    return start
 
 
 def evenq(cluster: LocalCluster, *words: str) -> str:
@@ -166,17 +109,7 @@ def evenq(cluster: LocalCluster, *words: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
 
 
-def wait_for_all(members: list[Peer], wanted: set[int], *, seconds: float = 60) -> None:
-    pause = threading.Event()
-    for _ in range(int(seconds * 20)):
-        if {number for member in members for number in member.numbers()} >= wanted:
-            return
-        pause.wait(0.05)
-    got = {number for member in members for number in member.numbers()}
-    raise AssertionError(f"{len(wanted - got)} of {len(wanted)} never came, for example {sorted(wanted - got)[:5]}")
-
-
-def test_it_sends_and_takes_what_its_tag_asks_for(peer: Callable[..., Peer]) -> None:
+def test_it_sends_and_takes_what_its_tag_asks_for(peer: Callable[..., NodePeer]) -> None:
     """Checklist 16, 19, 29, 30, 31: also what lies in queues that its queue-0 habit never names."""
     sender = peer("producer", topics=["node-simple"])
     sender.do("send", topic="node-simple", first=0, count=60)
@@ -194,7 +127,7 @@ def test_it_sends_and_takes_what_its_tag_asks_for(peer: Callable[..., Peer]) -> 
         assert one.process.wait(20) == 0, "a clean shutdown lets the process end by itself"
 
 
-def test_sql_expressions_select(peer: Callable[..., Peer]) -> None:
+def test_sql_expressions_select(peer: Callable[..., NodePeer]) -> None:
     peer("producer", topics=["node-sql"]).do("send", topic="node-sql", first=0, count=40)
     consumer = peer(
         "simple", group="node-sql", topic="node-sql", filter="SQL number BETWEEN 10 AND 19 AND TAGS = 'odd'"
@@ -203,7 +136,7 @@ def test_sql_expressions_select(peer: Callable[..., Peer]) -> None:
     assert sorted(consumer.numbers()) == [11, 13, 15, 17, 19]
 
 
-def test_a_body_of_almost_four_mebibytes_arrives(peer: Callable[..., Peer]) -> None:
+def test_a_body_of_almost_four_mebibytes_arrives(peer: Callable[..., NodePeer]) -> None:
     """Checklist 6: Node.js has gRPC's own limit of 4 MiB for what it receives."""
     size = int(3.9 * (1 << 20))
     peer("producer", topics=["node-large"]).do("send", topic="node-large", first=0, count=1, size=size)
@@ -212,7 +145,7 @@ def test_a_body_of_almost_four_mebibytes_arrives(peer: Callable[..., Peer]) -> N
     assert [(s["got"], s["size"], s["corrupted"]) for s in consumer.of("got")] == [(0, size, False)]
 
 
-def test_a_message_comes_again_after_its_changed_invisible_time(peer: Callable[..., Peer]) -> None:
+def test_a_message_comes_again_after_its_changed_invisible_time(peer: Callable[..., NodePeer]) -> None:
     """Checklist 40."""
     peer("producer", topics=["node-nack"]).do("send", topic="node-nack", first=7, count=1)
     consumer = peer("simple", group="node-nack", topic="node-nack")
@@ -223,7 +156,7 @@ def test_a_message_comes_again_after_its_changed_invisible_time(peer: Callable[.
 
 
 def test_a_delayed_message_comes_at_its_time_and_a_recalled_one_never(
-    cluster: LocalCluster, peer: Callable[..., Peer]
+    cluster: LocalCluster, peer: Callable[..., NodePeer]
 ) -> None:
     """Checklist 26, at the access point."""
     evenq(cluster, "topic", "create", "node-delay", "--type", "DELAY")
@@ -238,7 +171,7 @@ def test_a_delayed_message_comes_at_its_time_and_a_recalled_one_never(
     assert all(-1_000 <= s["at_ms"] - due_ms[s["got"]] < 6_000 for s in consumer.of("got"))
 
 
-def test_fifo_groups_arrive_in_order_with_both_consumers(cluster: LocalCluster, peer: Callable[..., Peer]) -> None:
+def test_fifo_groups_arrive_in_order_with_both_consumers(cluster: LocalCluster, peer: Callable[..., NodePeer]) -> None:
     """Checklist 21."""
     evenq(cluster, "topic", "create", "node-fifo", "--type", "FIFO")
     sender = peer("producer", topics=["node-fifo"])
@@ -256,7 +189,7 @@ def test_fifo_groups_arrive_in_order_with_both_consumers(cluster: LocalCluster, 
             assert numbers == list(range(message_group, 40, 4)), (role, numbers)
 
 
-def test_priorities_come_highest_first(cluster: LocalCluster, peer: Callable[..., Peer]) -> None:
+def test_priorities_come_highest_first(cluster: LocalCluster, peer: Callable[..., NodePeer]) -> None:
     evenq(cluster, "topic", "create", "node-priority", "--type", "PRIORITY", "--queues", "4")
     peer("producer", topics=["node-priority"]).do("send", topic="node-priority", first=0, count=12, priorities=3)
     consumer = peer("simple", group="node-priority", topic="node-priority")
@@ -268,7 +201,7 @@ def test_priorities_come_highest_first(cluster: LocalCluster, peer: Callable[...
 
 
 def test_transactions_end_as_decided_and_orphans_as_another_producer_says(
-    cluster: LocalCluster, peer: Callable[..., Peer]
+    cluster: LocalCluster, peer: Callable[..., NodePeer]
 ) -> None:
     """Checklist 24, 25."""
     evenq(cluster, "topic", "create", "node-transaction", "--type", "TRANSACTION")
@@ -285,7 +218,7 @@ def test_transactions_end_as_decided_and_orphans_as_another_producer_says(
     assert sorted(consumer.numbers()) == [0, 3, 5, 6, 9, 11]
 
 
-def test_push_consumers_share_a_topic_and_leave_cleanly(peer: Callable[..., Peer]) -> None:
+def test_push_consumers_share_a_topic_and_leave_cleanly(peer: Callable[..., NodePeer]) -> None:
     """Checklist 32, 49: nothing is delivered twice, and the SDK's end is not longer than its polls."""
     members = [peer("push", group="node-push", topic="node-push", fail="never") for _ in range(2)]
     sender = peer("producer", topics=["node-push"])
@@ -302,7 +235,7 @@ def test_push_consumers_share_a_topic_and_leave_cleanly(peer: Callable[..., Peer
         assert member.process.wait(20) == 0, "no error after its shutdown"
 
 
-def test_a_failed_message_comes_again_after_the_groups_pause(peer: Callable[..., Peer]) -> None:
+def test_a_failed_message_comes_again_after_the_groups_pause(peer: Callable[..., NodePeer]) -> None:
     """Checklist 43: 10 s, and not 10 ms, with the SDK that takes milliseconds for seconds."""
     consumer = peer("push", group="node-retry", topic="node-retry", fail="first")
     peer("producer", topics=["node-retry"]).do("send", topic="node-retry", first=7, count=1)
@@ -312,7 +245,7 @@ def test_a_failed_message_comes_again_after_the_groups_pause(peer: Callable[...,
     assert 9_000 <= got["at_ms"] - failed["at_ms"] <= 25_000
 
 
-def test_what_always_fails_ends_among_the_dead_letters(cluster: LocalCluster, peer: Callable[..., Peer]) -> None:
+def test_what_always_fails_ends_among_the_dead_letters(cluster: LocalCluster, peer: Callable[..., NodePeer]) -> None:
     """Checklist 41, standard; 42, FIFO, where the SDK tries again by itself and then asks to forward."""
     options = ("--max-attempts", "2", "--from", "FIRST", "--retry-delays", "1s")
     evenq(cluster, "group", "create", "node-dead", *options)
@@ -339,7 +272,7 @@ def test_what_always_fails_ends_among_the_dead_letters(cluster: LocalCluster, pe
 
 
 def test_clients_go_on_by_themselves_after_kill_9_of_their_access_point(
-    cluster: LocalCluster, peer: Callable[..., Peer]
+    cluster: LocalCluster, peer: Callable[..., NodePeer]
 ) -> None:
     """Checklist 11, 12: within 35 s, also with what asks telemetry: the check of an orphan."""
     topic = "node-restart"
@@ -360,7 +293,7 @@ def test_clients_go_on_by_themselves_after_kill_9_of_their_access_point(
 
 
 def test_a_message_that_is_refused_twice_for_haste_is_sent_by_the_third_try(
-    cluster: LocalCluster, peer: Callable[..., Peer]
+    cluster: LocalCluster, peer: Callable[..., NodePeer]
 ) -> None:
     """Checklist 23: Node.js waits between its tries as the settings say, and the message is stored once."""
     command = [sys.executable, str(FRONT), cluster.endpoint, "2"]
@@ -375,3 +308,35 @@ def test_a_message_that_is_refused_twice_for_haste_is_sent_by_the_third_try(
     finally:
         front.kill()
         front.communicate()
+
+
+def test_4_with_its_keys_the_sdk_sends_and_receives_and_without_it_raises(
+    tmp_path: Path, modules: Path, signed: LocalCluster, keep: Callable[[Peer], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster that takes signed calls only; the signature of this SDK is in upper case, its dates in UTC."""
+    monkeypatch.setenv("PEER_ACCESS_KEY", "node")
+
+    def peer(secret: str) -> NodePeer:
+        monkeypatch.setenv("PEER_SECRET_KEY", secret)
+        made = NodePeer(tmp_path, modules)
+        keep(made)
+        return made
+
+    producer = peer("secret-of-node")
+    producer.do("producer", endpoint=signed.endpoint, topics=["signed"])
+    producer.do("send", topic="signed", first=0, count=20)
+    consumer = peer("secret-of-node")
+    consumer.do("simple", endpoint=signed.endpoint, group="signed-simple", topic="signed")
+    consumer.do("take", count=20, empty=10)
+    assert sorted(consumer.numbers()) == list(range(20))
+    pushed = peer("secret-of-node")
+    pushed.do("push", endpoint=signed.endpoint, group="signed-push", topic="signed", fail="never")
+    wait_for_all([pushed], set(range(20)))
+
+    stranger = peer("wrong-secret")
+    stranger.tell("producer", endpoint=signed.endpoint, topics=["signed"])
+    stranger.wait(lambda said: any("done" in one for one in said))
+    answer = stranger.of("done")[0]
+    assert "Failed to fetch topic routes" in answer["error"]  # the SDK keeps the code for its log
+    lines = [json.loads(line) for line in signed.brokers[0].log_text().splitlines() if '"refused"' in line]
+    assert {(line["user"], line["code"]) for line in lines} == {("node", 40100)}

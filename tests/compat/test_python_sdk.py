@@ -6,10 +6,9 @@ import asyncio
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 
 import evenq
 from evenq.testing import LocalCluster
+from evenq.testing.peer import Peer, wait_for_all
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
 
@@ -25,82 +25,24 @@ pytestmark = pytest.mark.timeout(180)
 NAMES = [f"session-{number}" for number in range(6)]
 
 
-class Peer:
-    """One client process and what it said."""
-
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self.said: list[dict[str, Any]] = []
-        self._changed = threading.Condition()
-        self._log = (folder / f"peer-{arguments[0]}-{id(self)}.log").open("wb")
-        self.process = subprocess.Popen(
-            [sys.executable, str(PEER), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                with self._changed:
-                    self.said.append(json.loads(line))
-                    self._changed.notify_all()
-
-    def wait(self, ready: Callable[[list[dict[str, Any]]], bool], *, seconds: float = 60) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: ready(self.said), seconds), (
-                f"only {self.said[-5:]}; see {self._log.name}"
-            )
-
-    def wait_done(self, *, seconds: float = 60) -> None:
-        self.wait(lambda said: any("done" in s for s in said), seconds=seconds)
-
-    def numbers(self, key: str = "got") -> list[int]:
-        with self._changed:
-            return [s[key] for s in self.said if key in s]
-
-    def stop(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("stop\n")
-        self.process.stdin.flush()
-        self.wait_done()
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self._reader.join(5)
-        for stream in (self.process.stdin, self.process.stdout, self._log):
-            if stream is not None:
-                stream.close()
+def started(folder: Path, *arguments: str) -> Peer:
+    log_path = folder / f"peer-{arguments[0]}-{len(list(folder.iterdir()))}.log"
+    return Peer([sys.executable, str(PEER), *arguments], log_path=log_path)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    settings = {
-        "AUTO_CREATE_TOPICS": "true",
-        "AUTO_CREATE_GROUPS": "true",
-        "DEFAULT_QUEUES": "4",
-        "DEFAULT_START_FROM": "FIRST",
-    }
-    with LocalCluster(brokers=2, folder=tmp_path_factory.mktemp("cluster"), broker_settings=settings) as running:
-        yield running
+def stop(peer: Peer) -> None:
+    peer.write("stop")
+    peer.wait_done()
 
 
 @pytest.fixture
-def peer(tmp_path: Path, cluster: LocalCluster) -> Iterator[Callable[..., Peer]]:
-    peers: list[Peer] = []
-
+def peer(tmp_path: Path, cluster: LocalCluster, keep: Callable[[Peer], None]) -> Callable[..., Peer]:
     def start(what: str, *arguments: object) -> Peer:
-        peers.append(Peer(tmp_path, what, cluster.endpoint, *map(str, arguments)))
-        return peers[-1]
+        made = started(tmp_path, what, cluster.endpoint, *map(str, arguments))
+        keep(made)
+        return made
 
-    yield start
-    for one in peers:
-        one.end()
+    return start
 
 
 def test_a_producer_sends_and_a_simple_consumer_takes_what_its_tag_asks_for(peer: Callable[..., Peer]) -> None:
@@ -164,7 +106,7 @@ def test_transactions_end_as_decided_and_orphans_as_another_producer_says(
     consumer.wait_done()
     assert sorted(consumer.numbers()) == [0, 3, 5, 6, 9, 11]
     assert {s["tag"] for s in consumer.said if "got" in s} == {"paid"}
-    living.stop()
+    stop(living)
 
 
 def test_push_consumers_share_a_topic_two_members_then_three(peer: Callable[..., Peer]) -> None:
@@ -186,7 +128,7 @@ def test_push_consumers_share_a_topic_two_members_then_three(peer: Callable[...,
     times = Counter(number for member in members for number in member.numbers())
     assert set(times.values()) == {1}, "nothing is delivered twice while nobody fails"
     for member in members:
-        member.stop()
+        stop(member)
     # an idle push consumer waits for its open poll before it says good-bye (wire contract 10), at most 15 s + its own margin
     assert all(s["shutdown_s"] < 25 for member in members for s in member.said if "done" in s)
 
@@ -263,7 +205,7 @@ def test_a_failed_message_comes_again_with_its_attempt_counted(peer: Callable[..
     consumer.wait(lambda said: any(s.get("got") == 7 for s in said))
     assert [s["attempt"] for s in consumer.said if s.get("failed") == 7] == [1]
     assert [s["attempt"] for s in consumer.said if s.get("got") == 7] == [2]
-    consumer.stop()
+    stop(consumer)
 
 
 def test_sql_expressions_select_for_simple_and_push_consumers(peer: Callable[..., Peer]) -> None:
@@ -278,7 +220,7 @@ def test_sql_expressions_select_for_simple_and_push_consumers(peer: Callable[...
     simple.wait_done()
     assert sorted(simple.numbers()) == sorted(expected)
     assert sorted(push.numbers()) == sorted(expected)
-    push.stop()
+    stop(push)
 
 
 def test_a_wrong_sql_expression_is_told_with_its_place(tmp_path: Path, peer: Callable[..., Peer]) -> None:
@@ -333,7 +275,7 @@ def test_47_lite_push_consumers_get_what_comes_in_order_and_failures_again(
     peer("lite-produce", "compat-lite-push", ",".join(NAMES), 4).wait_done()
     consumer.wait(lambda said: sum("got" in s for s in said) == 24)
     in_order(consumer.numbers(), 4)
-    consumer.stop()
+    stop(consumer)
 
 
 def test_a_lite_push_consumer_that_fails_gets_the_message_again_before_the_next(
@@ -345,17 +287,7 @@ def test_a_lite_push_consumer_that_fails_gets_the_message_again_before_the_next(
     peer("lite-produce", "compat-lite-fail", "a", 1).wait_done()
     consumer.wait(lambda said: any("got" in s for s in said))
     assert [(s["got"], s["attempt"]) for s in consumer.said if "got" in s] == [(["a", 0], 2)]
-    consumer.stop()
-
-
-def wait_for_all(members: list[Peer], wanted: set[int], *, seconds: float = 60) -> None:
-    waited = threading.Event()
-    for _ in range(int(seconds * 20)):
-        if {number for member in members for number in member.numbers()} >= wanted:
-            return
-        waited.wait(0.05)
-    got = {number for member in members for number in member.numbers()}
-    raise AssertionError(f"{len(wanted - got)} of {len(wanted)} never came, for example {sorted(wanted - got)[:5]}")
+    stop(consumer)
 
 
 def test_a_push_consumer_goes_on_by_itself_after_kill_9_of_its_access_point(
@@ -380,7 +312,7 @@ def test_a_message_that_is_refused_for_haste_is_an_error_at_once_and_not_stored(
     front = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert front.stdout is not None
-        sender = Peer(tmp_path, "produce", front.stdout.readline().strip(), "compat-haste", "1", "1")
+        sender = started(tmp_path, "produce", front.stdout.readline().strip(), "compat-haste", "1", "1")
         assert sender.process.wait(60) != 0
         sender.end()
         logs = "".join(log.read_text(errors="replace") for log in tmp_path.glob("peer-produce-*.log"))
@@ -392,3 +324,52 @@ def test_a_message_that_is_refused_for_haste_is_an_error_at_once_and_not_stored(
     consumer = peer("simple", "compat-haste", "compat-haste", "*", 1)
     consumer.wait_done()
     assert consumer.numbers() == [2]
+
+
+@pytest.fixture
+def signing_peer(
+    tmp_path: Path, signed: LocalCluster, keep: Callable[[Peer], None], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Peer]:
+    def start(secret: str, what: str, *arguments: object) -> Peer:
+        monkeypatch.setenv("PEER_ACCESS_KEY", "python")
+        monkeypatch.setenv("PEER_SECRET_KEY", secret)
+        made = started(tmp_path, what, signed.endpoint, *map(str, arguments))
+        keep(made)
+        return made
+
+    return start
+
+
+def test_4_with_its_keys_the_sdk_sends_and_receives_and_pushes(signing_peer: Callable[..., Peer]) -> None:
+    right = "secret-of-python"
+    signing_peer(right, "produce", "signed", 0, 30).wait_done()
+    simple = signing_peer(right, "simple", "signed", "signed-simple", "*", 30)
+    simple.wait_done()
+    assert sorted(simple.numbers()) == list(range(30))
+    pushed = signing_peer(right, "push", "signed", "signed-push")
+    pushed.wait(lambda said: {s["got"] for s in said if "got" in s} == set(range(30)))
+    stop(pushed)
+
+
+@pytest.mark.parametrize(
+    ("secret", "topic", "code"),
+    [("wrong-secret", "signed", 40100), ("", "signed", 40100), ("secret-of-python", "forbidden", 40300)],
+)
+def test_4_with_a_wrong_secret_or_another_topic_the_sdk_raises(
+    signing_peer: Callable[..., Peer], signed: LocalCluster, tmp_path: Path, secret: str, topic: str, code: int
+) -> None:
+    producer = signing_peer(secret, "produce", topic, 0, 1)
+    assert producer.process.wait(60) != 0
+    assert not producer.numbers("sent")
+    told = next(tmp_path.glob("peer-produce-*.log")).read_text()
+    assert f"failed to fetch topic:{topic} route" in told  # the SDK keeps the status of a route for its log
+    lines = [json.loads(line) for line in signed.brokers[0].log_text().splitlines() if '"refused"' in line]
+    assert ("python", code) in {(line["user"], line["code"]) for line in lines}
+
+
+def test_4_a_group_that_is_not_granted_is_an_error_of_receive(
+    signing_peer: Callable[..., Peer], tmp_path: Path
+) -> None:
+    consumer = signing_peer("secret-of-python", "simple", "signed", "other-group", "*", 1)
+    assert consumer.process.wait(60) != 0
+    assert "may not consume group other-group" in next(tmp_path.glob("peer-simple-*.log")).read_text()

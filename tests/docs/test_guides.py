@@ -20,6 +20,7 @@ DEADLINE_MS = 40_000
     "page",
     [
         "docs/guides/filters.md",
+        "docs/guides/lite_topics.md",
         "docs/guides/message_kinds.md",
         "docs/guides/python_sdk.md",
         "docs/guides/strategies.md",

@@ -67,7 +67,7 @@ def test_every_environment_variable_is_a_setting_of_its_program(helm: str) -> No
     from evenq_rebalancer.settings import Settings as RebalancerSettings
 
     classes = {"broker": BrokerSettings, "nameserver": NameserverSettings, "rebalancer": RebalancerSettings}
-    for pod in pods(render(helm)):
+    for pod in pods(render(helm, "--set", "auth.enabled=true,auth.existingSecret=mine")):
         for container in pod["containers"]:
             prefix = f"EVENQ_{container['name'].upper()}_"
             for entry in container["env"]:
@@ -114,6 +114,31 @@ def test_without_a_rebalancer_brokers_are_not_told_of_one(helm: str) -> None:
     assert not [d for d in documents if d["metadata"]["name"].endswith("rebalancer")]
 
 
+def test_with_auth_every_pod_reads_the_users_file_of_the_secret(helm: str) -> None:
+    assert "auth" not in yaml.safe_dump(render(helm))
+    documents = render(helm, "--set", "auth.enabled=true,auth.existingSecret=mine")
+    assert len(pods(documents)) == 3
+    for pod in pods(documents):
+        container = pod["containers"][0]
+        environment = {e["name"]: e.get("value") for e in container["env"]}
+        prefix = f"EVENQ_{container['name'].upper()}_AUTH__"
+        assert environment[prefix + "ENABLED"] == "true"
+        folder, _, file = str(environment[prefix + "USERS"]).rpartition("/")
+        assert file == "users.toml"
+        mount = next(mount for mount in container["volumeMounts"] if mount["mountPath"] == folder)
+        assert mount["readOnly"] is True
+        assert "subPath" not in mount  # else changes of the Secret would not arrive
+        volume = next(volume for volume in pod["volumes"] if volume["name"] == mount["name"])
+        assert volume["secret"] == {"secretName": "mine", "defaultMode": 0o440}
+
+
+def test_auth_without_a_secret_is_refused(helm: str) -> None:
+    command = [helm, "template", "evenq", str(CHART), "--kube-version", "1.34.0", "--set", "auth.enabled=true"]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode != 0
+    assert "auth.existingSecret must name a Secret" in refused.stderr
+
+
 @pytest.mark.parametrize(
     "bad",
     [
@@ -122,6 +147,7 @@ def test_without_a_rebalancer_brokers_are_not_told_of_one(helm: str) -> None:
         "broker.flush=sometimes",
         "broker.storage.size=ten",
         "metrics.port=0",
+        "auth.secret=mine",
     ],
 )
 def test_a_typo_or_a_value_out_of_bounds_is_refused(helm: str, bad: str) -> None:

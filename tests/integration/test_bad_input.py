@@ -337,9 +337,10 @@ def test_handles_that_are_forged_malformed_or_expired_are_refused_and_echoed(kep
         assert (foreign.status.code, "another consumer group" in foreign.status.message) == (40013, True)
         clock = SystemClock()
         again: list[Any] = []
-        while len(again) < 2:  # both invisible times pass
-            again += await wires.received("deliveries", "billing", invisible_ms=60_000)
-            await clock.sleep_ms(20)
+        async with asyncio.timeout(30):
+            while len(again) < 2:  # both invisible times pass
+                again += await wires.received("deliveries", "billing", invisible_ms=60_000)
+                await clock.sleep_ms(20)
         expired = await wires.ack("deliveries", "billing", good)
         assert (expired.status.code, "its invisible time has passed" in expired.status.message) == (40013, True)
         changed = await wires.change("deliveries", "billing", handle_of(second))
@@ -636,8 +637,9 @@ async def until_refused(wires: Wires, body: bytes) -> tuple[int, Any]:
 
 async def until_taken(wires: Wires, body: bytes) -> None:
     clock = SystemClock()
-    while (await wires.send("t", body)).status.code != OK:
-        await clock.sleep_ms(50)
+    async with asyncio.timeout(60):
+        while (await wires.send("t", body)).status.code != OK:
+            await clock.sleep_ms(50)
 
 
 @pytest.fixture

@@ -7,7 +7,9 @@ only the protocol.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -530,6 +532,13 @@ def test_assignments_are_the_same_bytes_each_time_at_every_broker(cluster: Local
     run(story)
 
 
+def parked(cluster: LocalCluster) -> float:
+    """Polls that wait at the access point now."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{cluster.brokers[0].metrics_port}/metrics", timeout=5) as answer:
+        [count] = re.findall(r"^evenq_broker_polls_parked\S* (\S+)$", answer.read().decode(), re.MULTILINE)
+    return float(count)
+
+
 def test_a_goodbye_ends_the_clients_open_polls_at_once(cluster: LocalCluster) -> None:
     """Checklist 49."""
 
@@ -539,8 +548,9 @@ def test_a_goodbye_ends_the_clients_open_polls_at_once(cluster: LocalCluster) ->
         messages = await until(lambda: client.receive("bye", "bye", poll_ms=1_000))
         await client.ack("bye", "bye", *messages)
         begun = time.monotonic()
+        before = parked(cluster)
         poll = asyncio.ensure_future(client.frames("bye", "bye", poll_ms=15_000))
-        await asyncio.sleep(0.3)
+        await until(lambda: asyncio.to_thread(lambda: parked(cluster) > before), seconds=10)
         assert not poll.done()
         request = s.NotifyClientTerminationRequest()
         request.group.name = "bye"

@@ -42,16 +42,10 @@ class Talk:
     def other(self, client: str, language: str = "JAVA") -> Talk:
         return Talk(self.broker, self.net, self.clock, client, language)
 
-    async def passing(self, work: Awaitable[Any]) -> Any:
-        task = asyncio.ensure_future(work)
-        while not task.done():
-            await self.clock.advance(5)
-        return task.result()
-
     async def call(self, name: str, request: Any, response: Any) -> Any:
         told = request.SerializeToString()
         call = self.net.unary("a:8081", V2 + name, told, timeout_ms=60_000, metadata=self.headers)
-        return response.FromString(await self.passing(call))
+        return response.FromString(await self.clock.during(call))
 
     async def send(self, *bodies: str, lane: str = "") -> None:
         request = s.SendMessageRequest()
@@ -64,7 +58,7 @@ class Talk:
         assert (await self.call("SendMessage", request, s.SendMessageResponse)).status.code == OK
 
     async def receive(self, **options: Any) -> list[Any]:
-        found: list[Any] = await self.passing(self.receiving(**options))
+        found: list[Any] = await self.clock.during(self.receiving(**options))
         return found
 
     async def receiving(
@@ -122,16 +116,16 @@ def run(story: Callable[[Talk], Awaitable[None]], *, fifo: bool = False, **group
         await broker.open()
         net.serve("a:8081", broker.rpcs())
         talk = Talk(broker, net, clock)
-        await talk.passing(broker.start([BrokerAddress("default", "a", 8081)]))
+        await talk.clock.during(broker.start([BrokerAddress("default", "a", 8081)]))
         kind = MessageType.FIFO if fifo else MessageType.NORMAL
-        await talk.passing(broker.create_topic("t", queues=2, message_type=kind))
-        await talk.passing(broker.create_group("g", ordered=fifo, **group))
+        await talk.clock.during(broker.create_topic("t", queues=2, message_type=kind))
+        await talk.clock.during(broker.create_group("g", ordered=fifo, **group))
         try:
             await story(talk)
             broker.progress.check()
             broker.polls.check()
         finally:
-            await talk.passing(broker.close())
+            await talk.clock.during(broker.close())
 
     asyncio.run(body())
 

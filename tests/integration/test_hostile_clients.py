@@ -1,15 +1,16 @@
 """Clients that do harm: they never acknowledge, send back for ever, vanish by the thousand, or live with clocks that jump.
 
 Most of it plays on a whole broker behind a net without sockets, with a clock that the test moves; at the end a process
-with real connections (EVENQ_TEST_SCALE=full: 10,000 of them, else 1,000). What this file does not show is shown by
-test_bad_input.py (names, sizes, handles, bytes), test_conformance.py (a telemetry stream that nobody reads) and
-unit/evenq_broker/rpc/test_error_codes.py (the lists of error codes).
+with real connections (EVENQ_TEST_SCALE=full: 10,000 of them, else 1,000; `--log-cli-level=INFO` tells the figures).
+What this file does not show is shown by test_bad_input.py (names, sizes, handles, bytes), test_conformance.py (a
+telemetry stream that nobody reads) and unit/evenq_broker/rpc/test_error_codes.py (the lists of error codes).
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import random
 import re
@@ -40,6 +41,8 @@ from evenq.wire.stubs.evenq.v1 import data_pb2, dead_letters_pb2
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
+log = logging.getLogger(__name__)
+
 V2 = "/apache.rocketmq.v2.MessagingService/"
 OK, NOTHING, INVALID = 20000, 40401, 40013
 HOUR = 3_600_000
@@ -52,6 +55,7 @@ class Hall:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
+        self.during, self.until = self.clock.during, self.clock.until
         self.net = LoopNet(self.clock)
         self.brokers: list[Broker] = []
 
@@ -61,28 +65,15 @@ class Hall:
         await broker.open()
         self.net.serve(f"{name}:8081", broker.rpcs())
         self.brokers.append(broker)
-        await self.passing(broker.start([BrokerAddress("default", name, 8081)]))
+        await self.during(broker.start([BrokerAddress("default", name, 8081)]))
         return broker
-
-    async def passing(self, work: Awaitable[Any], step_ms: int = 5) -> Any:
-        task = asyncio.ensure_future(work)
-        while not task.done():
-            await self.clock.advance(step_ms)
-        return task.result()
-
-    async def until(self, state: Callable[[], bool], *, limit_ms: int = 60_000) -> None:
-        for _ in range(limit_ms // 20):
-            if state():
-                return
-            await self.clock.advance(20)
-        raise AssertionError("the state did not come")
 
     async def call(self, name: str, request: Any, response: Any, *, client: str = "c", to: str = "a") -> Any:
         method = name if name.startswith("/") else V2 + name
         headers = {"x-mq-client-id": client, "x-mq-language": "JAVA"}
         told = request.SerializeToString()
         call = self.net.unary(f"{to}:8081", method, told, timeout_ms=60_000, metadata=headers)
-        return response.FromString(await self.passing(call))
+        return response.FromString(await self.during(call))
 
     async def send(self, *bodies: str, topic: str = "t", lane: str = "", delay_ms: int = 0, to: str = "a") -> Any:
         request = s.SendMessageRequest()
@@ -120,7 +111,7 @@ class Hall:
         return collect()
 
     async def receive(self, *args: Any, **options: Any) -> list[Any]:
-        found: list[Any] = await self.passing(self.receiving(*args, **options))
+        found: list[Any] = await self.during(self.receiving(*args, **options))
         return found
 
     async def ack(self, *handles: str, topic: str = "t", group: str = "g", client: str = "c", to: str = "a") -> int:
@@ -162,7 +153,7 @@ def run(story: Callable[[Hall], Awaitable[None]]) -> None:
                 broker.progress.check()
         finally:
             for broker in hall.brokers:
-                await hall.passing(broker.close())
+                await hall.during(broker.close())
 
     asyncio.run(body())
 
@@ -173,7 +164,7 @@ def run(story: Callable[[Hall], Awaitable[None]]) -> None:
 def test_a_consumer_that_never_acks_holds_a_bounded_part_and_others_go_on() -> None:
     async def story(hall: Hall) -> None:
         broker = await hall.open(inflight_max=50)
-        await hall.passing(broker.create_topic("t", queues=1))
+        await hall.during(broker.create_topic("t", queues=1))
         for start in range(0, 200, 50):
             await hall.send(*(str(number) for number in range(start, start + 50)))
         held: list[Any] = []
@@ -193,7 +184,7 @@ def test_a_consumer_that_never_acks_holds_a_bounded_part_and_others_go_on() -> N
         await hall.clock.advance(100)
         assert not waiting.done()
         assert await hall.ack(handle(held[7])) == OK
-        assert bodies(await hall.passing(waiting)) == ["50"], "one ack, one more message, at once"
+        assert bodies(await hall.during(waiting)) == ["50"], "one ack, one more message, at once"
         await hall.clock.advance(HOUR)
         assert len(await hall.receive()) == 32, "the rest comes again in the end"
 
@@ -206,7 +197,7 @@ def test_every_ack_but_the_right_one_changes_nothing() -> None:
     async def story(hall: Hall) -> None:
         broker = await hall.open()
         for topic in ("t", "u"):
-            await hall.passing(broker.create_topic(topic, queues=2))
+            await hall.during(broker.create_topic(topic, queues=2))
             for number in range(4):
                 await hall.send(f"{topic}{number}", topic=topic)
         mine, theirs = await hall.receive(batch=4), await hall.receive(group="other", batch=4)
@@ -246,7 +237,7 @@ def test_a_member_that_sends_back_for_ever_and_always_says_it_was_the_first_time
 
     async def story(hall: Hall) -> None:
         broker = await hall.open(delay_levels="1s 1s 1s 1s")
-        await hall.passing(broker.create_group("g", max_attempts=4))
+        await hall.during(broker.create_group("g", max_attempts=4))
         await hall.send("poison")
         request = data_pb2.SendBackRequest(group="g", attempts=0)
         request.queue.topic = "t"
@@ -271,7 +262,7 @@ def test_a_replayed_dead_letter_that_dies_again_is_one_letter_more_and_waits() -
     async def story(hall: Hall) -> None:
         broker = await hall.open()
         pauses = RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(10,))
-        await hall.passing(broker.create_group("g", max_attempts=2, retry=pauses))
+        await hall.during(broker.create_group("g", max_attempts=2, retry=pauses))
         await hall.send("poison")
 
         async def dies() -> int:
@@ -292,7 +283,7 @@ def test_a_replayed_dead_letter_that_dies_again_is_one_letter_more_and_waits() -
             async def follow(frames: AsyncIterator[bytes] = stream) -> int:
                 return len([frame async for frame in frames])
 
-            assert await hall.passing(follow()) >= 1
+            assert await hall.during(follow()) >= 1
             assert await dies() == 2, "delivered as often as the first time, and not for ever"
         await hall.clock.advance(HOUR)
         assert (letters(hall), await hall.receive()) == (4, [])
@@ -306,7 +297,7 @@ def test_a_push_consumer_of_dead_letters_that_always_fails_comes_to_an_end() -> 
     async def story(hall: Hall) -> None:
         broker = await hall.open()
         for group in ("g", "h"):
-            await hall.passing(broker.create_group(group, max_attempts=2))
+            await hall.during(broker.create_group(group, max_attempts=2))
         await hall.send("poison")
         taken = {"t": 0, "%DLQ%g": 0}
         for _ in range(20):
@@ -357,7 +348,7 @@ def test_a_delayed_message_follows_the_clock_on_the_wall_and_comes_once(jump_ms:
 
     async def story(hall: Hall) -> None:
         broker = await hall.open()
-        await hall.passing(broker.create_topic("t", queues=1, message_type=MessageType.DELAY))
+        await hall.during(broker.create_topic("t", queues=1, message_type=MessageType.DELAY))
         await hall.receive()
         await hall.send("later", delay_ms=60_000)
         await hall.clock.advance(10_000)
@@ -424,8 +415,8 @@ def test_clients_that_vanish_by_the_thousand_leave_nothing_behind() -> None:
 
     async def story(hall: Hall) -> None:
         broker = await hall.open(client_silence_ms=120_000, trace_bytes=0)
-        await hall.passing(broker.create_topic("t", queues=4))
-        await hall.passing(broker.create_topic("l", queues=1, message_type=MessageType.LITE))
+        await hall.during(broker.create_topic("t", queues=4))
+        await hall.during(broker.create_topic("l", queues=1, message_type=MessageType.LITE))
         for start in range(0, FEW // 2, 100):
             await hall.send(*(str(number) for number in range(start, start + 100)))
         lost: list[asyncio.Task[Any]] = []
@@ -458,7 +449,7 @@ def test_clients_that_vanish_by_the_thousand_leave_nothing_behind() -> None:
         for start in range(0, FEW, 250):
             lost += [asyncio.ensure_future(ghost(number)) for number in range(start, start + 250)]
             await hall.clock.advance(10)
-        await hall.until(lambda: len(broker.streams) == FEW and len(broker.polls) == FEW // 2)
+        await hall.until(lambda: len(broker.streams) == FEW and len(broker.polls) == FEW // 2, step_ms=20)
         assert (len(broker.clients), len(broker.members)) == (FEW, FEW // 2)
         assert len(_traces(broker, "ghost-")) >= FEW, "they are looked for where they are"
         while lost:
@@ -469,7 +460,7 @@ def test_clients_that_vanish_by_the_thousand_leave_nothing_behind() -> None:
             await hall.clock.advance(10_000)
         await hall.receive(client="living", attempt="living")
         assert (len(broker.clients), len(broker.members)) == (1, 1)
-        await hall.until(lambda: not _traces(broker, "ghost-"), limit_ms=30_000)
+        await hall.until(lambda: not _traces(broker, "ghost-"), step_ms=20, limit_ms=30_000)
         taken: set[str] = set()
         while got := await hall.receive(client="living"):
             assert {one.system_properties.delivery_attempt for one in got} <= {1, 2}
@@ -611,12 +602,12 @@ class Gauge:
         deadline_ms = self.clock.monotonic_ms() + 90_000
         while not state():
             assert self.clock.monotonic_ms() < deadline_ms, what
-            asyncio.run(self.clock.sleep_ms(100))
+            asyncio.run(self.clock.sleep_ms(250))
 
 
 @pytest.fixture
 def gauge(tmp_path: Path) -> Iterator[Gauge]:
-    silence_ms = 3 * MANY  # longer than a crowd needs to come: whoever is silent for longer loses its poll
+    silence_ms = 4 * MANY  # longer than a crowd needs to come: whoever is silent for longer loses its poll
     settings = {"CLIENT_SILENCE_MS": f"{silence_ms}", "STORE__DISK_FREE_MIN_BYTES": "0"}
     with LocalCluster(nameservers=0, rebalancer=False, folder=tmp_path, broker_settings=settings) as cluster:
         yield Gauge(cluster.brokers[0])
@@ -626,10 +617,14 @@ def test_connections_that_come_by_the_thousand_and_break_give_everything_back(ga
     crowd: list[socket.socket] = []
 
     def wave() -> None:
+        began_ms = gauge.clock.monotonic_ms()
         crowd.extend(vanishing(gauge.node.port, number) for number in range(MANY))
         gauge.until(lambda: gauge.metric("evenq_broker_polls_parked") == MANY, "all polls are parked")
+        parked_ms = gauge.clock.monotonic_ms()
+        log.info("%d parked after %d ms, %d MB", MANY, parked_ms - began_ms, gauge.memory_mb)
         assert gauge.metric("rocketmq_consumer_connections") == MANY
         assert gauge.files >= MANY
+        ended_ms = gauge.clock.monotonic_ms()
         for one in crowd:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no goodbye
             one.close()
@@ -637,6 +632,7 @@ def test_connections_that_come_by_the_thousand_and_break_give_everything_back(ga
         gauge.until(lambda: gauge.metric("evenq_broker_polls_parked") == 0, "no poll is left")
         gauge.until(lambda: gauge.metric("rocketmq_consumer_connections") == 0, "nobody is remembered")
         gauge.until(lambda: gauge.files <= files + 5, "file descriptors are back")
+        log.info("all gone after %d ms, %d MB", gauge.clock.monotonic_ms() - ended_ms, gauge.memory_mb)
 
     files = gauge.files
     try:

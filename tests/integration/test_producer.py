@@ -231,8 +231,9 @@ def test_checklist_23_too_many_requests_on_two_of_three_tries_ends_in_success() 
         broker.store._appender.set_full(full)
         before = broker.store.stats.refused
         sending = asyncio.ensure_future(producer.send(evenq.Message(topic="t", body=b"ours")))
-        while broker.store.stats.refused < before + 2:
-            await ground.clock.sleep_ms(1)
+        async with asyncio.timeout(20):
+            while broker.store.stats.refused < before + 2:
+                await ground.clock.sleep_ms(1)
         broker.store._appender.set_full(None)
         await sending
         assert broker.stats.messages_in == 3

@@ -196,8 +196,9 @@ def test_a_full_disk_stops_sends_only_and_they_resume_within_5_s_of_space(
 
     async def resumed_after_ms(wires: Wires) -> int:
         begun_ms = clock.monotonic_ms()
-        while (await wires.send(b"resumed")).code != OK:
-            await clock.sleep_ms(20)
+        async with asyncio.timeout(60):
+            while (await wires.send(b"resumed")).code != OK:
+                await clock.sleep_ms(20)
         return clock.monotonic_ms() - begun_ms
 
     with alone(small.parent / "cluster", **settings) as cluster:
@@ -228,8 +229,9 @@ def test_a_broker_starts_on_a_full_disk_serves_reads_and_takes_sends_when_there_
         assert await wires.bodies() == [b"first"]
         assert (await wires.send(b"second")).code == TOO_MANY
         (small / "ballast").unlink()
-        while (await wires.send(b"second")).code != OK:
-            await SystemClock().sleep_ms(20)
+        async with asyncio.timeout(60):
+            while (await wires.send(b"second")).code != OK:
+                await SystemClock().sleep_ms(20)
 
     with alone(small.parent / "cluster", **settings) as cluster:
         node = cluster.brokers[0]

@@ -7,10 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from evenq.testing import LocalCluster
+from evenq.testing.verify import Kind
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -18,6 +22,20 @@ pytestmark = pytest.mark.timeout(120)
 def evenq(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "evenq.cli", *words]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
+
+
+def until(state: Callable[[], Any], seconds: float = 30) -> Any:
+    pause, deadline = threading.Event(), time.monotonic() + seconds
+    while not (found := state()):
+        assert time.monotonic() < deadline, "the state did not come"
+        pause.wait(0.05)
+    return found
+
+
+def acknowledged(group: str, *endpoint: str) -> bool:
+    """True if something is."""
+    done = evenq("offset", "show", group, "--json", *endpoint)
+    return done.returncode == 0 and any(row["committed"] > 0 for row in json.loads(done.stdout)["queues"])
 
 
 def test_a_healthy_cluster_keeps_every_promise_and_nothing_is_left_behind() -> None:
@@ -38,7 +56,7 @@ def test_a_healthy_cluster_keeps_every_promise_and_nothing_is_left_behind() -> N
         told = json.loads(done.stdout)
         assert told["ok"]
         assert "problems" not in told
-        assert [row["kind"] for row in told["kinds"]] == ["normal", "fifo", "delay", "transaction", "priority"]
+        assert [row["kind"] for row in told["kinds"]] == ["normal", "fifo", "delay", "transaction", "priority", "lite"]
         for row in told["kinds"]:
             assert row["sent"] > 50, row
             assert row["received"] == row["expected"], row
@@ -60,15 +78,12 @@ def test_it_finds_what_somebody_else_does_to_its_group(harm: str) -> None:
         ]  # fmt: skip
         verifying = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
-            name, pause = "", threading.Event()
-            while not name:
-                groups = json.loads(evenq("group", "list", "--json", *endpoint).stdout)
-                name = groups[0]["name" if "name" in groups[0] else "group"] if groups else ""
-                pause.wait(0.1)
+            [group] = until(lambda: json.loads(evenq("group", "list", "--json", *endpoint).stdout))
+            name = group["name" if "name" in group else "group"]
             if harm == "steal":
                 done = evenq("consume", name, "--group", name, "--max", "5", *endpoint)
             else:
-                pause.wait(2)  # some messages are acknowledged by then
+                until(lambda: acknowledged(name, *endpoint))
                 done = evenq("offset", "reset", name, "--to", "earliest", "--yes", *endpoint)
             assert done.returncode == 0, done.stderr
             printed, _ = verifying.communicate(timeout=60)
@@ -86,13 +101,9 @@ def test_ctrl_c_ends_it_and_leaves_nothing_behind() -> None:
     with LocalCluster(rebalancer=False) as cluster:
         command = [sys.executable, "-m", "evenq.cli", "verify", "--seconds", "60", "--endpoint", cluster.endpoint]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        pause = threading.Event()
+        listed = ("group", "list", "--json", "--endpoint", cluster.endpoint)
         try:
-            for _ in range(300):
-                groups = json.loads(evenq("group", "list", "--json", "--endpoint", cluster.endpoint).stdout)
-                if len(groups) == 5:
-                    break
-                pause.wait(0.1)
+            until(lambda: len(json.loads(evenq(*listed).stdout)) == len(Kind))
             process.send_signal(signal.SIGINT)
             assert process.wait(40) == 130
         finally:

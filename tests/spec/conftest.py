@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from evenq_broker.broker import Broker
-from evenq_broker.rpc import admin, data, groups, routing
 from evenq_broker.settings import Settings
 
 import evenq
@@ -34,6 +33,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
+        self.during, self.until = self.clock.during, self.clock.until
         self.net = LoopNet(self.clock)
         self.registry = FakeRegistry()
         self.net.serve("ns:1", self.registry.rpcs())
@@ -49,7 +49,7 @@ class World:
         told = Settings(broker_name=name, **{"nameservers": "ns:1", **settings})
         broker = Broker(told, clock=self.clock, rng=random.Random(name), net=self.net)
         await broker.open()
-        self.net.serve(f"{name}:8081", [rpc for m in (data, groups, admin, routing) for rpc in m.rpcs(broker)])
+        self.net.serve(f"{name}:8081", broker.rpcs())
         await broker.start([BrokerAddress("default", name, 8081)])
         self.brokers[name] = broker
         await self.until(lambda: all(len(b.routes.brokers()) == len(self.brokers) for b in self.brokers.values()))
@@ -103,7 +103,7 @@ class World:
             DATA + "QueryOffsets": data_pb2.QueryOffsetsResponse,
         }
         raw = self.net.unary(f"{broker}:8081", method, request.SerializeToString(), timeout_ms=60_000)
-        answer = responses[method].FromString(await self.do(raw))
+        answer = responses[method].FromString(await self.during(raw))
         check(answer.status)
         return answer
 
@@ -165,29 +165,19 @@ class World:
         """How often the method was called so far, anywhere."""
         return sum(called.endswith(method) for _, called in self.net.calls)
 
-    # ------------------------------------------------------------------------------------------------ time
-
-    async def until(self, state: Callable[[], bool], *, step_ms: int = 5, limit_ms: int = 60_000) -> None:
-        """Let time pass until the state holds."""
-        for _ in range(limit_ms // step_ms):
-            if state():
-                return
-            await self.clock.advance(step_ms)
-        raise AssertionError("the state did not come")
-
-    async def do(self, work: Awaitable[Any], *, step_ms: int = 5) -> Any:
-        """The result of `work`, while time passes."""
-        task = asyncio.ensure_future(work)
-        while not task.done():
-            await self.clock.advance(step_ms)
-        return task.result()
+    async def slow_until(self, state: Callable[[], bool]) -> None:
+        """`until` for what threads do, like reading and writing files: they need real moments."""
+        async with asyncio.timeout(20):
+            while not state():
+                await self.clock.advance(5)
+                await asyncio.sleep(0.002)
 
     async def close(self) -> None:
         """Clients first, then brokers."""
         for client in self.clients:
-            await self.do(client.close(), step_ms=50)
+            await self.during(client.close(), step_ms=50)
         for broker in self.brokers.values():
-            await self.do(broker.close(), step_ms=50)
+            await self.during(broker.close(), step_ms=50)
 
 
 def _play(story: Callable[[World], Awaitable[None]]) -> None:

@@ -35,6 +35,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
+        self.during, self.until = self.clock.during, self.clock.until
         self.net = LoopNet(self.clock)
         self.registry = FakeRegistry()
         self.net.serve("ns:1", self.registry.rpcs())
@@ -48,7 +49,7 @@ class World:
         self.net.serve(f"{name}:8081", rpcs)
         await broker.start([BrokerAddress("default", name, 8081), BrokerAddress("external", "localhost", 30000)])
         self.brokers[name] = broker
-        await self.settle(lambda: all(len(b.routes.brokers()) == len(self.brokers) for b in self.brokers.values()))
+        await self.until(lambda: all(len(b.routes.brokers()) == len(self.brokers) for b in self.brokers.values()))
         return broker
 
     async def kill(self, name: str) -> None:
@@ -56,21 +57,6 @@ class World:
         self.net.stop(f"{name}:8081")
         del self.brokers[name]
         self.registry.drop(name)
-
-    async def settle(self, state: Callable[[], bool], *, step_ms: int = 5, limit_ms: int = 30_000) -> None:
-        """Let time pass until the state holds."""
-        for _ in range(limit_ms // step_ms):
-            if state():
-                return
-            await self.clock.advance(step_ms)
-        raise AssertionError("the state did not come")
-
-    async def while_time_passes(self, work: Awaitable[Any], *, step_ms: int = 5) -> Any:
-        """The result of `work`, while the clock moves on."""
-        task = asyncio.ensure_future(work)
-        while not task.done():
-            await self.clock.advance(step_ms)
-        return task.result()
 
     async def call(self, broker: str, method: str, request: Any, response: Any, *, timeout_ms: int = 60_000) -> Any:
         """One unary call; raises the error that the answer's status says."""
@@ -175,7 +161,7 @@ def test_rt_1_a_route_tells_addresses_broker_names_and_queues_and_each_queue_id_
     async def story(world: World) -> None:
         await world.start("a")
         await world.start("b")
-        await world.while_time_passes(world.create("a", "t", 4))
+        await world.during(world.create("a", "t", 4))
         for broker in ("a", "b"):
             route = await world.route(broker, "t")
             places = [(queue.broker.name, queue.id, queue.broker.id) for queue in route.message_queues]
@@ -236,10 +222,10 @@ def test_rt_10_a_broker_that_comes_and_creates_the_topic_grows_the_route_and_one
         await world.start("a")
         await world.create("a", "t", 2)
         await world.start("b")
-        await world.while_time_passes(world.create("b", "t", 0))
+        await world.during(world.create("b", "t", 0))
         assert len((await world.route("a", "t")).message_queues) == 4
         await world.kill("b")
-        await world.settle(lambda: len(world.brokers["a"].routes.brokers()) == 1)
+        await world.until(lambda: len(world.brokers["a"].routes.brokers()) == 1)
         assert len((await world.route("a", "t")).message_queues) == 2
 
     run(story)
@@ -280,7 +266,7 @@ def test_tq_2_a_topic_lands_on_every_live_broker_with_equal_counts_and_says_wher
     async def story(world: World) -> None:
         for name in ("a", "b", "c"):
             await world.start(name)
-        created = await world.while_time_passes(world.create("b", "t", 3))
+        created = await world.during(world.create("b", "t", 3))
         landed = [(placement.broker_name, placement.entry.write_queues) for placement in created.placements]
         assert landed == [("a", 3), ("b", 3), ("c", 3)]
 
@@ -293,7 +279,7 @@ def test_tq_2_a_topic_that_two_brokers_create_at_once_has_equal_counts_and_one_t
         both = asyncio.gather(
             a.ensure_topic("t", message_type=MessageType.FIFO), b.ensure_topic("t", message_type=MessageType.NORMAL)
         )
-        await world.while_time_passes(both)
+        await world.during(both)
         counts = {(topic.write_queues, topic.message_type) for broker in (a, b) if (topic := broker.topics.get("t"))}
         assert len(counts) == 1
 
@@ -303,10 +289,10 @@ def test_tq_2_a_topic_that_two_brokers_create_at_once_has_equal_counts_and_one_t
 def test_tq_2_an_existing_topic_is_widened_everywhere_and_never_narrowed() -> None:
     async def story(world: World) -> None:
         a, b = await world.start("a"), await world.start("b")
-        await world.while_time_passes(world.create("a", "t", 4))
-        await world.while_time_passes(world.create("b", "t", 2))
+        await world.during(world.create("a", "t", 4))
+        await world.during(world.create("b", "t", 2))
         assert [broker.topics.get("t").write_queues for broker in (a, b)] == [4, 4]  # type: ignore[union-attr]  # created above
-        await world.while_time_passes(world.create("b", "t", 6))
+        await world.during(world.create("b", "t", 6))
         assert [broker.topics.get("t").write_queues for broker in (a, b)] == [6, 6]  # type: ignore[union-attr]  # created above
 
     run(story)
@@ -317,7 +303,7 @@ def test_tq_2_a_broker_that_does_not_answer_is_named_in_the_placements() -> None
         await world.start("a")
         await world.start("b")
         world.net.stop("b:8081")
-        created = await world.while_time_passes(world.create("a", "t", 2))
+        created = await world.during(world.create("a", "t", 2))
         assert [bool(placement.error) for placement in created.placements] == [False, True]
 
     run(story)
@@ -329,7 +315,7 @@ def test_tq_1_the_first_route_query_creates_the_topic_on_all_brokers_at_once() -
     async def story(world: World) -> None:
         await world.start("a")
         await world.start("b")
-        route = await world.while_time_passes(world.route("b", "fresh"))
+        route = await world.during(world.route("b", "fresh"))
         assert {queue.broker.name for queue in route.message_queues} == {"a", "b"}
 
     run(story)
@@ -362,7 +348,7 @@ def test_tq_9_a_queue_has_one_holder_and_passes_on_when_the_holder_lets_go_or_di
             return answer.queues[0]
 
         assert (await lock("one", 0)).granted
-        refused = await world.while_time_passes(lock("two", 20))
+        refused = await world.during(lock("two", 20))
         assert (refused.granted, refused.holder) == (False, "one")
         assert (await first.next()).queue_wanted.queue == queue
 
@@ -375,7 +361,7 @@ def test_tq_9_a_queue_has_one_holder_and_passes_on_when_the_holder_lets_go_or_di
         waiting = asyncio.ensure_future(lock("one", 60_000))
         await world.clock.advance(10)
         await second.cut()
-        assert (await world.while_time_passes(waiting)).granted, "a member whose stream broke frees its queues"
+        assert (await world.during(waiting)).granted, "a member whose stream broke frees its queues"
 
     run(story)
 
@@ -433,7 +419,7 @@ def test_rg_5_all_members_are_told_at_once_when_one_joins_leaves_or_dies() -> No
         assert ids((await one.next()).members_changed.members) == ["one", "three"]
         await three.cut()
         assert len(a.members.members("g")) == 2, "a broken stream has a grace"
-        await world.settle(lambda: len(a.members.members("g")) == 1)
+        await world.until(lambda: len(a.members.members("g")) == 1)
         assert ids((await one.next()).members_changed.members) == ["one"]
 
     run(story)
@@ -511,7 +497,7 @@ def test_lp_4_a_pull_at_the_end_is_parked_and_answered_by_the_next_message() -> 
         await world.clock.advance(100)
         assert not parked.done()
         await world.publish("a", "t", 0, "m7")
-        answer = await world.while_time_passes(parked)
+        answer = await world.during(parked)
         assert [message.body for message in answer.messages] == [b"m7"]
         assert (answer.next_offset, answer.max_offset) == (8, 8)
 
@@ -536,7 +522,7 @@ def test_lp_5_a_pull_that_finds_nothing_says_so_when_its_time_is_over() -> None:
     async def story(world: World) -> None:
         await world.start("a")
         await world.create("a", "t", 1)
-        answer = await world.while_time_passes(world.pull("a", "t", 0, 0, wait_ms=200))
+        answer = await world.during(world.pull("a", "t", 0, 0, wait_ms=200))
         assert answer.status.code == definition_pb2.MESSAGE_NOT_FOUND
         assert (answer.next_offset, answer.max_offset) == (0, 0)
 
@@ -652,7 +638,7 @@ def test_sr_1_without_a_rebalancer_every_member_gets_every_broker() -> None:
     async def story(world: World) -> None:
         await world.start("a")
         await world.start("b")
-        await world.while_time_passes(world.create("a", "t", 2))
+        await world.during(world.create("a", "t", 2))
         answer = await assignment(world, "a", "g", "t", "me")
         assert [(q.queue.broker_name, q.queue.queue_id) for q in answer.queues] == [("a", -1), ("b", -1)]
         point = definition_pb2.Endpoints(addresses=[definition_pb2.Address(host="a", port=8081)])
@@ -673,7 +659,7 @@ def test_sr_3_a_groups_strategy_shares_the_queues_of_all_brokers_alike_at_any_br
     async def story(world: World) -> None:
         await world.start("a")
         await world.start("b")
-        await world.while_time_passes(world.create("a", "t", 3))
+        await world.during(world.create("a", "t", 3))
         create = admin_pb2.CreateGroupRequest(group="g", strategy="AVG")
         await world.call("a", "/evenq.v1.Admin/CreateGroup", create, admin_pb2.CreateGroupResponse)
         for broker in ("a", "b"):
@@ -697,7 +683,7 @@ def test_xo_3_a_rebalancer_that_is_away_is_no_error_for_the_client() -> None:
     async def story(world: World) -> None:
         await world.start("a", rebalancer="nowhere:1")
         await world.create("a", "t", 1)
-        answer = await world.while_time_passes(assignment(world, "a", "g", "t", "me"))
+        answer = await world.during(assignment(world, "a", "g", "t", "me"))
         assert [(q.queue.broker_name, q.queue.queue_id) for q in answer.queues] == [("a", -1)]
 
     run(story)

@@ -68,7 +68,7 @@ class Story:
 
     async def leave(self) -> None:
         member = self.members.pop(self.rng.randrange(len(self.members)))
-        await self.world.do(member.close())
+        await self.world.during(member.close())
         self.world.clients.remove(member)
 
     async def die(self) -> None:
@@ -172,14 +172,14 @@ class PullStory(Story):
     async def leave(self) -> None:
         member = self.members.pop(self.rng.randrange(len(self.members)))
         await self.rest(member)
-        await self.world.do(member.close())
+        await self.world.during(member.close())
         self.world.clients.remove(member)
 
     async def die(self) -> None:
         """Its user stops in the middle of a batch, which then comes again."""
         member = self.members.pop(self.rng.randrange(len(self.members)))
         await self.rest(member)
-        await self.world.do(member.close(consumed=False))
+        await self.world.during(member.close(consumed=False))
         self.world.clients.remove(member)
 
     async def stop(self) -> None:

@@ -102,10 +102,7 @@ def with_two_nameservers(test: Test) -> None:
                 await test(clock, net, one, two)
         finally:
             await net.close()
-            closing = [asyncio.ensure_future(server.close()) for server in servers]
-            while not all(task.done() for task in closing):
-                await clock.advance(1)
-            await asyncio.gather(*closing)
+            await clock.during(asyncio.gather(*(server.close() for server in servers)), step_ms=1)
 
     asyncio.run(main())
 

@@ -170,7 +170,7 @@ def test_oc_5_oc_6_oc_7_oc_8_a_queue_is_locked_before_it_is_read_and_as_long_as_
         assert len(world.seen) == 60
         locks = {(queue, name) for name in "ab" for queue in one.queues + two.queues if queue.broker_name == name}
         assert {world.brokers[name].locks.holder("g", queue) for queue, name in locks} == {"one", "two"}
-        await world.do(one.close())
+        await world.during(one.close())
         await world.until(lambda: len(two.queues) == 4)
 
     play(story)

@@ -128,7 +128,7 @@ def test_pr_1_each_send_calls_one_broker_of_the_route_directly(play: Play, produ
         sender = producer(world)
         for number in range(12):
             before = len(world.net.calls)
-            result = await world.do(sender.send(note(str(number))))
+            result = await world.during(sender.send(note(str(number))))
             published = [address for address, method in world.net.calls[before:] if method.endswith("Publish")]
             assert published == [f"{result.queue.broker_name}:8081"]
         assert world.calls("QueryRoute") == 1
@@ -142,10 +142,10 @@ def test_pr_1_pr_2_a_send_fails_fast_over_to_another_broker(play: Play, producer
             await world.start(name)
         await world.create("t", queues=2)
         sender = producer(world)
-        await world.do(sender.send(note("x")))
+        await world.during(sender.send(note("x")))
         world.cut("b")
         began_ms = world.clock.monotonic_ms()
-        results = [await world.do(sender.send(note(str(number)))) for number in range(8)]
+        results = [await world.during(sender.send(note(str(number)))) for number in range(8)]
         assert {result.queue.broker_name for result in results} == {"a"}
         assert world.clock.monotonic_ms() - began_ms <= 8 * 20, "no pause before a try at another broker"
 
@@ -157,7 +157,7 @@ def test_pr_1_an_error_that_no_retry_can_help_is_told_at_once(play: Play, produc
         await world.start()
         await world.create("t")
         with pytest.raises(evenq.errors.IllegalMessageTag):
-            await world.do(producer(world).send(note("x", tag="a|b")))
+            await world.during(producer(world).send(note("x", tag="a|b")))
         assert world.calls("Publish") == 1
 
     play(story)
@@ -171,11 +171,11 @@ def test_pr_7_pr_8_by_key_the_orders_of_the_example_stay_in_order_and_by_turns_t
         await world.create("t", queues=4)
         sender = producer(world)
         example = ["A1", "B1", "A2", "A3", "B2", "B3"]
-        by_turns = [await world.do(sender.send(note(name))) for name in example]
+        by_turns = [await world.during(sender.send(note(name))) for name in example]
         assert len({result.queue for result, name in zip(by_turns, example, strict=True) if name[0] == "A"}) > 1
         places: dict[str, list[tuple[int, int]]] = {"A": [], "B": []}
         for name in example:
-            result = await world.do(sender.send(note(name), sharding_key=name[0]))
+            result = await world.during(sender.send(note(name), sharding_key=name[0]))
             places[name[0]].append((result.queue.queue_id, result.offset))
         for order in places.values():
             assert len({queue for queue, _ in order}) == 1
@@ -188,7 +188,7 @@ def test_pr_7_a_selector_chooses_the_queue(play: Play, producer: Make) -> None:
     async def story(world: World) -> None:
         await world.start()
         await world.create("t", queues=4)
-        result = await world.do(producer(world).send(note("x"), selector=lambda queues: queues[2]))
+        result = await world.during(producer(world).send(note("x"), selector=lambda queues: queues[2]))
         assert result.queue.queue_id == 2
 
     play(story)
@@ -200,8 +200,8 @@ def test_pr_9_a_topic_with_one_queue_keeps_the_order_of_all_messages(play: Play,
         await world.create("t", queues=1)
         one, two = producer(world), producer(world)
         for number in range(0, 10, 2):
-            await world.do(one.send(note(str(number))))
-            await world.do(two.send(note(str(number + 1))))
+            await world.during(one.send(note(str(number))))
+            await world.during(two.send(note(str(number + 1))))
         assert await world.bodies("t") == [str(number) for number in range(10)]
 
     play(story)
@@ -217,26 +217,26 @@ def test_pr_10_oc_20_a_key_does_not_move_because_its_broker_is_away_unless_that_
         await world.create("t", queues=1)
         sender = producer(world, route_refresh_ms=100, ordered_moves=moves)
         keys = [f"k{number}" for number in range(8)]
-        homes = {key: (await world.do(sender.send(note(key), sharding_key=key))).queue for key in keys}
+        homes = {key: (await world.during(sender.send(note(key), sharding_key=key))).queue for key in keys}
         key = next(key for key, queue in homes.items() if queue.broker_name == "b")
         other = next(key for key, queue in homes.items() if queue.broker_name == "a")
         world.cut("b")
-        await world.do(world.brokers.pop("b").close())
+        await world.during(world.brokers.pop("b").close())
         await world.until(lambda: len(world.brokers["a"].routes.brokers()) == 1)
         await world.clock.advance(200)
-        assert (await world.do(sender.send(note("x")))).queue.broker_name == "a"
+        assert (await world.during(sender.send(note("x")))).queue.broker_name == "a"
         await world.clock.advance(200)
-        assert (await world.do(sender.send(note("x"), sharding_key=other))).queue == homes[other]
+        assert (await world.during(sender.send(note("x"), sharding_key=other))).queue == homes[other]
         if moves:
-            assert (await world.do(sender.send(note("x"), sharding_key=key))).queue.broker_name == "a"
+            assert (await world.during(sender.send(note("x"), sharding_key=key))).queue.broker_name == "a"
             return
         with pytest.raises(evenq.errors.ConnectionFailed):
-            await world.do(sender.send(note("x"), sharding_key=key))
+            await world.during(sender.send(note("x"), sharding_key=key))
         await world.start("b")
         await world.create("t", queues=1)
         await world.until(lambda: len(world.brokers["a"].routes.brokers()) == 2)
         sending = asyncio.ensure_future(sender.send(note("y"), sharding_key=key))
-        assert (await world.do(sending)).queue == homes[key]
+        assert (await world.during(sending)).queue == homes[key]
 
     play(story)
 
@@ -249,7 +249,7 @@ def test_pr_11_a_delay_level_delays_delivery_and_level_5_is_a_minute(play: Play,
         await broker.create_topic("t", queues=1, message_type=evenq.MessageType.DELAY)
         consumer = await world.push()
         await world.ready(consumer)
-        await world.do(producer(world).send(note("later", delay_level=5)))
+        await world.during(producer(world).send(note("later", delay_level=5)))
         await world.clock.advance(59_900)
         assert world.saw() == []
         await world.until(lambda: world.saw() == ["later"], limit_ms=1_000)

@@ -46,10 +46,10 @@ def test_of_3_of_11_a_restarted_broker_still_has_what_it_said_it_stored(play, tm
         await world.ready(one)
         await world.publish("x", "y")
         await world.until(lambda: len(world.seen) == 2)
-        await world.do(one.close(), step_ms=20)
+        await world.during(one.close(), step_ms=20)
         world.clients.clear()
         world.net.stop("a:8081")
-        await world.do(broker.close(), step_ms=50)
+        await world.during(broker.close(), step_ms=50)
         del world.brokers["a"]
         await world.start(store={"path": tmp_path / "a"})
         assert await world.committed("g") == 2
@@ -86,12 +86,7 @@ def test_of_5_of_6_of_7_cs_12_rb_17_broadcasting_reads_everything_and_keeps_its_
 
 
 async def wait_for_file(world, path, good) -> None:
-    for _ in range(200):
-        if path.exists() and good(json.loads(path.read_text())["offsets"]):
-            return
-        await asyncio.sleep(0.01)  # a thread writes it
-        await world.clock.advance(1)
-    raise AssertionError(path.read_text() if path.exists() else "no file")
+    await world.slow_until(lambda: path.exists() and good(json.loads(path.read_text())["offsets"]))
 
 
 def test_of_5_rb_41_a_broadcasting_member_goes_on_from_its_file(play, tmp_path):
@@ -107,25 +102,15 @@ def test_of_5_rb_41_a_broadcasting_member_goes_on_from_its_file(play, tmp_path):
         await close_with_file(world, one)
         await world.publish("c")
         await world.push("again", **rest)
-        await slow_until(world, lambda: world.saw() == ["a", "b", "c"])
+        await world.slow_until(lambda: world.saw() == ["a", "b", "c"])
 
     play(story)
-
-
-async def slow_until(world, state) -> None:
-    """Files are read and written in threads, which need real moments."""
-    for _ in range(500):
-        if state():
-            return
-        await world.clock.advance(5)
-        await asyncio.sleep(0.002)
-    raise AssertionError(world.saw())
 
 
 async def close_with_file(world, member) -> None:
     task = asyncio.ensure_future(member.close())
     world.clients.remove(member)
-    await slow_until(world, task.done)
+    await world.slow_until(task.done)
 
 
 def test_of_6_two_groups_on_one_machine_are_kept_apart_and_a_lost_file_starts_by_the_policy_and_says_so(
@@ -140,14 +125,14 @@ def test_of_6_two_groups_on_one_machine_are_kept_apart_and_a_lost_file_starts_by
         rest = {"model": "BROADCASTING", "options": evenq.PushOptions(offsets_folder=tmp_path, **LOCAL)}
         one = await world.push("one", group="g1", **rest)
         two = await world.push("two", group="g2", start_from="LAST", **rest)
-        await slow_until(world, lambda: len(one.queues) == len(two.queues) == 1 and len(world.seen) == 1)
+        await world.slow_until(lambda: len(one.queues) == len(two.queues) == 1 and len(world.seen) == 1)
         await close_with_file(world, one)
         await close_with_file(world, two)
         assert sorted(path.parent.name for path in tmp_path.rglob("offsets.json")) == ["g1", "g2"]
         (tmp_path / "g1" / "offsets.json").unlink()
         caplog.clear()
         await world.push("three", group="g1", **rest)
-        await slow_until(world, lambda: world.saw() == ["old", "old"])
+        await world.slow_until(lambda: world.saw() == ["old", "old"])
         assert "no local progress, the start policy decides" in caplog.text
 
     play(story)
@@ -164,9 +149,9 @@ def test_rd_1_broadcasting_has_no_retries(play, tmp_path):
         one = await world.push(
             listener=listener, model="BROADCASTING", options=evenq.PushOptions(offsets_folder=tmp_path)
         )
-        await slow_until(world, lambda: len(one.queues) == 1)
+        await world.slow_until(lambda: len(one.queues) == 1)
         await world.publish("x")
-        await slow_until(world, lambda: len(world.seen) == 1)
+        await world.slow_until(lambda: len(world.seen) == 1)
         await world.clock.advance(60_000)
         assert len(world.seen) == 1
         assert not world.has("%RETRY%g")
@@ -184,13 +169,13 @@ def test_of_8_reads_name_their_source(play):
         one = await world.pull(options=evenq.PullOptions(auto_commit=False))
         await world.ready(one)
         (queue,) = one.queues
-        assert await world.do(one.committed(queue)) == -1
+        assert await world.during(one.committed(queue)) == -1
         await world.publish("a")
-        assert len(await world.do(one.poll())) == 1
+        assert len(await world.during(one.poll())) == 1
         assert one.position(queue) == 1
-        assert await world.do(one.committed(queue)) == -1
-        await world.do(one.commit())
-        assert await world.do(one.committed(queue)) == 1
+        assert await world.during(one.committed(queue)) == -1
+        await world.during(one.commit())
+        assert await world.during(one.committed(queue)) == 1
 
     play(story)
     assert OffsetTable().memory(evenq.MessageQueue("t", "a", 0)) == -1
@@ -239,7 +224,7 @@ def test_of_11_closing_finishes_what_runs_commits_and_is_bounded(play):
         await world.publish("a", "b", "stuck", "c")
         await world.until(lambda: len(world.seen) == 4)
         began_ms = world.clock.monotonic_ms()
-        await world.do(one.close())
+        await world.during(one.close())
         world.clients.remove(one)
         assert world.clock.monotonic_ms() - began_ms <= 1_000 + 3_000
         assert await world.committed("g") == 2

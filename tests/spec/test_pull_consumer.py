@@ -18,7 +18,7 @@ def texts(messages) -> list[str]:
 
 
 async def poll(world, consumer, **rest) -> list[str]:
-    return texts(await world.do(consumer.poll(**rest)))
+    return texts(await world.during(consumer.poll(**rest)))
 
 
 def test_cs_6_cs_9_cs_11_the_first_round_comes_at_once_and_rebalance_only_says_what_is_its_own(play):
@@ -76,11 +76,11 @@ def test_what_a_poll_returned_is_consumed_at_the_next_poll_not_before(play):
         await world.clock.advance(500)
         assert await world.committed("g") == 2
         began_ms = world.clock.monotonic_ms()
-        await world.do(one.close(consumed=False))
+        await world.during(one.close(consumed=False))
         assert world.clock.monotonic_ms() - began_ms < 1_000
         two = await world.pull(options=options)
         assert await poll(world, two) == ["c"]
-        await world.do(two.close())
+        await world.during(two.close())
         assert await world.committed("g") == 3
 
     play(story)
@@ -102,13 +102,13 @@ def test_without_automatic_commits_only_commit_moves_progress(play):
         assert [int(body) for body in got] == list(range(30))
         await world.clock.advance(1_000)
         assert await world.committed("g") == -1
-        await world.do(one.commit({T0: 12}))
+        await world.during(one.commit({T0: 12}))
         assert await world.committed("g") == 12
-        await world.do(one.commit())
+        await world.during(one.commit())
         assert await world.committed("g") == 30
-        await world.do(one.commit({T0: 3}))
+        await world.during(one.commit({T0: 3}))
         assert await world.committed("g") == 3, "an explicit offset also goes back"
-        await world.do(one.close())
+        await world.during(one.close())
         assert await world.committed("g") == 3
 
     play(story)
@@ -124,16 +124,16 @@ def test_rb_49_a_consumer_of_chosen_queues_reads_where_its_user_says_whoever_els
         await world.publish(*range(5, 9), queue=1)
         one = await world.pull("one", subscriptions=None)
         two = await world.pull("two", subscriptions=None)
-        assert await world.do(one.queues_of("t")) == [T0, T1]
-        await world.do(asyncio.gather(one.assign([T0]), two.assign([T0, T1])))
+        assert await world.during(one.queues_of("t")) == [T0, T1]
+        await world.during(asyncio.gather(one.assign([T0]), two.assign([T0, T1])))
         assert one.queues == [T0]
         assert two.queues == [T0, T1]
         one.seek(T0, 3)
         assert await poll(world, one) == ["3", "4"]
         assert sorted(await poll(world, two) + await poll(world, two)) == [str(number) for number in range(9)]
-        await world.do(one.commit())
+        await world.during(one.commit())
         assert await world.committed("g") == 5
-        await world.do(one.assign([T1]))
+        await world.during(one.assign([T1]))
         assert one.queues == [T1]
         assert await poll(world, one) == ["5", "6", "7", "8"]
         assert world.brokers["a"].locks.holder("g", T0) == ""
@@ -152,11 +152,11 @@ def test_seek_goes_back_and_forward_and_to_both_ends(play):
         one.seek(T0, 4)
         assert one.position(T0) == 4
         assert await poll(world, one) == ["4", "5"]
-        await world.do(one.seek_to_begin(T0))
+        await world.during(one.seek_to_begin(T0))
         assert await poll(world, one, max_messages=1) == ["0"]
         await world.clock.advance(300)
         assert await world.committed("g") == 0, "progress follows the seek"
-        await world.do(one.seek_to_end(T0))
+        await world.during(one.seek_to_end(T0))
         assert await poll(world, one, wait_ms=50) == []
         await world.publish("new")
         assert await poll(world, one) == ["new"]
@@ -174,7 +174,7 @@ def test_rb_45_an_offset_is_found_by_time(play):
         await world.publish("new")
         one = await world.pull()
         await world.ready(one)
-        offset = await world.do(one.offset_at(T0, at_ms))
+        offset = await world.during(one.offset_at(T0, at_ms))
         one.seek(T0, offset)
         assert await poll(world, one) == ["new"]
 
@@ -216,12 +216,12 @@ def test_what_cannot_be_is_refused_with_a_sentence(play):
         with pytest.raises(Unsupported, match="chosen queues"):
             chosen.subscribe("t")
         with pytest.raises(RequestTimeout, match="1 of 1 queues"):
-            await world.do(chosen.assign([evenq.MessageQueue("t", "nowhere", 0)], timeout_ms=300))
+            await world.during(chosen.assign([evenq.MessageQueue("t", "nowhere", 0)], timeout_ms=300))
         waiting = asyncio.ensure_future(one.poll(wait_ms=1_000))
         await world.clock.advance(0)
         with pytest.raises(Unsupported, match="another poll"):
             await one.poll()
-        await world.do(waiting)
+        await world.during(waiting)
         with pytest.raises(BadRequest, match="commit_interval_ms"):
             evenq.PullOptions(commit_interval_ms=1)
 
@@ -238,9 +238,7 @@ def test_broadcasting_pull_consumers_each_read_everything(play, tmp_path):
             await world.pull(name, model="BROADCASTING", options=evenq.PullOptions(offsets_folder=tmp_path / name))
             for name in ("one", "two")
         ]
-        for _ in range(100):
-            await world.clock.advance(5)
-            await asyncio.sleep(0.002)  # files are read in threads
+        await world.slow_until(lambda: world.calls("/Pull") == 2)
         await world.publish("x")
         assert [await poll(world, member) for member in members] == [["x"], ["x"]]
 
@@ -266,7 +264,7 @@ def test_an_interrupted_poll_loses_nothing(play, auto_commit):
         assert await poll(world, one, max_messages=1) == ["b"]
         one._polling.interrupt()
         assert await poll(world, one) == ["b", "c"]
-        await world.do(one.commit())
+        await world.during(one.commit())
         assert await world.committed("g") == 3
 
     play(story)

@@ -56,10 +56,8 @@ class World:
             DATA + "Publish": data_pb2.PublishResponse,
             DATA + "SendBack": data_pb2.SendBackResponse,
         }
-        task = asyncio.ensure_future(self.net.unary("a:8081", method, request.SerializeToString(), timeout_ms=60_000))
-        while not task.done():
-            await self.clock.advance(1)
-        answer = responses[method].FromString(task.result())
+        call = self.net.unary("a:8081", method, request.SerializeToString(), timeout_ms=60_000)
+        answer = responses[method].FromString(await self.clock.during(call, step_ms=1))
         check(answer.status)
         return answer
 

@@ -99,3 +99,24 @@ livenessProbe:
   value: {{ $value | quote }}
 {{- end }}
 {{- end }}
+
+{{/* Signed calls only: the users file of a Secret, mounted whole so that its changes arrive. */}}
+{{- define "evenq.authEnv" -}}
+{{- if .root.Values.auth.enabled }}
+- {name: EVENQ_{{ upper .service }}_AUTH__ENABLED, value: "true"}
+- {name: EVENQ_{{ upper .service }}_AUTH__USERS, value: /etc/evenq/auth/users.toml}
+{{- end }}
+{{- end }}
+
+{{- define "evenq.authMount" -}}
+{{- if .Values.auth.enabled }}
+- {name: auth, mountPath: /etc/evenq/auth, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "evenq.authVolume" -}}
+- name: auth
+  secret:
+    secretName: {{ required "auth.existingSecret must name a Secret with the key users.toml when auth.enabled is true" .Values.auth.existingSecret }}
+    defaultMode: 0440
+{{- end }}

@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from evenq.errors import SettingsError
 from evenq.model import BrokerAddress
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
+from evenq.serving.auth import Auth
 from evenq.serving.door import Door, DoorOptions, open_door, tls_credentials
 from evenq.serving.latency import MethodStats
 from evenq.serving.metrics import door_metrics, exposition
@@ -38,7 +40,8 @@ class BrokerApp:
 
     def __init__(self, settings: Settings, *, clock: Clock, rng: random.Random, net: Net) -> None:
         self.settings = settings
-        self.broker = Broker(settings, clock=clock, rng=rng, net=net)
+        self._auth = Auth(settings.auth, clock=clock)
+        self.broker = Broker(settings, clock=clock, rng=rng, net=self._auth.net(net))
         self._clock = clock
         self._doors: list[Door] = []
         self._page: Page | None = None
@@ -65,12 +68,13 @@ class BrokerApp:
     async def _start(self) -> None:
         settings = self.settings
         await self.broker.open()
-        rpcs = self.broker.rpcs()
-        options = DoorOptions(receive_bytes_max=settings.body_bytes_max + REQUEST_ROOM)
+        rpcs = self._auth.rpcs(self.broker.rpcs())
+        self._auth.start()
+        options = DoorOptions(receive_bytes_max=settings.body_bytes_max + REQUEST_ROOM, running_max=settings.calls_max)
         door = await open_door(rpcs, host=settings.host, port=settings.port, clock=self._clock, options=options)
         self._doors.append(door)
         if settings.tls_port >= 0:
-            secure = DoorOptions(receive_bytes_max=options.receive_bytes_max, credentials=_credentials(settings))
+            secure = replace(options, credentials=_credentials(settings))
             self._doors.append(
                 await open_door(rpcs, host=settings.host, port=settings.tls_port, clock=self._clock, options=secure)
             )
@@ -96,6 +100,7 @@ class BrokerApp:
         for door in self._doors:
             await door.stop(self.settings.drain_ms)
         await self.broker.close()
+        await self._auth.close()
         if self._page is not None:
             await self._page.close()
             self._page = None

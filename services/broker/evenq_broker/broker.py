@@ -337,7 +337,7 @@ class Broker:
         if topic is None:
             return
         self.progress.forget_topic(topic.topic_id)
-        self.lite.forget_topic(topic.topic_id)
+        self.lite.end_topic(topic)
         self.stats.forget_topic(topic.topic_id)
         self.waiting.wake_topic(topic.topic_id)
         self.cluster.facts_changed(topic=name)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, model_validator
 from evenq.errors import BadRequest
 from evenq.model.delay_levels import CLASSIC_TEXT, DelayLevels
 from evenq.model.names import broker_problem
+from evenq.serving.auth import AuthSettings
 
 __all__ = ["BODY_BYTES_MAX", "Settings", "StoreSettings"]
 
@@ -107,6 +108,7 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default=10_000, ge=0, le=600_000, description="Longest time for running calls at shutdown, ms."
     )
     store: StoreSettings = Field(default=StoreSettings(), description="The commit log.")
+    auth: AuthSettings = Field(default=AuthSettings(), description="Who may call.")
 
     auto_create_topics: bool = Field(default=True, description="Create unknown topics, on every broker, at first use.")
     auto_create_groups: bool = Field(default=True, description="Create unknown groups at first use.")
@@ -212,6 +214,11 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     )
     polls_max: int = Field(
         default=20_000, ge=1, description="Most parked polls; over it polls are answered empty at once."
+    )
+    calls_max: int = Field(
+        default=50_000,
+        ge=1,
+        description="Most calls at once, parked polls and open streams among them; more than two for each client.",
     )
     error_hold_ms: int = Field(
         default=1_000, ge=0, le=10_000, description="Delay of an error answer to a push consumer, ms."

@@ -13,6 +13,7 @@ from typing import Any
 
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
+from evenq.serving.auth import Auth
 from evenq.serving.door import Door, open_door
 from evenq.serving.metrics import door_metrics, exposition
 from evenq.serving.page import Page, open_page
@@ -35,6 +36,7 @@ class Nameserver:
         self.identity = f"{rng.getrandbits(64):016x}"
         """Random per start: versions of two nameservers, or of two lives of one, are not comparable."""
         self._clock = clock
+        self._auth = Auth(settings.auth, clock=clock)
         self._stats = Stats()
         self._service: RegistryService | None = None
         self._door: Door | None = None
@@ -56,8 +58,10 @@ class Nameserver:
         """Listen (NS-3). Raises PortInUse, SettingsError."""
         settings = self.settings
         service = RegistryService(settings=settings, clock=self._clock, identity=self.identity, stats=self._stats)
-        door = await open_door(service.rpcs(), host=settings.host, port=settings.port, clock=self._clock)
+        rpcs = self._auth.rpcs(service.rpcs())
+        door = await open_door(rpcs, host=settings.host, port=settings.port, clock=self._clock)
         self._service, self._door = service, door
+        self._auth.start()
         expiry = expire_forever(
             service.registry, service.announce, expiry_ms=settings.expiry_ms, clock=self._clock, stats=self._stats
         )
@@ -94,6 +98,7 @@ class Nameserver:
         """Stop serving; running calls get `drain_ms`. May be called twice."""
         if self._expiry is not None:
             self._expiry.cancel()
+        await self._auth.close()
         if self._service is not None:
             self._service.close()
         if self._door is not None:

@@ -12,6 +12,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from evenq.serving.auth import AuthSettings
 from evenq.serving.settings import ServerSettings
 
 __all__ = ["Settings"]
@@ -40,6 +41,8 @@ class Settings(ServerSettings, frozen=True, extra="forbid"):
     watcher_behind_max: int = Field(
         default=1_000, ge=1, le=100_000, description="Events that may wait for one watcher; over it the watch ends."
     )
+
+    auth: AuthSettings = Field(default=AuthSettings(), description="Who may call.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

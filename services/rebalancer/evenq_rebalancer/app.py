@@ -15,6 +15,7 @@ from typing import Any
 from evenq.errors import Error
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
+from evenq.serving.auth import Auth
 from evenq.serving.door import Door, open_door
 from evenq.serving.metrics import door_metrics, exposition
 from evenq.serving.page import Page, open_page
@@ -41,6 +42,7 @@ class Rebalancer:
         self.settings = settings
         self.stats = Stats()
         self._clock = clock
+        self._auth = Auth(settings.auth, clock=clock)
         self._lease = lease_of(settings)
         self._leading: Leading | None = None
         self._topology: TopologyWatch | None = topology_of(settings, clock=clock, changed=self._places_changed)
@@ -80,9 +82,10 @@ class Rebalancer:
         settings = self.settings
         self._broken = asyncio.get_running_loop().create_future()
         keeper = Doorkeeper(term=lambda: self._term.rpcs if self.leads() else None, leader=self._leader)
-        rpcs = keeper.rpcs(self._term.rpcs)
+        rpcs = self._auth.rpcs(keeper.rpcs(self._term.rpcs))
         door = await open_door(rpcs, host=settings.host, port=settings.port, clock=self._clock)
         self._door = door
+        self._auth.start()
         try:
             self._page = await open_page(
                 host=settings.host,
@@ -117,6 +120,7 @@ class Rebalancer:
             await self._door.stop(self.settings.drain_ms)
         if self._page is not None:
             await self._page.close()
+        await self._auth.close()
         tasks, self._tasks = list(self._tasks), set()
         self._term.end()
         for task in tasks:

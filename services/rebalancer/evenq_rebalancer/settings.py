@@ -10,6 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from evenq.serving.auth import AuthSettings
 from evenq.serving.settings import ServerSettings
 from evenq_rebalancer.core.board import Limits
 from evenq_rebalancer.core.election import Timing
@@ -60,6 +61,8 @@ class Settings(ServerSettings, frozen=True, extra="forbid"):
     request_modes_max: int = Field(
         10_000, ge=1, description="Most pairs of group and topic with a request mode of their own."
     )
+
+    auth: AuthSettings = Field(AuthSettings(), description="Who may call.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

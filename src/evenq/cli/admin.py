@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from evenq.cli.output import progress_console
+from evenq.client.wiring import Ground
 from evenq.errors import ConnectionFailed, Error, GroupNotFound, TopicNotFound
 from evenq.runtime.clock import Clock, SystemClock
 from evenq.runtime.net import Net
-from evenq.wire.net import GrpcNet
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 
@@ -84,7 +84,7 @@ def with_admin(options: argparse.Namespace, work: Callable[[Admin], Awaitable[No
 
 
 async def _with_admin(options: argparse.Namespace, work: Callable[[Admin], Awaitable[None]]) -> None:
-    net = GrpcNet()
+    net = Ground.real().open_net()
     try:
         await work(Admin(net, options.endpoint, timeout_ms=options.timeout * 1000))
     except TopicNotFound as error:

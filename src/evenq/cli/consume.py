@@ -12,13 +12,17 @@ import json
 import sys
 from collections import Counter
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evenq.cli.admin import Admin, with_admin
 from evenq.cli.groups import ensure_group
 from evenq.cli.output import progress_console
 from evenq.model import FilterExpression, ReceivedMessage
 from evenq.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from evenq.client.lite_consumer import LiteSimpleConsumer
+    from evenq.client.simple_consumer import SimpleConsumer
 
 __all__ = ["message_as_json", "message_as_text", "run"]
 
@@ -39,6 +43,7 @@ def message_as_json(message: ReceivedMessage) -> str:
         "keys": list(message.keys),
         "properties": dict(message.properties),
         "message_group": message.message_group,
+        "lite_topic": message.lite_topic,
         "born_ms": message.born_ms,
         "store_ms": message.store_ms,
         "attempt": message.delivery_attempt,
@@ -56,7 +61,7 @@ def message_as_text(message: ReceivedMessage) -> str:
     """One line for people: time, place, tag and keys, body."""
     time = datetime.fromtimestamp(message.store_ms / 1000).astimezone().strftime("%H:%M:%S")
     place = f"{message.queue.broker_name}/{message.queue.queue_id}:{message.queue_offset}"
-    marks = " ".join(filter(None, (message.tag, *message.keys, message.message_group)))
+    marks = " ".join(filter(None, (message.tag, *message.keys, message.message_group, message.lite_topic)))
     again = f" (attempt {message.delivery_attempt})" if message.delivery_attempt > 1 else ""
     body = message.body.decode(errors="backslashreplace")
     safe = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in body)  # no control codes to a terminal
@@ -81,16 +86,24 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _receive(options: argparse.Namespace, counted: Counter[str]) -> None:
+def _consumer(options: argparse.Namespace) -> SimpleConsumer | LiteSimpleConsumer:
+    if options.lite_topic:
+        from evenq.client.lite_consumer import LiteSimpleConsumer
+
+        return LiteSimpleConsumer(
+            group=options.group, endpoint=options.endpoint, topic=options.topic, lite_topics=options.lite_topic
+        )
     from evenq.client.simple_consumer import SimpleConsumer
 
+    chosen = options.filter if options.sql is None else FilterExpression.sql(options.sql)
+    return SimpleConsumer(group=options.group, endpoint=options.endpoint, subscriptions={options.topic: chosen})
+
+
+def _receive(options: argparse.Namespace, counted: Counter[str]) -> None:
     clock = SystemClock()
     last_ms = clock.monotonic_ms()
     show = message_as_json if options.json else message_as_text
-    chosen = options.filter if options.sql is None else FilterExpression.sql(options.sql)
-    with SimpleConsumer(
-        group=options.group, endpoint=options.endpoint, subscriptions={options.topic: chosen}
-    ) as consumer:
+    with _consumer(options) as consumer:
         while options.max is None or counted["received"] < options.max:
             wanted = BATCH_MAX if options.max is None else min(BATCH_MAX, options.max - counted["received"])
             wait_ms = WAIT_MS if options.idle is None else min(WAIT_MS, options.idle * 1000)

@@ -8,8 +8,8 @@ import sys
 from typing import Any, Self
 
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page, progress_console
+from evenq.client.wiring import Ground
 from evenq.errors import BadRequest, ConnectionFailed, MessageNotFound
-from evenq.wire.net import GrpcNet
 from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import common_pb2
 from evenq.wire.stubs.evenq.v1 import dead_letters_pb2 as pb
@@ -82,7 +82,7 @@ def replay(options: argparse.Namespace) -> int:
 
 
 async def _replay(options: argparse.Namespace, request: pb.ReplayDeadLettersRequest) -> dict[str, pb.ReplayProgress]:
-    net = GrpcNet()
+    net = Ground.real().open_net()
     last: dict[str, pb.ReplayProgress] = {}
     frames = net.stream(
         options.endpoint, SERVICE + "Replay", request.SerializeToString(), timeout_ms=_DAY_MS
@@ -140,7 +140,7 @@ class _Bar:
 
 def _ask(options: argparse.Namespace, request: pb.ListDeadLettersRequest) -> pb.ListDeadLettersResponse:
     async def ask() -> pb.ListDeadLettersResponse:
-        net = GrpcNet()
+        net = Ground.real().open_net()
         try:
             raw = await net.unary(
                 options.endpoint, SERVICE + "List", request.SerializeToString(), timeout_ms=options.timeout * 1000

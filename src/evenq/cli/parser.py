@@ -142,6 +142,12 @@ def _command(
         parser.add_argument(
             "--endpoint", default=endpoint, metavar="HOST:PORT", help="any broker of the cluster (now: %(default)s)"
         )
+        parser.add_argument(
+            "--credentials",
+            metavar="FILE",
+            help="TOML file with access_key and secret_key (or EVENQ_CREDENTIALS, or EVENQ_ACCESS_KEY and "
+            "EVENQ_SECRET_KEY)",
+        )
         parser.add_argument("--json", action="store_true", help="print JSON for programs instead of tables for people")
         parser.add_argument(
             "--timeout",
@@ -308,6 +314,7 @@ def _add_produce(commands: Any) -> None:
     produce.add_argument(
         "--priority", type=_natural, metavar="N", help="bigger is delivered sooner, from 0; for PRIORITY topics"
     )
+    produce.add_argument("--lite-topic", metavar="NAME", help="the lite topic it belongs to, for LITE topics")
 
 
 def _add_consume(commands: Any) -> None:
@@ -334,6 +341,9 @@ def _add_consume(commands: Any) -> None:
     )
     wanted.add_argument(
         "--sql", metavar="EXPRESSION", help="only messages that fit, e.g. \"region = 'eu' AND amount >= 10\""
+    )
+    wanted.add_argument(
+        "--lite-topic", action="append", metavar="NAME", help="of a LITE topic: this lite topic; may be repeated"
     )
 
 

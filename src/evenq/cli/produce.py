@@ -63,6 +63,7 @@ def run(options: argparse.Namespace) -> int:
                 keys=tuple(options.key),
                 message_group=options.message_group,
                 priority=options.priority,
+                lite_topic=options.lite_topic,
             )
             producer.send_async(message).add_done_callback(answered)
             advance()
@@ -78,7 +79,7 @@ def _report(
 ) -> None:
     sent = sum(landed.values())
     columns = (Column("broker", "broker"), Column("queue", "queue", "number"), Column("messages", "messages", "number"))
-    rows = [(broker, queue, count) for (broker, queue), count in sorted(landed.items())]
+    rows = [(broker, queue if queue >= 0 else None, count) for (broker, queue), count in sorted(landed.items())]
     facts: dict[str, Any] = {"topic": options.topic, "sent": sent, "failed": len(failures)}
     sentence = f"Sent {sent:,} message{'s' * (sent != 1)} to {options.topic}."
     if sent == 1:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 __all__ = ["add_verify"]
 
-KINDS = ("normal", "fifo", "delay", "transaction", "priority")
+KINDS = ("normal", "fifo", "delay", "transaction", "priority", "lite")
 
 _EXAMPLES = """\
 examples:
@@ -24,8 +24,9 @@ It numbers what it sends, to topics of its own, and follows each number until it
   again            deliveries beyond the first, and why: resent (the send was tried twice and both were stored), outage
                    (a broker was away before the acknowledgement was answered), timeout (not acknowledged in its
                    invisible time), after ack and unexplained (neither may happen)
-  disorder         an older message of a message group, or a higher priority of one answer, came later
+  disorder         an older message of a message group or lite topic, or a higher priority of one answer, came later
   early, late      delayed messages; late is beyond --tolerance while all brokers were there, excused while one was away
+                   (and lite topics in disorder: they move to another broker meanwhile, what is stored stays)
   wrong            transactions: came although rolled back, or before the commit
 
 Exit code 0: every promise was kept. 1: one was broken, or nothing could be sent. Repeats for the first three reasons,
@@ -63,8 +64,9 @@ def add_verify(commands: Any, command: Command) -> None:
         "--consumers", type=int, default=2, metavar="C", help="members of each group (default %(default)s)"
     )
     verify.add_argument(
-        "--streams", type=int, default=8, metavar="M", help="message groups of fifo (default %(default)s)"
-    )
+        "--streams", type=int, default=8, metavar="M",
+        help="message groups of fifo, lite topics of lite (default %(default)s)",
+    )  # fmt: skip
     verify.add_argument(
         "--body-bytes", type=int, default=128, metavar="B", help="size of a body, bytes (default %(default)s)"
     )

@@ -6,8 +6,7 @@ with evenq.Admin(endpoint="127.0.0.1:8081") as admin:
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from evenq.client.core.views import (
     BrokerView,
@@ -24,6 +23,8 @@ from evenq.client.plans import reset_target
 from evenq.client.wiring import Ground, admin_calls, new_client_id
 from evenq.model import BalancePolicy, MessageType
 from evenq.model.retry import RetryPolicy
+from evenq.runtime.closing import Closing
+from evenq.wire.credentials import Credentials
 
 if TYPE_CHECKING:
     from evenq.client.rpc.admin import AdminCalls
@@ -31,15 +32,20 @@ if TYPE_CHECKING:
 __all__ = ["Admin"]
 
 
-class Admin:
+class Admin(Closing):
     """Every call waits for its answer, at most `timeout_ms`, and raises what the server says: TopicNotFound,
     IllegalTopic, GroupNotFound, ConnectionFailed ...
     """
 
     def __init__(
-        self, *, endpoint: str = "127.0.0.1:8081", timeout_ms: int = 10_000, ground: Ground | None = None
+        self,
+        *,
+        endpoint: str = "127.0.0.1:8081",
+        timeout_ms: int = 10_000,
+        credentials: Credentials | None = None,
+        ground: Ground | None = None,
     ) -> None:
-        self._ground = ground or Ground.real()
+        self._ground = Ground.of(ground, credentials)
         self._background = Background.shared()
         self._calls = self._background.run(self._open(endpoint, timeout_ms))
 
@@ -137,16 +143,7 @@ class Admin:
 
     def close(self) -> None:
         """End the connections."""
-        if self._ground.net is None:
-            self._background.run(self._calls.net.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        self._background.run(self._ground.let_go(self._calls.net))
 
     async def _open(self, endpoint: str, timeout_ms: int) -> AdminCalls:
         return admin_calls(self._ground, endpoint, new_client_id(self._ground.clock), timeout_ms)

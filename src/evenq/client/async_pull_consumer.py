@@ -16,9 +16,10 @@ from evenq.allocation import Strategy
 from evenq.client.loops.polling import Polling
 from evenq.client.options import PullOptions
 from evenq.client.plans import filters, pull_plan
-from evenq.client.wiring import Ground, consumer_calls, new_client_id
+from evenq.client.wiring import Ground, new_client_id, polling_parts
 from evenq.errors import Unsupported
 from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
+from evenq.wire.credentials import Credentials
 
 __all__ = ["PullConsumer"]
 
@@ -42,6 +43,7 @@ class PullConsumer:
         on_rebalance: OnRebalance | None = None,
         options: PullOptions | None = None,
         client_id: str = "",
+        credentials: Credentials | None = None,
         ground: Ground | None = None,
     ) -> None:
         options = options or PullOptions()
@@ -55,7 +57,7 @@ class PullConsumer:
             start_timestamp_ms=start_timestamp_ms,
             options=options,
         )
-        self._ground = ground or Ground.real()
+        self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._endpoint = endpoint
         self._on_rebalance = on_rebalance
@@ -66,15 +68,8 @@ class PullConsumer:
         """Join the group and begin to fetch ahead; returns at once."""
         if self._polling is not None or self._closed:
             raise Unsupported(f"this consumer of {self._plan.group} was started before; make a new one")
-        self._calls = consumer_calls(self._ground, self._endpoint, self.client_id, self._plan.options.timeout_ms)
-        self._polling = Polling(
-            self._calls,
-            plan=self._plan,
-            client_id=self.client_id,
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            tell=None if self._on_rebalance is None else self._tell,
-        )
+        tell = None if self._on_rebalance is None else self._tell
+        self._calls, self._polling = polling_parts(self._ground, self._endpoint, self.client_id, self._plan, tell=tell)
         self._polling.start()
         return self
 
@@ -85,8 +80,7 @@ class PullConsumer:
         self._closed = True
         if self._polling is not None:
             await self._polling.close(consumed=consumed)
-            if self._ground.net is None:
-                await self._calls.net.close()
+            await self._ground.let_go(self._calls.net)
 
     async def poll(self, max_messages: int = 32, *, wait_ms: int = 15_000) -> list[ReceivedMessage]:
         """Up to `max_messages` of one queue in offset order; waits up to `wait_ms`, then an empty list."""

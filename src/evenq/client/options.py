@@ -11,7 +11,7 @@ from pathlib import Path
 
 from evenq.errors import BadRequest
 
-__all__ = ["ProducerOptions", "PullOptions", "PushOptions", "SimpleOptions"]
+__all__ = ["LiteOptions", "ProducerOptions", "PullOptions", "PushOptions", "SimpleOptions"]
 
 LABEL_MAX = 255
 CAPACITY_MAX = 1_000_000.0
@@ -282,5 +282,40 @@ class SimpleOptions:
                 "slice_ms": (50, 30_000),
                 "heartbeat_interval_ms": (1_000, 60_000),
                 "route_refresh_ms": (100, 600_000),
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiteOptions(SimpleOptions):
+    """How a consumer of lite topics asks; see SimpleOptions for the rest."""
+
+    sync_interval_ms: int = 30_000
+    """Period in which the whole set of lite topics is told again; brokers forget it after 90 s. 1,000 .. 60,000. Wire
+    contract 3.14."""
+    invisible_ms: int = 30_000
+    """Push only: for so long a message is hidden from the other members; prolonged while its listener runs. 1,000 ..
+    3,600,000."""
+    consume_timeout_ms: int = 900_000
+    """Push only: a listener that has had a message for longer loses it. 1,000 .. 86,400,000. CC-12."""
+    retry_first_ms: int = 1_000
+    """Push only: pause before a failed message comes again; doubles with each attempt. Its lite topic waits. 10 ..
+    3,600,000."""
+    retry_max_ms: int = 60_000
+    """Push only: longest such pause. 10 .. 7,200,000."""
+    drain_ms: int = 3_000
+    """Push only: longest wait for running listeners when the consumer closes. 0 .. 60,000."""
+
+    def __post_init__(self) -> None:
+        SimpleOptions.__post_init__(self)
+        _check(
+            self,
+            {
+                "sync_interval_ms": (1_000, 60_000),
+                "invisible_ms": (1_000, 3_600_000),
+                "consume_timeout_ms": (1_000, 86_400_000),
+                "retry_first_ms": (10, 3_600_000),
+                "retry_max_ms": (10, 7_200_000),
+                "drain_ms": (0, 60_000),
             },
         )

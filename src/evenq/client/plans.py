@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from evenq.allocation import Strategy, by_name, stand_in
 from evenq.client.core.start_offset import start_policy, timestamp_of
+from evenq.client.loops.lite_member import LitePlan
 from evenq.client.loops.membership import MemberPlan
 from evenq.client.loops.pushing import PushPlan
-from evenq.client.options import PullOptions, PushOptions
+from evenq.client.options import LiteOptions, PullOptions, PushOptions
 from evenq.client.wiring import placed
 from evenq.errors import BadRequest, IllegalFilterExpression, IllegalGroup, IllegalTopic
 from evenq.model import FilterExpression, MessageModel, StartFrom, group_problem, topic_problem
 
-__all__ = ["filters", "pull_plan", "push_plan", "reset_target"]
+__all__ = ["filters", "lite_plan", "pull_plan", "push_plan", "reset_target"]
 
 
 def filters(subscriptions: Mapping[str, str | FilterExpression]) -> dict[str, FilterExpression]:
@@ -47,8 +48,7 @@ def push_plan(
     if not subscriptions:
         raise BadRequest(f"consumer group {group} subscribes to nothing; give subscriptions={{'topic': '*'}} (CS-1)")
     _check(group, assignment, model)
-    if not 1 <= consume_threads <= 1_000:
-        raise BadRequest(f"consume_threads is {consume_threads}, the range is 1 to 1000")
+    _check_threads(consume_threads)
     options = options or PushOptions()
     return PushPlan(
         group=group,
@@ -91,6 +91,39 @@ def pull_plan(
         auto_commit=options.auto_commit,
         chosen=not subscriptions,
     )
+
+
+def lite_plan(
+    *,
+    group: str,
+    topic: str,
+    lite_topics: Iterable[str],
+    options: LiteOptions | None,
+    consume_threads: int | None = None,
+) -> LitePlan:
+    """`consume_threads` None: nobody listens. Raises IllegalGroup, IllegalTopic, BadRequest."""
+    problem = group_problem(group)
+    if problem:
+        raise IllegalGroup(problem)
+    problem = topic_problem(topic)
+    if problem:
+        raise IllegalTopic(problem)
+    if isinstance(lite_topics, str):
+        raise BadRequest(f"lite_topics is the text {lite_topics!r}; give a list of names, as in [{lite_topics!r}]")
+    if consume_threads is not None:
+        _check_threads(consume_threads)
+    return LitePlan(
+        group=group,
+        topic=topic,
+        lite_topics=tuple(dict.fromkeys(lite_topics)),
+        options=options or LiteOptions(),
+        slots=consume_threads or 0,
+    )
+
+
+def _check_threads(consume_threads: int) -> None:
+    if not 1 <= consume_threads <= 1_000:
+        raise BadRequest(f"consume_threads is {consume_threads}, the range is 1 to 1000")
 
 
 def _check(group: str, assignment: str, model: MessageModel | str) -> None:

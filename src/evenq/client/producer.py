@@ -11,26 +11,24 @@ from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import partial
-from types import TracebackType
-from typing import Self
 
 from evenq.client.core.halves import HalfMessage
 from evenq.client.loops.background import Background
 from evenq.client.loops.gates import ThreadGate
-from evenq.client.loops.replies import Replies
-from evenq.client.loops.sending import Item, Nobody, Selector, Sending, SendResult
-from evenq.client.loops.transacting import Transacting
+from evenq.client.loops.sending import Item, Nobody, Selector, SendResult
 from evenq.client.loops.user_code import in_thread
 from evenq.client.options import ProducerOptions
 from evenq.client.transaction import Checker, Transaction, resolution_of
-from evenq.client.wiring import Encoder, Ground, new_client_id, producer_calls
+from evenq.client.wiring import Encoder, Ground, new_client_id, producer_parts
 from evenq.errors import ConnectionFailed, RequestTimeout, Unsupported
 from evenq.model import Message, ReceivedMessage, TransactionResolution
+from evenq.runtime.closing import Closing
+from evenq.wire.credentials import Credentials
 
 __all__ = ["Producer"]
 
 
-class Producer:
+class Producer(Closing):
     """Sends messages. Thread-safe; usable at once; close it, or leave its `with` block, to wait for what is pending."""
 
     def __init__(
@@ -41,16 +39,18 @@ class Producer:
         client_id: str = "",
         checker: Checker | None = None,
         transaction_topics: Iterable[str] = (),
+        credentials: Credentials | None = None,
         ground: Ground | None = None,
     ) -> None:
-        """`endpoint` is the access point, `host:port`, or several joined with `;`. `ground` is for tests.
+        """`endpoint` is the access point, `host:port`, or several joined with `;`. `credentials`: what to
+        sign calls with; None = the environment's. `ground` is for tests.
 
         `checker` makes transactions possible (`begin_transaction`): brokers ask it what became of a half message that
         this or another producer left open; it returns a `TransactionResolution` and runs in a thread of its own. It is
         asked about the topics in `transaction_topics` from the start, about others from their first transaction on.
         """
         self.options = options or ProducerOptions()
-        self._ground = ground or Ground.real()
+        self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
         options = self.options
         self._encoder = Encoder(
@@ -64,7 +64,6 @@ class Producer:
         self._closed = False
         self._background = Background.shared()
         self._checker = checker
-        self._transacting: Transacting | None = None
         self._background.run(self._open(endpoint, transaction_topics))
 
     def send(
@@ -129,7 +128,7 @@ class Producer:
         """
         if self._closed:
             raise ConnectionFailed("this producer is closed; make a new one")
-        if self._transacting is None:
+        if self._checker is None:
             raise Unsupported("this producer has no checker; give one, so that brokers can ask about open transactions")
         encoded = self._encoder.encode(message)
         work = self._transacting.begin(message.topic, encoded.message_id, encoded.content)
@@ -153,14 +152,6 @@ class Producer:
             self.flush(timeout_ms)
         finally:
             self._background.run(self._shut())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _take(
         self,
@@ -196,7 +187,6 @@ class Producer:
         return future
 
     def _end_transaction(self, half: HalfMessage, resolution: TransactionResolution) -> None:
-        assert self._transacting is not None
         self._background.run(self._transacting.end(half, resolution))
 
     async def _check(self, message: ReceivedMessage) -> TransactionResolution:
@@ -205,30 +195,10 @@ class Producer:
         return await resolution_of(told)
 
     async def _open(self, endpoint: str, transaction_topics: Iterable[str]) -> None:
-        self._calls = producer_calls(self._ground, endpoint, self.client_id, self.options.timeout_ms)
-        self._sending = Sending(
-            self._calls,
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            options=self.options,
-            left=self._gate.leave,
-        )
-        self._replies = Replies(
-            self._calls,
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            options=self.options,
-            route=self._sending.route,
+        self._calls, self._sending, self._replies, self._transacting = producer_parts(
+            self._ground, endpoint, self.client_id, self.options, left=self._gate.leave, run_checker=self._check
         )
         if self._checker is not None:
-            self._transacting = Transacting(
-                self._calls,
-                clock=self._ground.clock,
-                rng=self._ground.rng,
-                options=self.options,
-                route=self._sending.route,
-                run_checker=self._check,
-            )
             self._transacting.watch(transaction_topics)
 
     def _empty_inbox(self) -> None:
@@ -244,9 +214,7 @@ class Producer:
 
     async def _shut(self) -> None:
         self._empty_inbox()
-        if self._transacting is not None:
-            await self._transacting.close()
+        await self._transacting.close()
         await self._replies.close()
         await self._sending.close()
-        if self._ground.net is None:
-            await self._calls.net.close()
+        await self._ground.let_go(self._calls.net)

@@ -18,9 +18,10 @@ from evenq.client.loops.polling import Polling
 from evenq.client.loops.user_code import in_thread
 from evenq.client.options import PullOptions
 from evenq.client.plans import filters, pull_plan
-from evenq.client.wiring import Ground, consumer_calls, new_client_id
+from evenq.client.wiring import Ground, new_client_id, polling_parts
 from evenq.errors import Unsupported
 from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
+from evenq.wire.credentials import Credentials
 
 __all__ = ["OnRebalance", "PullConsumer"]
 
@@ -45,6 +46,7 @@ class PullConsumer:
         on_rebalance: OnRebalance | None = None,
         options: PullOptions | None = None,
         client_id: str = "",
+        credentials: Credentials | None = None,
         ground: Ground | None = None,
     ) -> None:
         """With `subscriptions` it joins the group and gets its share; without, `assign` says what to read, and nobody
@@ -61,7 +63,7 @@ class PullConsumer:
             start_timestamp_ms=start_timestamp_ms,
             options=options,
         )
-        self._ground = ground or Ground.real()
+        self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._endpoint = endpoint
         self._on_rebalance = on_rebalance
@@ -190,21 +192,13 @@ class PullConsumer:
         return function(self._running())
 
     async def _open(self) -> None:
-        self._calls = consumer_calls(self._ground, self._endpoint, self.client_id, self._plan.options.timeout_ms)
-        self._polling = Polling(
-            self._calls,
-            plan=self._plan,
-            client_id=self.client_id,
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            tell=None if self._on_rebalance is None else self._tell,
-        )
+        tell = None if self._on_rebalance is None else self._tell
+        self._calls, self._polling = polling_parts(self._ground, self._endpoint, self.client_id, self._plan, tell=tell)
         self._polling.start()
 
     async def _shut(self, polling: Polling, consumed: bool) -> None:
         await polling.close(consumed=consumed)
-        if self._ground.net is None:
-            await self._calls.net.close()
+        await self._ground.let_go(self._calls.net)
 
     async def _tell(self, gained: Sequence[MessageQueue], lost: Sequence[MessageQueue]) -> None:
         assert self._on_rebalance is not None

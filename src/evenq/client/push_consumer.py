@@ -10,21 +10,21 @@ with evenq.PushConsumer(group="billing", listener=listen, subscriptions={"orders
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Self
 
 from evenq.allocation import Strategy
 from evenq.client.loops.background import Background
 from evenq.client.loops.pushing import Pushing
-from evenq.client.loops.user_code import in_thread
+from evenq.client.loops.user_code import in_thread, listened
 from evenq.client.options import PushOptions
 from evenq.client.plans import filters, push_plan
-from evenq.client.wiring import Ground, consumer_calls, new_client_id
-from evenq.errors import BadRequest, Unsupported
+from evenq.client.wiring import Ground, new_client_id, pushing_parts
+from evenq.errors import Unsupported
 from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
+from evenq.runtime.closing import Closing
+from evenq.wire.credentials import Credentials
 
 __all__ = ["Listener", "OnRebalance", "PushConsumer"]
 
@@ -35,7 +35,7 @@ OnRebalance = Callable[[Sequence[MessageQueue], Sequence[MessageQueue]], object]
 """Hears of gained queues before their first message, of lost ones after their last."""
 
 
-class PushConsumer:
+class PushConsumer(Closing):
     """One member of a consumer group. Delivery is at least once (TQ-10); orderly joins and leaves repeat nothing."""
 
     def __init__(
@@ -55,6 +55,7 @@ class PushConsumer:
         on_rebalance: OnRebalance | None = None,
         options: PushOptions | None = None,
         client_id: str = "",
+        credentials: Credentials | None = None,
         ground: Ground | None = None,
     ) -> None:
         """`subscriptions`: topic to tags (`a || b`, `*`) or a FilterExpression.
@@ -77,7 +78,7 @@ class PushConsumer:
             options=options,
             ordered=ordered,
         )
-        self._ground = ground or Ground.real()
+        self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._endpoint = endpoint
         self._listener = listener
@@ -145,46 +146,28 @@ class PushConsumer:
     def __enter__(self) -> Self:
         return self if self._pushing is not None else self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _running(self) -> Pushing:
         if self._pushing is None or self._closed:
             raise Unsupported(f"this consumer of {self._plan.group} is not running; call start()")
         return self._pushing
 
     async def _open(self) -> None:
-        self._calls = consumer_calls(self._ground, self._endpoint, self.client_id, self._plan.options.timeout_ms)
-        self._pushing = Pushing(
-            self._calls,
-            plan=self._plan,
-            client_id=self.client_id,
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            run_listener=self._listen,
-            tell=None if self._on_rebalance is None else self._tell,
+        tell = None if self._on_rebalance is None else self._tell
+        self._calls, self._pushing = pushing_parts(
+            self._ground, self._endpoint, self.client_id, self._plan, run_listener=self._listen, tell=tell
         )
         self._pushing.start()
 
     async def _shut(self) -> None:
         assert self._pushing is not None
         await self._pushing.close()
-        if self._ground.net is None:
-            await self._calls.net.close()
+        await self._ground.let_go(self._calls.net)
 
     async def _owned(self, pushing: Pushing) -> list[MessageQueue]:
         return pushing.owned()
 
     async def _listen(self, messages: Sequence[ReceivedMessage]) -> object:
-        told = await in_thread(self._threads, self._listener, messages)
-        if inspect.iscoroutine(told):
-            told.close()
-            raise BadRequest(
-                "the listener is a coroutine function, which a thread cannot run; use evenq.aio.PushConsumer"
-            )
-        return told
+        return await listened(self._threads, self._listener, messages, instead="evenq.aio.PushConsumer")
 
     async def _tell(self, gained: Sequence[MessageQueue], lost: Sequence[MessageQueue]) -> None:
         assert self._on_rebalance is not None

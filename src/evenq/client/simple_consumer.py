@@ -8,21 +8,20 @@ with evenq.SimpleConsumer(group="billing", subscriptions={"orders": "*"}) as con
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Self
 
 from evenq.client.loops.background import Background
-from evenq.client.loops.receiving import Receiving
 from evenq.client.options import SimpleOptions
 from evenq.client.plans import filters
-from evenq.client.wiring import Ground, new_client_id, simple_calls
+from evenq.client.wiring import Ground, new_client_id, receiving_parts
 from evenq.errors import IllegalGroup
 from evenq.model import FilterExpression, ReceivedMessage, group_problem
+from evenq.runtime.closing import Closing
+from evenq.wire.credentials import Credentials
 
 __all__ = ["SimpleConsumer"]
 
 
-class SimpleConsumer:
+class SimpleConsumer(Closing):
     """Members of a group share all messages one by one; nothing is assigned. Thread-safe."""
 
     def __init__(
@@ -33,6 +32,7 @@ class SimpleConsumer:
         endpoint: str = "127.0.0.1:8081",
         options: SimpleOptions | None = None,
         client_id: str = "",
+        credentials: Credentials | None = None,
         ground: Ground | None = None,
     ) -> None:
         """Usable at once. Raises IllegalGroup, IllegalTopic."""
@@ -42,7 +42,7 @@ class SimpleConsumer:
         self._group = group
         self._wanted = filters(subscriptions)
         self._options = options or SimpleOptions()
-        self._ground = ground or Ground.real()
+        self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._closed = False
         self._background = Background.shared()
@@ -75,27 +75,12 @@ class SimpleConsumer:
             self._closed = True
             self._background.run(self._shut())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     async def _open(self, endpoint: str) -> None:
-        self._calls = simple_calls(self._ground, endpoint, self.client_id, self._options.timeout_ms)
-        self._receiving = Receiving(
-            self._calls,
-            group=self._group,
-            subscriptions=self._wanted,
-            clock=self._ground.clock,
-            rng=self._ground.rng,
-            options=self._options,
+        self._calls, self._receiving = receiving_parts(
+            self._ground, endpoint, self.client_id, self._options, group=self._group, subscriptions=self._wanted
         )
         self._receiving.start()
 
     async def _shut(self) -> None:
         await self._receiving.close()
-        if self._ground.net is None:
-            await self._calls.net.close()
+        await self._ground.let_go(self._calls.net)

@@ -25,12 +25,11 @@ Checker = Callable[[ReceivedMessage], object]
 COMMIT, ROLLBACK = TransactionResolution.COMMIT, TransactionResolution.ROLLBACK
 
 
-class Transaction:
-    """A half message of the sync producer."""
+class _Half:
+    """What both kinds know of their message."""
 
-    def __init__(self, half: HalfMessage, end: Callable[[HalfMessage, TransactionResolution], None]) -> None:
+    def __init__(self, half: HalfMessage) -> None:
         self._half = half
-        self._end = end
         self.resolution: TransactionResolution | None = None
         """What was told to the broker; None while it is open."""
 
@@ -43,6 +42,14 @@ class Transaction:
     def transaction_id(self) -> str:
         """What the broker calls it."""
         return self._half.transaction_id
+
+
+class Transaction(_Half):
+    """A half message of the sync producer."""
+
+    def __init__(self, half: HalfMessage, end: Callable[[HalfMessage, TransactionResolution], None]) -> None:
+        super().__init__(half)
+        self._end = end
 
     def commit(self) -> None:
         """Deliver the message. Raises InvalidTransactionId (given up meanwhile), ConnectionFailed, RequestTimeout:
@@ -76,24 +83,12 @@ class Transaction:
             _not_told(self.message_id, failure)
 
 
-class AsyncTransaction:
+class AsyncTransaction(_Half):
     """A half message of the asyncio producer; see `Transaction`."""
 
     def __init__(self, half: HalfMessage, end: Callable[[HalfMessage, TransactionResolution], Awaitable[None]]) -> None:
-        self._half = half
+        super().__init__(half)
         self._end = end
-        self.resolution: TransactionResolution | None = None
-        """What was told to the broker; None while it is open."""
-
-    @property
-    def message_id(self) -> str:
-        """Id of the message."""
-        return self._half.message_id
-
-    @property
-    def transaction_id(self) -> str:
-        """What the broker calls it."""
-        return self._half.transaction_id
 
     async def commit(self) -> None:
         """Deliver the message."""

@@ -1,4 +1,4 @@
-"""Where the SDK's parts meet: client ids, message ids, the net, and lazily the rooms that need grpc.
+"""Where the SDK's parts meet: client ids, message ids, the net, and lazily the rooms that need grpc and the loops.
 
 Called by both faces when a client is made. The only place of the SDK that asks the machine for its name, process and
 chance; everything below gets them as arguments.
@@ -11,18 +11,32 @@ import os
 import random
 import socket
 import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from evenq.client.core.message_id import MessageIds
 from evenq.errors import BodyEmpty, IllegalTopic
-from evenq.model import Message, topic_problem
+from evenq.model import FilterExpression, Message, topic_problem
 from evenq.runtime.clock import Clock, SystemClock
 from evenq.runtime.net import Net
+from evenq.wire.credentials import Credentials
 
 if TYPE_CHECKING:
-    from evenq.client.options import PushOptions
+    from evenq.client.loops.listening import RunListener
+    from evenq.client.loops.lite_member import LiteMember, LitePlan
+    from evenq.client.loops.membership import MemberPlan
+    from evenq.client.loops.notices import Tell
+    from evenq.client.loops.polling import Polling
+    from evenq.client.loops.pushing import Pushing, PushPlan
+    from evenq.client.loops.receiving import Receiving
+    from evenq.client.loops.replies import Replies
+    from evenq.client.loops.sending import Sending
+    from evenq.client.loops.subscribing import TellEnded
+    from evenq.client.loops.transacting import RunChecker, Transacting
+    from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
     from evenq.client.rpc.admin import AdminCalls
+    from evenq.client.rpc.lite import LiteCalls
     from evenq.client.rpc.receiving import SimpleCalls
     from evenq.client.rpc.sessions import ConsumerCalls
     from evenq.client.rpc.transactions import TransactionCalls
@@ -31,11 +45,13 @@ __all__ = [
     "Encoder",
     "Ground",
     "admin_calls",
-    "consumer_calls",
+    "lite_parts",
     "new_client_id",
     "placed",
-    "producer_calls",
-    "simple_calls",
+    "polling_parts",
+    "producer_parts",
+    "pushing_parts",
+    "receiving_parts",
 ]
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -53,10 +69,38 @@ class Ground:
     net: Net | None = None
     """None: gRPC, made in the client's own loop at its first call, closed with the client."""
 
+    credentials: Credentials | None = None
+    """What calls are signed with; None: they are not signed."""
+
     @staticmethod
     def real() -> Ground:
-        """The machine's."""
-        return Ground(clock=SystemClock(), rng=random.Random(os.urandom(8)))  # noqa: S311 - spreads load, keeps no secret
+        """The machine's. Raises SettingsError for credentials in the environment that make no sense."""
+        rng = random.Random(os.urandom(8))  # noqa: S311 - spreads load, keeps no secret
+        return Ground(clock=SystemClock(), rng=rng, credentials=Credentials.of_environment(os.environ))
+
+    @staticmethod
+    def of(given: Ground | None, credentials: Credentials | None) -> Ground:
+        """A client's: the one that was handed in or the machine's, with the client's own credentials if it has any."""
+        found = given or Ground.real()
+        return found if credentials is None else replace(found, credentials=credentials)
+
+    def open_net(self) -> Net:
+        """The net of one client or command: gRPC, or what was handed in; signing if there are credentials."""
+        net = self.net
+        if net is None:
+            from evenq.wire.net import GrpcNet
+
+            net = GrpcNet()
+        if self.credentials is None:
+            return net
+        from evenq.wire.signed_net import SignedNet, Signer
+
+        return SignedNet(net, Signer.of(self.credentials, self.clock))
+
+    async def let_go(self, used: Net) -> None:
+        """End the connections of a client that closes, unless the net was handed in and may serve others."""
+        if self.net is None:
+            await used.close()
 
 
 def new_client_id(clock: Clock) -> str:
@@ -75,40 +119,109 @@ def placed(options: PushOptions) -> PushOptions:
     return replace(options, zone=zone, instance=instance)
 
 
-def _net(ground: Ground) -> Net:
-    if ground.net is not None:
-        return ground.net
-    from evenq.wire.net import GrpcNet
-
-    return GrpcNet()
-
-
-def producer_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) -> TransactionCalls:
-    """The wire of a producer."""
-    from evenq.client.rpc.transactions import TransactionCalls
-
-    return TransactionCalls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
-
-
-def consumer_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) -> ConsumerCalls:
-    """The wire of a push consumer."""
-    from evenq.client.rpc.sessions import ConsumerCalls
-
-    return ConsumerCalls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
-
-
 def admin_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) -> AdminCalls:
     """The wire of the admin."""
     from evenq.client.rpc.admin import AdminCalls
 
-    return AdminCalls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
+    return AdminCalls(ground.open_net(), endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
 
 
-def simple_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) -> SimpleCalls:
-    """The wire of a simple consumer."""
+def producer_parts(
+    ground: Ground,
+    endpoint: str,
+    client_id: str,
+    options: ProducerOptions,
+    *,
+    left: Callable[[int, int], None],
+    run_checker: RunChecker,
+) -> tuple[TransactionCalls, Sending, Replies, Transacting]:
+    """A producer's wire and what works over it; all share the routes that sending keeps."""
+    from evenq.client.loops.replies import Replies
+    from evenq.client.loops.sending import Sending
+    from evenq.client.loops.transacting import Transacting
+    from evenq.client.rpc.transactions import TransactionCalls
+
+    clock, rng = ground.clock, ground.rng
+    calls = TransactionCalls(ground.open_net(), endpoint=endpoint, client_id=client_id, timeout_ms=options.timeout_ms)
+    sending = Sending(calls, clock=clock, rng=rng, options=options, left=left)
+    replies = Replies(calls, clock=clock, rng=rng, options=options, route=sending.route)
+    transacting = Transacting(
+        calls, clock=clock, rng=rng, options=options, route=sending.route, run_checker=run_checker
+    )
+    return calls, sending, replies, transacting
+
+
+def pushing_parts(
+    ground: Ground, endpoint: str, client_id: str, plan: PushPlan, *, run_listener: RunListener, tell: Tell | None
+) -> tuple[ConsumerCalls, Pushing]:
+    """A push consumer's wire and its work, not started."""
+    from evenq.client.loops.pushing import Pushing
+
+    calls = _consumer_calls(ground, endpoint, client_id, plan)
+    return calls, Pushing(
+        calls,
+        plan=plan,
+        client_id=client_id,
+        clock=ground.clock,
+        rng=ground.rng,
+        run_listener=run_listener,
+        tell=tell,
+    )
+
+
+def polling_parts(
+    ground: Ground, endpoint: str, client_id: str, plan: MemberPlan, *, tell: Tell | None
+) -> tuple[ConsumerCalls, Polling]:
+    """A pull consumer's wire and its work, not started."""
+    from evenq.client.loops.polling import Polling
+
+    calls = _consumer_calls(ground, endpoint, client_id, plan)
+    return calls, Polling(calls, plan=plan, client_id=client_id, clock=ground.clock, rng=ground.rng, tell=tell)
+
+
+def receiving_parts(
+    ground: Ground,
+    endpoint: str,
+    client_id: str,
+    options: SimpleOptions,
+    *,
+    group: str,
+    subscriptions: Mapping[str, FilterExpression],
+) -> tuple[SimpleCalls, Receiving]:
+    """A simple consumer's wire and its work, not started."""
+    from evenq.client.loops.receiving import Receiving
     from evenq.client.rpc.receiving import SimpleCalls
 
-    return SimpleCalls(_net(ground), endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
+    calls = SimpleCalls(ground.open_net(), endpoint=endpoint, client_id=client_id, timeout_ms=options.timeout_ms)
+    return calls, Receiving(
+        calls, group=group, subscriptions=subscriptions, clock=ground.clock, rng=ground.rng, options=options
+    )
+
+
+def lite_parts(
+    ground: Ground,
+    endpoint: str,
+    client_id: str,
+    plan: LitePlan,
+    *,
+    tell: TellEnded | None,
+    run_listener: RunListener | None,
+) -> tuple[LiteCalls, LiteMember]:
+    """The wire of a consumer of lite topics and its work, not started."""
+    from evenq.client.loops.lite_member import LiteMember
+    from evenq.client.rpc.lite import LiteCalls
+
+    calls = LiteCalls(
+        ground.open_net(), endpoint=endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms,
+        push=run_listener is not None,
+    )  # fmt: skip
+    return calls, LiteMember(calls, plan, clock=ground.clock, rng=ground.rng, tell=tell, run_listener=run_listener)
+
+
+def _consumer_calls(ground: Ground, endpoint: str, client_id: str, plan: MemberPlan) -> ConsumerCalls:
+    from evenq.client.rpc.sessions import ConsumerCalls
+
+    return ConsumerCalls(ground.open_net(), endpoint=endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ class _NoLexer(Lexer):
     def __init__(self, _: object) -> None: ...
 
     def lex(self, *_: object) -> object:  # type: ignore[override] # older and newer versions hand in other things
-        raise NotImplementedError
+        raise NotImplementedError("nothing is parsed from text here: each parse gets its tokens from `words.scan`")
 
 
 @cache

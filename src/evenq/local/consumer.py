@@ -8,8 +8,7 @@ a group hold about as many queues each. One consumer may be used by several thre
 from __future__ import annotations
 
 import threading
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from evenq.errors import BadRequest, PreconditionFailed, StoreError, TooManyRequests
 from evenq.local.engine import CLOSED, Engine
@@ -17,6 +16,7 @@ from evenq.local.messages import Message, Queue
 from evenq.local.progress import Claim, Group
 from evenq.local.statuses import GetStatus
 from evenq.local.tail import QueueTail
+from evenq.runtime.closing import Closing
 
 __all__ = ["Consumer"]
 
@@ -26,7 +26,7 @@ TRIES: Final = 4
 _EMPTY: Final = frozenset({GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.OFFSET_OVERFLOW_ONE})
 
 
-class Consumer:
+class Consumer(Closing):
     """Made by `LocalQueues.consumer`. Close it, or use it as a context."""
 
     def __init__(self, engine: Engine, group: Group, name: str, names: tuple[str, ...]) -> None:
@@ -245,11 +245,3 @@ class Consumer:
             raise StoreError(f"consumer {self.name!r} is closed: open another one")
         if self._engine.failure is CLOSED:
             raise StoreError(CLOSED)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -8,18 +8,17 @@ messages stay in one queue, in their order. Everything costly happens here, in t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Self
 
 from evenq.errors import BadRequest, StoreError
 from evenq.local import pairs
 from evenq.local.engine import Engine
 from evenq.local.messages import Message
+from evenq.runtime.closing import Closing
 
 __all__ = ["Producer"]
 
 
-class Producer:
+class Producer(Closing):
     """Made by `LocalQueues.producer`. Close it, or use it as a context."""
 
     def __init__(self, engine: Engine, name: str, number: int, closed: Callable[[str, int], None]) -> None:
@@ -82,14 +81,6 @@ class Producer:
         if not self._closed:
             self._closed = True
             self._on_closed(self.name, self.number)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _as_bytes(body: object) -> bytes:

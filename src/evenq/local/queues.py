@@ -11,8 +11,7 @@ import heapq
 import logging
 import threading
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from evenq.errors import BadRequest, Error, SettingsError, StoreError, StoreLocked
 from evenq.local import state_file
@@ -25,6 +24,7 @@ from evenq.local.options import EngineName, LocalOptions
 from evenq.local.producer import Producer
 from evenq.local.progress import Progress
 from evenq.runtime.clock import Clock, SystemClock
+from evenq.runtime.closing import Closing
 from evenq.store.disk import Disk, RealDisk
 
 __all__ = ["LocalQueues", "open_queues"]
@@ -114,7 +114,7 @@ def _known(disk: Disk, kind: EngineName, options: LocalOptions) -> dict[str, Any
     return shape
 
 
-class LocalQueues:
+class LocalQueues(Closing):
     """Queues without a server. Every method may be called by any thread."""
 
     def __init__(
@@ -247,11 +247,3 @@ class LocalQueues:
             self.engine.close()
             if self._disk is not None:
                 self._disk.unlock()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

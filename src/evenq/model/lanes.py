@@ -1,4 +1,4 @@
-"""Where the messages of one message group are: their broker and their queue, the same for every producer.
+"""Where the messages of one message group, or of one lite topic, are: the same for every producer.
 
 The official SDKs hash groups in five different ways, so a broker that gets a message passes it on to the group's home,
 and places it there itself (wire contract 3.7, checklist 21). Our own SDK goes there at once by the same rule.
@@ -10,7 +10,7 @@ import hashlib
 import zlib
 from collections.abc import Iterable
 
-__all__ = ["home_of", "lane_of"]
+__all__ = ["home_of", "lane_of", "owner_among"]
 
 
 def home_of(message_group: str, broker_names: Iterable[str]) -> str:
@@ -27,3 +27,13 @@ def home_of(message_group: str, broker_names: Iterable[str]) -> str:
 def lane_of(message_group: str, queues: int) -> int:
     """The queue of a message group among the broker's `queues`."""
     return zlib.crc32(message_group.encode()) % queues
+
+
+def owner_among(brokers: Iterable[str], parent: str, name: str) -> str:
+    """Which of the brokers has the lite topic `name` of topic `parent` (wire contract 5.6). "": there is none."""
+    place = f"\0{parent}\0{name}".encode()
+    return max(
+        brokers,
+        key=lambda broker: (hashlib.blake2b(broker.encode() + place, digest_size=8).digest(), broker),
+        default="",
+    )

@@ -31,6 +31,10 @@ class Message:
     """Bigger is delivered sooner, 0 the least; for PRIORITY topics, and not together with a message group or a delivery
     time. As many differ as the topic has queues per broker (10 unless told); those above are the highest.
     """
+    lite_topic: str | None = None
+    """Name of a small queue of its own inside a LITE topic, delivered in order to those who asked for it: up to 64
+    letters, digits, `%`, `_` and `-`. Not together with a message group, a delivery time or a priority.
+    """
     message_id: str = ""
     """Empty: made by the producer."""
 
@@ -55,6 +59,8 @@ class ReceivedMessage:
     delivery_attempt: int = 1
     """1 for the first delivery to this group."""
     priority: int | None = None
+    """As it was sent; None if it was sent without one."""
+    lite_topic: str | None = None
     """As it was sent; None if it was sent without one."""
     receipt_handle: str = ""
     """Empty when the message was pulled; opaque else."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import heapq
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Awaitable, Callable
 
 __all__ = ["Clock", "FakeClock", "SystemClock"]
+
+ResultT = TypeVar("ResultT")
 
 
 class Clock(Protocol):
@@ -81,6 +84,28 @@ class FakeClock:
         self._wall += target - self._monotonic
         self._monotonic = target
         await self._settle()
+
+    async def until(self, state: Callable[[], object], *, step_ms: int = 5, limit_ms: int = 60_000) -> None:
+        """Let time pass, `step_ms` after `step_ms`, until `state()` is true. Raises AssertionError if it was not within
+        `limit_ms`.
+        """
+        end_ms = self._monotonic + limit_ms
+        while not state():
+            if self._monotonic >= end_ms:
+                raise AssertionError(f"the state did not come within {limit_ms} ms")
+            await self.advance(step_ms)
+
+    async def during(self, work: Awaitable[ResultT], *, step_ms: int = 5) -> ResultT:
+        """The result of `work`, or its error, while time passes, `step_ms` after `step_ms`."""
+        import asyncio
+
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                await self.advance(step_ms)
+        finally:
+            task.cancel()
+        return task.result()
 
     def jump_wall(self, delta_ms: int) -> None:
         """Set the wall clock forward or back without any time passing."""

@@ -8,9 +8,11 @@ log.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -30,6 +32,8 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 """A setting or port must be changed by a person; starting again as it is cannot help."""
+FILES_MAX = 1 << 20
+"""Open files a server asks for: each client is one, and many systems give a process 1024 unless it asks for more."""
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -56,6 +60,7 @@ def run_program(
 def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, program: str = "") -> int:
     """Run `main(stop)` on uvloop if there is one, else on asyncio's loop. Returns the exit code; raises nothing."""
     _calm_collector()
+    _allow_files()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_with_signals(main))
@@ -73,6 +78,15 @@ def _calm_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
+
+
+def _allow_files() -> None:
+    """As many open files as the system lets the process have, up to FILES_MAX."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):  # some systems promise more than they give
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _with_signals(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:

@@ -12,10 +12,10 @@ import os
 import socket
 import tempfile
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Self
+from typing import IO
 
 from evenq.errors import PortInUse
+from evenq.runtime.closing import Closing
 
 __all__ = ["FreePorts", "port_is_free"]
 
@@ -33,7 +33,7 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
     return True
 
 
-class FreePorts:
+class FreePorts(Closing):
     """Reserves ports until `close`."""
 
     def __init__(self) -> None:
@@ -66,11 +66,3 @@ class FreePorts:
         for lock in self._locks:
             lock.close()
         self._locks.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from evenq.errors import BadRequest
 from evenq.runtime.clock import Clock
+from evenq.runtime.closing import Closing
 
 __all__ = [
     "Action",
@@ -196,7 +196,7 @@ def _merge_key(item: tuple[int, int, int, Event]) -> tuple[int, int, int]:
     return item[0], item[1], item[2]
 
 
-class Recorder:
+class Recorder(Closing):
     """Writes a history. Any thread may call it; a call takes a few microseconds and holds one lock.
 
     At most `buffer_events_max` events wait in memory; whoever records the one that fills the buffer writes it out.
@@ -253,14 +253,6 @@ class Recorder:
             if not self._file.closed:
                 self._write()
                 self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _end(self, kind: str, number: int, fields: dict[str, Any]) -> None:
         with self._lock:

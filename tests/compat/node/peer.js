@@ -19,6 +19,9 @@ const logger = { debug: quiet, info: quiet, warn: told, error: told };
 const receipts = new Map();
 let client;
 
+const { PEER_ACCESS_KEY: accessKey, PEER_SECRET_KEY: accessSecret } = process.env; // keys are no business of arguments
+const credentials = accessKey ? { sessionCredentials: { accessKey, accessSecret } } : {};
+
 function wanted(filter) {
   if (filter.startsWith('SQL ')) return new FilterExpression(filter.slice(4), FilterType.SQL);
   return new FilterExpression(filter);
@@ -82,14 +85,16 @@ function listener(fail) {
 
 const actions = {
   async producer({ endpoint, topics, decide }) {
-    client = new Producer({ endpoints: endpoint, namespace: '', logger, topics, checker: decide ? checker : undefined });
+    client = new Producer({
+      endpoints: endpoint, namespace: '', logger, ...credentials, topics, checker: decide ? checker : undefined,
+    });
     await client.startup();
     return {};
   },
 
   async simple({ endpoint, group, topic, filter }) {
     client = new SimpleConsumer({
-      endpoints: endpoint, namespace: '', logger, consumerGroup: group, awaitDuration: 2000,
+      endpoints: endpoint, namespace: '', logger, ...credentials, consumerGroup: group, awaitDuration: 2000,
       subscriptions: new Map([[ topic, wanted(filter ?? '*') ]]),
     });
     await client.startup();
@@ -98,7 +103,7 @@ const actions = {
 
   async push({ endpoint, group, topic, filter, fail }) {
     client = new PushConsumer({
-      endpoints: endpoint, namespace: '', logger, consumerGroup: group, messageListener: listener(fail),
+      endpoints: endpoint, namespace: '', logger, ...credentials, consumerGroup: group, messageListener: listener(fail),
       subscriptions: new Map([[ topic, wanted(filter ?? '*') ]]),
     });
     await client.startup();

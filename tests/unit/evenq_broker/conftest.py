@@ -24,6 +24,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
+        self.during, self.until = self.clock.during, self.clock.until
         self.net = LoopNet(self.clock)
         self.brokers: list[Broker] = []
 
@@ -33,7 +34,7 @@ class Stage:
         broker = Broker(told, clock=self.clock, rng=random.Random(name), net=self.net)
         await broker.open()
         self.net.serve(f"{name}:8081", broker.rpcs())
-        await self.passing(broker.start([BrokerAddress("default", name, 8081)]))
+        await self.during(broker.start([BrokerAddress("default", name, 8081)]))
         self.brokers.append(broker)
         return broker
 
@@ -41,7 +42,7 @@ class Stage:
         """One unary call while time passes; raises the error that the answer's status says."""
         told = request.SerializeToString()
         answer = response.FromString(
-            await self.passing(self.net.unary(f"{broker}:8081", method, told, timeout_ms=60_000))
+            await self.during(self.net.unary(f"{broker}:8081", method, told, timeout_ms=60_000))
         )
         check(answer.status)
         return answer
@@ -54,7 +55,7 @@ class Stage:
         headers = {"x-mq-client-id": client, "x-mq-language": language}
         name = method if method.startswith("/") else f"/apache.rocketmq.v2.MessagingService/{method}"
         call = self.net.unary(f"{broker}:8081", name, told, timeout_ms=60_000, metadata=headers)
-        return response.FromString(await self.passing(call))
+        return response.FromString(await self.during(call))
 
     async def frames(
         self, method: str, request: Any, response: Any, *, language: str = "JAVA", client: str = "c", **options: Any
@@ -69,23 +70,8 @@ class Stage:
             stream = self.net.stream("a:8081", name, told, timeout_ms=timeout_ms, metadata=headers)
             return [response.FromString(frame) async for frame in stream]
 
-        found: list[Any] = await self.passing(collect())
+        found: list[Any] = await self.during(collect())
         return found
-
-    async def passing(self, work: Awaitable[Any]) -> Any:
-        """The result of `work`, while time passes."""
-        task = asyncio.ensure_future(work)
-        while not task.done():
-            await self.clock.advance(5)
-        return task.result()
-
-    async def until(self, state: Callable[[], bool], *, limit_ms: int = 30_000) -> None:
-        """Let time pass until the state holds."""
-        for _ in range(limit_ms // 5):
-            if state():
-                return
-            await self.clock.advance(5)
-        raise AssertionError("the state did not come")
 
 
 @pytest.fixture
@@ -97,7 +83,7 @@ def run() -> Callable[[Story], None]:
                 await story(stage)
             finally:
                 for broker in stage.brokers:
-                    await stage.passing(broker.close())
+                    await stage.during(broker.close())
 
         asyncio.run(body())
 

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import urllib.request
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 
 PEM = Path(__file__).parents[1] / "evenq" / "serving"
 HEARTBEAT = "/apache.rocketmq.v2.MessagingService/Heartbeat"
+TELEMETRY = "/apache.rocketmq.v2.MessagingService/Telemetry"
 
 
 def app(net: GrpcNet, **settings: Any) -> BrokerApp:
@@ -101,6 +103,26 @@ def test_a_tls_port_answers_beside_the_plain_one_and_both_are_counted() -> None:
             assert await fetched(one.metrics_port, "/readyz") == "ready\n"
         finally:
             await secure.close()
+            await one.close()
+
+    played(story)
+
+
+def test_one_call_more_than_calls_max_is_told_so_and_open_streams_count() -> None:
+    async def story(net: GrpcNet) -> None:
+        one = app(net, calls_max=1)
+        await one.start()
+
+        async def settings() -> AsyncIterator[bytes]:
+            yield service_pb2.TelemetryCommand(settings={"client_type": 1}).SerializeToString()
+            await asyncio.Event().wait()
+
+        stream = net.stream(f"127.0.0.1:{one.port}", TELEMETRY, settings(), timeout_ms=10_000)
+        try:
+            await anext(stream)
+            assert await beat(net, one.port) == 42900
+        finally:
+            await stream.aclose()
             await one.close()
 
     played(story)

@@ -22,10 +22,10 @@ Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 def test_a_topic_is_widened_but_never_narrowed_and_keeps_its_type(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker(default_queues=4)
-        made = await stage.passing(broker.create_topic("t", message_type=MessageType.FIFO))
+        made = await stage.during(broker.create_topic("t", message_type=MessageType.FIFO))
         assert (made.read_queues, made.write_queues) == (4, 4)
         for queues, expected in ((8, 8), (2, 8), (0, 8)):
-            wider = await stage.passing(broker.create_topic("t", queues=queues))
+            wider = await stage.during(broker.create_topic("t", queues=queues))
             assert (wider.write_queues, wider.topic_id, wider.message_type) == (expected, 1, MessageType.FIFO)
 
     run(story)
@@ -34,7 +34,7 @@ def test_a_topic_is_widened_but_never_narrowed_and_keeps_its_type(run: Run) -> N
 def test_many_first_uses_of_a_topic_make_it_once(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        found = await stage.passing(asyncio.gather(*(broker.ensure_topic("t") for _ in range(20))))
+        found = await stage.during(asyncio.gather(*(broker.ensure_topic("t") for _ in range(20))))
         assert {topic.topic_id for topic in found} == {1}
         assert broker.topics.next_id() == 2
 
@@ -54,7 +54,7 @@ def test_a_topic_that_cannot_be_is_refused(run: Run, name: str, queues: int, tol
     async def story(stage: Any) -> None:
         broker = await stage.broker()
         with pytest.raises(IllegalTopic, match=told):
-            await stage.passing(broker.create_topic(name, queues=queues))
+            await stage.during(broker.create_topic(name, queues=queues))
         assert len(broker.topics) == 0
 
     run(story)
@@ -63,16 +63,16 @@ def test_a_topic_that_cannot_be_is_refused(run: Run, name: str, queues: int, tol
 def test_the_limits_of_topics_and_groups_are_reached_and_told(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker(topics_max=1, groups_max=1)
-        await stage.passing(broker.create_topic("t"))
-        await stage.passing(broker.create_group("g"))
+        await stage.during(broker.create_topic("t"))
+        await stage.during(broker.create_group("g"))
         with pytest.raises(TooManyRequests, match="topics_max"):
-            await stage.passing(broker.create_topic("u"))
+            await stage.during(broker.create_topic("u"))
         with pytest.raises(TooManyRequests, match="groups_max"):
-            await stage.passing(broker.create_group("h"))
-        await stage.passing(broker.create_topic("t", queues=9))
-        await stage.passing(broker.create_group("g", ordered=True))
-        await stage.passing(broker.delete_topic("t"))
-        assert (await stage.passing(broker.create_topic("u"))).topic_id == 2
+            await stage.during(broker.create_group("h"))
+        await stage.during(broker.create_topic("t", queues=9))
+        await stage.during(broker.create_group("g", ordered=True))
+        await stage.during(broker.delete_topic("t"))
+        assert (await stage.during(broker.create_topic("u"))).topic_id == 2
 
     run(story)
 
@@ -95,12 +95,12 @@ def test_nothing_is_made_by_use_where_that_is_not_allowed(run: Run) -> None:
 def test_a_group_takes_the_settings_defaults_and_may_be_changed(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker(default_group_max_attempts=5, default_start_from="FIRST")
-        made = await stage.passing(broker.ensure_group("g"))
+        made = await stage.during(broker.ensure_group("g"))
         assert (made.max_attempts, made.start_from, made.ordered) == (5, StartFrom.FIRST, False)
-        changed = await stage.passing(broker.create_group("g", ordered=True, max_attempts=9))
+        changed = await stage.during(broker.create_group("g", ordered=True, max_attempts=9))
         assert (changed.group_id, changed.ordered, changed.max_attempts) == (made.group_id, True, 9)
         with pytest.raises(IllegalGroup, match="the range is 1 to 1000"):
-            await stage.passing(broker.create_group("g", max_attempts=1_001))
+            await stage.during(broker.create_group("g", max_attempts=1_001))
 
     run(story)
 
@@ -108,18 +108,18 @@ def test_a_group_takes_the_settings_defaults_and_may_be_changed(run: Run) -> Non
 def test_a_deleted_group_takes_progress_counters_and_locks_along(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        group = await stage.passing(broker.create_group("g"))
+        group = await stage.during(broker.create_group("g"))
         broker.progress.start(group.group_id, 1, 0, 0)
         broker.stats.group_topic(group.group_id, 1).acks += 1
         queue = MessageQueue("t", "a", 0)
         broker.locks.acquire("g", "c", queue)
         assert broker.locks.counts() == {"g": 1}
         for _ in range(2):
-            await stage.passing(broker.delete_group("g"))
+            await stage.during(broker.delete_group("g"))
         assert broker.progress.topics_of(group.group_id) == []
         assert broker.stats.group_topics == {}
         assert broker.locks.counts() == {}
-        again = await stage.passing(broker.create_group("g"))
+        again = await stage.during(broker.create_group("g"))
         assert again.group_id != group.group_id
 
     run(story)
@@ -133,7 +133,7 @@ def test_the_end_of_a_loop_that_should_never_end_is_told(run: Run) -> None:
             raise RuntimeError("a mistake of ours")
 
         broker.spawn(broken(), name="broken")
-        error = await stage.passing(broker.failed)
+        error = await stage.during(broker.failed)
         assert str(error) == "a mistake of ours"
 
     run(story)

@@ -34,8 +34,8 @@ def page(broker: Any) -> dict[str, float]:
 async def busy(stage: Any) -> Any:
     """Four messages of topic `t`: group `g` finished one, holds another; two are fresh."""
     broker = await stage.broker()
-    await stage.passing(broker.create_topic("t", queues=1))
-    await stage.passing(broker.create_group("g", start_from="FIRST"))
+    await stage.during(broker.create_topic("t", queues=1))
+    await stage.during(broker.create_group("g", start_from="FIRST"))
     send = service_pb2.SendMessageRequest()
     for number in range(4):
         message = send.messages.add(body=b"12345")
@@ -120,9 +120,9 @@ def test_each_listed_metric_has_a_series_and_counters_say_so_in_their_names(run:
         broker.locks.acquire("g", "c", MessageQueue("t", "a", 0))
         differ(broker)
         broker.sessions.duplicates["g"] = 1
-        await stage.passing(scale(broker, "t", 2))
-        await stage.passing(scale(broker, "t", 1))
-        await stage.passing(broker.create_topic("payments", message_type=MessageType.TRANSACTION))
+        await stage.during(scale(broker, "t", 2))
+        await stage.during(scale(broker, "t", 1))
+        await stage.during(broker.create_topic("payments", message_type=MessageType.TRANSACTION))
         found = {series.partition("{")[0] for series in page(broker)}
         for metric in broker_metrics(broker):
             assert metric.name in found
@@ -136,9 +136,9 @@ def test_each_listed_metric_has_a_series_and_counters_say_so_in_their_names(run:
 def test_the_series_of_a_deleted_topic_and_group_are_gone(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await busy(stage)
-        await stage.passing(broker.delete_topic("t"))
+        await stage.during(broker.delete_topic("t"))
         assert not [series for series in page(broker) if 'topic="t"' in series]
-        await stage.passing(broker.delete_group("g"))
+        await stage.during(broker.delete_group("g"))
         stage_left = [s for s in page(broker) if 'consumer_group="g"' in s and "connections" not in s]
         assert stage_left == []
 

@@ -9,6 +9,8 @@ import pytest
 from pyspark_evenq import connection
 
 from evenq.errors import ConnectionFailed, NotImplementedYet, RequestTimeout
+from evenq.wire.credentials import Credentials
+from evenq.wire.signature import Secret, fits, read_claim
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
 
@@ -36,3 +38,15 @@ def test_a_forked_process_makes_channels_of_its_own(broker: Any, monkeypatch: py
     parents.close()
     childs.close()
     connection._channels.clear()
+
+
+def test_calls_are_signed_as_the_task_of_the_process_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_signer", None)
+    connection.sign_with(Credentials(access_key="spark", secret_key="s3cret-key"))
+    headers = dict(connection._metadata())
+    claim = read_claim(headers["authorization"])
+    assert claim is not None
+    assert claim.user == "spark"
+    assert fits(claim, Secret("s3cret-key"), headers["x-mq-date-time"])
+    connection.sign_with(None)
+    assert "authorization" not in dict(connection._metadata())

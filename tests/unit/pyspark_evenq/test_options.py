@@ -1,10 +1,14 @@
 """Options: what is read, and what is said when they are wrong."""
 
+import pickle
+from pathlib import Path
+
 import pytest
 from pyspark_evenq.options import Place, ReadOptions
 
 from evenq.errors import SettingsError
 from evenq.model.queue import MessageQueue
+from evenq.wire.credentials import Credentials
 
 LEAST = {"endpoints": "127.0.0.1:8081", "subscribe": "flights", "group": "g"}
 
@@ -73,3 +77,39 @@ def test_offsets_as_json_name_queues() -> None:
     assert parsed.starting is not None
     assert parsed.starting.offsets == {MessageQueue("flights", "broker-a", 3): 17}
     assert parsed.starting.place is Place.EARLIEST
+
+
+def test_keys_come_from_options_a_file_or_the_environment_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("EVENQ_ACCESS_KEY", "EVENQ_SECRET_KEY", "EVENQ_CREDENTIALS"):
+        monkeypatch.delenv(variable, raising=False)
+    assert ReadOptions.parse(LEAST, streaming=False).credentials() is None
+    given = ReadOptions.parse(LEAST | {"accessKey": "spark", "secretKey": "s3cret-key"}, streaming=False)
+    assert given.credentials() == Credentials(access_key="spark", secret_key="s3cret-key")
+    assert "s3cret" not in repr(given)
+    file = tmp_path / "keys.toml"
+    file.write_text('access_key = "filed"\nsecret_key = "s3cret-key"\n')
+    parsed = ReadOptions.parse(LEAST | {"credentialsFile": str(file)}, streaming=False)
+    assert b"s3cret" not in pickle.dumps(parsed)  # only the path travels to the workers
+    assert parsed.credentials() == Credentials(access_key="filed", secret_key="s3cret-key")
+    monkeypatch.setenv("EVENQ_ACCESS_KEY", "worker")
+    monkeypatch.setenv("EVENQ_SECRET_KEY", "of-the-worker")
+    assert ReadOptions.parse(LEAST, streaming=False).credentials() == Credentials(
+        access_key="worker", secret_key="of-the-worker"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"accessKey": "spark"}, "belong together"),
+        ({"secretKey": "s3cret-key"}, "belong together"),
+        ({"accessKey": "a b", "secretKey": "s3cret-key"}, "access_key 'a b'"),
+        ({"accessKey": "a", "secretKey": "s3cret-key", "credentialsFile": "/x"}, "leave one out"),
+    ],
+)
+def test_wrong_keys_are_refused_without_telling_the_secret(changes: dict[str, str], text: str) -> None:
+    with pytest.raises(SettingsError, match=text) as refused:
+        ReadOptions.parse(LEAST | changes, streaming=False)
+    assert "s3cret" not in str(refused.value)

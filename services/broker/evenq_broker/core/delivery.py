@@ -13,6 +13,7 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 
 from evenq_broker.core.delivery_check import check
+from evenq_broker.core.held import Held
 from evenq_broker.core.journal import Acked, Committed, Delivered, Invisible, Op
 from evenq_broker.core.queue_progress import BLOCKED, LITE_QUEUES_FROM, NUMBERS, READY, Pending, QueueProgress, Verdict
 
@@ -34,8 +35,7 @@ class Progress:
         """Called with a queue of an ordered group that has something to deliver because of another queue."""
         self.on_over: Callable[[QueueProgress, int, Pending], int] | None = None
         """Asked when a delivery ends unfinished: until when its message waits for the next one; 0 = it is ready."""
-        self._held: dict[str, set[tuple[int, int, int]]] = {}
-        """Client -> queues where its life may hold deliveries; forgotten at its end."""
+        self._held = Held(self._queues)
         self._timers: list[tuple[int, int, int, int, list[int]]] = []  # deadline, group, topic, queue, offsets
         self._compact_at = 4096
 
@@ -160,9 +160,10 @@ class Progress:
                 entry.attempt += 1
                 again.append(offset)
         if again or dead:
-            self._arm(queue, deadline_ms, again + dead)
+            taken = again + dead
             if client_id:
-                self._hold(client_id, queue)
+                self._held.add(client_id, queue, taken)
+            self._arm(queue, deadline_ms, taken)
         return again, dead
 
     def deliver(
@@ -174,9 +175,9 @@ class Progress:
             pending[offset] = Pending(first, 1, deadline_ms, client_id)
         queue.next = next_offset
         if offsets:
-            self._arm(queue, deadline_ms, offsets)
             if client_id:
-                self._hold(client_id, queue)
+                self._held.add(client_id, queue, offsets)
+            self._arm(queue, deadline_ms, offsets)
         queue.advance()
 
     def set_aside(self, queue: QueueProgress, offsets: Sequence[int]) -> None:
@@ -211,19 +212,22 @@ class Progress:
     def release(self, client_id: str, deadline_ms: int) -> list[tuple[QueueProgress, int]]:
         """The client is gone: what only its life held ends at `deadline_ms`. Gives the (queue, offset) concerned."""
         changed = []
-        for key in sorted(self._held.pop(client_id, ())):
+        for key, offsets in self._held.pop(client_id):
             queue = self._queues.get(key)
             if queue is None:
                 continue
-            offsets = [offset for offset, entry in queue.pending.items() if entry.client_id == client_id]
+            ending = []
             for offset in offsets:
-                entry = queue.pending[offset]
+                entry = queue.pending.get(offset)
+                if entry is None or entry.client_id != client_id:
+                    continue
                 entry.client_id = ""
                 if entry.deadline_ms > deadline_ms:
                     entry.deadline_ms = deadline_ms
-                    changed.append((queue, offset))
-            if offsets:
-                self._arm(queue, deadline_ms, offsets)
+                    ending.append(offset)
+            changed += [(queue, offset) for offset in ending]
+            if ending:
+                self._arm(queue, deadline_ms, ending)
         return changed
 
     def expire(self, now_ms: int) -> list[QueueProgress]:
@@ -343,15 +347,17 @@ class Progress:
                     self._replay_deadline(queue, op.offset, entry, op.deadline_ms)
 
     def _replay_delivered(self, queue: QueueProgress, op: Delivered) -> None:
+        replayed = []
         for offset, number, attempt in zip(op.offsets, op.numbers, op.attempts, strict=True):
             entry = queue.pending.get(offset)
             if offset < queue.committed or (entry is not None and entry.number > number):
                 continue
             entry = queue.pending[offset] = Pending(number, attempt, READY, op.client_id)
             queue.first = max(queue.first, (number - 1) // NUMBERS * NUMBERS + 1)
-            if op.client_id:
-                self._hold(op.client_id, queue)
+            replayed.append(offset)
             self._replay_deadline(queue, offset, entry, op.deadline_ms)
+        if op.client_id and replayed:
+            self._held.add(op.client_id, queue, replayed)
         queue.unkeyed = True
         queue.walk.clear()
         if op.next_offset > queue.next:
@@ -451,14 +457,6 @@ class Progress:
             self._together.setdefault((group_id, topic_id), []).append(queue)
         return queue
 
-    def _hold(self, client_id: str, queue: QueueProgress) -> None:
-        key = (queue.group_id, queue.topic_id, queue.queue_id)
-        held = self._held.get(client_id)
-        if held is None:
-            self._held[client_id] = {key}
-        else:
-            held.add(key)
-
     def _make_ready(self, queue: QueueProgress, offset: int, entry: Pending) -> None:
         entry.deadline_ms = READY
         heapq.heappush(queue.ready, offset)
@@ -496,4 +494,4 @@ class Progress:
 
     def check(self) -> None:
         """Recompute every invariant; for tests."""
-        check(self, self._queues, self._timers)
+        check(self, self._queues, self._timers, self._held)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from evenq_broker.core.held import Held
 from evenq_broker.core.queue_progress import BLOCKED, READY, QueueProgress
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ def check(
     progress: Progress,
     queues: Mapping[tuple[int, int, int], QueueProgress],
     timers: Iterable[tuple[int, int, int, int, list[int]]],
+    held: Held,
 ) -> None:
     """Raises AssertionError for the first one that does not hold."""
     armed: dict[tuple[int, int, int, int], set[int]] = {}
@@ -29,6 +31,8 @@ def check(
         assert all(queue.committed <= offset < queue.next for offset in unfinished)
         for offset, entry in queue.pending.items():
             assert entry.attempt <= entry.number
+            if entry.client_id:
+                held.check(entry.client_id, key, offset)
             if entry.deadline_ms == READY:
                 assert offset in queue.ready, (key, offset)
             elif entry.deadline_ms == BLOCKED:

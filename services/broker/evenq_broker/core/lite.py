@@ -1,9 +1,9 @@
 """Lite topics: thousands of small, short-lived queues inside one topic of type LITE (wire contract 5.6).
 
 A lite topic is a queue of its parent at one broker, its owner, with a number of `LITE_QUEUES_FROM` and more, which no
-route shows. The owner is found by rendezvous hashing over the brokers that carry the parent, so that it moves only when
-its broker comes or goes; what is stored stays where it is. A number is used again after its lite topic expired: `base`
-is where the present one begins. Called by `loops.lite`; pure, times come in as ms.
+route shows. The owner is found by hashing over the brokers that carry the parent (`model.lanes`), so that it moves only
+when its broker comes or goes; what is stored stays where it is. A number is used again after its lite topic expired:
+`base` is where the present one begins. Called by `loops.lite`; pure, times come in as ms.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import heapq
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from hashlib import blake2b
 
 from evenq.errors import LiteTopicQuotaExceeded
 from evenq_broker.core.journal import LiteClosed, LiteOpened
 from evenq_broker.core.queue_progress import LITE_QUEUES_FROM
 
-__all__ = ["LITE_QUEUES_FROM", "LiteTopic", "LiteTopics", "lite_problem", "owner_among"]
+__all__ = ["LITE_QUEUES_FROM", "LiteTopic", "LiteTopics", "lite_problem"]
 
 _LEGAL = re.compile(r"[%a-zA-Z0-9_-]+\Z")
 
@@ -32,14 +31,6 @@ def lite_problem(name: str, length_max: int) -> str | None:
     if not _LEGAL.match(name):
         return f"the lite topic {name!r} holds a character outside letters, digits, '%', '_' and '-'"
     return None
-
-
-def owner_among(brokers: Iterable[str], parent: str, name: str) -> str:
-    """Which of the brokers has the lite topic; the same at every broker that knows the same ones. "": there is none."""
-    place = f"\0{parent}\0{name}".encode()
-    return max(
-        brokers, key=lambda broker: (blake2b(broker.encode() + place, digest_size=8).digest(), broker), default=""
-    )
 
 
 @dataclass(slots=True)

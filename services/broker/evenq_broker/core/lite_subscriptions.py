@@ -44,13 +44,14 @@ class _Set:
 class LiteSubscriptions:
     """All sets that this broker knows."""
 
-    __slots__ = ("_count", "_sets", "_wanted", "all_max", "each_max", "keep_ms")
+    __slots__ = ("_count", "_of_client", "_sets", "_wanted", "all_max", "each_max", "keep_ms")
 
     def __init__(self, *, each_max: int, all_max: int, keep_ms: int) -> None:
         self.each_max = each_max
         self.all_max = all_max
         self.keep_ms = keep_ms
         self._sets: dict[Subscriber, _Set] = {}
+        self._of_client: dict[str, dict[Subscriber, None]] = {}
         self._wanted: dict[tuple[str, str], dict[Subscriber, None]] = {}  # parent, lite topic -> who
         self._count = 0
 
@@ -81,6 +82,7 @@ class LiteSubscriptions:
             return [], bool(before)
         if known is None:
             known = self._sets[who] = _Set()
+            self._of_client.setdefault(who.client_id, {})[who] = None
         known.synced_ms = now_ms
         for name in before:
             if name not in after:
@@ -135,8 +137,15 @@ class LiteSubscriptions:
 
     def end_client(self, client_id: str) -> None:
         """The client said goodbye."""
-        for who in [who for who in self._sets if who.client_id == client_id]:
+        for who in list(self._of_client.get(client_id, ())):
             self._drop(who)
+
+    def end_parent(self, parent: str) -> list[tuple[Subscriber, list[str]]]:
+        """The parent topic was deleted; whose sets ended, and what was in them."""
+        ended = [(who, list(known.names)) for who, known in self._sets.items() if who.parent == parent]
+        for who, _ in ended:
+            self._drop(who)
+        return ended
 
     def _must_fit(self, who: Subscriber, before: int, after: int) -> None:
         if after > max(self.each_max, before):
@@ -153,6 +162,10 @@ class LiteSubscriptions:
     def _drop(self, who: Subscriber) -> None:
         known = self._sets.pop(who, None)
         if known is not None:
+            theirs = self._of_client[who.client_id]
+            del theirs[who]
+            if not theirs:
+                del self._of_client[who.client_id]
             self._count -= len(known.names)
             for name in known.names:
                 self._unwant(who, name)
@@ -169,3 +182,5 @@ class LiteSubscriptions:
         assert pairs == {(who, key[1]) for key, wanting in self._wanted.items() for who in wanting}
         assert all(who.parent == key[0] for key, wanting in self._wanted.items() for who in wanting)
         assert self._count == len(pairs)
+        assert all(self._of_client.values())
+        assert {who for theirs in self._of_client.values() for who in theirs} == set(self._sets)

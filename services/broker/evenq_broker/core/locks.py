@@ -65,6 +65,7 @@ class LockTable:
         self._tickets: dict[int, tuple[str, MessageQueue]] = {}
         self._held: dict[tuple[str, str], dict[MessageQueue, None]] = {}
         self._versions: dict[tuple[str, str], int] = {}
+        self._waiting: dict[tuple[str, str], dict[int, None]] = {}  # group, client id -> its tickets
         self._last_ticket = 0
         self._waiters_max = waiters_max
         self._moved: dict[tuple[str, MessageQueue], None] = {}
@@ -163,14 +164,17 @@ class LockTable:
         self._last_ticket += 1
         self._locks[group, queue].line.append(_Waiter(self._last_ticket, client_id, generation))
         self._tickets[self._last_ticket] = (group, queue)
+        self._waiting.setdefault((group, client_id), {})[self._last_ticket] = None
         return self._last_ticket
 
     def cancel(self, ticket: int) -> None:
         """Step out of the line. A ticket that was granted or is unknown is no error."""
-        where = self._tickets.pop(ticket, None)
+        where = self._tickets.get(ticket)
         if where is not None:
             line = self._locks[where].line
-            line.remove(next(waiter for waiter in line if waiter.ticket == ticket))
+            waiter = next(waiter for waiter in line if waiter.ticket == ticket)
+            line.remove(waiter)
+            self._forget(where[0], waiter)
 
     def release(self, group: str, client_id: str, queue: MessageQueue) -> list[Grant]:
         """Let go; the head of the line has the queue afterwards. Not holding it is no error."""
@@ -187,11 +191,8 @@ class LockTable:
 
     def drop(self, group: str, client_id: str) -> list[Grant]:
         """The member is gone: it stands in no line any more and lets go of everything it holds."""
-        for ticket, (in_group, queue) in list(self._tickets.items()):
-            if in_group == group and any(
-                waiter.ticket == ticket and waiter.client_id == client_id for waiter in self._locks[group, queue].line
-            ):
-                self.cancel(ticket)
+        for ticket in list(self._waiting.get((group, client_id), ())):
+            self.cancel(ticket)
         return [grant for queue in self.held(group, client_id) for grant in self.release(group, client_id, queue)]
 
     def stale(self, group: str, client_id: str, queue: MessageQueue, generation: Generation) -> bool:
@@ -206,7 +207,7 @@ class LockTable:
         for key in [key for key in self._locks if key[0] == group]:
             self._moved.pop(key, None)
             for waiter in self._locks.pop(key).line:
-                del self._tickets[waiter.ticket]
+                self._forget(group, waiter)
         for holder in [holder for holder in self._held if holder[0] == group]:
             del self._held[holder], self._versions[holder]
 
@@ -217,6 +218,12 @@ class LockTable:
         assert self._versions.keys() == self._held.keys()
         waiting = {waiter.ticket: key for key, lock in self._locks.items() for waiter in lock.line}
         assert waiting == self._tickets
+        assert all(self._waiting.values())
+        assert {(key, ticket) for key, tickets in self._waiting.items() for ticket in tickets} == {
+            ((group, waiter.client_id), waiter.ticket)
+            for (group, _), lock in self._locks.items()
+            for waiter in lock.line
+        }
         assert all(lock.holder for lock in self._locks.values() if lock.line), "nobody waits for a free queue"
 
     def _pass_on(self, group: str, queue: MessageQueue, lock: _Lock) -> list[Grant]:
@@ -224,14 +231,21 @@ class LockTable:
             return []
         head = max(lock.line, key=lambda waiter: waiter.generation)  # the first of those with the newest decision
         lock.line.remove(head)
-        del self._tickets[head.ticket]
+        self._forget(group, head)
         self._give(group, queue, lock, head.client_id, head.generation)
         grants = [Grant(head.ticket, group, queue, head.client_id)]
         for waiter in [waiter for waiter in lock.line if waiter.client_id == head.client_id]:
             lock.line.remove(waiter)  # the same member asked twice: both calls are answered now
-            del self._tickets[waiter.ticket]
+            self._forget(group, waiter)
             grants.append(Grant(waiter.ticket, group, queue, head.client_id))
         return grants
+
+    def _forget(self, group: str, waiter: _Waiter) -> None:
+        del self._tickets[waiter.ticket]
+        tickets = self._waiting[group, waiter.client_id]
+        del tickets[waiter.ticket]
+        if not tickets:
+            del self._waiting[group, waiter.client_id]
 
     def _give(self, group: str, queue: MessageQueue, lock: _Lock, client_id: str, generation: Generation) -> None:
         if lock.holder != client_id or generation > lock.generation:

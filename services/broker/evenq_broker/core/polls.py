@@ -10,7 +10,7 @@ poll is in the table or done.
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 __all__ = ["Poll", "PollTable"]
@@ -76,7 +76,8 @@ class PollTable:
 
     def __init__(self, *, polls_max: int = 20_000) -> None:
         self.polls_max = polls_max
-        self._receivers: dict[int, dict[int, deque[Poll]]] = {}  # topic -> group -> polls, oldest first
+        # topic -> group -> polls, oldest first; any of them may leave at any time, by the thousand
+        self._receivers: dict[int, dict[int, OrderedDict[Poll, None]]] = {}
         self._watches: dict[tuple[int, int], list[Poll]] = {}  # (topic, queue) -> polls
         self._by_client: dict[str, set[Poll]] = {}
         self._deadlines: list[tuple[int, int, Poll]] = []
@@ -109,7 +110,7 @@ class PollTable:
         poll = self._add(Poll(group_id, topic_id, known, deadline_ms, client_id))
         if poll is not None:
             poll.push = push
-            self._receivers.setdefault(topic_id, {}).setdefault(group_id, deque()).append(poll)
+            self._receivers.setdefault(topic_id, {}).setdefault(group_id, OrderedDict())[poll] = None
             if known is None:
                 self._count((group_id, topic_id, push), 1)
         return poll
@@ -266,10 +267,7 @@ class PollTable:
                 self._count((poll.group_id, poll.topic_id, poll.push), -1)
             groups = self._receivers[poll.topic_id]
             polls = groups[poll.group_id]
-            if polls[0] is poll:
-                polls.popleft()
-            else:
-                polls.remove(poll)
+            del polls[poll]
             if not polls:
                 del groups[poll.group_id]
                 if not groups:

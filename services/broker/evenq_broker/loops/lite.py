@@ -3,7 +3,7 @@
 `rpc.send` asks where a message goes, `rpc.receive` which queues a client reads, `rpc.lite` tells what clients want. A
 group that has not read a lite topic begins at its first message, whenever it subscribes. A lite topic expires when, for
 `lite_topic_idle_ms`, nothing was sent to it and nobody was subscribed to it; what a live subscription may still read is
-never dropped.
+never dropped. When its parent is deleted, subscriptions end at once, and clients are told.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from evenq.errors import Error, IllegalOffset, TopicNotFound
 from evenq.model import GroupConfig, MessageType, TopicConfig
+from evenq.model.lanes import owner_among
 from evenq.wire.status import check
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.core.journal import Committed, LiteClosed, LiteOpened
-from evenq_broker.core.lite import LiteTopic, LiteTopics, owner_among
+from evenq_broker.core.lite import LiteTopic, LiteTopics
 from evenq_broker.core.lite_subscriptions import Action, LiteSubscriptions, Subscriber
 from evenq_broker.core.queue_progress import READY
 from evenq_broker.core.resets import within
@@ -33,6 +34,9 @@ log = logging.getLogger(__name__)
 SWEEP_MS = 5_000
 TOLD_MAX = 20_000
 AGAIN_MS = 100
+UNKNOWN_MS = 500
+NOTICE_TRIES = 10  # for a client that does not read; it finds out when it receives
+LITE_CLIENTS = (definition_pb2.LITE_PUSH_CONSUMER, definition_pb2.LITE_SIMPLE_CONSUMER)
 LEARN_METHOD = "/evenq.v1.Peers/LiteSubscriptions"
 
 
@@ -96,8 +100,12 @@ class Lites:
         until_ms = broker.now_ms() + max(0, min(wait_ms, broker.settings.poll_max_ms))
         while True:
             group, parent = broker.groups.get(who.group), broker.topics.get(who.parent)
-            if group is None or parent is None:
-                return False
+            if group is None or parent is None:  # the client's word, or the topic, is still on its way
+                left_ms = until_ms - broker.now_ms()
+                if left_ms <= 0:
+                    return False
+                await broker.clock.sleep_ms(min(UNKNOWN_MS, left_ms))
+                continue
             queues = self.queues_of(who.client_id, group, parent)
             self.begin(group, parent, queues)
             if any(self._deliverable(group, parent, queue_id) for queue_id in queues):
@@ -257,8 +265,29 @@ class Lites:
     # ------------------------------------------------------------------------------------------------ ending
 
     def forget_topic(self, topic_id: int) -> None:
-        """The parent was deleted."""
+        """The parent was deleted before this broker started."""
         self.topics.forget_topic(topic_id)
+
+    def end_topic(self, parent: TopicConfig) -> None:
+        """The parent was deleted: its subscriptions end, and clients with a telemetry stream here are told (4.5)."""
+        self.topics.forget_topic(parent.topic_id)
+        ended = self.subscriptions.end_parent(parent.name)
+        if ended:
+            self._broker.spawn(self._notify(ended), name="ended lite subscriptions")
+
+    async def _notify(self, ended: Sequence[tuple[Subscriber, list[str]]]) -> None:
+        broker = self._broker
+        for who, names in ended:
+            patience = NOTICE_TRIES
+            for name in names:
+                command = service_pb2.TelemetryCommand()
+                command.notify_unsubscribe_lite_command.lite_topic = name
+                frame = command.SerializeToString()
+                while not broker.streams.push(who.client_id, frame, types=LITE_CLIENTS):  # Go's others panic
+                    patience -= 1
+                    if patience < 0 or not broker.streams.reaches(who.client_id, types=LITE_CLIENTS):
+                        break
+                    await broker.clock.sleep_ms(AGAIN_MS)
 
     async def sweep(self) -> None:
         """Forget subscriptions that are not told any more, and idle lite topics. Runs as a loop of the broker."""

@@ -50,15 +50,17 @@ class _Wish:
 
     __slots__ = ("behind", "client_id", "deadline_ms", "group", "invisible_ms", "ordered", "queues", "topic", "wanted")
 
-    def __init__(self, group: GroupConfig, topic: TopicConfig, wanted: MessageFilter) -> None:
+    def __init__(
+        self, group: GroupConfig, topic: TopicConfig, wanted: MessageFilter, client_id: str, invisible_ms: int
+    ) -> None:
         self.group = group
         self.topic = topic
         self.wanted = wanted
         self.behind: list[QueueProgress] = []
         """Queues that may hold more than was looked at: behind the look-ahead of a filter, or read by another."""
-        self.client_id = ""
+        self.client_id = client_id
         self.deadline_ms = 0
-        self.invisible_ms: int | None = None
+        self.invisible_ms = None if client_id else invisible_ms
         self.queues: Sequence[int] | None = None
         """Of lite topics: only these are looked at."""
         self.ordered = group.ordered
@@ -92,10 +94,8 @@ class Popping:
         looked for until `until_ms` (of `Broker.now_ms`), and for `TURNS_MIN` turns at least.
         """
         broker = self._broker
-        wish = _Wish(group, topic, wanted)
+        wish = _Wish(group, topic, wanted, client_id, invisible_ms)
         wish.queues = queues
-        wish.client_id = client_id
-        wish.invisible_ms = None if client_id else invisible_ms
         batch = Batch()
         try:
             for turn in count_up(1):
@@ -137,9 +137,7 @@ class Popping:
         """
         broker = self._broker
         now_ms = broker.now_ms()
-        wish = _Wish(group, topic, EVERYTHING)
-        wish.client_id = client_id
-        wish.invisible_ms = None if client_id else invisible_ms
+        wish = _Wish(group, topic, EVERYTHING, client_id, invisible_ms)
         wish.deadline_ms = now_ms + (broker.settings.renew_max_ms if client_id else invisible_ms)
         progress = broker.progress
         batch = Batch()

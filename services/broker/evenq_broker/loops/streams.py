@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 
 from evenq.errors import Error
@@ -30,6 +30,8 @@ class Stream:
         self.client_id = client_id
         self.topics: frozenset[str] = frozenset()
         """What its producer publishes; empty for consumers and before the first settings."""
+        self.client_type = 0
+        """Number of the v2 `ClientType` that its settings say; 0 = none yet."""
         self.ended = False
         self.error: Error | None = None
         """Why it ended, if its client should hear it."""
@@ -136,13 +138,16 @@ class Streams:
         for stream in self._streams.get(client_id, ()):
             self.publish(stream, ())
 
-    def reaches(self, client_id: str) -> bool:
-        """True if the client has a stream here."""
-        return client_id in self._streams
+    def reaches(self, client_id: str, *, types: Collection[int] = ()) -> bool:
+        """True if the client has a stream here; `types` as in `push`."""
+        return any(not types or stream.client_type in types for stream in self._streams.get(client_id, ()))
 
-    def push(self, client_id: str, frame: bytes) -> bool:
-        """Send a command to a client; False if it has no stream here that takes it."""
-        return any(stream.push(frame) for stream in reversed(self._streams.get(client_id, ())))
+    def push(self, client_id: str, frame: bytes, *, types: Collection[int] = ()) -> bool:
+        """Send a command to a client; False if it has no stream here that takes it. `types`: only streams whose
+        settings say one of these client types.
+        """
+        streams = self._streams.get(client_id, ())
+        return any(stream.push(frame) for stream in reversed(streams) if not types or stream.client_type in types)
 
     def producers(self, topic: str, *, first: str = "") -> list[Stream]:
         """A few streams of producers that publish to the topic: those of client `first`, its newest before, then

@@ -3,7 +3,7 @@
 A subscription told to any broker is passed on to all that carry the parent. A message goes to the broker that owns its
 lite topic. A simple consumer asks one broker for ever, so a receive looks at all of them: at one of them first, another
 one each time, then it waits for all at once. Waiting takes nothing at the others; what two gave at the same moment is
-given back by one of them, uncounted.
+given back by one of them, uncounted. When brokers of the topic come or go meanwhile, it begins again.
 """
 
 from __future__ import annotations
@@ -133,6 +133,15 @@ def owner_elsewhere(broker: Broker, topic: TopicConfig, name: str, context: RpcC
     return "" if owner_of(broker, owner, context) is None else owner
 
 
+class _Places:
+    """The brokers of a topic, as receives look at them."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self.moved = asyncio.Event()
+        """They are others now."""
+
+
 class LiteReceiving:
     """Receives of simple consumers on LITE topics, over all brokers."""
 
@@ -140,6 +149,8 @@ class LiteReceiving:
         self._broker = broker
         self._popping = popping
         self._turn = 0
+        self._places: dict[str, _Places] = {}
+        self._watching = False
 
     async def receive(
         self,
@@ -153,21 +164,57 @@ class LiteReceiving:
     ) -> Took:
         """What any broker has. `here` takes from this one, waiting until the time given."""
         broker = self._broker
-        own = broker.settings.broker_name
-        others = [] if MARK in context.headers else [
-            at.broker.name for at in broker.routes.route(topic.name) if at.broker.name != own
-        ]  # fmt: skip
-        if not others:
+        if MARK in context.headers:
             return await here(until_ms)
-        self._turn += 1
         who = Subscriber(context.client_id, group.name, topic.name)
-        first = [own, *others][self._turn % (len(others) + 1)]
+        while True:
+            places = self._places_of(topic.name)
+            found = await self._round(places, who, asked, context, here, until_ms)
+            if found is not None or not places.moved.is_set() or broker.now_ms() >= until_ms:
+                return found
+
+    async def _round(
+        self,
+        places: _Places,
+        who: Subscriber,
+        asked: service_pb2.ReceiveMessageRequest,
+        context: RpcContext,
+        here: Callable[[int], Awaitable[Took]],
+        until_ms: int,
+    ) -> Took:
+        broker = self._broker
+        own = broker.settings.broker_name
+        names = [own, *(name for name in places.names if name != own)]
+        self._turn += 1
+        first = names[self._turn % len(names)]
         now_ms = broker.now_ms()
         found = await (here(now_ms) if first == own else fetch(broker, first, asked, context))
         if found is not None or until_ms <= now_ms:
-            rest = [] if found is not None else [name for name in (own, *others) if name != first]
+            rest = [] if found is not None else [name for name in names if name != first]
             return found or await self._first(rest, who, asked, context, here, now_ms)
-        return await self._first([own, *others], who, asked, context, here, until_ms)
+        return await self._first(names, who, asked, context, here, until_ms, moved=places.moved)
+
+    def _places_of(self, topic: str) -> _Places:
+        names = tuple(at.broker.name for at in self._broker.routes.route(topic))
+        known = self._places.get(topic)
+        if known is None or known.names != names:
+            if known is not None:
+                known.moved.set()
+            known = self._places[topic] = _Places(names)
+        if not self._watching:
+            self._watching = True
+            self._broker.spawn(self._watch(), name="places of lite topics")
+        return known
+
+    async def _watch(self) -> None:
+        changes = self._broker.cluster.route_changes
+        while True:
+            seen = changes.count
+            for topic, known in list(self._places.items()):
+                if known.names != tuple(at.broker.name for at in self._broker.routes.route(topic)):
+                    del self._places[topic]
+                    known.moved.set()
+            await changes.wait(seen, clock=self._broker.clock)
 
     async def _first(
         self,
@@ -177,8 +224,11 @@ class LiteReceiving:
         context: RpcContext,
         here: Callable[[int], Awaitable[Took]],
         until_ms: int,
+        *,
+        moved: asyncio.Event | None = None,
     ) -> Took:
         own = self._broker.settings.broker_name
+        over = spawn(moved.wait(), name="lite receive moves") if moved is not None else None
         tasks = [
             spawn(
                 _run(here(until_ms) if name == own else self._from(name, who, asked, context, until_ms)),
@@ -189,11 +239,16 @@ class LiteReceiving:
         waiting = set(tasks)
         taken: Took = None
         try:
-            while waiting and taken is None:
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            while waiting and taken is None and (over is None or not over.done()):
+                done, _ = await asyncio.wait(
+                    waiting if over is None else {*waiting, over}, return_when=asyncio.FIRST_COMPLETED
+                )
+                waiting -= done
                 found = [task.result() for task in tasks if task in done]
                 taken = next((one for one in found if one is not None), None)
         finally:
+            if over is not None:
+                over.cancel()
             for task in tasks:
                 task.cancel()
                 task.add_done_callback(partial(self._let_go, taken))

@@ -65,6 +65,7 @@ async def _read(broker: Broker, requests: AsyncIterator[bytes], stream: Stream, 
             command = parsed(service_pb2.TelemetryCommand, request)
             if command.HasField("settings"):
                 _remember(broker, command.settings, context)
+                stream.client_type = command.settings.client_type
                 published = command.settings.publishing.topics
                 fresh = broker.streams.publish(stream, (qualified(topic, context.namespace) for topic in published))
                 if fresh:

@@ -30,6 +30,7 @@ __all__ = [
     "Pulled",
     "QueueRange",
     "QueueWanted",
+    "ReadingCalls",
     "SessionEvent",
     "SimpleCalls",
     "Stored",
@@ -189,15 +190,45 @@ class ProducerCalls(RouteCalls, Protocol):
     """What a producer needs."""
 
     async def publish(
-        self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int, delayed: bool = False
+        self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int, apart: bool = False
     ) -> Stored:
-        """Store a batch of encoded messages of one topic in one queue: all or none. `delayed`: they have delivery
-        times; the server chooses their queues.
+        """Store a batch of encoded messages of one topic in one queue: all or none. `apart`: they have delivery times
+        or lite topics; the server chooses their queues.
         """
         ...
 
 
-class ConsumerCalls(RouteCalls, Protocol):
+class ReadingCalls(Protocol):
+    """What reading queues needs, in a group or in none (group "")."""
+
+    async def pull(
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        offset: QueueOffset,
+        *,
+        batch_max: int,
+        bytes_max: int,
+        wait_ms: int,
+        wanted: FilterExpression,
+        generation: Generation,
+        committed: int,
+        owner: bool = False,
+    ) -> Pulled:
+        """Read one queue; as its `owner`, only while we hold its lock. Raises IllegalOffset (carries the range),
+        PreconditionFailed (fenced).
+        """
+        ...
+
+    async def query_offsets(
+        self, address: str, group: str, queue: MessageQueue, *, timestamp_ms: int = 0
+    ) -> QueueRange:
+        """Range, progress and, if asked, the first offset stored at or after a time."""
+        ...
+
+
+class ConsumerCalls(RouteCalls, ReadingCalls, Protocol):
     """What a push consumer needs."""
 
     client_id: str
@@ -220,26 +251,6 @@ class ConsumerCalls(RouteCalls, Protocol):
         """Let go; not holding them is no error."""
         ...
 
-    async def pull(
-        self,
-        address: str,
-        group: str,
-        queue: MessageQueue,
-        offset: QueueOffset,
-        *,
-        batch_max: int,
-        bytes_max: int,
-        wait_ms: int,
-        wanted: FilterExpression,
-        generation: Generation,
-        committed: int,
-        owner: bool = False,
-    ) -> Pulled:
-        """Read one queue; as its `owner`, only while we hold its lock. Raises IllegalOffset (carries the range),
-        PreconditionFailed (fenced).
-        """
-        ...
-
     async def commit(
         self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
     ) -> None:
@@ -250,12 +261,6 @@ class ConsumerCalls(RouteCalls, Protocol):
         self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
     ) -> None:
         """Store progress, also backward."""
-        ...
-
-    async def query_offsets(
-        self, address: str, group: str, queue: MessageQueue, *, timestamp_ms: int = 0
-    ) -> QueueRange:
-        """Range, progress and, if asked, the first offset stored at or after a time."""
         ...
 
     async def send_back(
@@ -290,8 +295,10 @@ class SimpleCalls(RouteCalls, Protocol):
         """Finish one. Raises InvalidReceiptHandle."""
         ...
 
-    async def change_invisible(self, address: str, group: str, message: ReceivedMessage, invisible_ms: int) -> str:
-        """Hide it for `invisible_ms` from now; returns the handle to go on with."""
+    async def change_invisible(
+        self, address: str, group: str, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False
+    ) -> str:
+        """Hide it for `invisible_ms` from now; returns the handle to go on with. `suspend`: it counts as no attempt."""
         ...
 
     async def heartbeat(self, address: str, group: str) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 
 from evenq.client.core.faults import FaultTable
 from evenq.model import MessageQueue
-from evenq.model.lanes import home_of, lane_of
+from evenq.model.lanes import home_of, lane_of, owner_among
 
-__all__ = ["FixedQueues", "QueueCounter", "queue_of_group", "queues_of_priority"]
+__all__ = ["FixedQueues", "QueueCounter", "queue_of_group", "queue_of_lite_topic", "queues_of_priority"]
 
 
 class QueueCounter:
@@ -100,3 +100,11 @@ def queue_of_group(message_group: str, queues: Sequence[MessageQueue]) -> Messag
     home = home_of(message_group, dict.fromkeys(queue.broker_name for queue in queues))
     there = [queue for queue in queues if queue.broker_name == home]
     return there[lane_of(message_group, len(there))]
+
+
+def queue_of_lite_topic(name: str, queues: Sequence[MessageQueue]) -> MessageQueue:
+    """A queue of the broker that owns the lite topic now: another broker would pass the message on to it. Which queue
+    it is does not matter there, but equal names go through one, so that they stay in order.
+    """
+    owner = owner_among((queue.broker_name for queue in queues), queues[0].topic, name)
+    return next(queue for queue in queues if queue.broker_name == owner)

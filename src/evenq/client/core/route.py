@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from evenq.errors import ConnectionFailed
 from evenq.model import MessageQueue
 
 __all__ = ["Route"]
@@ -23,3 +24,12 @@ class Route:
     readable: tuple[MessageQueue, ...]
     addresses: Mapping[str, str]
     """Broker name to `host:port`."""
+
+    def address_of(self, broker_name: str) -> str:
+        """Where the broker answers, `host:port`. Raises ConnectionFailed (retryable, and a reason to ask for the route
+        again) if the route does not name it: the queue came from another answer, or its broker went away.
+        """
+        address = self.addresses.get(broker_name)
+        if address is None:
+            raise ConnectionFailed(f"broker {broker_name} is not in the route of {self.topic} now")
+        return address

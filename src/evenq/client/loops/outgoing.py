@@ -57,13 +57,14 @@ class Item:
     """One message on its way."""
 
     __slots__ = (
+        "apart",
         "attempts",
-        "delayed",
         "done",
         "encoded",
         "failed",
         "future",
         "key",
+        "lite_topic",
         "message_id",
         "priority",
         "queue",
@@ -91,7 +92,9 @@ class Item:
         self.key = message.message_group if message.message_group is not None else sharding_key
         self.selector = selector
         self.priority = message.priority
-        self.delayed = message.delivery_ms is not None or message.delay_level > 0
+        self.lite_topic = message.lite_topic
+        self.apart = message.delivery_ms is not None or message.delay_level > 0 or message.lite_topic is not None
+        """True: the server places it, by another call."""
         self.message_id = message_id
         self.encoded = encoded
         self.future = future

@@ -243,7 +243,5 @@ class Polling:
 
     async def _range(self, queue: MessageQueue, timestamp_ms: int = 0) -> QueueRange:
         route = await self._member.routes.get(queue.topic)
-        address = route.addresses.get(queue.broker_name)
-        if address is None:
-            raise ConnectionFailed(f"broker {queue.broker_name} is not in the route of {queue.topic} now")
+        address = route.address_of(queue.broker_name)
         return await self._calls.query_offsets(address, self._plan.group, queue, timestamp_ms=timestamp_ms)

@@ -16,7 +16,7 @@ from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.core.thresholds import Thresholds
 from evenq.client.loops.routes import RouteBook
 from evenq.client.options import PushOptions
-from evenq.errors import ConnectionFailed, Error, IllegalOffset, PreconditionFailed
+from evenq.errors import Error, IllegalOffset, PreconditionFailed
 from evenq.model import FilterExpression, QueueOffset
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
@@ -92,11 +92,8 @@ class Pulling:
         started_ms = self._clock.monotonic_ms()
         try:
             route = await self._routes.get(queue.topic)
-            address = route.addresses.get(queue.broker_name)
-            if address is None:
-                raise ConnectionFailed(f"broker {queue.broker_name} is not in the route of {queue.topic} now")
             pulled = await self._calls.pull(
-                address,
+                route.address_of(queue.broker_name),
                 self._group,
                 queue,
                 process.next,

@@ -2,7 +2,8 @@
 from.
 
 With one broker a receive is one long poll. With several, all are first asked without waiting, then each in turn for
-a slice of the time, so a message is not found late because the poll stood at another broker.
+a slice of the time, so a message is not found late because the poll stood at another broker. A broker of a LITE topic
+looks at the others by itself: one is asked for all until it does not answer, then another one (`anywhere`).
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from evenq.client.core.calls import SimpleCalls
 from evenq.client.loops.routes import RouteBook
 from evenq.client.options import SimpleOptions
-from evenq.errors import BadRequest, ConnectionFailed, Error
+from evenq.errors import BadRequest, ConnectionFailed, Error, RequestTimeout
 from evenq.model import FilterExpression, MessageQueue, ReceivedMessage
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
@@ -24,6 +26,8 @@ from evenq.runtime.tasks import spawn
 __all__ = ["Receiving"]
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 
 class Receiving:
@@ -38,12 +42,15 @@ class Receiving:
         clock: Clock,
         rng: random.Random,
         options: SimpleOptions,
+        anywhere: bool = False,
     ) -> None:
+        """`anywhere`: each broker gives the messages of all, and settles them."""
         self._calls = calls
         self._group = group
         self._subscriptions = dict(subscriptions)
         self._clock = clock
         self._options = options
+        self._anywhere = anywhere
         self._routes = RouteBook(calls, clock, refresh_ms=options.route_refresh_ms)
         self._turn = rng.randrange(1 << 16)
         self._beats: asyncio.Task[None] | None = None
@@ -60,28 +67,35 @@ class Receiving:
             raise BadRequest(f"wait_ms is {wait_ms}, the range is 0 to 60000")
         deadline_ms = self._clock.monotonic_ms() + wait_ms
         places = await self._places()
-        if len(places) > 1:
-            for _ in places:
-                messages = await self._ask(places, max_messages, invisible_ms, 0)
-                if messages:
-                    return messages
+        apart = len(places) > 1 and not self._anywhere
+        for _ in places if apart else ():
+            messages = await self._ask(places, max_messages, invisible_ms, 0)
+            if messages:
+                return messages
         while True:
             left_ms = max(0, deadline_ms - self._clock.monotonic_ms())
-            slice_ms = left_ms if len(places) == 1 else min(left_ms, self._options.slice_ms)
+            slice_ms = min(left_ms, self._options.slice_ms) if apart else left_ms
             asked_ms = self._clock.monotonic_ms()
             messages = await self._ask(places, max_messages, invisible_ms, slice_ms)
-            if messages or left_ms <= slice_ms:
-                return messages
+            if messages or (left_ms <= slice_ms and messages is not None) or not left_ms:
+                return messages or []
             if self._clock.monotonic_ms() - asked_ms < slice_ms // 2:  # answered early: never ask in a busy loop
                 await self._clock.sleep_ms(min(50, slice_ms))
 
     async def ack(self, message: ReceivedMessage) -> None:
         """Finish a message for the group."""
-        await self._calls.ack(await self._address(message), self._group, message)
+        await self.settle(message, lambda address: self._calls.ack(address, self._group, message))
 
-    async def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
-        """Hide a message for `invisible_ms` from now; returns it with the handle to go on with."""
-        handle = await self._calls.change_invisible(await self._address(message), self._group, message, invisible_ms)
+    async def change_invisible(
+        self, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False
+    ) -> ReceivedMessage:
+        """Hide a message for `invisible_ms` from now; returns it with the handle to go on with. `suspend`: it counts as
+        no attempt.
+        """
+        handle = await self.settle(
+            message,
+            lambda address: self._calls.change_invisible(address, self._group, message, invisible_ms, suspend=suspend),
+        )
         return replace(message, receipt_handle=handle)
 
     async def close(self) -> None:
@@ -89,7 +103,7 @@ class Receiving:
         if self._beats is not None:
             self._beats.cancel()
             await asyncio.gather(self._beats, return_exceptions=True)
-        for address in await self._addresses():
+        for address in await self.addresses():
             try:
                 await self._calls.terminate(address, self._group)
             except Error as error:
@@ -98,13 +112,14 @@ class Receiving:
 
     async def _ask(
         self, places: list[MessageQueue], max_messages: int, invisible_ms: int, wait_ms: int
-    ) -> list[ReceivedMessage]:
-        self._turn += 1
+    ) -> list[ReceivedMessage] | None:
+        """None: the broker did not answer."""
+        self._turn += not self._anywhere
         place = places[self._turn % len(places)]
         route = await self._routes.get(place.topic)
         try:
             return await self._calls.receive(
-                route.addresses[place.broker_name],
+                route.address_of(place.broker_name),
                 self._group,
                 place,
                 wanted=self._subscriptions[place.topic],
@@ -112,12 +127,13 @@ class Receiving:
                 invisible_ms=invisible_ms,
                 wait_ms=wait_ms,
             )
-        except ConnectionFailed as error:
+        except (ConnectionFailed, RequestTimeout) as error:
             self._routes.renew(place.topic)
-            if len(places) == 1:
+            if len(places) == 1 or (isinstance(error, RequestTimeout) and not self._anywhere):
                 raise
             log.warning("a broker does not answer", extra={"broker": place.broker_name, "error": str(error)})
-            return []
+            self._turn += self._anywhere
+            return None
 
     async def _places(self) -> list[MessageQueue]:
         """One queue for each topic and broker: the server receives from all queues of the broker (wire contract
@@ -131,13 +147,21 @@ class Receiving:
             raise ConnectionFailed(f"no broker serves a readable queue of {', '.join(self._subscriptions)} now")
         return list(places.values())
 
-    async def _address(self, message: ReceivedMessage) -> str:
-        address = (await self._routes.get(message.topic)).addresses.get(message.queue.broker_name)
-        if address is None:
-            raise ConnectionFailed(f"broker {message.queue.broker_name} is not in the route of {message.topic} now")
-        return address
+    async def settle(self, message: ReceivedMessage, call: Callable[[str], Awaitable[Result]]) -> Result:
+        """At the broker that gave it; if that one does not answer and any other would do, there."""
+        route = await self._routes.get(message.topic)
+        gave = message.queue.broker_name
+        try:
+            return await call(route.address_of(gave))
+        except ConnectionFailed:
+            others = [address for name, address in sorted(route.addresses.items()) if name != gave]
+            if not self._anywhere or not others:
+                raise
+            self._routes.renew(message.topic)
+            return await call(others[0])
 
-    async def _addresses(self) -> list[str]:
+    async def addresses(self) -> list[str]:
+        """Of all brokers of the topics, as far as they are known."""
         found: set[str] = set()
         for topic in self._subscriptions:
             try:
@@ -148,7 +172,7 @@ class Receiving:
 
     async def _beat(self) -> None:
         while True:
-            for address in await self._addresses():
+            for address in await self.addresses():
                 try:
                     await self._calls.heartbeat(address, self._group)
                 except Error as error:

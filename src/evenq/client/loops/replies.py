@@ -14,7 +14,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from evenq.client.core.calls import NO_GENERATION, Generation, Pulled, QueueRange
+from evenq.client.core.calls import NO_GENERATION, ReadingCalls
 from evenq.client.core.requests import CORRELATION, stamped
 from evenq.client.core.route import Route
 from evenq.client.options import ProducerOptions
@@ -24,7 +24,7 @@ from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
-__all__ = ["Asked", "Replies", "ReplyCalls"]
+__all__ = ["Asked", "Replies"]
 
 log = logging.getLogger(__name__)
 
@@ -33,29 +33,6 @@ BATCH_BYTES = 4 << 20
 WAIT_MS = 15_000
 LOOK_BACK_MS = 60_000
 """Where reading begins at a queue that could not be asked at first."""
-
-
-class ReplyCalls(Protocol):
-    """What the reading of replies needs; as in `core.calls.ConsumerCalls`."""
-
-    async def query_offsets(
-        self, address: str, group: str, queue: MessageQueue, *, timestamp_ms: int = 0
-    ) -> QueueRange: ...
-
-    async def pull(
-        self,
-        address: str,
-        group: str,
-        queue: MessageQueue,
-        offset: QueueOffset,
-        *,
-        batch_max: int,
-        bytes_max: int,
-        wait_ms: int,
-        wanted: FilterExpression,
-        generation: Generation,
-        committed: int,
-    ) -> Pulled: ...
 
 
 class Sent(Protocol):
@@ -88,7 +65,7 @@ class Replies:
 
     def __init__(
         self,
-        calls: ReplyCalls,
+        calls: ReadingCalls,
         *,
         clock: Clock,
         rng: random.Random,
@@ -168,7 +145,7 @@ class Replies:
 
     async def _end_of(self, route: Route, queue: MessageQueue) -> int:
         try:
-            found = await self._calls.query_offsets(_address(route, queue), "", queue)
+            found = await self._calls.query_offsets(route.address_of(queue.broker_name), "", queue)
         except Error as error:
             log.info("a queue of replies cannot be read yet", extra={"queue": str(queue), "error": str(error)})
             return -1
@@ -195,7 +172,7 @@ class Replies:
         backoff = Backoff(self._rng, first_ms=options.retry_first_ms, max_ms=options.retry_max_ms)
         while True:
             try:
-                address = _address(await self._route(queue.topic), queue)
+                address = (await self._route(queue.topic)).address_of(queue.broker_name)
                 if offset < 0:
                     since_ms = self._clock.now_ms() - LOOK_BACK_MS
                     offset = (await self._calls.query_offsets(address, "", queue, timestamp_ms=since_ms)).at_timestamp
@@ -227,13 +204,6 @@ class Replies:
             else:
                 log.debug("a reply came that nobody waits for", extra={"id": message.message_id})
         return pulled.next_offset
-
-
-def _address(route: Route, queue: MessageQueue) -> str:
-    address = route.addresses.get(queue.broker_name)
-    if address is None:
-        raise ConnectionFailed(f"broker {queue.broker_name} is not in the route of {queue.topic} now")
-    return address
 
 
 def _no_reply(asked: Asked) -> RequestTimeout:

@@ -3,7 +3,7 @@
 All of it runs in one event loop; the sync face hands items over with `call_soon`. Always true: every submitted item
 is settled exactly once, by its result or an error, and then leaves the gate. Retries carry the same encoded
 message, so the same message id; they go to another broker at once (PR-2), or as the table of faults says (PR-4).
-Messages with a key or a selector keep their queue (PR-10).
+Messages with a key or a selector keep their queue (PR-10); those of a lite topic go where its owner is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from typing import Any
 from evenq.client.core.batch import QueueBatch
 from evenq.client.core.calls import ProducerCalls, Stored
 from evenq.client.core.faults import FaultTable
-from evenq.client.core.queue_choice import FixedQueues, QueueCounter, queue_of_group, queues_of_priority
+from evenq.client.core.queue_choice import (
+    FixedQueues,
+    QueueCounter,
+    queue_of_group,
+    queue_of_lite_topic,
+    queues_of_priority,
+)
 from evenq.client.core.route import Route
 from evenq.client.loops.outgoing import Item, Nobody, Selector, SendResult, Settle
 from evenq.client.loops.routes import RouteBook
@@ -41,11 +47,11 @@ SWEEP_MAX_MS = 1_000
 class _Lane:
     """One queue's batch and what of it is on its way."""
 
-    __slots__ = ("backoff", "batch", "delayed", "flying", "lingers", "queue", "running")
+    __slots__ = ("apart", "backoff", "batch", "flying", "lingers", "queue", "running")
 
-    def __init__(self, queue: MessageQueue, options: ProducerOptions, rng: random.Random, *, delayed: bool) -> None:
+    def __init__(self, queue: MessageQueue, options: ProducerOptions, rng: random.Random, *, apart: bool) -> None:
         self.queue = queue
-        self.delayed = delayed
+        self.apart = apart
         self.flying: list[Item] = []
         self.batch: QueueBatch[Item] = QueueBatch(bytes_max=options.batch_bytes, messages_max=options.batch_messages)
         self.backoff = Backoff(rng, first_ms=options.retry_first_ms, max_ms=options.retry_max_ms)
@@ -75,7 +81,7 @@ class Sending:
         self._fixed: dict[str, FixedQueues] = {}
         self._faults = FaultTable() if options.latency_faults else None
         self._lanes: dict[tuple[MessageQueue, bool], _Lane] = {}
-        """Messages with delivery times travel by themselves: another call takes them."""
+        """Messages that the server places, those with delivery times or lite topics, travel by themselves."""
         self._pending = 0
         self._sweeping = False
         self._homeless: dict[str, list[Item]] = {}
@@ -159,10 +165,10 @@ class Sending:
             self._reject([item], error)
             return None
         item.queue = queue
-        lane = self._lanes.get((queue, item.delayed))
+        lane = self._lanes.get((queue, item.apart))
         if lane is None:
-            lane = _Lane(queue, self._options, self._rng, delayed=item.delayed)
-            self._lanes[queue, item.delayed] = lane
+            lane = _Lane(queue, self._options, self._rng, apart=item.apart)
+            self._lanes[queue, item.apart] = lane
         lane.batch.add(item)
         return lane
 
@@ -172,6 +178,8 @@ class Sending:
         queues: Sequence[MessageQueue] = route.writable
         if not queues:
             raise _no_queue(item.topic)
+        if item.lite_topic is not None:
+            return queue_of_lite_topic(item.lite_topic, queues)
         if item.priority is not None:
             queues = queues_of_priority(item.priority, queues)
         counter = self._counters.get(item.topic)
@@ -291,16 +299,14 @@ class Sending:
 
     async def _publish(self, lane: _Lane, items: list[Item], now_ms: int) -> Stored:
         route = await self._routes.get(lane.queue.topic)
-        address = route.addresses.get(lane.queue.broker_name)
-        if address is None:
-            raise ConnectionFailed(f"broker {lane.queue.broker_name} is not in the route of {lane.queue.topic} now")
+        address = route.address_of(lane.queue.broker_name)
         left_ms = min(item.until_ms for item in items) - now_ms
         return await self._calls.publish(
             address,
             lane.queue,
             [item.encoded for item in items],
             timeout_ms=max(1, min(self._options.timeout_ms, left_ms)),
-            delayed=lane.delayed,
+            apart=lane.apart,
         )
 
     async def _failed(self, lane: _Lane, items: list[Item], error: Error) -> None:
@@ -336,7 +342,8 @@ class Sending:
         staying: list[Item] = []
         full = isinstance(error, TooManyRequests)  # wire contract 3.7: tried again after a pause
         for item in again:  # else at once at another broker, until all had a try
-            (staying if full or item.pinned or brokers < 2 or item.attempts % brokers == 0 else moving).append(item)
+            stays = full or item.pinned or item.lite_topic is not None or brokers < 2 or item.attempts % brokers == 0
+            (staying if stays else moving).append(item)
         self.submit(moving)
         lane.batch.put_back(staying)
         if staying:

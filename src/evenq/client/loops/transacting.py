@@ -8,13 +8,14 @@ it is stored, and if it is, the checker decides. All of it runs in one event loo
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 from evenq.client.core.halves import Check, HalfMessage, TransactionCalls
 from evenq.client.core.route import Route
+from evenq.client.loops.lines import Line
 from evenq.client.options import ProducerOptions
 from evenq.errors import Error, Forbidden
 from evenq.model import ReceivedMessage, TransactionResolution
@@ -29,18 +30,8 @@ log = logging.getLogger(__name__)
 CHECKS_AT_A_TIME = 16
 CLOSE_MS = 2_000
 END_PAUSE_MS = 250
-TELL_MS = 30_000  # wire contract 3.2: settings again and again, also a sign of life
 
 RunChecker = Callable[[ReceivedMessage], Awaitable[TransactionResolution]]
-
-
-class _Line:
-    """The line to one broker."""
-
-    def __init__(self) -> None:
-        self.news = asyncio.Event()
-        self.over = False
-        self.task: asyncio.Task[None] | None = None
 
 
 class Transacting:
@@ -63,7 +54,7 @@ class Transacting:
         self._route = route
         self._run_checker = run_checker
         self._topics: set[str] = set()
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, Line[Iterable[str], Check]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(CHECKS_AT_A_TIME)
@@ -76,7 +67,7 @@ class Transacting:
             return
         self._topics |= fresh
         for line in self._lines.values():
-            line.news.set()
+            line.news()
         if self._looking is not None:
             self._looking.cancel()
         self._looking = spawn(self._look(), name="evenq-transaction-routes")
@@ -89,7 +80,7 @@ class Transacting:
             raise Forbidden(f"topic {topic} has no writable queue now; look at its permissions")
         self._turn += 1
         queue = route.writable[self._turn % len(route.writable)]
-        return await self._calls.send_half(route.addresses[queue.broker_name], queue, message_id, encoded)
+        return await self._calls.send_half(route.address_of(queue.broker_name), queue, message_id, encoded)
 
     async def end(self, half: HalfMessage, resolution: TransactionResolution) -> None:
         """Tell the decision: to its broker, then at the access point, and so on for `max_attempts` rounds; telling it
@@ -112,7 +103,7 @@ class Transacting:
 
     async def close(self) -> None:
         """End the lines; questions that are being answered have a little time."""
-        tasks = [line.task for line in self._lines.values() if line.task is not None]
+        tasks = [line.task for line in self._lines.values()]
         tasks += [self._looking] if self._looking is not None else []
         for task in tasks:
             task.cancel()
@@ -140,46 +131,23 @@ class Transacting:
                     whole = False
                     log.info("no route for transactions", extra={"topic": topic, "error": str(error)})
             for address in sorted(wanted - self._lines.keys()):
-                line = self._lines[address] = _Line()
-                line.task = spawn(self._keep(address, line), name=f"evenq-transactions-{address}")
+                self._lines[address] = Line(
+                    partial(self._calls.checks, address),
+                    tell=lambda: sorted(self._topics),
+                    hear=self._asked,
+                    clock=self._clock,
+                    rng=self._rng,
+                    name=f"evenq-transactions-{address}",
+                )
             for address in sorted(self._lines.keys() - wanted) if whole else ():
-                task = self._lines.pop(address).task
-                if task is not None:
-                    task.cancel()
+                self._lines.pop(address).task.cancel()
             await self._clock.sleep_ms(self._options.route_refresh_ms if whole else self._options.retry_max_ms)
 
-    async def _keep(self, address: str, line: _Line) -> None:
-        backoff = Backoff(self._rng, first_ms=200, max_ms=1_000)  # a killed broker is back within seconds
-        while True:
-            line.over = False
-            try:
-                async with contextlib.aclosing(self._calls.checks(address, self._tellings(line))) as checks:
-                    async for check in checks:
-                        backoff.reset()
-                        await self._room.acquire()
-                        task = spawn(self._answer(check), name="evenq-transaction-check")
-                        self._answering.add(task)
-                        task.add_done_callback(self._answering.discard)
-            except Error as error:
-                log.info("no line for transaction checks", extra={"address": address, "error": str(error)})
-            finally:
-                line.over = True
-                line.news.set()
-            await self._clock.sleep_ms(backoff.next_ms())
-
-    async def _tellings(self, line: _Line) -> AsyncIterator[Iterable[str]]:
-        while not line.over:
-            line.news.clear()
-            yield sorted(self._topics)
-            alarm = spawn(self._alarm(line), name="evenq-transaction-telling")
-            try:
-                await line.news.wait()
-            finally:
-                alarm.cancel()
-
-    async def _alarm(self, line: _Line) -> None:
-        await self._clock.sleep_ms(TELL_MS)
-        line.news.set()
+    async def _asked(self, check: Check) -> None:
+        await self._room.acquire()
+        task = spawn(self._answer(check), name="evenq-transaction-check")
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
 
     async def _answer(self, check: Check) -> None:
         try:

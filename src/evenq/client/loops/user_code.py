@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
-__all__ = ["UserCodeFailed", "in_thread"]
+from evenq.errors import BadRequest
+from evenq.model import ReceivedMessage
+
+__all__ = ["UserCodeFailed", "in_thread", "listened"]
 
 
 class UserCodeFailed(Exception):
@@ -32,3 +36,20 @@ async def in_thread(threads: Executor | None, code: Callable[..., object], *argu
             raise UserCodeFailed(f"{code!r} raised {error!r}") from error
 
     return await asyncio.get_running_loop().run_in_executor(threads, run)
+
+
+async def listened(
+    threads: Executor,
+    listener: Callable[[Sequence[ReceivedMessage]], object],
+    messages: Sequence[ReceivedMessage],
+    *,
+    instead: str,
+) -> object:
+    """What a listener says of the messages. Raises its exception, and BadRequest for a coroutine function, naming what
+    takes one `instead`.
+    """
+    told = await in_thread(threads, listener, messages)
+    if inspect.iscoroutine(told):
+        told.close()
+        raise BadRequest(f"the listener is a coroutine function, which a thread cannot run; use {instead}")
+    return told

@@ -138,9 +138,9 @@ class Calls:
         )
 
     async def publish(
-        self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int, delayed: bool = False
+        self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int, apart: bool = False
     ) -> Stored:
-        if not delayed and address not in self._no_publish:
+        if not apart and address not in self._no_publish:
             head = data_pb2.PublishRequest(queue=wire_queue(queue)).SerializeToString()
             try:
                 data = await self.unary(address, DATA + "Publish", head + repeated(2, encoded), timeout_ms=timeout_ms)

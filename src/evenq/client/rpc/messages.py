@@ -28,8 +28,8 @@ UNPACKED_BYTES_MAX = 64 << 20
 def encode(
     message: Message, *, message_id: str, born_ms: int, born_host: str, compression: str = "", packed_from: int = 0
 ) -> bytes:
-    """The encoded v2 Message. A group makes it FIFO, a delivery time DELAY, a priority PRIORITY, else it is NORMAL. A
-    body of `packed_from` bytes or more is packed by the method `compression`; empty: none is.
+    """The encoded v2 Message. A group makes it FIFO, a delivery time DELAY, a priority PRIORITY, a lite topic LITE,
+    else it is NORMAL. A body of `packed_from` bytes or more is packed by the method `compression`; empty: none is.
     """
     body, encoding = message.body, IDENTITY
     if compression and len(body) >= packed_from:
@@ -60,6 +60,9 @@ def encode(
     if message.priority is not None:
         system.priority = message.priority
         system.message_type = v2.PRIORITY
+    if message.lite_topic is not None:
+        system.lite_topic = message.lite_topic
+        system.message_type = v2.LITE
     return wire.SerializeToString()
 
 
@@ -86,6 +89,7 @@ def decode(wire: v2.Message, *, broker_name: str) -> ReceivedMessage:
         properties=dict(wire.user_properties),
         message_group=system.message_group if system.HasField("message_group") else None,
         priority=system.priority if system.HasField("priority") else None,
+        lite_topic=system.lite_topic if system.HasField("lite_topic") else None,
         queue=MessageQueue(topic, broker_name, system.queue_id),
         queue_offset=QueueOffset(system.queue_offset),
         born_ms=ms_of(system.born_timestamp),

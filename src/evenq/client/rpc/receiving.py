@@ -23,6 +23,8 @@ MESSAGE_NOT_FOUND = 40401
 class SimpleCalls(Calls):
     """`Calls` and what `core.calls.SimpleCalls` asks for."""
 
+    client_type: v2.ClientType.ValueType = v2.SIMPLE_CONSUMER
+
     async def receive(
         self,
         address: str,
@@ -63,16 +65,23 @@ class SimpleCalls(Calls):
     async def ack(self, address: str, group: str, message: ReceivedMessage) -> None:
         request = service_pb2.AckMessageRequest()
         request.group.name, request.topic.name = group, message.topic
-        request.entries.add(message_id=message.message_id, receipt_handle=message.receipt_handle)
+        request.entries.add(
+            message_id=message.message_id, receipt_handle=message.receipt_handle, lite_topic=message.lite_topic
+        )
         data = await self.unary(address, V2 + "AckMessage", request.SerializeToString())
         answer = service_pb2.AckMessageResponse.FromString(data)
         for entry in answer.entries:
             check(entry.status)
         check(answer.status)
 
-    async def change_invisible(self, address: str, group: str, message: ReceivedMessage, invisible_ms: int) -> str:
+    async def change_invisible(
+        self, address: str, group: str, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False
+    ) -> str:
         request = service_pb2.ChangeInvisibleDurationRequest(
-            receipt_handle=message.receipt_handle, message_id=message.message_id
+            receipt_handle=message.receipt_handle,
+            message_id=message.message_id,
+            lite_topic=message.lite_topic,
+            suspend=suspend or None,
         )
         request.group.name, request.topic.name = group, message.topic
         set_duration_ms(request.invisible_duration, invisible_ms)
@@ -82,7 +91,7 @@ class SimpleCalls(Calls):
         return answer.receipt_handle or message.receipt_handle
 
     async def heartbeat(self, address: str, group: str) -> None:
-        request = service_pb2.HeartbeatRequest(client_type=v2.SIMPLE_CONSUMER)
+        request = service_pb2.HeartbeatRequest(client_type=self.client_type)
         request.group.name = group
         data = await self.unary(address, V2 + "Heartbeat", request.SerializeToString())
         check(service_pb2.HeartbeatResponse.FromString(data).status)

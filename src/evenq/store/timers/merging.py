@@ -7,6 +7,7 @@ is in its attributes when its steps are over.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
@@ -23,12 +24,12 @@ PIECE: Final = BLOCK_ENTRIES  # keys of one source in memory while it is merged
 SORT_PIECE: Final = 4_096  # keys sorted at once: a sort holds the interpreter
 
 
-class Job:
+class Job(ABC):
     """Something for the timers' thread."""
 
+    @abstractmethod
     def steps(self, disk: Disk) -> Iterator[None]:
         """Do it, a few milliseconds at a time. Raises OSError, StoreCorrupted."""
-        raise NotImplementedError
 
 
 class WriteJob(Job):
@@ -44,9 +45,9 @@ class WriteJob(Job):
         self.ended = ended
         self._ahead = ahead
 
+    @abstractmethod
     def sources(self, disk: Disk) -> list[Iterator[list[bytes]]]:
         """What is merged: pieces in order."""
-        raise NotImplementedError
 
     def steps(self, disk: Disk) -> Iterator[None]:
         writer = RunWriter(disk, self.number)

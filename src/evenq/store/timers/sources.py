@@ -6,6 +6,7 @@ from there again.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from heapq import heapify, heappop, heappush
 
@@ -17,7 +18,7 @@ __all__ = ["Run", "Source", "Table"]
 DEAD_MIN = 1_024  # ended entries that a heap may hold beside the pending ones before it is built anew
 
 
-class Source:
+class Source(ABC):
     """Something that has a first key."""
 
     __slots__ = ("gone",)
@@ -26,17 +27,17 @@ class Source:
         self.gone: set[int] | None = None
         """Timers taken from here since a job began to copy it; None without one."""
 
+    @abstractmethod
     def head(self, ended: set[int]) -> bytes | None:
         """The first key in memory that is pending; drops ended ones before it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pop(self) -> bytes:
         """Take away what `head` gave."""
-        raise NotImplementedError
 
+    @abstractmethod
     def due_head(self) -> bytes | None:
         """A key that no pending one here comes before, in memory or not."""
-        raise NotImplementedError
 
 
 class Table(Source):

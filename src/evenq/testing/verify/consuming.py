@@ -18,7 +18,9 @@ from evenq.testing.verify.plan import Kind, Plan
 from evenq.testing.verify.producing import number_of
 from evenq.testing.verify.tally import Arrival, Tally
 
-__all__ = ["Receiver"]
+__all__ = ["Consumer", "Receiver"]
+
+Consumer = aio.SimpleConsumer | aio.LiteSimpleConsumer
 
 BATCH: Final = 32
 WAIT_MS: Final = 1_000
@@ -35,10 +37,10 @@ class Receiver:
         self._clock = clock
         self._stopping = False
 
-    def stories(self, consumers: list[aio.SimpleConsumer]) -> list[Callable[[], Awaitable[None]]]:
+    def stories(self, consumers: list[Consumer]) -> list[Callable[[], Awaitable[None]]]:
         """What runs side by side: a loop for each member."""
 
-        def story(consumer: aio.SimpleConsumer) -> Callable[[], Awaitable[None]]:
+        def story(consumer: Consumer) -> Callable[[], Awaitable[None]]:
             async def run() -> None:
                 while not self._stopping:
                     await self._once(consumer)
@@ -51,7 +53,7 @@ class Receiver:
         """Finish what is in hand, then end."""
         self._stopping = True
 
-    async def _once(self, consumer: aio.SimpleConsumer) -> None:
+    async def _once(self, consumer: Consumer) -> None:
         try:
             messages = await consumer.receive(BATCH, invisible_ms=self._plan.invisible_ms, wait_ms=WAIT_MS)
         except Error:  # the broker is away; the watcher has seen it
@@ -69,7 +71,7 @@ class Receiver:
         if self._kind is Kind.PRIORITY:
             await self._clock.sleep_ms(PAUSE_MS)  # let some gather, so that there is something to put in order
 
-    async def _settle(self, consumer: aio.SimpleConsumer, message: ReceivedMessage, arrival: Arrival) -> None:
+    async def _settle(self, consumer: Consumer, message: ReceivedMessage, arrival: Arrival) -> None:
         while True:
             try:
                 await consumer.ack(message)
@@ -85,9 +87,11 @@ class Receiver:
 
     def _arrival(self, message: ReceivedMessage, now_ms: int) -> Arrival:
         queue = message.queue
+        # A message of a lite topic comes through any broker, so the one that gave it does not say where it is.
+        at = queue.broker_name if message.lite_topic is None else message.lite_topic
         return Arrival(
             number=number_of(message.body),
-            place=f"{queue.broker_name}/{queue.queue_id}:{message.queue_offset}",
+            place=f"{at}/{queue.queue_id}:{message.queue_offset}",
             now_ms=now_ms,
             until_ms=now_ms + self._plan.invisible_ms,
         )

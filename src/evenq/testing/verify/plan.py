@@ -18,6 +18,7 @@ class Kind(StrEnum):
     DELAY = "delay"
     TRANSACTION = "transaction"
     PRIORITY = "priority"
+    LITE = "lite"
 
 
 MESSAGE_TYPES = {kind: kind.name for kind in Kind}
@@ -46,7 +47,7 @@ class Plan:
     consumers: int = 2
     """Members of each group. 1 .. 100."""
     streams: int = 8
-    """Message groups of the FIFO kind, each a sequence of its own. 1 .. 1,000."""
+    """Message groups of the FIFO kind and lite topics of the LITE kind, each a sequence of its own. 1 .. 1,000."""
     tolerance_ms: int = 1_000
     """A delayed message that comes longer than this after its time is late."""
     delay_min_ms: int = 1_000

@@ -18,13 +18,14 @@ from evenq.runtime.clock import Clock
 from evenq.testing.verify.plan import Kind, Plan
 from evenq.testing.verify.tally import Tally
 
-__all__ = ["PRIORITIES", "Sender", "number_of"]
+__all__ = ["PRIORITIES", "Sender", "number_of", "streams_of"]
 
 HOPELESS: Final = (BadRequest, Forbidden, Unauthorized)
 PAUSE_FIRST_MS: Final = 50
 PAUSE_MAX_MS: Final = 1_000
 SENDERS: Final = 4
 PRIORITIES: Final = 5
+SEQUENCES: Final = (Kind.FIFO, Kind.LITE)
 COMMIT, ROLLBACK, UNKNOWN = TransactionResolution.COMMIT, TransactionResolution.ROLLBACK, TransactionResolution.UNKNOWN
 
 
@@ -32,6 +33,11 @@ def number_of(body: bytes) -> int:
     """The number of a message; -1 for a body that is none of ours."""
     head, _, _ = body.partition(b" ")
     return int(head) if head.isdigit() else -1
+
+
+def streams_of(plan: Plan) -> list[str]:
+    """The message groups, and lite topics, of a plan."""
+    return [f"stream-{number}" for number in range(plan.streams)]
 
 
 class Sender:
@@ -53,8 +59,8 @@ class Sender:
         `give_up_ms` (both monotonic).
         """
         self._producer, self._stop_ms, self._give_up_ms = producer, stop_ms, give_up_ms
-        if self._kind is Kind.FIFO:
-            return [self._story(f"stream-{number}", self._plan.streams) for number in range(self._plan.streams)]
+        if self._kind in SEQUENCES:
+            return [self._story(name, self._plan.streams) for name in streams_of(self._plan)]
         return [self._story("", SENDERS) for _ in range(SENDERS)]
 
     async def check(self, message: ReceivedMessage) -> TransactionResolution:
@@ -78,7 +84,7 @@ class Sender:
     async def _one(self, stream: str) -> None:
         wait_ms = self._rng.randint(self._plan.delay_min_ms, self._plan.delay_max_ms)
         due_ms = self._clock.now_ms() + wait_ms if self._kind is Kind.DELAY else 0
-        number = self._tally.begin(stream=stream, due_ms=due_ms)
+        number = self._tally.begin(stream=stream, due_ms=due_ms, begun_ms=self._clock.now_ms())
         message = self._message(number, stream=stream, due_ms=due_ms)
 
         async def attempt() -> None:
@@ -140,7 +146,8 @@ class Sender:
             topic=self._topic,
             body=head + b"." * (self._plan.body_bytes - len(head)),
             keys=(f"{self._kind}-{number}",),
-            message_group=stream or None,
+            message_group=stream if self._kind is Kind.FIFO else None,
+            lite_topic=stream if self._kind is Kind.LITE else None,
             delivery_ms=due_ms or None,
             priority=number % PRIORITIES if self._kind is Kind.PRIORITY else None,
             message_id=f"01{self._rng.getrandbits(128):032X}",

@@ -16,17 +16,17 @@ from typing import Final
 
 from evenq import aio
 from evenq.client.options import ProducerOptions
+from evenq.client.wiring import Ground
 from evenq.errors import ConnectionFailed, Error, NotFound
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq.runtime.tasks import spawn
-from evenq.testing.verify.consuming import Receiver
+from evenq.testing.verify.consuming import Consumer, Receiver
 from evenq.testing.verify.outages import Outages
 from evenq.testing.verify.plan import MESSAGE_TYPES, Kind, Plan
-from evenq.testing.verify.producing import PRIORITIES, Sender
+from evenq.testing.verify.producing import PRIORITIES, Sender, streams_of
 from evenq.testing.verify.tally import Result, Tally
 from evenq.testing.verify.watching import Watcher
-from evenq.wire.net import GrpcNet
 
 __all__ = ["Moment", "Verdict", "verify"]
 
@@ -136,7 +136,7 @@ class _Run:
                 for kind, tally in self._tallies.items():
                     receiver = Receiver(self._plan, kind, tally, clock=self._clock)
                     receivers.append(receiver)
-                    consumers = [
+                    consumers: list[Consumer] = [
                         await stack.enter_async_context(self._consumer(kind)) for _ in range(self._plan.consumers)
                     ]
                     members += [_started(story, f"receive-{kind}") for story in receiver.stories(consumers)]
@@ -197,8 +197,12 @@ class _Run:
         """Name of the kind's topic, and of its group."""
         return f"{PREFIX}-{kind}-{self._name}"
 
-    def _consumer(self, kind: Kind) -> aio.SimpleConsumer:
+    def _consumer(self, kind: Kind) -> Consumer:
         place = self._place(kind)
+        if kind is Kind.LITE:  # every member wants all of them: they share each one's messages
+            return aio.LiteSimpleConsumer(
+                group=place, topic=place, lite_topics=streams_of(self._plan), endpoint=self._plan.endpoint
+            )
         return aio.SimpleConsumer(group=place, subscriptions={place: "*"}, endpoint=self._plan.endpoint)
 
     def _producer(self, kind: Kind, sender: Sender) -> aio.Producer:
@@ -234,7 +238,7 @@ def _raise_failures(tasks: list[asyncio.Task[None]]) -> None:
 
 @asynccontextmanager
 async def _net() -> AsyncIterator[Net]:
-    net = GrpcNet()
+    net = Ground.real().open_net()
     try:
         yield net
     finally:

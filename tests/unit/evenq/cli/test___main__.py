@@ -84,3 +84,13 @@ def test_an_endpoint_without_a_port_is_a_mistake_of_usage(capsys):
 def test_deleting_asks_for_yes(noun, capsys):
     assert cli.main([noun, "delete", "orders"]) == 1
     assert "--yes" in capsys.readouterr().err
+
+
+def test_a_credentials_file_goes_before_the_keys_of_the_environment(monkeypatch, tmp_path, capsys):
+    for variable in ("EVENQ_ACCESS_KEY", "EVENQ_SECRET_KEY", "EVENQ_CREDENTIALS"):
+        monkeypatch.setenv(variable, "of-the-environment")
+    missing = tmp_path / "keys.toml"
+    assert cli.main(["topic", "list", "--credentials", str(missing)]) == 2
+    assert (
+        f"credentials file cannot be read: [Errno 2] No such file or directory: '{missing}'" in capsys.readouterr().err
+    )

@@ -30,6 +30,12 @@ def test_a_line_for_people_has_place_marks_and_body():
     assert "attempt" not in line
 
 
+def test_a_message_of_a_lite_topic_names_it():
+    assert "[ann] hello" in message_as_text(message(tag=None, keys=(), lite_topic="ann"))
+    assert json.loads(message_as_json(message(lite_topic="ann")))["lite_topic"] == "ann"
+    assert json.loads(message_as_json(message()))["lite_topic"] is None
+
+
 def test_a_repeat_is_marked():
     assert message_as_text(message(delivery_attempt=2)).endswith("hello (attempt 2)")
 

@@ -36,7 +36,7 @@ def run(monkeypatch, capsys):
 
     def go(line, **answers):
         net = ScriptNet(answers)
-        monkeypatch.setattr(admin_module, "GrpcNet", lambda: net)
+        monkeypatch.setattr(admin_module.Ground, "open_net", lambda _: net)
         code = main(line.split())
         out = capsys.readouterr()
         return code, out.out, out.err, net.asked

@@ -1,13 +1,16 @@
 """Importing is light, ids are unique."""
 
+import asyncio
+import random
 import subprocess
 import sys
 
 import pytest
 
 from evenq.client.options import PushOptions
-from evenq.client.wiring import new_client_id, placed
+from evenq.client.wiring import Ground, new_client_id, placed
 from evenq.runtime.clock import FakeClock
+from evenq.testing.loop_net import LoopNet
 
 
 def test_importing_evenq_and_naming_its_classes_loads_neither_grpc_nor_protobuf() -> None:
@@ -34,3 +37,19 @@ def test_the_place_of_a_member_comes_from_the_environment_where_its_options_do_n
     assert placed(PushOptions(zone="a")) == PushOptions(zone="a", instance="rides-3")
     monkeypatch.delenv("EVENQ_ZONE")
     assert placed(PushOptions()) == PushOptions(instance="rides-3")
+
+
+class _Net(LoopNet):
+    closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def test_a_client_closes_the_net_it_made_and_leaves_one_that_was_handed_in() -> None:
+    clock, rng = FakeClock(), random.Random(1)
+    net = _Net(clock)
+    asyncio.run(Ground(clock=clock, rng=rng, net=net).let_go(net))
+    assert not net.closed
+    asyncio.run(Ground(clock=clock, rng=rng).let_go(net))
+    assert net.closed

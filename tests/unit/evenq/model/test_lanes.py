@@ -1,11 +1,11 @@
-"""Homes and lanes of message groups."""
+"""Homes and lanes of message groups, owners of lite topics."""
 
 from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenq.model.lanes import home_of, lane_of
+from evenq.model.lanes import home_of, lane_of, owner_among
 
 NAMES = [f"broker-{letter}" for letter in "abcde"]
 
@@ -32,6 +32,16 @@ def test_groups_spread_over_brokers_and_queues() -> None:
 def test_they_are_the_same_in_every_release() -> None:
     assert [home_of(f"order-{n}", NAMES) for n in (1, 2, 3)] == HOMES
     assert [lane_of(f"order-{n}", 16) for n in (1, 2, 3)] == [15, 5, 3]
+
+
+def test_an_owner_changes_only_with_its_own_broker() -> None:
+    brokers = ["a", "b", "c"]
+    names = [f"n{number}" for number in range(300)]
+    before = {name: owner_among(brokers, "p", name) for name in names}
+    assert {list(before.values()).count(broker) > 60 for broker in brokers} == {True}
+    assert all(owner_among(["c", "a"], "p", name) == before[name] for name in names if before[name] != "b")
+    assert all(owner_among([*brokers, "d"], "p", name) in {before[name], "d"} for name in names)
+    assert owner_among([], "p", "n") == ""
 
 
 HOMES = ["broker-e", "broker-e", "broker-c"]

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from evenq.runtime.clock import FakeClock, SystemClock
 
 
@@ -36,6 +38,68 @@ def test_a_sleeper_that_sleeps_again_wakes_within_the_same_advance():
         await clock.advance(35)
         assert beats == [10, 20, 30]
         task.cancel()
+
+    asyncio.run(story())
+
+
+def test_time_passes_until_a_state_holds_and_no_longer():
+    async def story():
+        clock = FakeClock()
+        await clock.until(lambda: clock.monotonic_ms() >= 12)
+        assert clock.monotonic_ms() == 15
+        await clock.until(lambda: clock.monotonic_ms() >= 100, step_ms=50)
+        assert clock.monotonic_ms() == 115
+        await clock.until(lambda: True)
+        assert clock.monotonic_ms() == 115
+
+    asyncio.run(story())
+
+
+def test_a_state_that_does_not_come_is_an_error_after_its_limit():
+    async def story():
+        clock = FakeClock()
+        with pytest.raises(AssertionError, match="within 40 ms"):
+            await clock.until(lambda: False, limit_ms=40)
+        assert clock.monotonic_ms() == 40
+        await clock.until(lambda: clock.monotonic_ms() == 45, limit_ms=5)
+
+    asyncio.run(story())
+
+
+def test_time_passes_during_work_and_its_result_or_error_comes_out():
+    async def story():
+        clock = FakeClock()
+
+        async def work(error):
+            await clock.sleep_ms(12)
+            if error:
+                raise KeyError("told")
+            return 7
+
+        assert await clock.during(work(error=False)) == 7
+        assert clock.monotonic_ms() == 15
+        with pytest.raises(KeyError, match="told"):
+            await clock.during(work(error=True), step_ms=1)
+        assert clock.monotonic_ms() == 27
+
+    asyncio.run(story())
+
+
+def test_work_ends_with_whoever_waits_for_it():
+    async def story():
+        clock, ended = FakeClock(), []
+
+        async def work():
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(True)
+
+        waiting = asyncio.ensure_future(clock.during(work()))
+        await clock.advance(20)
+        waiting.cancel()
+        await clock.advance(0)
+        assert ended
 
     asyncio.run(story())
 

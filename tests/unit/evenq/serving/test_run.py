@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from evenq.errors import PortInUse, SettingsError, StoreLocked
-from evenq.serving.run import EXIT_FAILED, EXIT_OK, EXIT_USAGE, run, run_program
+from evenq.serving.run import EXIT_FAILED, EXIT_OK, EXIT_USAGE, FILES_MAX, run, run_program
 from evenq.serving.settings import ServerSettings
 
 
@@ -27,6 +28,22 @@ def test_a_signal_asks_to_stop_and_the_exit_is_clean(number: signal.Signals) -> 
         await asyncio.wait_for(stop.wait(), 10)
 
     assert run(main) == EXIT_OK
+
+
+def test_a_server_may_open_as_many_files_as_the_system_gives() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    found = []
+
+    async def main(_stop: asyncio.Event) -> None:
+        found.append(resource.getrlimit(resource.RLIMIT_NOFILE))
+
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+        assert run(main) == EXIT_OK
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+    assert found == [(wanted, hard)]
 
 
 def test_a_second_signal_cancels() -> None:

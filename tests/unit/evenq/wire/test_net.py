@@ -124,8 +124,9 @@ def test_channels_are_bounded_and_the_oldest_idle_one_makes_room() -> None:
             for door in doors[:2]
         ]
         clock = SystemClock()
-        while any(door.running == 0 for door in doors[:2]):
-            await clock.sleep_ms(5)
+        async with asyncio.timeout(20):
+            while any(door.running == 0 for door in doors[:2]):
+                await clock.sleep_ms(5)
         with pytest.raises(errors.TooManyRequests, match="2 addresses"):
             await net.unary(f"127.0.0.1:{doors[2].port}", ECHO, b"x", timeout_ms=5_000)
         for call in busy:

@@ -56,6 +56,7 @@ def test_answers_have_a_maximum_and_the_oldest_goes_first() -> None:
         answers.keep("g", "t", client, Answer(()))
     assert len(answers) == 2
     assert answers.repeat("g", "t", "x", lambda _: True) is None
+    answers.check()
 
 
 def test_a_client_that_left_is_forgotten_in_the_groups_it_left() -> None:
@@ -65,6 +66,11 @@ def test_a_client_that_left_is_forgotten_in_the_groups_it_left() -> None:
     answers.forget("me", ["g"])
     assert answers.repeat("g", "t", "me", lambda _: True) is None
     assert answers.repeat("h", "t", "me", lambda _: True) is not None
+    answers.check()
+    answers.forget("me", ["g", "h"])
+    answers.forget("stranger", ["g"])
+    assert len(answers) == 0
+    answers.check()
 
 
 def test_answers_are_found_by_group_and_the_index_follows_whatever_happens() -> None:

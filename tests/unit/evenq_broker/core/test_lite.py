@@ -2,7 +2,7 @@
 
 import pytest
 from evenq_broker.core.journal import LiteClosed
-from evenq_broker.core.lite import LITE_QUEUES_FROM, LiteTopics, lite_problem, owner_among
+from evenq_broker.core.lite import LITE_QUEUES_FROM, LiteTopics, lite_problem
 
 from evenq.errors import LiteTopicQuotaExceeded
 
@@ -15,16 +15,6 @@ def test_a_name_that_is_none_is_told_why(name: str) -> None:
 def test_names_have_the_alphabet_of_topics() -> None:
     assert lite_problem("%Chat_42-x", 64) is None
     assert lite_problem("x" * 64, 64) is None
-
-
-def test_an_owner_changes_only_with_its_own_broker() -> None:
-    brokers = ["a", "b", "c"]
-    names = [f"n{number}" for number in range(300)]
-    before = {name: owner_among(brokers, "p", name) for name in names}
-    assert {list(before.values()).count(broker) > 60 for broker in brokers} == {True}
-    assert all(owner_among(["c", "a"], "p", name) == before[name] for name in names if before[name] != "b")
-    assert all(owner_among([*brokers, "d"], "p", name) in {before[name], "d"} for name in names)
-    assert owner_among([], "p", "n") == ""
 
 
 def test_numbers_are_used_again_and_replay_ends_in_the_same_state() -> None:

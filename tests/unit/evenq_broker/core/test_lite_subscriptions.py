@@ -64,6 +64,18 @@ def test_what_another_broker_knows_counts_until_the_client_speaks() -> None:
     table.check()
 
 
+def test_with_their_parent_sets_end_and_those_of_others_stay() -> None:
+    table = made()
+    other_parent = Subscriber(ME.client_id, ME.group, "q")
+    table.sync(ME, Action.PARTIAL_ADD, ["x", "y"], 0)
+    table.sync(OTHER, Action.PARTIAL_ADD, ["x"], 0)
+    table.sync(other_parent, Action.PARTIAL_ADD, ["x"], 0)
+    assert table.end_parent(ME.parent) == [(ME, ["x", "y"]), (OTHER, ["x"])]
+    assert table.sets() == [(other_parent, 1)]
+    assert table.end_parent(ME.parent) == []
+    table.check()
+
+
 def test_over_a_limit_nothing_changes() -> None:
     table = made(all_max=4)
     table.sync(ME, Action.PARTIAL_ADD, ["x", "y", "z"], 0)

@@ -54,6 +54,16 @@ def test_polls_end_by_time_by_client_by_topic_and_by_themselves() -> None:
     polls.check()
 
 
+def test_polls_that_leave_from_the_middle_do_not_change_who_is_woken_first() -> None:
+    polls = PollTable()
+    parked = [polls.park(1, 7, deadline_ms=90, client_id=f"client{number}") for number in range(9)]
+    for number in (4, 0, 7):
+        polls.end_client(f"client{number}")
+    polls.check()
+    assert [polls.ready(1, 7, 0) for _ in range(7)] == [*(parked[number] for number in (1, 2, 3, 5, 6, 8)), None]
+    polls.check()
+
+
 def test_a_full_table_parks_nobody() -> None:
     polls = PollTable(polls_max=1)
     assert polls.park(1, 7, deadline_ms=10) is not None

@@ -23,7 +23,7 @@ class Stand:
         self.popping = Popping(broker)
 
     async def pop(self, *, invisible_ms: int = 1_000, client: str = "") -> list[int]:
-        batch = await self.stage.passing(
+        batch = await self.stage.during(
             self.popping.pop(
                 self.group, self.topic, queue_id=ANY, count=32, invisible_ms=invisible_ms, client_id=client
             )
@@ -42,9 +42,9 @@ class Stand:
 
 async def stand(stage: Any, messages: int = 1, *, max_attempts: int = 1, topic: str = "t", **settings: Any) -> Stand:
     broker = await stage.broker(**settings)
-    made = await stage.passing(broker.create_topic(topic, queues=1))
-    group = await stage.passing(broker.create_group("g", start_from=StartFrom.FIRST, max_attempts=max_attempts))
-    await stage.passing(broker.store.append([Append(made.topic_id, 0, 0, 0, b"", b"") for _ in range(messages)]))
+    made = await stage.during(broker.create_topic(topic, queues=1))
+    group = await stage.during(broker.create_group("g", start_from=StartFrom.FIRST, max_attempts=max_attempts))
+    await stage.during(broker.store.append([Append(made.topic_id, 0, 0, 0, b"", b"") for _ in range(messages)]))
     return Stand(stage, broker, group, made)
 
 
@@ -124,9 +124,9 @@ def test_a_push_delivery_that_lasts_too_long_counts_as_failed_with_the_groups_pa
 def test_a_group_that_fails_on_dead_letters_makes_no_circle(run: Run, topic: str) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        made = await stage.passing(broker.create_topic(topic, queues=1, system=True))
-        group = await stage.passing(broker.create_group("g", start_from=StartFrom.FIRST, max_attempts=2))
-        await stage.passing(broker.store.append([Append(made.topic_id, 0, 0, 0, b"", b"")]))
+        made = await stage.during(broker.create_topic(topic, queues=1, system=True))
+        group = await stage.during(broker.create_group("g", start_from=StartFrom.FIRST, max_attempts=2))
+        await stage.during(broker.store.append([Append(made.topic_id, 0, 0, 0, b"", b"")]))
         one = Stand(stage, broker, group, made)
         taken = 0
         for _ in range(10):

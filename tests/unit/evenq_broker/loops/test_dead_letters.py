@@ -15,8 +15,8 @@ Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 async def delivered(stage: Any) -> tuple[Any, Any, Any, Any]:
     """Broker, group, topic, and the group's progress on a queue whose message 0 is being worked on."""
     broker = await stage.broker()
-    topic = await stage.passing(broker.create_topic("t", queues=1))
-    group = await stage.passing(broker.create_group("g"))
+    topic = await stage.during(broker.create_topic("t", queues=1))
+    group = await stage.during(broker.create_group("g"))
     send = service_pb2.SendMessageRequest()
     message = send.messages.add(body=b"poison")
     message.topic.name = "t"
@@ -48,7 +48,7 @@ def test_a_dead_letter_keeps_its_content_and_tells_where_it_came_from(run: Run) 
     async def story(stage: Any) -> None:
         broker, group, topic, queue = await delivered(stage)
         [original] = await broker.store.read_at(topic.topic_id, 0, [0])
-        await stage.passing(to_dead_letters(broker, group, topic, queue, 0))
+        await stage.during(to_dead_letters(broker, group, topic, queue, 0))
         [(head, system, tag_hash)] = await letters(stage, broker)
         assert (head.body, head.topic.name) == (b"poison", "%DLQ%g")
         assert dict(head.user_properties) == {
@@ -73,10 +73,10 @@ def test_a_dead_letter_keeps_its_content_and_tells_where_it_came_from(run: Run) 
 def test_a_second_burial_keeps_the_first_origin(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker, group, topic, _ = await delivered(stage)
-        assert await stage.passing(bury(broker, group, topic, 0, 0)) is True
+        assert await stage.during(bury(broker, group, topic, 0, 0)) is True
         dead = broker.topics.get("%DLQ%g")
-        other = await stage.passing(broker.create_group("h"))
-        assert await stage.passing(bury(broker, other, dead, 0, 0)) is True
+        other = await stage.during(broker.create_group("h"))
+        assert await stage.during(bury(broker, other, dead, 0, 0)) is True
         [(_, first, _)] = await letters(stage, broker)
         [(_, second, _)] = await letters(stage, broker, "h")
         assert first.dead_letter_queue == second.dead_letter_queue
@@ -87,10 +87,10 @@ def test_a_second_burial_keeps_the_first_origin(run: Run) -> None:
 def test_what_is_not_there_any_more_is_only_finished(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker, group, topic, queue = await delivered(stage)
-        assert await stage.passing(bury(broker, group, topic, 0, 5)) is False
+        assert await stage.during(bury(broker, group, topic, 0, 5)) is False
         assert broker.topics.get("%DLQ%g") is None
         broker.progress.deliver(queue, [5], 6, deadline_ms=10**15, client_id="")
-        await stage.passing(to_dead_letters(broker, group, topic, queue, 5))
+        await stage.during(to_dead_letters(broker, group, topic, queue, 5))
         assert 5 not in queue.pending
         assert 0 in queue.pending
 
@@ -102,7 +102,7 @@ def test_a_copy_that_cannot_be_stored_leaves_the_original_unfinished(run: Run) -
         broker, group, topic, queue = await delivered(stage)
         broker.store._appender.set_full(StoreFull("full"))
         with pytest.raises(StoreFull):
-            await stage.passing(to_dead_letters(broker, group, topic, queue, 0))
+            await stage.during(to_dead_letters(broker, group, topic, queue, 0))
         assert 0 in queue.pending
 
     run(story)

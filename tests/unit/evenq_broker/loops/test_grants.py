@@ -34,8 +34,8 @@ class Rebalancer:
 
 async def stage_of(stage: Any, *owners: str) -> tuple[Any, Rebalancer, Grants]:
     broker = await stage.broker()
-    await stage.passing(broker.create_topic("t", queues=2))
-    await stage.passing(broker.create_group("g", strategy="STICKY"))
+    await stage.during(broker.create_topic("t", queues=2))
+    await stage.during(broker.create_group("g", strategy="STICKY"))
     rebalancer = broker.cluster.rebalancer = Rebalancer(*owners)
     return broker, rebalancer, broker.grants
 

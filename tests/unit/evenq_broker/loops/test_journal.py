@@ -20,7 +20,7 @@ def test_all_changes_of_one_turn_are_one_record_and_one_answer(run: Run) -> None
         before = broker.journal.records
         waits = [broker.journal.record(Committed(1, 1, queue, 5)) for queue in range(10)]
         assert len(set(map(id, waits))) == 1
-        await stage.passing(waits[0])
+        await stage.during(waits[0])
         assert broker.journal.records == before + 1
 
     run(story)
@@ -36,7 +36,7 @@ def test_a_cancelled_caller_does_not_take_the_others_answer(run: Run) -> None:
         first, second = asyncio.ensure_future(commit(0)), asyncio.ensure_future(commit(1))
         await asyncio.sleep(0)
         first.cancel()
-        await stage.passing(second)
+        await stage.during(second)
 
     run(story)
 
@@ -44,9 +44,9 @@ def test_a_cancelled_caller_does_not_take_the_others_answer(run: Run) -> None:
 def test_a_store_that_stopped_fails_whoever_waits(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        await stage.passing(broker.store.close())
+        await stage.during(broker.store.close())
         with pytest.raises(StoreError):
-            await stage.passing(broker.journal.record(Committed(1, 1, 0, 5)))
+            await stage.during(broker.journal.record(Committed(1, 1, 0, 5)))
 
     run(story)
 
@@ -55,16 +55,16 @@ def test_a_snapshot_holds_everything_and_numbers_are_not_used_again(run: Run, tm
     async def story(stage: Any) -> None:
         store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1, snapshot_log_bytes=1 << 10)
         broker = await stage.broker(store=store)
-        await stage.passing(broker.create_topic("kept", queues=3))
-        await stage.passing(broker.create_topic("gone"))
-        group = await stage.passing(broker.create_group("g", ordered=True, max_attempts=5))
-        await stage.passing(broker.delete_topic("gone"))
+        await stage.during(broker.create_topic("kept", queues=3))
+        await stage.during(broker.create_topic("gone"))
+        group = await stage.during(broker.create_group("g", ordered=True, max_attempts=5))
+        await stage.during(broker.delete_topic("gone"))
         for offset in range(200):  # enough for a snapshot in between
             if broker.progress.commit(group.group_id, 1, 0, offset):
-                await stage.passing(broker.journal.record(Committed(group.group_id, 1, 0, offset)))
+                await stage.during(broker.journal.record(Committed(group.group_id, 1, 0, offset)))
         await stage.until(lambda: any((tmp_path / "snapshot").iterdir()))
         key = broker.handle_key
-        await stage.passing(broker.close())
+        await stage.during(broker.close())
         again = await stage.broker(store=store)
         assert again.topics.all() == broker.topics.all()
         assert again.groups.all() == [group]

@@ -102,7 +102,7 @@ def test_after_the_window_it_is_a_new_message(run: Run) -> None:
 def test_retries_that_come_while_the_first_is_written_wait_for_its_answer(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker(**WINDOW)
-        await stage.passing(broker.create_topic("t", queues=1))
+        await stage.during(broker.create_topic("t", queues=1))
         answers = await asyncio.gather(*(asyncio.ensure_future(send(stage, request("one"))) for _ in range(5)))
         assert all(answer == answers[0] for answer in answers)
         assert (stored(broker), duplicates(broker)) == (1, 4)
@@ -126,7 +126,7 @@ def test_a_retry_of_a_failed_try_is_stored(run: Run) -> None:
 def test_a_retry_that_waited_for_a_try_that_failed_is_stored_by_itself(run: Run, monkeypatch: Any) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker(**WINDOW)
-        await stage.passing(broker.create_topic("t", queues=1))
+        await stage.during(broker.create_topic("t", queues=1))
         append, late = broker.store.append, asyncio.get_running_loop().create_future()
         monkeypatch.setattr(type(broker.store), "append", lambda self, *args, **kwargs: late)
         first, second = (asyncio.ensure_future(send(stage, request("one"))) for _ in range(2))
@@ -144,7 +144,7 @@ def test_a_retry_that_waited_for_a_try_that_failed_is_stored_by_itself(run: Run,
 def test_the_message_of_a_call_that_was_broken_off_is_found_by_its_retry(run: Run, way: str) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker(**WINDOW)
-        await stage.passing(broker.create_topic("t", queues=1))
+        await stage.during(broker.create_topic("t", queues=1))
         method, told = (SEND, request("one")) if way == "v2" else ("/evenq.v1.Data/Publish", block("one"))
         [handler] = [rpc.handler for rpc in broker.rpcs() if rpc.method == method]
         from evenq.serving.rpc import RpcContext
@@ -165,7 +165,7 @@ def test_the_message_of_a_call_that_was_broken_off_is_found_by_its_retry(run: Ru
 def test_fifo_delayed_and_half_messages_are_stored_once_too(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker(**WINDOW)
-        await stage.passing(broker.create_topic("t", queues=4, message_type=MessageType.MIXED))
+        await stage.during(broker.create_topic("t", queues=4, message_type=MessageType.MIXED))
         fifo, delayed, half = request("fifo"), request("delayed"), request("half")
         fifo.messages[0].system_properties.message_group = "g"
         due = stage.clock.now_ms() + 60_000
@@ -198,7 +198,7 @@ def test_a_list_with_old_and_new_messages_gets_each_its_answer(run: Run) -> None
 def test_a_block_that_comes_again_is_answered_with_its_old_places(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker(**WINDOW)
-        await stage.passing(broker.create_topic("t", queues=2))
+        await stage.during(broker.create_topic("t", queues=2))
         first = await publish(stage, block("a", "b"))
         assert (first.first_offset, list(first.offsets)) == (0, [])
         again = await publish(stage, block("a", "b", "c", queue_id=1))
@@ -215,7 +215,7 @@ def test_what_came_just_before_a_restart_is_known_after_it(run: Run, tmp_path: P
         await send(stage, request("old"))
         await stage.clock.advance(61_000)
         first = await send(stage, request("one"))
-        await stage.passing(broker.close())
+        await stage.during(broker.close())
         stage.brokers.remove(broker)
         broker = await stage.broker(**settings)
         assert await send(stage, request("one")) == first

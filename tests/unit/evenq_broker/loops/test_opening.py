@@ -50,7 +50,7 @@ def test_a_new_store_gets_its_own_key_and_a_foreign_folder_is_refused(run: Run, 
         other = await stage.broker("b")
         assert len(broker.handle_key) == 32
         assert broker.handle_key != other.handle_key
-        await stage.passing(broker.close())
+        await stage.during(broker.close())
         with pytest.raises(StoreError, match="belongs to broker 'a', this one is 'z'"):
             await stage.broker("z", store=store)
 
@@ -64,17 +64,17 @@ def test_a_clock_that_was_set_back_between_two_starts_keeps_nobody_waiting(
     async def story(stage: Any) -> None:
         store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
         broker = await stage.broker("a", store=store)
-        topic = await stage.passing(broker.create_topic("t", queues=1))
-        lite = await stage.passing(broker.create_topic("l", message_type=MessageType.LITE))
-        group = await stage.passing(broker.create_group("g"))
+        topic = await stage.during(broker.create_topic("t", queues=1))
+        lite = await stage.during(broker.create_topic("l", message_type=MessageType.LITE))
+        group = await stage.during(broker.create_group("g"))
         broker.progress.start(group.group_id, topic.topic_id, 0, 0)
         queue = broker.progress.queue(group.group_id, topic.topic_id, 0)
         broker.progress.deliver(queue, [0], 1, deadline_ms=broker.now_ms() + 10_000, client_id="")
         op = broker.progress.delivered_op(queue, [0], deadline_ms=broker.now_ms() + 10_000, client_id="")
         opened = LiteOpened(lite.topic_id, 1 << 20, 0, "x")
         broker.lite.topics.apply(opened, broker.now_ms())
-        await stage.passing(broker.journal.record(op, opened))
-        await stage.passing(broker.close())
+        await stage.during(broker.journal.record(op, opened))
+        await stage.during(broker.close())
         stage.clock.jump_wall(-back_ms)
         again = await stage.broker("a", store=store)
         found = again.progress.queue(group.group_id, topic.topic_id, 0)

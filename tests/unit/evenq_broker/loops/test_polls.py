@@ -33,7 +33,7 @@ def test_a_poll_ends_at_its_time_and_not_before(run: Run) -> None:
         broker = await stage.broker()
         started = broker.now_ms()
         poll = await parked(stage, broker, wait_ms=400)
-        assert await stage.passing(poll) is None
+        assert await stage.during(poll) is None
         assert 400 <= broker.now_ms() - started <= 420
 
     run(story)
@@ -44,10 +44,10 @@ def test_a_message_wakes_one_poll_of_a_group_and_the_other_waits_on(run: Run) ->
         broker = await stage.broker()
         first, second = await parked(stage, broker), await parked(stage, broker)
         await grown(broker)
-        assert await stage.passing(first) == HERE
+        assert await stage.during(first) == HERE
         assert not second.done()
         await grown(broker)
-        assert await stage.passing(second) == HERE
+        assert await stage.during(second) == HERE
 
     run(story)
 
@@ -58,7 +58,7 @@ def test_a_woken_poll_that_is_cancelled_passes_the_wake_up_on(run: Run) -> None:
         first, second = await parked(stage, broker), await parked(stage, broker)
         broker.waiting.ready(7, 1, 0)  # wakes the first, which has not run yet
         first.cancel()
-        assert await stage.passing(second) == HERE
+        assert await stage.during(second) == HERE
 
     run(story)
 
@@ -68,10 +68,10 @@ def test_the_end_of_a_client_or_of_the_topic_ends_its_polls_empty(run: Run) -> N
         broker = await stage.broker()
         mine, other = await parked(stage, broker, client="mine"), await parked(stage, broker, client="other")
         broker.waiting.end_client("mine")
-        assert await stage.passing(mine) is None
+        assert await stage.during(mine) is None
         assert not other.done()
         broker.waiting.wake_topic(1)
-        await stage.passing(other)
+        await stage.during(other)
         assert len(broker.polls) == 0
 
     run(story)
@@ -86,7 +86,7 @@ def test_growth_that_is_there_already_is_told_at_once_and_later_growth_when_it_c
         watch = asyncio.ensure_future(broker.waiting.for_growth([(1, 0, 1), (1, 1, 0)], 5_000))
         await stage.until(lambda: len(broker.polls) == 1)
         await grown(broker, queue_id=1)
-        assert await stage.passing(watch) is True
+        assert await stage.during(watch) is True
 
     run(story)
 
@@ -99,7 +99,7 @@ def test_polls_over_the_limit_are_answered_empty_at_once(run: Run) -> None:
         assert await broker.waiting.for_messages(7, 1, queue_id=ANY, deadline_ms=now_ms + 5_000, client_id="") is None
         assert broker.now_ms() == now_ms
         broker.waiting.close()
-        assert await stage.passing(first) is None
+        assert await stage.during(first) is None
         assert await broker.waiting.for_growth([(1, 0, 0)], 5_000) is False
 
     run(story)

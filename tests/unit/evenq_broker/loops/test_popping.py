@@ -22,7 +22,7 @@ class Reader:
         self.popping = Popping(broker)
 
     async def pop(self, *, queue_id: int = ANY, count: int = 32, invisible_ms: int = 1_000, client: str = "") -> Any:
-        return await self.stage.passing(
+        return await self.stage.during(
             self.popping.pop(
                 self.group, self.topic, queue_id=queue_id, count=count, invisible_ms=invisible_ms,
                 client_id=client,
@@ -35,11 +35,11 @@ class Reader:
 
 async def reader(stage: Any, *, queues: int = 1, start: StartFrom = StartFrom.FIRST, **settings: Any) -> Reader:
     broker = await stage.broker(**settings)
-    topic = await stage.passing(broker.create_topic("t", queues=queues))
-    group = await stage.passing(broker.create_group("g", start_from=start))
+    topic = await stage.during(broker.create_topic("t", queues=queues))
+    group = await stage.during(broker.create_group("g", start_from=start))
     for queue_id in range(queues):
         entries = [Append(topic.topic_id, queue_id, 0, 0, b"\x1a\x00"[:0], b"") for _ in range(3)]
-        await stage.passing(broker.store.append(entries))
+        await stage.during(broker.store.append(entries))
     return Reader(stage, broker, group, topic)
 
 
@@ -85,7 +85,7 @@ def test_a_group_that_begins_at_the_end_sees_what_comes_later_only(run: Run) -> 
     async def story(stage: Any) -> None:
         one = await reader(stage, start=StartFrom.LAST)
         assert await one.pop() is None
-        await stage.passing(one.broker.store.append([Append(one.topic.topic_id, 0, 0, 0, b"", b"")]))
+        await stage.during(one.broker.store.append([Append(one.topic.topic_id, 0, 0, 0, b"", b"")]))
         assert one.places(await one.pop()) == [(0, 3)]
 
     run(story)

@@ -28,8 +28,8 @@ class Numbers:
     @classmethod
     async def of(cls, stage: Any, count: int, *, ordered: bool = False, **settings: Any) -> "Numbers":
         broker = await stage.broker(**settings)
-        topic = await stage.passing(broker.create_topic("t", queues=1))
-        group = await stage.passing(broker.create_group("g", start_from=StartFrom.FIRST, ordered=ordered))
+        topic = await stage.during(broker.create_topic("t", queues=1))
+        group = await stage.during(broker.create_group("g", start_from=StartFrom.FIRST, ordered=ordered))
         made = cls(stage, broker, topic, group)
         await made.add(range(count))
         return made
@@ -47,7 +47,7 @@ class Numbers:
             for number in numbers
         ]  # fmt: skip
         for at in range(0, len(entries), 1_000):
-            await self.stage.passing(self.broker.store.append(entries[at : at + 1_000]))
+            await self.stage.during(self.broker.store.append(entries[at : at + 1_000]))
 
     def popped(self, expression: str, *, count: int = 32, wait_ms: int = 0, is_sql: bool = True) -> Any:
         return self.popping.pop(
@@ -62,7 +62,7 @@ class Numbers:
         )
 
     async def pop(self, expression: str, **options: Any) -> list[int]:
-        batch = await self.stage.passing(self.popped(expression, **options))
+        batch = await self.stage.during(self.popped(expression, **options))
         return [] if batch is None else [offset for _, offset, _ in batch.held]
 
     @property
@@ -136,7 +136,7 @@ def test_others_have_their_turns_while_a_filter_looks(run: Run) -> None:
 
         task = one.broker.spawn(other(), name="other")
         assert await one.pop("n = -1", wait_ms=LONG_MS) == []
-        await stage.passing(task)
+        await stage.during(task)
         assert max(after - before for before, after in pairwise(seen)) <= 2 * LOOK_AHEAD
 
     run(story)
@@ -190,8 +190,8 @@ def test_a_topic_deleted_under_a_filter_that_looks_is_told(run: Run) -> None:
         one = await Numbers.of(stage, 40 * LOOK_AHEAD)
         task = one.broker.spawn(one.popped("n = -1", wait_ms=LONG_MS), name="pop")
         deleting = one.broker.spawn(one.broker.delete_topic("t"), name="delete")
-        await stage.passing(deleting)
+        await stage.during(deleting)
         with pytest.raises(TopicNotFound, match="was deleted"):
-            await stage.passing(task)
+            await stage.during(task)
 
     run(story)

@@ -85,8 +85,8 @@ async def begin(stage: Any) -> tuple[FakeRebalancer, Any]:
     rebalancer = FakeRebalancer()
     stage.net.serve("r:1", rebalancer.rpcs())
     broker = await stage.broker("a", rebalancer="r:1")
-    await stage.passing(broker.create_topic("t", queues=4))
-    await stage.passing(broker.create_group("g", strategy="AVG"))
+    await stage.during(broker.create_topic("t", queues=4))
+    await stage.during(broker.create_group("g", strategy="AVG"))
     await stage.clock.advance(50)
     return rebalancer, broker
 
@@ -106,7 +106,7 @@ def test_the_first_report_is_full_and_later_ones_hold_only_what_changed(run: Run
         assert not last.full
         assert not last.topics
         assert [(facts.group, facts.strategy, len(facts.members)) for facts in last.groups] == [("g", "AVG", 3)]
-        await stage.passing(broker.delete_topic("t"))
+        await stage.during(broker.delete_topic("t"))
         await stage.clock.advance(50)
         assert list(rebalancer.reports[-1].topics_gone) == ["t"]
 
@@ -120,7 +120,7 @@ def test_a_decision_reaches_the_sessions_of_its_group(run: Run) -> None:
         generation = common_pb2.Generation(epoch=1, counter=9)
         decision = assignment_pb2.Decision(group="g", topic="t", generation=generation)
         rebalancer.decisions.put_nowait(decision.SerializeToString())
-        (news,) = await stage.passing(session.take(broker.cluster.sessions))
+        (news,) = await stage.during(session.take(broker.cluster.sessions))
         assert (news.topic, news.generation.counter) == ("t", 9)
 
     run(story)
@@ -167,7 +167,7 @@ def test_the_last_answer_is_repeated_while_the_rebalancer_is_away_and_then_compu
         group = broker.groups.get("g")
 
         async def queues() -> list[int]:
-            answer = await stage.passing(assign(broker, group, "t", "x"))
+            answer = await stage.during(assign(broker, group, "t", "x"))
             return [queue.queue_id for queue in answer.queues]
 
         rebalancer.decide(1, 3, 1)
@@ -185,11 +185,11 @@ def test_nothing_known_keeps_what_one_has_and_no_queues_means_none(run: Run) -> 
         rebalancer, broker = await begin(stage)
         group = broker.groups.get("g")
         rebalancer.decide(1, 2)
-        await stage.passing(assign(broker, group, "t", "x"))
+        await stage.during(assign(broker, group, "t", "x"))
         rebalancer.decide(2, known=False)
-        assert [q.queue_id for q in (await stage.passing(assign(broker, group, "t", "x"))).queues] == [2]
+        assert [q.queue_id for q in (await stage.during(assign(broker, group, "t", "x"))).queues] == [2]
         rebalancer.decide(3)
-        assert (await stage.passing(assign(broker, group, "t", "x"))).queues == ()
+        assert (await stage.during(assign(broker, group, "t", "x"))).queues == ()
 
     run(story)
 
@@ -201,8 +201,8 @@ async def begin_with_two(stage: Any) -> tuple[FakeRebalancer, FakeRebalancer, An
     stage.net.serve("r:1", follower.rpcs())
     stage.net.serve("r:2", leader.rpcs())
     broker = await stage.broker("a", rebalancer=" r:1, r:2 ")
-    await stage.passing(broker.create_topic("t", queues=4))
-    await stage.passing(broker.create_group("g", strategy="AVG"))
+    await stage.during(broker.create_topic("t", queues=4))
+    await stage.during(broker.create_group("g", strategy="AVG"))
     await stage.clock.advance(50)
     return follower, leader, broker
 
@@ -217,7 +217,7 @@ def test_a_follower_sends_the_broker_to_the_leader_which_alone_is_told_and_asked
         told = [(group.group, len(group.members)) for group in leader.reports[-1].groups]
         assert told == [("g", 1)], "the stream that was left takes nothing away"
         leader.decide(1, 2)
-        await stage.passing(assign(broker, broker.groups.get("g"), "t", "x"))
+        await stage.during(assign(broker, broker.groups.get("g"), "t", "x"))
         assert (follower.asked, leader.asked) == (0, 1)
 
     run(story)
@@ -228,12 +228,12 @@ def test_while_nobody_leads_the_last_answer_stands_without_a_question_and_calls_
         follower, leader, broker = await begin_with_two(stage)
         group, link = broker.groups.get("g"), broker.cluster.rebalancer
         leader.decide(1, 2)
-        await stage.passing(assign(broker, group, "t", "x"))
+        await stage.during(assign(broker, group, "t", "x"))
         stage.net.stop("r:2")
         follower.redirect = "?"
         await stage.clock.advance(3_000)
         assert not link.connected
-        answer = await stage.passing(assign(broker, group, "t", "x"))
+        answer = await stage.during(assign(broker, group, "t", "x"))
         assert [queue.queue_id for queue in answer.queues] == [2]
         with pytest.raises(ConnectionFailed, match="leads at the moment"):
             await link.forward("/evenq.v1.Assignment/Explain", b"", 100)
@@ -242,7 +242,7 @@ def test_while_nobody_leads_the_last_answer_stands_without_a_question_and_calls_
         follower.decide(2, 3)
         await stage.clock.advance(2_000)
         assert follower.reports[0].full
-        answer = await stage.passing(assign(broker, group, "t", "x"))
+        answer = await stage.during(assign(broker, group, "t", "x"))
         assert [queue.queue_id for queue in answer.queues] == [3]
 
     run(story)
@@ -282,9 +282,9 @@ def test_holders_are_told_by_locks_and_by_answers_in_every_first_report(run: Run
         rebalancer, broker = await begin(stage)
         broker.cluster.sessions.join("g", member("x"))
         queue = MessageQueue("t", "a", 1)
-        await stage.passing(broker.sessions.locking.lock("g", "x", [queue], wait_ms=0, generation=Generation(7, 8)))
+        await stage.during(broker.sessions.locking.lock("g", "x", [queue], wait_ms=0, generation=Generation(7, 8)))
         rebalancer.decide(9, 1, 3, -1)
-        await stage.passing(assign(broker, broker.groups.get("g"), "t", "x"))
+        await stage.during(assign(broker, broker.groups.get("g"), "t", "x"))
         await stage.clock.advance(2_500)
         stage.net.stop("r:1")
         await stage.clock.advance(1_000)
@@ -316,9 +316,9 @@ def test_zone_policy_and_lags_are_told_where_they_count(run: Run) -> None:
         rebalancer = FakeRebalancer()
         stage.net.serve("r:1", rebalancer.rpcs())
         broker = await stage.broker("a", rebalancer="r:1", zone="north")
-        await stage.passing(broker.create_topic("t", queues=1))
-        await stage.passing(broker.create_group("even"))
-        await stage.passing(broker.create_group("weighed", balance=BalancePolicy(weight=Weight.LAG, moves_max=3)))
+        await stage.during(broker.create_topic("t", queues=1))
+        await stage.during(broker.create_group("even"))
+        await stage.during(broker.create_group("weighed", balance=BalancePolicy(weight=Weight.LAG, moves_max=3)))
         topic = broker.topics.get("t")
         for name in ("even", "weighed"):
             broker.progress.commit(broker.groups.get(name).group_id, topic.topic_id, 0, 0)

@@ -28,7 +28,7 @@ def test_a_change_is_told_at_once_and_in_between_there_are_light_beats(run: Run)
         await stage.clock.advance(3_500)
         assert registry.registered == ["a"]
         assert len(registry.heartbeats) == 3
-        await stage.passing(broker.create_topic("t", queues=2))
+        await stage.during(broker.create_topic("t", queues=2))
         await stage.clock.advance(10)
         assert registry.registered == ["a", "a"]
         assert [entry.name for entry in registry.brokers["a"].topics] == ["t"]
@@ -53,7 +53,7 @@ def test_a_closing_broker_says_goodbye_and_does_not_register_again(run: Run) -> 
         registry = FakeRegistry(heartbeat_interval_ms=100)
         stage.net.serve("ns:1", registry.rpcs())
         broker = await stage.broker(nameservers="ns:1")
-        await stage.passing(broker.cluster.leave())
+        await stage.during(broker.cluster.leave())
         assert registry.brokers == {}
         await stage.clock.advance(2_000)
         assert registry.brokers == {}

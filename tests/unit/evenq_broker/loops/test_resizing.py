@@ -47,8 +47,8 @@ def counts(topic: Any) -> tuple[int, int, int]:
 def test_new_queues_are_open_at_once(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        await stage.passing(broker.create_topic("t", queues=2))
-        topic, left = await stage.passing(scale(broker, "t", 5))
+        await stage.during(broker.create_topic("t", queues=2))
+        topic, left = await stage.during(scale(broker, "t", 5))
         assert (counts(topic), left) == ((5, 5, 5), [])
         assert await send(stage, 4) == definition_pb2.OK
         assert await pull(stage, 4) == definition_pb2.OK
@@ -59,22 +59,22 @@ def test_new_queues_are_open_at_once(run: Run) -> None:
 def test_a_shrinking_topic_takes_no_messages_there_and_is_read_until_every_group_is_through(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        await stage.passing(broker.create_topic("t", queues=4))
+        await stage.during(broker.create_topic("t", queues=4))
         await send(stage, 3, count=5)
         for group in ("g", "h"):
             await read(stage, 0, 0, group)
-        topic, left = await stage.passing(scale(broker, "t", 2))
+        topic, left = await stage.during(scale(broker, "t", 2))
         assert counts(topic) == (2, 4, 4)
         assert [(one.queue.queue_id, one.group, one.lag) for one in left] == [(3, "g", 5), (3, "h", 5)]
         assert await send(stage, 3) == definition_pb2.FORBIDDEN
         assert await send(stage, 7) == definition_pb2.BAD_REQUEST, "it never had that one"
         assert await pull(stage, 3) == definition_pb2.OK
         await read(stage, 3, 5)
-        topic, left = await stage.passing(scale(broker, "t", 2))
+        topic, left = await stage.during(scale(broker, "t", 2))
         assert counts(topic) == (2, 4, 4)
         assert [one.group for one in left] == ["h"]
         await read(stage, 3, 5, "h")
-        topic, left = await stage.passing(scale(broker, "t", 2))
+        topic, left = await stage.during(scale(broker, "t", 2))
         assert (counts(topic), left) == ((2, 2, 4), [])
         assert await pull(stage, 3) == definition_pb2.PRECONDITION_FAILED
         assert await read(stage, 3, 5) == definition_pb2.OK, "a late commit of a closed queue still counts"
@@ -85,20 +85,20 @@ def test_a_shrinking_topic_takes_no_messages_there_and_is_read_until_every_group
 def test_closing_by_force_leaves_messages_that_are_told_and_come_back_when_asked_again(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        await stage.passing(broker.create_topic("t", queues=4))
+        await stage.during(broker.create_topic("t", queues=4))
         await send(stage, 3, count=5)
         await read(stage, 0, 0)
-        topic, left = await stage.passing(scale(broker, "t", 2, force=True))
+        topic, left = await stage.during(scale(broker, "t", 2, force=True))
         assert counts(topic) == (2, 2, 4)
         assert [one.lag for one in left] == [5]
         assert stranded(broker, topic) == 5
-        topic, left = await stage.passing(scale(broker, "t", 2))
+        topic, left = await stage.during(scale(broker, "t", 2))
         assert counts(topic) == (2, 4, 4), "open for reading again"
         assert stranded(broker, topic) == 0
         await read(stage, 3, 5)
-        topic, left = await stage.passing(scale(broker, "t", 2))
+        topic, left = await stage.during(scale(broker, "t", 2))
         assert (counts(topic), left) == ((2, 2, 4), [])
-        topic, left = await stage.passing(scale(broker, "t", 4))
+        topic, left = await stage.during(scale(broker, "t", 4))
         assert counts(topic) == (4, 4, 4)
         found = broker.progress.committed(broker.groups.get("g").group_id, topic.topic_id, 3)
         assert found == 5, "the group goes on where it was"
@@ -109,17 +109,17 @@ def test_closing_by_force_leaves_messages_that_are_told_and_come_back_when_asked
 def test_a_group_that_waits_for_its_first_message_counts_if_it_is_to_begin_at_the_first(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        await stage.passing(broker.create_topic("t", queues=2))
+        await stage.during(broker.create_topic("t", queues=2))
         await send(stage, 1)
         for name, start in (("first", StartFrom.FIRST), ("last", StartFrom.LAST)):
-            await stage.passing(broker.create_group(name, start_from=start))
+            await stage.during(broker.create_group(name, start_from=start))
             member = Member(
                 client_id="c",
                 protocol=Protocol.EVENQ,
                 subscriptions=(Subscription(topic="t", filter=FilterExpression()),),
             )
             broker.members.join(name, member, now_ms=stage.clock.monotonic_ms(), lease_ms=60_000)
-        _, left = await stage.passing(scale(broker, "t", 1))
+        _, left = await stage.during(scale(broker, "t", 1))
         assert [one.group for one in left] == ["first"]
 
     run(story)
@@ -128,8 +128,8 @@ def test_a_group_that_waits_for_its_first_message_counts_if_it_is_to_begin_at_th
 def test_what_cannot_be_resized_is_refused(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        await stage.passing(broker.create_topic("lite", message_type=MessageType.LITE))
-        await stage.passing(broker.create_topic("t"))
+        await stage.during(broker.create_topic("lite", message_type=MessageType.LITE))
+        await stage.during(broker.create_topic("t"))
         with pytest.raises(TopicNotFound):
             await scale(broker, "nobody", 3)
         with pytest.raises(BadRequest, match="range is 1 to 4096"):
@@ -145,13 +145,13 @@ def test_what_cannot_be_resized_is_refused(run: Run) -> None:
 def test_permissions_close_a_topic_for_senders_or_readers(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        await stage.passing(broker.create_topic("t", queues=1))
+        await stage.during(broker.create_topic("t", queues=1))
         await send(stage, 0)
         await read(stage, 0, 0)
-        await stage.passing(permit(broker, "t", Permission.READ))
+        await stage.during(permit(broker, "t", Permission.READ))
         assert await send(stage, 0) == definition_pb2.FORBIDDEN
         assert await pull(stage, 0) == definition_pb2.OK
-        topic = await stage.passing(permit(broker, "t", Permission.WRITE))
+        topic = await stage.during(permit(broker, "t", Permission.WRITE))
         assert await send(stage, 0) == definition_pb2.OK
         assert await pull(stage, 0) == definition_pb2.PRECONDITION_FAILED
         assert stranded(broker, topic) == 2
@@ -162,8 +162,8 @@ def test_permissions_close_a_topic_for_senders_or_readers(run: Run) -> None:
 def test_a_draining_broker_takes_nothing_and_tells_what_is_left(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        await stage.passing(broker.create_topic("t", queues=1))
-        await stage.passing(broker.create_topic("unread", queues=1))
+        await stage.during(broker.create_topic("t", queues=1))
+        await stage.during(broker.create_topic("unread", queues=1))
         await send(stage, 0, count=3)
         await read(stage, 0, 1)
         later = service_pb2.SendMessageRequest()
@@ -171,7 +171,7 @@ def test_a_draining_broker_takes_nothing_and_tells_what_is_left(run: Run) -> Non
         later.messages[0].system_properties.message_id = "id"
         later.messages[0].system_properties.delivery_timestamp.seconds = stage.clock.now_ms() // 1000 + 60
         await stage.ask("SendMessage", later, service_pb2.SendMessageResponse)
-        await stage.passing(drain(broker, on=True))
+        await stage.during(drain(broker, on=True))
         assert broker.cluster.own().topics["t"].permission is Permission.READ
         assert await send(stage, 0) == definition_pb2.FORBIDDEN
         left = left_here(broker)
@@ -182,7 +182,7 @@ def test_a_draining_broker_takes_nothing_and_tells_what_is_left(run: Run) -> Non
         left = left_here(broker)
         assert left.empty
         assert left.unread == 1, "nobody ever read the topic `later`"
-        await stage.passing(drain(broker, on=False))
+        await stage.during(drain(broker, on=False))
         assert await send(stage, 0) == definition_pb2.OK
 
     run(story)
@@ -192,13 +192,13 @@ def test_the_steps_and_the_draining_survive_a_restart(run: Run, tmp_path: Path) 
     async def story(stage: Any) -> None:
         store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
         broker = await stage.broker(store=store)
-        await stage.passing(broker.create_topic("t", queues=4))
+        await stage.during(broker.create_topic("t", queues=4))
         await send(stage, 3)
         await read(stage, 0, 0)
-        await stage.passing(scale(broker, "t", 2))
-        await stage.passing(permit(broker, "t", Permission.READ))
-        await stage.passing(drain(broker, on=True))
-        await stage.passing(broker.close())
+        await stage.during(scale(broker, "t", 2))
+        await stage.during(permit(broker, "t", Permission.READ))
+        await stage.during(drain(broker, on=True))
+        await stage.during(broker.close())
         again = await stage.broker(store=store)
         assert again.draining
         topic = again.topics.get("t")

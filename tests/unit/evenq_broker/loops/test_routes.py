@@ -51,7 +51,7 @@ def test_a_broken_watch_is_opened_again_and_removes_nobody_meanwhile(run: Run) -
 def test_without_a_nameserver_the_broker_is_the_whole_cluster(run: Run) -> None:
     async def story(stage: Any) -> None:
         a = await stage.broker("a")
-        await stage.passing(a.create_topic("t", queues=2))
+        await stage.during(a.create_topic("t", queues=2))
         assert [queue.queue_id for queue in a.routes.readable("t")] == [0, 1]
         assert stage.net.calls == []
 

@@ -86,15 +86,15 @@ def test_a_mailbox_keeps_the_newest_of_each_kind_and_no_backlog(run: Run) -> Non
 def test_a_changed_route_tells_the_members_that_read_the_topic(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        await stage.passing(broker.create_topic("t", queues=1))
+        await stage.during(broker.create_topic("t", queues=1))
         sessions = broker.cluster.sessions
         reader, other = (
             sessions.join("g", Member(client_id=topic, protocol=Protocol.EVENQ, subscriptions=(Subscription(topic),)))
             for topic in ("t", "u")
         )
         await reader.take(sessions)
-        await stage.passing(broker.create_topic("t", queues=3))
-        (news,) = await stage.passing(reader.take(sessions))
+        await stage.during(broker.create_topic("t", queues=3))
+        (news,) = await stage.during(reader.take(sessions))
         assert news.topic == "t"
         assert other.waiting_since_ms is None
 
@@ -123,21 +123,19 @@ def test_a_restarted_broker_keeps_queues_for_members_that_come_back(run: Run, tm
         kept, dropped = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
         for client_id, queue in (("x", kept), ("y", dropped)):
             first.cluster.sessions.join("g", Member(client_id=client_id, protocol=Protocol.EVENQ))
-            assert await stage.passing(first.cluster.sessions.locking.lock("g", client_id, [queue], wait_ms=0)) == [
-                True
-            ]
-        await stage.passing(first.close())
+            assert await stage.during(first.cluster.sessions.locking.lock("g", client_id, [queue], wait_ms=0)) == [True]
+        await stage.during(first.close())
         second = await stage.broker("a", store=store)
         sessions = second.cluster.sessions
         session = sessions.join("g", Member(client_id="z", protocol=Protocol.EVENQ))
-        assert await stage.passing(sessions.locking.lock("g", "z", [kept, dropped], wait_ms=0)) == [False, False]
+        assert await stage.during(sessions.locking.lock("g", "z", [kept, dropped], wait_ms=0)) == [False, False]
         returned = sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ))
         readers = [asyncio.ensure_future(_read(one, sessions)) for one in (session, returned)]
         for _ in range(4):
             await stage.clock.advance(3_000)
             sessions.beat(session)
             sessions.beat(returned)
-        assert await stage.passing(sessions.locking.lock("g", "z", [kept, dropped], wait_ms=0)) == [False, True]
+        assert await stage.during(sessions.locking.lock("g", "z", [kept, dropped], wait_ms=0)) == [False, True]
         session.end()
         returned.end()
         await asyncio.gather(*readers)
@@ -148,7 +146,7 @@ def test_a_restarted_broker_keeps_queues_for_members_that_come_back(run: Run, tm
 def test_a_second_living_client_with_the_same_id_is_refused_named_and_counted(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        await stage.passing(broker.create_group("g"))
+        await stage.during(broker.create_group("g"))
         sessions = broker.cluster.sessions
         first = Member(client_id="x", protocol=Protocol.EVENQ, address="10.0.0.1")
         twin = Member(client_id="x", protocol=Protocol.EVENQ, address="10.0.0.2")
@@ -225,7 +223,7 @@ def test_rg_2_a_member_that_moved_to_another_network_keeps_its_queues(run: Run) 
         broker = await stage.broker()
         sessions, queue = broker.cluster.sessions, MessageQueue("t", "a", 0)
         old = sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ, address="10.0.0.1"), incarnation=7)
-        assert await stage.passing(sessions.locking.lock("g", "x", [queue], wait_ms=0)) == [True]
+        assert await stage.during(sessions.locking.lock("g", "x", [queue], wait_ms=0)) == [True]
         moved = Member(client_id="x", protocol=Protocol.EVENQ, address="192.168.0.1")
         new = sessions.join("g", moved, incarnation=7)  # while the old connection looks open
         sessions.broken(old)
@@ -245,12 +243,12 @@ def test_a_holder_that_never_lets_go_loses_the_queue_to_a_newer_decision(run: Ru
         lines = [sessions.join("g", Member(client_id=name, protocol=Protocol.EVENQ)) for name in ("old", "new")]
         readers = [asyncio.ensure_future(_read(line, sessions)) for line in lines]
         lock = sessions.locking.lock
-        assert await stage.passing(lock("g", "old", [queue], wait_ms=0, generation=Generation(1, 1)))
+        assert await stage.during(lock("g", "old", [queue], wait_ms=0, generation=Generation(1, 1)))
         granted, waited_ms = False, -broker.clock.monotonic_ms()
         while not granted:
             for line in lines:
                 sessions.beat(line)
-            (granted,) = await stage.passing(lock("g", "new", [queue], wait_ms=3_000, generation=Generation(1, 2)))
+            (granted,) = await stage.during(lock("g", "new", [queue], wait_ms=3_000, generation=Generation(1, 2)))
             await stage.clock.advance(500)
         assert 20_000 <= waited_ms + broker.clock.monotonic_ms() <= 25_000
         with pytest.raises(PreconditionFailed, match="'new' holds it"):

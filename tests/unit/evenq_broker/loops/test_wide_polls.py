@@ -30,7 +30,7 @@ async def pair(stage: Any, *names: str, **settings: Any) -> list[Any]:
     """Brokers with topic `t`, one queue each, that know each other and whose lines are open."""
     brokers = [await stage.broker(name, default_queues=1, **settings) for name in names or ("a", "b")]
     for broker in brokers:
-        await stage.passing(broker.create_topic("t"))
+        await stage.during(broker.create_topic("t"))
     know(*brokers)
     await stage.until(lambda: all(len(b.wide_polls._listeners) == len(brokers) - 1 for b in brokers))
     return brokers
@@ -80,7 +80,7 @@ def test_31_a_poll_at_one_broker_is_answered_with_the_message_of_another(run: Ru
         await stage.until(lambda: len(b.wide_polls.waiters) == 1)
         began_ms = stage.clock.monotonic_ms()
         await send(stage, "b")
-        [got] = await stage.passing(waiting)
+        [got] = await stage.during(waiting)
         assert stage.clock.monotonic_ms() - began_ms <= 20
         handle = got.system_properties.receipt_handle
         assert handle.startswith("e1.b.")
@@ -101,7 +101,7 @@ def test_31_a_poll_parked_after_the_message_came_is_answered_at_once(run: Run) -
     async def story(stage: Any) -> None:
         await pair(stage, default_start_from="FIRST")
         await send(stage, "b", 3)
-        got = [await stage.passing(receiving(stage, batch=1)) for _ in range(3)]
+        got = [await stage.during(receiving(stage, batch=1)) for _ in range(3)]
         assert sorted(message.system_properties.message_id for [message] in got) == ["id0", "id1", "id2"]
         assert stage.clock.monotonic_ms() < 1_500
 
@@ -111,9 +111,9 @@ def test_31_a_poll_parked_after_the_message_came_is_answered_at_once(run: Run) -
 def test_a_group_that_waits_at_one_broker_has_begun_at_all(run: Run) -> None:
     async def story(stage: Any) -> None:
         _, b = await pair(stage)
-        assert await stage.passing(receiving(stage, poll_ms=100)) == []
+        assert await stage.during(receiving(stage, poll_ms=100)) == []
         await send(stage, "b")  # after the first receive: it must not be missed
-        [got] = await stage.passing(receiving(stage, poll_ms=2_000))
+        [got] = await stage.during(receiving(stage, poll_ms=2_000))
         assert got.system_properties.receipt_handle.startswith("e1.b.")
         assert b.groups.get("g") is not None
 
@@ -127,7 +127,7 @@ def test_one_message_wakes_one_poll_and_who_polls_there_comes_first(run: Run) ->
         near = receiving(stage, "b", client="near")
         await stage.until(lambda: len(b.wide_polls.waiters) == 1 and len(b.polls) == 1)
         await send(stage, "b")
-        assert len(await stage.passing(near)) == 1
+        assert len(await stage.during(near)) == 1
         await settled(stage)
         assert not any(task.done() for task in far)
         assert a.wide_polls.fetches == 0
@@ -157,10 +157,10 @@ def test_a_real_queue_is_never_answered_from_elsewhere_and_a_push_poll_only_when
         await stage.until(lambda: len(b.wide_polls.waiters) == 1)
         began_ms = stage.clock.monotonic_ms()
         await send(stage, "b")
-        [got] = await stage.passing(push)
+        [got] = await stage.during(push)
         assert stage.clock.monotonic_ms() - began_ms >= 50
         assert got.system_properties.receipt_handle.startswith("e1.b.")
-        assert await stage.passing(queue) == []
+        assert await stage.during(queue) == []
 
     run(story)
 
@@ -183,7 +183,7 @@ def test_a_cancelled_receive_lets_another_one_have_the_message(run: Run) -> None
 
         a.waiting.ready_elsewhere = cancel_then
         await send(stage, "b")
-        [got] = await stage.passing(second)
+        [got] = await stage.during(second)
         assert got.system_properties.delivery_attempt == 1
 
     run(story)
@@ -204,7 +204,7 @@ def test_a_peer_that_ends_or_does_not_know_the_call_is_not_waited_on_and_comes_b
         stage.net.serve("b:8081", b.rpcs())
         await stage.until(lambda: len(b.wide_polls.waiters) == 1)
         await send(stage, "b")
-        assert len(await stage.passing(waiting)) == 1
+        assert len(await stage.during(waiting)) == 1
         a.routes.snapshot("nameserver", "n", [], stage.clock.monotonic_ms())
         a.cluster.routes_changed()
         await stage.until(lambda: not a.wide_polls._lines)
@@ -238,7 +238,7 @@ def test_one_request_settles_messages_of_several_brokers(run: Run) -> None:
             await send(stage, name)
         handles = []
         for _ in range(2):
-            [got] = await stage.passing(receiving(stage, batch=1))
+            [got] = await stage.during(receiving(stage, batch=1))
             handles.append(got.system_properties.receipt_handle)
         assert {handle[:5] for handle in handles} == {"e1.a.", "e1.b."}
 

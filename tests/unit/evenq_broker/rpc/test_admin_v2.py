@@ -43,7 +43,7 @@ def test_the_log_level_is_changed_and_told(run: Run) -> None:
 def test_the_route_is_told_in_the_words_of_the_reference(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        await stage.passing(broker.create_topic("t", queues=3))
+        await stage.during(broker.create_topic("t", queues=3))
         request = admin_pb2.GetTopicRouteRequest()
         request.topic.name = "t"
         answer = await stage.ask(ADMIN_V2 + "GetTopicRoute", request, admin_pb2.GetTopicRouteResponse)
@@ -58,7 +58,7 @@ def test_the_route_is_told_in_the_words_of_the_reference(run: Run) -> None:
 def test_rates_are_real(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        topic = await stage.passing(broker.create_topic("t"))
+        topic = await stage.during(broker.create_topic("t"))
 
         async def stats() -> Any:
             request = admin_pb2.GetProxyRuntimeStatsRequest()
@@ -80,7 +80,7 @@ def test_rates_are_real(run: Run) -> None:
 def test_a_topics_type_is_told_where_the_protocol_has_a_word_for_it(run: Run, kind: str, told: int) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        await stage.passing(broker.create_topic("t", message_type=MessageType(kind)))
+        await stage.during(broker.create_topic("t", message_type=MessageType(kind)))
         request = admin_pb2.DescribeTopicStatusRequest()
         request.topic.name = "t"
         answer = await stage.ask(ADMIN_V2 + "DescribeTopicStatus", request, admin_pb2.DescribeTopicStatusResponse)
@@ -95,10 +95,10 @@ def test_a_topics_type_is_told_where_the_protocol_has_a_word_for_it(run: Run, ki
 def test_what_a_group_has_before_it_is_counted_by_topic(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        group = await stage.passing(broker.create_group("g"))
+        group = await stage.during(broker.create_group("g"))
         for name, count in (("a", 5), ("b", 2)):
-            topic = await stage.passing(broker.create_topic(name, queues=1))
-            await stage.passing(broker.store.append([Append(topic.topic_id, 0, 0, 0, b"", b"") for _ in range(count)]))
+            topic = await stage.during(broker.create_topic(name, queues=1))
+            await stage.during(broker.store.append([Append(topic.topic_id, 0, 0, 0, b"", b"") for _ in range(count)]))
             broker.progress.start(group.group_id, topic.topic_id, 0, 0)
         queue = broker.progress.queue(group.group_id, 1, 0)
         broker.progress.deliver(queue, [0, 1], 2, deadline_ms=10**15, client_id="")

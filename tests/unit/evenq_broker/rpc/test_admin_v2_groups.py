@@ -20,10 +20,10 @@ OK = 20000
 
 async def filled(stage: Any) -> Any:
     broker = await stage.broker()
-    topic = await stage.passing(broker.create_topic("t", queues=1))
-    await stage.passing(broker.create_group("g"))
+    topic = await stage.during(broker.create_topic("t", queues=1))
+    await stage.during(broker.create_group("g"))
     for _ in range(3):
-        await stage.passing(broker.store.append([Append(topic.topic_id, 0, 0, 0, b"", b"")]))
+        await stage.during(broker.store.append([Append(topic.topic_id, 0, 0, 0, b"", b"")]))
         await stage.clock.advance(1_000)
     return broker
 
@@ -126,7 +126,7 @@ def test_ages_and_times_are_of_the_messages_themselves(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await filled(stage)
         broker.progress.commit(1, 1, 0, 1)
-        first, second, third = await stage.passing(broker.store.read_at(1, 0, [0, 1, 2]))
+        first, second, third = await stage.during(broker.store.read_at(1, 0, [0, 1, 2]))
         told = await call(stage, "DescribeGroupAccumulation", group="g")
         age_ms = told.accumulation.deliver_delay_time.ToMilliseconds()
         assert 1_900 <= age_ms <= 3_000

@@ -28,7 +28,7 @@ class Client:
         self.stream = stage.net.stream("a:8081", method, self._requests(), timeout_ms=None, metadata=headers)
 
     async def next(self) -> Any:
-        return service_pb2.TelemetryCommand.FromString(await self.stage.passing(anext(self.stream)))
+        return service_pb2.TelemetryCommand.FromString(await self.stage.during(anext(self.stream)))
 
     async def _requests(self) -> AsyncIterator[bytes]:
         while True:
@@ -72,7 +72,7 @@ def test_a_client_tells_its_stack_and_the_nonce_may_stand_in_either_field(run: R
             else:
                 answer.status.code = definition_pb2.NOT_IMPLEMENTED
             client.outgoing.put_nowait(answer.SerializeToString())
-        got = await stage.passing(asking)
+        got = await stage.during(asking)
         if field == "thread_stack_trace":
             assert (got.status.code, got.thread_stack_trace) == (OK, f"main {nonce}")
         else:
@@ -126,7 +126,7 @@ def test_a_listener_judges_a_stored_message(run: Run, code: Any, field: str) -> 
         answer.status.code = code
         getattr(answer, field).nonce = told.nonce
         client.outgoing.put_nowait(answer.SerializeToString())
-        assert (await stage.passing(asking)).status.code == code
+        assert (await stage.during(asking)).status.code == code
         request.message_id = "nowhere"
         assert (await ask(stage, "VerifyMessage", request)).status.code == 40401
 
@@ -136,7 +136,7 @@ def test_a_listener_judges_a_stored_message(run: Run, code: Any, field: str) -> 
 def test_messages_are_searched_by_id_key_and_time_in_pages(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        await stage.passing(broker.create_topic("t", queues=2))
+        await stage.during(broker.create_topic("t", queues=2))
         sent = [await stored(stage) for _ in range(5)]
 
         async def query(**told: Any) -> Any:
@@ -166,7 +166,7 @@ def test_a_sent_message_fits_its_topic(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
         message_id = await stored(stage, user_properties={"a": "b"})
-        [found] = await stage.passing(broker.store.find(1, message_id.encode()))
+        [found] = await stage.during(broker.store.find(1, message_id.encode()))
         system = definition_pb2.SystemProperties.FromString(found.system)
         assert (system.tag, list(system.keys), system.message_type) == ("tag", ["k"], definition_pb2.NORMAL)
         request = admin_pb2.AdminSendMessageRequest()
@@ -180,8 +180,8 @@ def test_a_sent_message_fits_its_topic(run: Run) -> None:
 def test_what_the_brokers_know_of_a_member_is_told(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        await stage.passing(broker.create_topic("t", queues=1))
-        await stage.passing(broker.create_group("g"))
+        await stage.during(broker.create_topic("t", queues=1))
+        await stage.during(broker.create_group("g"))
         broker.sessions.join("g", Member(client_id="own", protocol=Protocol.EVENQ, language="PYTHON"))
         broker.progress.commit(1, 1, 0, 0)
         request = admin_pb2.GetConsumerRunningInfoRequest(client_id="own")

@@ -24,11 +24,11 @@ async def beat(stage: Any, client: str, kind: Any, group: str = "") -> None:
 def test_producers_and_consumers_of_both_protocols_are_listed(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        await stage.passing(broker.create_topic("t", queues=1))
+        await stage.during(broker.create_topic("t", queues=1))
         await beat(stage, "sender", definition_pb2.PRODUCER)
         await beat(stage, "pusher", definition_pb2.PUSH_CONSUMER, "g")
         broker.sessions.join("g", Member(client_id="owner", protocol=Protocol.EVENQ, language="PYTHON"))
-        await stage.passing(broker.sessions.locking.lock("g", "owner", [MessageQueue("t", "a", 0)], wait_ms=0))
+        await stage.during(broker.sessions.locking.lock("g", "owner", [MessageQueue("t", "a", 0)], wait_ms=0))
         broker.streams.open("pusher")
         answer = await stage.call(METHOD, admin_pb2.ListClientsRequest(), admin_pb2.ListClientsResponse)
         rows = [

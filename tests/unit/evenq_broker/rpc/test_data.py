@@ -34,7 +34,7 @@ async def publish(stage: Any, request: data_pb2.PublishRequest) -> data_pb2.Publ
 
 async def begin(stage: Any, queues: int = 2) -> Any:
     broker = await stage.broker()
-    await stage.passing(broker.create_topic("t", queues=queues))
+    await stage.during(broker.create_topic("t", queues=queues))
     return broker
 
 
@@ -93,7 +93,7 @@ def test_an_empty_block_and_a_foreign_topic_are_refused(run: Run) -> None:
 def test_garbage_bytes_are_a_bad_request(run: Run) -> None:
     async def story(stage: Any) -> None:
         await begin(stage)
-        raw = await stage.passing(stage.net.unary("a:8081", "/evenq.v1.Data/Pull", b"\xff\xff", timeout_ms=1_000))
+        raw = await stage.during(stage.net.unary("a:8081", "/evenq.v1.Data/Pull", b"\xff\xff", timeout_ms=1_000))
         assert data_pb2.PullResponse.FromString(raw).status.code == definition_pb2.BAD_REQUEST
 
     run(story)
@@ -121,7 +121,7 @@ async def scan(stage: Any, request: data_pb2.ScanRequest) -> list[data_pb2.ScanB
     async def collect() -> list[data_pb2.ScanBlock]:
         return [data_pb2.ScanBlock.FromString(raw) async for raw in stream]
 
-    blocks: list[data_pb2.ScanBlock] = await stage.passing(collect())
+    blocks: list[data_pb2.ScanBlock] = await stage.during(collect())
     return blocks
 
 
@@ -193,7 +193,7 @@ def test_a_filtered_pull_that_does_not_wait_ends_and_says_where_to_go_on(run: Ru
         wanted = common_pb2.Filter(type=common_pb2.Filter.SQL, expression="n = 1")
         request = data_pb2.PullRequest(queue=place(0), filter=wanted)
         asked = stage.net.unary("a:8081", "/evenq.v1.Data/Pull", request.SerializeToString(), timeout_ms=60_000)
-        answer = data_pb2.PullResponse.FromString(await stage.passing(asked))
+        answer = data_pb2.PullResponse.FromString(await stage.during(asked))
         assert answer.status.code == definition_pb2.MESSAGE_NOT_FOUND
         assert answer.next_offset == count - 1
         assert broker.store.queue_range(broker.topics.get("t").topic_id, 0) == (0, count)
@@ -216,7 +216,7 @@ def test_a_scan_gives_what_an_sql_filter_wants(run: Run) -> None:
             stream = stage.net.stream("a:8081", "/evenq.v1.Data/Scan", scan, timeout_ms=60_000)
             return [data_pb2.ScanBlock.FromString(frame) async for frame in stream]
 
-        blocks = await stage.passing(collect())
+        blocks = await stage.during(collect())
         assert [message.body for one in blocks for message in one.messages] == [b"0", b"299", b"599"]
         assert blocks[-1].next_offset == 600
 

@@ -24,8 +24,8 @@ async def died(stage: Any, count: int, *, broker: str = "a", fifo: bool = False)
     """A broker whose group `g` forwarded `count` messages of topic `t` to its dead letters."""
     made = await stage.broker(broker, default_start_from="FIRST", default_queues=1)
     kind = MessageType.FIFO if fifo else MessageType.NORMAL
-    topic = await stage.passing(made.create_topic("t", queues=1, message_type=kind))
-    group = await stage.passing(made.create_group("g"))
+    topic = await stage.during(made.create_topic("t", queues=1, message_type=kind))
+    group = await stage.during(made.create_group("g"))
     send = service_pb2.SendMessageRequest()
     for number in range(count):
         message = send.messages.add(body=b"poison")
@@ -61,7 +61,7 @@ async def frames(stage: Any, **fields: Any) -> list[Any]:
 
 
 async def replay(stage: Any, **fields: Any) -> list[Any]:
-    found: list[Any] = await stage.passing(frames(stage, **fields))
+    found: list[Any] = await stage.during(frames(stage, **fields))
     return found
 
 
@@ -147,7 +147,7 @@ def test_a_rate_and_a_number_are_kept(run: Run) -> None:
 def test_a_letter_that_cannot_be_sent_waits_on_and_is_counted(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await died(stage, 2)
-        await stage.passing(broker.delete_topic("t"))
+        await stage.during(broker.delete_topic("t"))
         ensure = broker.ensure_topic
 
         async def refuse(name: str, **options: Any) -> Any:

@@ -38,8 +38,8 @@ async def strict(stage: Any, **settings: Any) -> Any:
     told = {"auto_create_topics": False, "auto_create_groups": False, "error_hold_ms": 0, **settings}
     broker = await stage.broker(default_start_from="FIRST", **told)
     for kind in MessageType:
-        await stage.passing(broker.create_topic(kind.value.lower(), queues=1, message_type=kind))
-    await stage.passing(broker.create_group("g"))
+        await stage.during(broker.create_topic(kind.value.lower(), queues=1, message_type=kind))
+    await stage.during(broker.create_group("g"))
     return broker
 
 
@@ -119,7 +119,7 @@ BAD_MESSAGES: list[tuple[int, dict[str, Any]]] = [
 def test_each_way_a_message_may_be_wrong_has_its_code_at_both_levels_and_stores_nothing(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await strict(stage, body_bytes_max=2000)
-        await stage.passing(broker.create_topic("closed", queues=1))
+        await stage.during(broker.create_topic("closed", queues=1))
         closed = broker.topics.get("closed")
         broker.topics.put(closed.__class__(**{**_fields(closed), "permission": Permission.READ}))
         before = broker.store.stats.log_end
@@ -231,7 +231,7 @@ def test_malformed_and_monstrous_sql_is_refused_in_one_short_sentence(run: Run, 
 def test_each_way_a_receive_may_be_wrong_has_its_code(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await strict(stage)
-        await stage.passing(broker.create_topic("closed", queues=1))
+        await stage.during(broker.create_topic("closed", queues=1))
         closed = broker.topics.get("closed")
         broker.topics.put(closed.__class__(**{**_fields(closed), "permission": Permission.NONE}))
         for code, request in (

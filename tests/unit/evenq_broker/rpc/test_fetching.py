@@ -51,7 +51,7 @@ async def fetched(stage: Any, peer: Peer) -> Any:
     broker.routes.snapshot("n", "n", [view], 0)
     net, broker.net = broker.net, peer
     try:
-        return await stage.passing(fetch(broker, "b", ASKED, RpcContext("m", [], "p", None)))
+        return await stage.during(fetch(broker, "b", ASKED, RpcContext("m", [], "p", None)))
     finally:
         await stage.clock.advance(1)
         broker.net = peer if peer.frames else net

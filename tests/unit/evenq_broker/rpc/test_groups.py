@@ -20,7 +20,7 @@ async def lock(stage: Any, *queues: common_pb2.Queue, client_id: str = "x") -> A
 
 async def begin(stage: Any) -> Any:
     broker = await stage.broker()
-    await stage.passing(broker.create_topic("t", queues=2))
+    await stage.during(broker.create_topic("t", queues=2))
     broker.cluster.sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ))
     return broker
 
@@ -71,7 +71,7 @@ def test_a_deleted_groups_locks_are_free(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await begin(stage)
         await lock(stage, queue(0))
-        await stage.passing(broker.delete_group("g"))
+        await stage.during(broker.delete_group("g"))
         assert broker.locks.holder("g", broker.routes.readable("t")[0]) == ""
 
     run(story)

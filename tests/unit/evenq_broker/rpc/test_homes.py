@@ -15,7 +15,7 @@ V2 = "/apache.rocketmq.v2.MessagingService/"
 async def pair(stage: Any, **settings: Any) -> list[Any]:
     brokers = [await stage.broker(name, **settings) for name in "ab"]
     for broker in brokers:
-        await stage.passing(broker.create_topic("t", queues=4, message_type=MessageType.FIFO))
+        await stage.during(broker.create_topic("t", queues=4, message_type=MessageType.FIFO))
     views = [broker.cluster.own() for broker in brokers]
     for broker in brokers:
         broker.routes.snapshot("nameserver", "n", views, broker.clock.monotonic_ms())

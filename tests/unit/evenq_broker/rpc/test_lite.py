@@ -15,6 +15,7 @@ from evenq_broker.core.routes import BrokerView
 from evenq_broker.loops.replaying import Replay
 
 from evenq.model import BrokerAddress, MessageType
+from evenq.model.lanes import owner_among
 from evenq.wire.convert import set_duration_ms, set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, peers_pb2
@@ -30,7 +31,7 @@ async def brokers(stage: Any, *names: str, **settings: Any) -> list[Any]:
     """Brokers that carry the LITE topic `p` and know each other."""
     found = [await stage.broker(name, **settings) for name in names or ("a", "b")]
     for broker in found:
-        await stage.passing(broker.create_topic("p", message_type=MessageType.LITE))
+        await stage.during(broker.create_topic("p", message_type=MessageType.LITE))
     for broker in found:
         views = [other.cluster.own() for other in found]
         broker.routes.snapshot("nameserver", "n", views, broker.clock.monotonic_ms())
@@ -91,7 +92,7 @@ def receiving(
 
 
 async def received(stage: Any, broker: str = "a", **options: Any) -> list[Any]:
-    found: list[Any] = await stage.passing(receiving(stage, broker, **options))
+    found: list[Any] = await stage.during(receiving(stage, broker, **options))
     return found
 
 
@@ -210,7 +211,7 @@ def test_a_receive_that_waits_gets_a_message_of_any_broker_and_of_a_new_lite_top
             await stage.clock.advance(100)
             began = stage.clock.monotonic_ms()
             await send(stage, message(f"m{number}", f"n{number}"), broker="b")
-            [got] = await stage.passing(waiting)
+            [got] = await stage.during(waiting)
             assert names([got]) == [f"m{number}"]
             assert stage.clock.monotonic_ms() - began < 200
             assert await ack(stage, got) == OK
@@ -242,7 +243,7 @@ def test_a_receive_that_was_answered_leaves_nothing_waiting_elsewhere(run: Run) 
             await stage.clock.advance(50)
             assert len(b.polls) == 1
             await send(stage, message(f"m{number}", mine))
-            [got] = await stage.passing(waiting)
+            [got] = await stage.during(waiting)
             assert await ack(stage, got) == OK
             await stage.clock.advance(5)
             assert len(a.polls) == len(b.polls) == 0
@@ -265,9 +266,9 @@ def test_a_message_that_was_told_to_somebody_who_left_goes_to_another_one(run: R
         await stage.clock.advance(50)
         assert len(b.polls) == 2
         await send(stage, message("m", theirs))
-        assert peers_pb2.LiteReadyResponse.FromString(await stage.passing(ready)).ready
+        assert peers_pb2.LiteReadyResponse.FromString(await stage.during(ready)).ready
         began = stage.clock.monotonic_ms()
-        assert names(await stage.passing(waiting)) == ["m"]
+        assert names(await stage.during(waiting)) == ["m"]
         assert stage.clock.monotonic_ms() - began < 300
 
     run(story)
@@ -280,7 +281,7 @@ def test_a_receive_that_waits_sees_a_new_subscription(run: Run) -> None:
         waiting = receiving(stage, poll_ms=10_000)
         await stage.clock.advance(100)
         await sync(stage, ADD, "x", broker="b")
-        assert names(await stage.passing(waiting)) == ["m"]
+        assert names(await stage.during(waiting)) == ["m"]
 
     run(story)
 
@@ -293,7 +294,7 @@ def test_two_waiting_clients_of_a_group_each_get_one_of_two_messages(run: Run) -
         waiting = [receiving(stage, poll_ms=10_000, count=1, client=client) for client in ("c", "d")]
         await stage.clock.advance(100)
         await send(stage, message("x0"), message("y0", "y"))
-        got = [await stage.passing(one) for one in waiting]
+        got = [await stage.during(one) for one in waiting]
         assert sorted(names([*got[0], *got[1]])) == ["x0", "y0"]
 
     run(story)
@@ -307,7 +308,7 @@ def test_what_two_brokers_gave_at_once_is_not_lost(run: Run) -> None:
         waiting = receiving(stage, poll_ms=10_000, count=1)
         await stage.clock.advance(100)
         await send(stage, *(message(name, name) for name in lite))
-        seen = await stage.passing(waiting)
+        seen = await stage.during(waiting)
         await stage.clock.advance(500)
         for _ in range(60):
             seen += await received(stage, count=1)
@@ -426,7 +427,7 @@ def test_limits_are_told_with_their_codes(run: Run) -> None:
 def test_kinds_that_do_not_fit_are_refused(run: Run) -> None:
     async def story(stage: Any) -> None:
         [a] = await brokers(stage, "a")
-        await stage.passing(a.create_topic("n"))
+        await stage.during(a.create_topic("n"))
         elsewhere = message("m")
         elsewhere.topic.name = "n"
         assert (await send(stage, elsewhere)).status.code == CONFLICT
@@ -509,12 +510,12 @@ def test_lite_topics_and_progress_survive_a_restart(run: Run, tmp_path: Any) -> 
         await ack(stage, got)
         before = list(a.lite.topics.dump())
         assert [one.name for one in before] == ["x", "y"]
-        await stage.passing(a.close())
+        await stage.during(a.close())
         stage.brokers.remove(a)
         again = Broker(a.settings, clock=stage.clock, rng=random.Random(2), net=stage.net)
         await again.open()
         stage.net.serve("a:8081", again.rpcs())
-        await stage.passing(again.start([BrokerAddress("default", "a", 8081)]))
+        await stage.during(again.start([BrokerAddress("default", "a", 8081)]))
         stage.brokers.append(again)
         assert list(again.lite.topics.dump()) == before
         await sync(stage, ALL, "x", "y")
@@ -526,7 +527,7 @@ def test_lite_topics_and_progress_survive_a_restart(run: Run, tmp_path: Any) -> 
 def test_a_message_that_always_fails_goes_to_the_dead_letters_and_back_into_its_lite_topic(run: Run) -> None:
     async def story(stage: Any) -> None:
         [a] = await brokers(stage, "a")
-        await stage.passing(a.create_group("g", max_attempts=1))
+        await stage.during(a.create_group("g", max_attempts=1))
         await sync(stage, ALL, "x", "y")
         await send(stage, message("x0"), message("x1"))
         [got] = await received(stage)
@@ -547,7 +548,7 @@ def test_a_message_that_always_fails_goes_to_the_dead_letters_and_back_into_its_
                 assert count.error == ""
             return replay.count.replayed
 
-        assert await stage.passing(replayed()) == 1
+        assert await stage.during(replayed()) == 1
         await ack(stage, got)
         [again] = await received(stage)
         assert (names([again]), again.system_properties.lite_topic) == (["x0"], "x")
@@ -603,7 +604,7 @@ def test_a_broker_that_starts_learns_what_clients_want_from_the_others(run: Run)
         b.cluster.routes_changed()
         await stage.until(lambda: len(b.lite.subscriptions) == 3)
         await send(stage, message("m", "z"), broker="b")
-        assert names(await stage.passing(waiting)) == ["m"]
+        assert names(await stage.during(waiting)) == ["m"]
         await stage.clock.advance(36_000)
         assert [who.client_id for who, _ in b.lite.subscriptions.sets()] == ["d"], "their age is told, too"
 
@@ -621,7 +622,34 @@ def test_the_end_of_a_client_and_of_the_topic_leaves_nothing(run: Run) -> None:
             service_pb2.NotifyClientTerminationResponse,
         )
         assert len(a.lite.subscriptions) == 0
-        await stage.passing(a.delete_topic("p"))
+        await stage.during(a.delete_topic("p"))
         assert len(a.lite.topics) == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("through", ["a", "b"])
+def test_a_receive_that_waits_looks_at_a_broker_that_comes_meanwhile(run: Run, through: str) -> None:
+    """A topic that was just made, or a broker that started again: routes know it a moment later."""
+
+    async def story(stage: Any) -> None:
+        found = await brokers(stage, "a", "b")
+        other = "b" if through == "a" else "a"
+        mine = next(broker for broker in found if broker.settings.broker_name == through)
+        views = [broker.cluster.own() for broker in found]
+        mine.routes.snapshot("nameserver", "n", [mine.cluster.own()], mine.clock.monotonic_ms())
+        mine.cluster.routes_changed()
+        assert await sync(stage, ADD, "x", broker=through) == OK
+        waiting = receiving(stage, through, poll_ms=20_000)
+        await stage.clock.advance(200)
+        name = next(f"n{number}" for number in range(100) if owner_among("ab", "p", f"n{number}") == other)
+        mine.routes.snapshot("nameserver", "n", views, mine.clock.monotonic_ms())
+        mine.cluster.routes_changed()
+        await stage.clock.advance(10)
+        assert await sync(stage, ADD, name, broker=through) == OK
+        await send(stage, message("m", name), broker=other)
+        began_ms = stage.clock.now_ms()
+        assert names(await stage.during(waiting)) == ["m"]
+        assert stage.clock.now_ms() - began_ms < 1_000
 
     run(story)

@@ -15,6 +15,11 @@ OK = 20000
 LITE = {"LITE_PUSH_CONSUMER", "LITE_SIMPLE_CONSUMER"}
 
 
+def notices(commands: list[Any]) -> list[str]:
+    told = [one for one in commands if one.HasField("notify_unsubscribe_lite_command")]
+    return [one.notify_unsubscribe_lite_command.lite_topic for one in told]
+
+
 async def _settings(kind: int) -> AsyncIterator[bytes]:
     command = s.TelemetryCommand()
     command.settings.client_type = kind  # type: ignore[assignment]  # a number of the enum
@@ -34,7 +39,7 @@ def test_46_no_client_but_lite_ones_is_told_of_an_ended_lite_subscription(run: R
             lite_topic_idle_ms=1_000, lite_subscription_ms=60_000, transaction_first_check_ms=1_000
         )
         for name, kind in (("p", MessageType.LITE), ("transaction", MessageType.TRANSACTION)):
-            await stage.passing(broker.create_topic(name, message_type=kind))
+            await stage.during(broker.create_topic(name, message_type=kind))
         told: dict[str, list[Any]] = {}
 
         async def listen(name: str, kind: int) -> None:
@@ -74,12 +79,46 @@ def test_46_no_client_but_lite_ones_is_told_of_an_ended_lite_subscription(run: R
         bye.group.name = "g"
         gone = "LITE_PUSH_CONSUMER"
         await stage.ask("NotifyClientTermination", bye, s.NotifyClientTerminationResponse, client=gone)
-        await stage.passing(broker.delete_topic("p"))
-        for name, commands in told.items():
-            notices = [one for one in commands if one.HasField("notify_unsubscribe_lite_command")]
-            assert name in LITE or not notices
+        assert not any(notices(commands) for commands in told.values()), "who knows that it is over is not told"
+        await stage.during(broker.delete_topic("p"))
+        await stage.until(lambda: notices(told["LITE_SIMPLE_CONSUMER"]) == ["x"])
+        assert {name for name, commands in told.items() if notices(commands)} == {"LITE_SIMPLE_CONSUMER"}, (
+            "it was subscribed; the other lite client had said goodbye"
+        )
+        assert len(broker.lite.subscriptions) == 0
         for task in listening:
             task.cancel()
         await asyncio.gather(*listening, return_exceptions=True)
+
+    run(story)
+
+
+def test_a_client_with_very_many_lite_topics_is_told_of_each(run: Run) -> None:
+    """More of them than a stream's outbox takes at once."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.during(broker.create_topic("p", message_type=MessageType.LITE))
+        told: list[Any] = []
+
+        async def listen() -> None:
+            headers = {"x-mq-client-id": "c", "x-mq-language": "JAVA"}
+            method = "/apache.rocketmq.v2.MessagingService/Telemetry"
+            requests = _settings(d.LITE_PUSH_CONSUMER)
+            async for frame in stage.net.stream("a:8081", method, requests, timeout_ms=None, metadata=headers):
+                told.append(s.TelemetryCommand.FromString(frame))  # noqa: PERF401  one by one, as they come
+
+        listening = asyncio.ensure_future(listen())
+        await stage.until(lambda: told)
+        names = [f"n{number}" for number in range(1_000)]
+        request = s.SyncLiteSubscriptionRequest(lite_topic_set=names, action=d.COMPLETE_ADD)
+        request.topic.name, request.group.name = "p", "g"
+        answer = await stage.ask("SyncLiteSubscription", request, s.SyncLiteSubscriptionResponse)
+        assert answer.status.code == OK
+        await stage.during(broker.delete_topic("p"))
+        await stage.until(lambda: len(notices(told)) == len(names))
+        assert notices(told) == names
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
 
     run(story)

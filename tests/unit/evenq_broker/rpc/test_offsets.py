@@ -23,11 +23,11 @@ METHOD = "/evenq.v1.Admin/ResetOffsets"
 
 async def filled(stage: Any, *, queues: int = 1, count: int = 5, **settings: Any) -> Any:
     broker = await stage.broker(default_start_from="FIRST", **settings)
-    topic = await stage.passing(broker.create_topic("t", queues=queues))
-    await stage.passing(broker.create_group("g"))
+    topic = await stage.during(broker.create_topic("t", queues=queues))
+    await stage.during(broker.create_group("g"))
     for _ in range(count):
         for queue_id in range(queues):
-            await stage.passing(broker.store.append([Append(topic.topic_id, queue_id, 0, 0, b"", b"")]))
+            await stage.during(broker.store.append([Append(topic.topic_id, queue_id, 0, 0, b"", b"")]))
         await stage.clock.advance(1_000)
     return broker
 
@@ -91,7 +91,7 @@ def test_a_time_is_the_first_message_stored_then_or_later(run: Run) -> None:
         at_ms = stage.clock.now_ms() - 3_000
         [move] = await reset(stage, to=admin_pb2.TIMESTAMP, value=at_ms)
         assert 1 <= move.after <= 3
-        first, *_ = await stage.passing(broker.store.read_at(1, 0, [move.after]))
+        first, *_ = await stage.during(broker.store.read_at(1, 0, [move.after]))
         assert first.store_ms >= at_ms
 
     run(story)
@@ -106,7 +106,7 @@ def test_a_reset_is_delivered_to_pollers_at_once_and_old_handles_are_over(run: R
         await stage.until(lambda: len(broker.polls) == 1)
         started = stage.clock.monotonic_ms()
         await reset(stage, to=admin_pb2.OFFSET, value=3)
-        again = await stage.passing(waiting)
+        again = await stage.during(waiting)
         assert [system.queue_offset for system in again] == [3, 4]
         assert stage.clock.monotonic_ms() - started < 1_000
         request = service_pb2.AckMessageRequest()
@@ -142,17 +142,17 @@ def test_an_owner_is_told_and_its_commits_do_not_count_before_it_begins_again(ru
         member = Member(client_id="one", protocol=Protocol.EVENQ)
         session = broker.sessions.join("g", member)
         queue = MessageQueue("t", "a", 0)
-        await stage.passing(broker.sessions.locking.lock("g", "one", [queue], wait_ms=0))
+        await stage.during(broker.sessions.locking.lock("g", "one", [queue], wait_ms=0))
         broker.progress.commit(1, 1, 0, 4)
         [move] = await reset(stage, to=admin_pb2.EARLIEST)
         assert (move.owner, "begins there" in move.note) == ("one", True)
-        mail = await stage.passing(session.take(broker.sessions))
+        mail = await stage.during(session.take(broker.sessions))
         assert OffsetsReset((queue,)) in mail
         wire = common_pb2.Queue(topic="t", broker_name="a", queue_id=0)
 
         async def pull(offset: int, committed: int) -> None:
             request = data_pb2.PullRequest(group="g", client_id="one", queue=wire, offset=offset, committed=committed)
-            await stage.passing(
+            await stage.during(
                 stage.net.unary("a:8081", "/evenq.v1.Data/Pull", request.SerializeToString(), timeout_ms=9_000)
             )
 
@@ -162,7 +162,7 @@ def test_an_owner_is_told_and_its_commits_do_not_count_before_it_begins_again(ru
         await stage.call("/evenq.v1.Data/CommitOffsets", commit, data_pb2.CommitOffsetsResponse)
         assert broker.progress.committed(1, 1, 0) == 0
         again = broker.sessions.join("g", member)
-        assert OffsetsReset((queue,)) in await stage.passing(again.take(broker.sessions)), (
+        assert OffsetsReset((queue,)) in await stage.during(again.take(broker.sessions)), (
             "the news was lost with a stream"
         )
         await pull(0, 0)
@@ -199,7 +199,7 @@ def test_a_reset_reaches_all_brokers_and_names_the_one_that_does_not_answer(run:
 def test_offsets_are_taken_from_another_group_where_it_has_read(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await filled(stage, queues=2)
-        source = await stage.passing(broker.create_group("source"))
+        source = await stage.during(broker.create_group("source"))
         broker.progress.commit(source.group_id, 1, 1, 4)
         moves = await reset(stage, topic="", to=admin_pb2.LIKE_GROUP, source_group="source")
         assert [(move.queue.queue_id, move.before, move.after) for move in moves] == [(1, -1, 4)]

@@ -45,7 +45,7 @@ def names(messages: list[Any]) -> list[str]:
 
 async def topic(stage: Any, **settings: Any) -> Any:
     broker = await stage.broker(default_start_from="FIRST", **settings)
-    await stage.passing(broker.create_topic("p", message_type=MessageType.PRIORITY))
+    await stage.during(broker.create_topic("p", message_type=MessageType.PRIORITY))
     return broker
 
 
@@ -99,7 +99,7 @@ def test_every_receive_takes_the_highest_whatever_queue_it_names(run: Run) -> No
 def test_a_topic_has_ten_levels_unless_told_and_its_queues_are_not_shared_out(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await topic(stage)
-        await stage.passing(broker.create_group("g", strategy="AVG"))
+        await stage.during(broker.create_group("g", strategy="AVG"))
         point = definition_pb2.Endpoints(addresses=[definition_pb2.Address(host="a", port=8081)])
         resource = definition_pb2.Resource(name="p")
         route = await stage.ask(
@@ -140,7 +140,7 @@ def test_a_priority_that_cannot_be_is_refused(run: Run, field: str) -> None:
         elif field == "time":
             set_ms(wrong.system_properties.delivery_timestamp, 1_000)
         elif field == "elsewhere":
-            await stage.passing(broker.create_topic("n"))
+            await stage.during(broker.create_topic("n"))
             wrong.topic.name = "n"
         elif field == "undeclared":
             wrong.system_properties.message_type = definition_pb2.NORMAL

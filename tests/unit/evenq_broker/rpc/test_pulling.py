@@ -17,10 +17,10 @@ OK = 20000
 
 async def filled(stage: Any) -> Any:
     broker = await stage.broker()
-    topic = await stage.passing(broker.create_topic("t", queues=1))
-    await stage.passing(broker.create_group("g"))
+    topic = await stage.during(broker.create_topic("t", queues=1))
+    await stage.during(broker.create_group("g"))
     for _ in range(3):
-        await stage.passing(broker.store.append([Append(topic.topic_id, 0, 0, 0, b"", b"")]))
+        await stage.during(broker.store.append([Append(topic.topic_id, 0, 0, 0, b"", b"")]))
         await stage.clock.advance(1_000)
     return broker
 
@@ -117,8 +117,8 @@ def test_a_pull_waits_on_when_what_came_does_not_fit_its_filter(run: Run) -> Non
         assert not asking.done()
         head = definition_pb2.Message(body=b"x").SerializeToString()
         system = definition_pb2.SystemProperties(tag="wanted").SerializeToString()
-        await stage.passing(broker.store.append([Append(topic.topic_id, 0, tag_hash("wanted"), 0, head, system)]))
-        frames = await stage.passing(asking)
+        await stage.during(broker.store.append([Append(topic.topic_id, 0, tag_hash("wanted"), 0, head, system)]))
+        frames = await stage.during(asking)
         assert [frame.WhichOneof("content") for frame in frames] == ["status", "message", "next_offset"]
         assert frames[-1].next_offset == 4
 
@@ -130,8 +130,8 @@ def test_a_pull_of_a_topic_that_is_deleted_meanwhile_ends_with_that(run: Run) ->
         broker = await filled(stage)
         asking = asyncio.ensure_future(pull(stage, 3, poll_ms=30_000))
         await stage.clock.advance(50)
-        await stage.passing(broker.delete_topic("t"))
-        [only] = await stage.passing(asking)
+        await stage.during(broker.delete_topic("t"))
+        [only] = await stage.during(asking)
         assert only.status.code == 40402
 
     run(story)

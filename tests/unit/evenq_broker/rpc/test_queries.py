@@ -27,7 +27,7 @@ async def send(stage: Any, number: int, *, topic: str = "t", key: str = "k", bod
 
 async def filled(stage: Any, count: int = 5, *, queues: int = 1, **settings: Any) -> Any:
     broker = await stage.broker(**settings)
-    await stage.passing(broker.create_topic("t", queues=queues))
+    await stage.during(broker.create_topic("t", queues=queues))
     for number in range(count):
         await send(stage, number)
         await stage.clock.advance(1_000)

@@ -48,8 +48,8 @@ async def recall(stage: Any, handle: str, topic: str = "t", broker: str = "a") -
 
 async def begun(stage: Any, **settings: Any) -> Any:
     broker = await stage.broker(poll_default_ms=1, **settings)
-    await stage.passing(broker.create_topic("t", queues=2, message_type=MessageType.DELAY))
-    await stage.passing(broker.create_group("g", start_from=StartFrom.FIRST))
+    await stage.during(broker.create_topic("t", queues=2, message_type=MessageType.DELAY))
+    await stage.during(broker.create_group("g", start_from=StartFrom.FIRST))
     return broker
 
 
@@ -116,7 +116,7 @@ def test_delayed_messages_survive_a_restart_and_their_handles_too(run: Run, tmp_
         store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
         broker = await begun(stage, store=store)
         entries = (await send(stage, 600_000, 600_000)).entries
-        await stage.passing(broker.close())
+        await stage.during(broker.close())
         again = await stage.broker(store=store)
         assert again.store.timers.stats.pending == 2
         assert (await recall(stage, entries[0].recall_handle)).status.code == OK
@@ -133,7 +133,7 @@ def test_a_deleted_topic_takes_its_delayed_messages_along(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await begun(stage)
         await send(stage, 1_000)
-        await stage.passing(broker.delete_topic("t"))
+        await stage.during(broker.delete_topic("t"))
         await stage.until(lambda: broker.store.timers.stats.pending == 0)
         assert broker.store.queue_range(1, 0) == broker.store.queue_range(1, 1) == (0, 0)
 

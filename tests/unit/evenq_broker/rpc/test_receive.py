@@ -131,7 +131,7 @@ def test_33_an_answer_that_got_lost_is_given_again_to_the_same_attempt_as_the_sa
 
 async def _lost_answer(stage: Any, name: str, *, ordered: bool) -> None:
     broker = await filled(stage, 3)
-    await stage.passing(broker.create_group("g", ordered=ordered))
+    await stage.during(broker.create_group("g", ordered=ordered))
     for auto_renew in (False, True):
         first = await receive(stage, request(batch=2, attempt_id="x", auto_renew=auto_renew))
         again = await receive(stage, request(batch=2, attempt_id="x", auto_renew=auto_renew))

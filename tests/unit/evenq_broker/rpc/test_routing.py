@@ -84,7 +84,7 @@ def test_the_resource_is_echoed_as_it_came_and_its_namespace_is_part_of_the_name
 def test_a_broker_that_is_gone_is_left_out_of_assignments_at_once(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        await stage.passing(broker.create_topic("t", queues=1))
+        await stage.during(broker.create_topic("t", queues=1))
         broker.routes.snapshot("n", "x", [other(1, 1)], 0)
         request = service_pb2.QueryAssignmentRequest(
             topic=definition_pb2.Resource(name="t"), group=definition_pb2.Resource(name="g"), endpoints=POINT
@@ -117,7 +117,7 @@ def test_without_a_rebalancer_avg_stands_in_for_what_needs_one_and_the_answer_sa
 
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        await stage.passing(broker.create_topic("t", queues=3))
+        await stage.during(broker.create_topic("t", queues=3))
         request = assignment_pb2.AssignmentRequest(group="g", topic="t", client_id="me", strategy=asked)
         told = await stage.call("/evenq.v1.Assignment/Query", request, assignment_pb2.AssignmentResponse)
         assert [entry.queue.queue_id for entry in told.queues] == [0, 1, 2]
@@ -157,7 +157,7 @@ def test_a_topic_in_the_making_is_answered_when_all_of_it_is_there(run: Run) -> 
         await stage.clock.advance(200)
         assert not asking.done()
         everywhere.set()
-        assert len((await stage.passing(asking)).message_queues) == 4
-        await stage.passing(sending)
+        assert len((await stage.during(asking)).message_queues) == 4
+        await stage.during(sending)
 
     run(story)

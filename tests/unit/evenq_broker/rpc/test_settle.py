@@ -75,7 +75,7 @@ def test_a_topic_that_is_gone_makes_the_handle_invalid_so_that_nobody_tries_for_
     async def story(stage: Any) -> None:
         broker, (first, _) = await held(stage)
         assert (await ack(stage, first, topic="elsewhere")).status.code == INVALID
-        await stage.passing(broker.delete_topic("t"))
+        await stage.during(broker.delete_topic("t"))
         assert (await ack(stage, first)).status.code == INVALID
 
     run(story)
@@ -122,7 +122,7 @@ def test_43_a_failing_node_consumer_waits_its_groups_policy_between_tries(run: R
     async def story(stage: Any) -> None:
         retry = RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(3_000, 7_000))
         broker, (handle, _) = await held(stage, auto_renew=True)
-        await stage.passing(broker.create_group("g", retry=retry))
+        await stage.during(broker.create_group("g", retry=retry))
         queue = broker.progress.queue(1, 1, 0)
         for attempt, pause_ms in ((1, 3_000), (2, 7_000), (3, 7_000)):
             queue.pending[0].attempt = attempt

@@ -57,8 +57,8 @@ def test_a_groups_own_policy_is_told_in_the_words_of_each_language(run: Run, lan
         broker = await stage.broker()
         grows = RetryPolicy(kind=RetryKind.EXPONENTIAL, initial_ms=1_500, max_ms=5_000, multiplier=3.0)
         listed = RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(200, 2_500, 2_500))
-        await stage.passing(broker.create_group("grows", retry=grows, max_attempts=6))
-        await stage.passing(broker.create_group("listed", retry=listed))
+        await stage.during(broker.create_group("grows", retry=grows, max_attempts=6))
+        await stage.during(broker.create_group("listed", retry=listed))
         policy = reply(broker, consumer(group="grows"), language).backoff_policy
         assert policy.max_attempts == 6
         if language in {"PYTHON", "CPP"}:
@@ -102,7 +102,7 @@ def test_a_producer_always_gets_an_exponential_policy_and_a_body_limit(run: Run,
 def test_the_groups_own_configuration_is_told(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker(receive_batch_max=16, poll_default_ms=9_000)
-        await stage.passing(broker.create_group("ordered", ordered=True, max_attempts=4))
+        await stage.during(broker.create_group("ordered", ordered=True, max_attempts=4))
         ordered = reply(broker, consumer(group="ordered"))
         assert (ordered.subscription.fifo, ordered.backoff_policy.max_attempts) == (True, 4)
         assert ordered.subscription.receive_batch_size == 16
@@ -154,7 +154,7 @@ def test_each_settings_of_a_stream_is_answered_and_makes_the_client_a_member(run
             stream = stage.net.stream("a:8081", method, told(), timeout_ms=5_000, metadata=headers)
             return len([frame async for frame in stream])
 
-        assert await stage.passing(collect()) == 3
+        assert await stage.during(collect()) == 3
         assert broker.clients.get("c").subscriptions == {"t": "*"}
         assert [member.client_id for member in broker.members.members("g")] == ["c"]
 

@@ -16,8 +16,8 @@ METHOD = "/evenq.v1.Admin/TraceMessage"
 
 async def filled(stage: Any, **settings: Any) -> Any:
     broker = await stage.broker(default_start_from="FIRST", **settings)
-    await stage.passing(broker.create_topic("t", queues=1))
-    await stage.passing(broker.create_group("g", max_attempts=2))
+    await stage.during(broker.create_topic("t", queues=1))
+    await stage.during(broker.create_group("g", max_attempts=2))
     request = service_pb2.SendMessageRequest()
     message = request.messages.add(body=b"body")
     message.topic.name = "t"

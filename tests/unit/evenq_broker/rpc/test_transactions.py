@@ -70,8 +70,8 @@ async def receive(stage: Any, topic: str = "t") -> list[v2.Message]:
 
 async def begun(stage: Any, name: str = "a", **settings: Any) -> Any:
     broker = await stage.broker(name, poll_default_ms=1, **settings)
-    await stage.passing(broker.create_topic("t", queues=2, message_type=MessageType.TRANSACTION))
-    await stage.passing(broker.create_group("g", start_from=StartFrom.FIRST))
+    await stage.during(broker.create_topic("t", queues=2, message_type=MessageType.TRANSACTION))
+    await stage.during(broker.create_group("g", start_from=StartFrom.FIRST))
     return broker
 
 
@@ -181,7 +181,7 @@ def test_decisions_that_race_are_decided_once(run: Run) -> None:
         ident = broker.transactions.ids.read(name)
         outcomes = [Outcome.COMMITTED, Outcome.ROLLED_BACK] * 5
         work = asyncio.gather(*(broker.transactions.end(ident.number, outcome) for outcome in outcomes))
-        await stage.passing(work)
+        await stage.during(work)
         assert len(await receive(stage)) == 1
         assert broker.transactions.stats.conflicts == 5
 
@@ -210,8 +210,8 @@ def test_a_decision_that_the_store_refused_is_open_still(run: Run) -> None:
 def test_a_topic_takes_only_its_kind_and_the_error_names_the_command(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await begun(stage)
-        await stage.passing(broker.create_topic("plain"))
-        await stage.passing(broker.create_topic("all", message_type=MessageType.MIXED))
+        await stage.during(broker.create_topic("plain"))
+        await stage.during(broker.create_topic("all", message_type=MessageType.MIXED))
         answer = await send(stage, half(topic="plain"))
         assert answer.status.code == answer.entries[0].status.code == CONFLICT
         assert "evenq topic create NAME --type transaction" in answer.status.message
@@ -397,7 +397,7 @@ def test_open_ones_their_counts_and_decisions_survive_a_restart(run: Run, tmp_pa
         checks = broker.transactions.table.get(number).checks
         assert checks == 2
         await sender.close()
-        await stage.passing(broker.close())
+        await stage.during(broker.close())
 
         again = await stage.broker(store=store, poll_default_ms=1, transaction_check_interval_ms=1_000)
         assert len(again.transactions.table) == 2
@@ -418,7 +418,7 @@ def test_a_deleted_topic_takes_its_half_messages_along(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await begun(stage)
         name = await begin(stage)
-        await stage.passing(broker.delete_topic("t"))
+        await stage.during(broker.delete_topic("t"))
         assert await end(stage, name, COMMIT) == INVALID_ID
         await stage.until(lambda: broker.store.timers.stats.pending == 0)
         assert len(broker.transactions.table) == 0

@@ -50,6 +50,8 @@ class Broker:
         self.dead_letters: list[tuple[int, int]] = []
         self.sent_back: list[tuple[int, int]] = []
         self.pulls: list[tuple[str, MessageQueue, int, Generation]] = []
+        self.asked = 0
+        """Answers about assignments."""
         self.changed = asyncio.Event()
 
     def store(self, *bodies: bytes, queue: MessageQueue = QUEUES[0]) -> None:
@@ -190,6 +192,7 @@ class Calls:
 
     async def query_assignment(self, group: str, topic: str, strategy: str, model: MessageModel) -> Assignment:
         self.trip("query_assignment")
+        self.broker.asked += 1
         return self.broker.assignments.get(self.client_id, Assignment(False, ()))
 
 
@@ -260,6 +263,12 @@ async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - the state lives in the clients, which tell nobody
             await asyncio.sleep(0.002)
+
+
+async def turns() -> None:
+    """Whatever can go on now has gone on: nothing of it waits for another process or the disk."""
+    for _ in range(100):
+        await asyncio.sleep(0)
 
 
 def owned(member: Pushing) -> list[int]:
@@ -475,7 +484,7 @@ def test_pulls_are_put_off_while_a_listener_is_slow_and_go_on_after() -> None:
         one = group.member("one", pull_threshold_queue=10, pull_batch=5)
         broker.store(*(b"%d" % n for n in range(50)))
         await until(lambda: max((offset for _, queue, offset, _ in broker.pulls if queue == QUEUES[0]), default=0) == 5)
-        await asyncio.sleep(0.05)
+        await turns()
         assert max(offset for _, queue, offset, _ in broker.pulls if queue == QUEUES[0]) == 5
         gate.set()
         await until(lambda: len(group.seen) == 50)
@@ -494,8 +503,10 @@ def test_the_servers_assignment_is_followed_with_its_generation_and_an_unknown_o
         await until(lambda: (("one", QUEUES[1], 0, Generation(1, 5))) in broker.pulls)
         for told in (Assignment(False, ()), Assignment(True, (), Generation(1, 4))):
             broker.assignments["one"] = told
+            asked = broker.asked
             broker.mail["one"].put_nowait(AssignmentChanged("t"))
-            await asyncio.sleep(0.05)
+            await until(lambda: broker.asked > asked)  # noqa: B023 - of this turn
+            await turns()
             assert owned(one) == [1, 3]
         broker.assignments["one"] = Assignment(True, (), Generation(1, 6))
         broker.mail["one"].put_nowait(AssignmentChanged("t"))

@@ -13,6 +13,7 @@ from evenq import aio, errors
 from evenq.client.options import ProducerOptions
 from evenq.client.wiring import Ground
 from evenq.model import Message, MessageQueue
+from evenq.model.lanes import owner_among
 from evenq.runtime.clock import SystemClock
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -229,7 +230,8 @@ def test_sending_waits_while_too_much_is_pending() -> None:
             for _ in range(10):
                 await p.send_async(note("x"))
             eleventh = asyncio.ensure_future(p.send_async(note("x")))
-            await asyncio.sleep(0.02)
+            for _ in range(100):  # whatever can go on now goes on
+                await asyncio.sleep(0)
             assert not eleventh.done()
             gate.set()
             await eleventh
@@ -401,5 +403,38 @@ def test_large_bodies_are_packed_and_small_ones_are_not() -> None:
         assert sorted(len(m.body) < 100 for m in net.messages) == [False, True]
         with pytest.raises(errors.BadRequest, match="snappy"):
             producer(net, compression="snappy")
+
+    asyncio.run(story())
+
+
+def test_messages_of_a_lite_topic_keep_their_order_through_a_failure_and_travel_by_v2() -> None:
+    class Failing(Brokers):
+        stumbles = 2
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.sent: list[tuple[str, str, str]] = []
+
+        async def unary(self, address: str, method: str, request: bytes, **rest: Any) -> bytes:
+            if method.endswith("/SendMessage"):
+                if self.stumbles:
+                    self.stumbles -= 1
+                    raise errors.ConnectionFailed("down")
+                for message in service_pb2.SendMessageRequest.FromString(request).messages:
+                    self.sent.append((address, message.system_properties.lite_topic, message.body.decode()))
+            return await super().unary(address, method, request, **rest)
+
+    async def story() -> None:
+        net = Failing()
+        async with producer(net, linger_ms=0) as p:
+            names = [f"n{number}" for number in range(8)]
+            for body in range(4):
+                for name in names:
+                    await p.send_async(note(str(body), lite_topic=name))
+            await p.flush()
+        assert not net.tries
+        for name in names:
+            mine = [(address, body) for address, told, body in net.sent if told == name]
+            assert mine == [(f"{owner_among(['a', 'b'], 't', name)}:1", str(body)) for body in range(4)]
 
     asyncio.run(story())

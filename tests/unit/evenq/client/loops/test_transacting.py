@@ -10,7 +10,8 @@ import pytest
 
 from evenq.client.core.halves import Check, HalfMessage
 from evenq.client.core.route import Route
-from evenq.client.loops.transacting import TELL_MS, Transacting
+from evenq.client.loops.lines import TELL_MS
+from evenq.client.loops.transacting import Transacting
 from evenq.client.options import ProducerOptions
 from evenq.errors import ConnectionFailed, Error, Forbidden, InvalidTransactionId, TopicNotFound
 from evenq.model import MessageQueue, QueueOffset, ReceivedMessage, TransactionResolution

@@ -7,51 +7,15 @@ import errno
 
 import pytest
 
-from evenq.runtime.clock import FakeClock
-from evenq.store import TimerAppend
-from evenq.store.fault_disk import FaultDisk
 from evenq.store.snapshot import Snapshot, save
 from evenq.store.timers import runs
-from evenq.store.timers.keeper import TimerKeeper, named_by_snapshots
+from evenq.store.timers.keeper import named_by_snapshots
 from evenq.store.timers.keys import id_of
-from evenq.store.timers.pending import PendingTimers
 
 
-class Ground:
-    """A keeper with a log that is a list."""
-
-    def __init__(self, **sizes):
-        self.clock, self.disk, self.log, self.failures = FakeClock(1_000), FaultDisk(), {}, []
-        self.end, self.fail = 0, None
-        self.keeper = TimerKeeper(
-            PendingTimers(**{"table_max": 10, "runs_max": 2, "ahead": 512, **sizes}), self.disk, clock=self.clock,
-            read_timers=self.read, append=self.append, on_failure=self.failures.append,
-        )  # fmt: skip
-
-    async def read(self, timer_ids, bytes_max):
-        return [self.log.get(timer_id) for timer_id in timer_ids]
-
-    def append(self, entries, *, timers, ended):
-        future = asyncio.get_running_loop().create_future()
-        if self.fail is not None:
-            future.set_exception(self.fail)
-            return future
-        for timer in timers:
-            timer.log_offset, self.end = self.end, self.end + 100
-            self.log[timer.log_offset] = timer
-        self.keeper.apply(timers, ended)
-        future.set_result(None)
-        return future
-
-    async def put(self, *dues):
-        timers = [TimerAppend(1, 0, 0, due_ms=due, kind=1, born_ms=0, head=b"", system=b"") for due in dues]
-        await self.append([], timers=timers, ended=[])
-        return [timer.log_offset for timer in timers]
-
-
-def test_a_full_disk_keeps_timers_in_memory_until_there_is_space():
+def test_a_full_disk_keeps_timers_in_memory_until_there_is_space(make_ground):
     async def scenario():
-        ground = Ground()
+        ground = make_ground()
         ground.disk.faults_of["write"] = errno.ENOSPC
         await ground.put(*range(5_000, 5_100))
         await ground.clock.advance(10)
@@ -69,9 +33,9 @@ def test_a_full_disk_keeps_timers_in_memory_until_there_is_space():
     asyncio.run(scenario())
 
 
-def test_any_other_error_stops_the_store():
+def test_any_other_error_stops_the_store(make_ground):
     async def scenario():
-        ground = Ground()
+        ground = make_ground()
         ground.disk.faults_of["write"] = errno.EIO
         await ground.put(*range(5_000, 5_020))
         await ground.clock.advance(10)
@@ -81,9 +45,9 @@ def test_any_other_error_stops_the_store():
     asyncio.run(scenario())
 
 
-def test_cancelling_twice_or_what_never_was_changes_nothing():
+def test_cancelling_twice_or_what_never_was_changes_nothing(make_ground):
     async def scenario():
-        ground = Ground()
+        ground = make_ground()
         ids = await ground.put(*range(5_000, 5_050))
         for _ in range(20):
             await ground.clock.advance(1)
@@ -96,9 +60,9 @@ def test_cancelling_twice_or_what_never_was_changes_nothing():
     asyncio.run(scenario())
 
 
-def test_a_cancel_that_fails_leaves_the_timer_pending():
+def test_a_cancel_that_fails_leaves_the_timer_pending(make_ground):
     async def scenario():
-        ground = Ground()
+        ground = make_ground()
         (timer_id,) = await ground.put(5_000)
         ground.fail = OSError("no")
         with pytest.raises(OSError, match="no"):
@@ -110,9 +74,9 @@ def test_a_cancel_that_fails_leaves_the_timer_pending():
     asyncio.run(scenario())
 
 
-def test_a_timer_that_is_being_fired_cannot_be_cancelled():
+def test_a_timer_that_is_being_fired_cannot_be_cancelled(make_ground):
     async def scenario():
-        ground = Ground()
+        ground = make_ground()
         (timer_id,) = await ground.put(5_000)
         ground.keeper.pending.due(5_000, 1)
         assert await ground.keeper.cancel([timer_id]) == []
@@ -121,9 +85,9 @@ def test_a_timer_that_is_being_fired_cannot_be_cancelled():
     asyncio.run(scenario())
 
 
-def test_only_files_that_no_snapshot_and_no_frozen_state_names_are_removed():
+def test_only_files_that_no_snapshot_and_no_frozen_state_names_are_removed(make_ground):
     async def scenario():
-        ground = Ground()
+        ground = make_ground()
         for first in range(5_000, 5_200, 10):
             await ground.put(*range(first, first + 10))
             for _ in range(5):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from evenq.errors import BadRequest, StoreCorrupted, TooManyRequests
-from evenq.runtime.clock import FakeClock
-from evenq.store import StoredTimer, TimerAppend
-from evenq.store.fault_disk import FaultDisk
-from evenq.store.timers.keeper import TimerKeeper
-from evenq.store.timers.pending import PendingTimers
+from evenq.store import StoredTimer
 from evenq.store.timers.service import TimerService, deliver
 
 
@@ -19,100 +17,72 @@ def test_a_delayed_message_becomes_the_same_message_of_its_topic_and_queue():
     assert (message.head, message.system, message.log_offset) == (b"head", b"system", -1)
 
 
-class Ground:
-    """A keeper with a log that is a list."""
+@pytest.fixture
+def fire(make_ground):
+    """Fires timers through a log that is a list; `refuse` sees each batch and may raise. Gives batches and pending."""
 
-    def __init__(self, **sizes):
-        self.clock, self.disk, self.log, self.failures = FakeClock(1_000), FaultDisk(), {}, []
-        self.end, self.fail = 0, None
-        self.keeper = TimerKeeper(
-            PendingTimers(**{"table_max": 10, "runs_max": 2, "ahead": 512, **sizes}), self.disk, clock=self.clock,
-            read_timers=self.read, append=self.append, on_failure=self.failures.append,
-        )  # fmt: skip
+    def play(dues, refuse, *, batch_max=4, milliseconds=1_000):
+        async def scenario():
+            ground, batches = make_ground(), []
 
-    async def read(self, timer_ids, bytes_max):
-        return [self.log.get(timer_id) for timer_id in timer_ids]
+            def append(entries, *, timers, ended):
+                refuse(entries, batches)
+                batches.append([message.head for message in entries])
+                return ground.append(entries, timers=timers, ended=ended)
 
-    def append(self, entries, *, timers, ended):
-        future = asyncio.get_running_loop().create_future()
-        if self.fail is not None:
-            future.set_exception(self.fail)
-            return future
-        for timer in timers:
-            timer.log_offset, self.end = self.end, self.end + 100
-            self.log[timer.log_offset] = timer
-        self.keeper.apply(timers, ended)
-        future.set_result(None)
-        return future
+            await ground.put(*dues)
+            for timer in ground.log.values():
+                timer.head = b"%d" % timer.due_ms
+            service = TimerService(ground.keeper, ground.clock, append, batch_max=batch_max)
+            service.start()
+            await ground.clock.advance(milliseconds)
+            left = ground.keeper.stats.pending
+            await service.stop()
+            await ground.keeper.close()
+            return batches, left
 
-    async def put(self, *dues):
-        timers = [TimerAppend(1, 0, 0, due_ms=due, kind=1, born_ms=0, head=b"", system=b"") for due in dues]
-        await self.append([], timers=timers, ended=[])
-        return [timer.log_offset for timer in timers]
+        return asyncio.run(scenario())
+
+    return play
 
 
-def _fire(dues, refuse, *, batch_max=4, milliseconds=1_000):
-    """Fire timers through a log that is a list; `refuse` sees each batch and may raise. Returns batches and pending."""
-
-    async def scenario():
-        ground, batches = Ground(), []
-
-        def append(entries, *, timers, ended):
-            refuse(entries, batches)
-            batches.append([message.head for message in entries])
-            return ground.append(entries, timers=timers, ended=ended)
-
-        await ground.put(*dues)
-        for timer in ground.log.values():
-            timer.head = b"%d" % timer.due_ms
-        service = TimerService(ground.keeper, ground.clock, append, batch_max=batch_max)
-        service.start()
-        await ground.clock.advance(milliseconds)
-        left = ground.keeper.stats.pending
-        await service.stop()
-        await ground.keeper.close()
-        return batches, left
-
-    return asyncio.run(scenario())
-
-
-def test_due_timers_fire_in_order_of_due_time_in_bounded_batches():
-    batches, left = _fire([1_010, 1_009, 1_002, 1_003, 900, 901], lambda *_: None)
+def test_due_timers_fire_in_order_of_due_time_in_bounded_batches(fire):
+    batches, left = fire([1_010, 1_009, 1_002, 1_003, 900, 901], lambda *_: None)
     assert [head for batch in batches for head in batch] == [b"900", b"901", b"1002", b"1003", b"1009", b"1010"]
     assert max(map(len, batches)) <= 4
     assert left == 0
 
 
-def test_all_of_a_burst_fire_with_their_files_on_disk():
-    batches, left = _fire([1_500] * 45, lambda *_: None)
+def test_all_of_a_burst_fire_with_their_files_on_disk(fire):
+    batches, left = fire([1_500] * 45, lambda *_: None)
     assert left == 0
     assert sum(map(len, batches)) == 45
 
 
-def test_an_overloaded_store_is_asked_again_and_nothing_fires_twice():
+def test_an_overloaded_store_is_asked_again_and_nothing_fires_twice(fire):
     refusals = iter([True, False, True, True])
 
     def refuse(entries, batches):
         if next(refusals, False):
             raise TooManyRequests("later")
 
-    batches, left = _fire([1_000 + n for n in range(9)], refuse)
+    batches, left = fire([1_000 + n for n in range(9)], refuse)
     fired = [head for batch in batches for head in batch]
     assert sorted(fired) == sorted(b"%d" % (1_000 + n) for n in range(9))
     assert left == 0
 
 
-def test_one_message_that_the_store_refuses_does_not_hold_the_others_up():
+def test_one_message_that_the_store_refuses_does_not_hold_the_others_up(fire):
     def refuse(entries, batches):
         if any(message.head == b"1002" for message in entries):
             raise BadRequest("never")
 
-    batches, left = _fire([1_000, 1_001, 1_002, 1_003, 1_004], refuse, milliseconds=5_000)
+    batches, left = fire([1_000, 1_001, 1_002, 1_003, 1_004], refuse, milliseconds=5_000)
     assert sorted(head for batch in batches for head in batch) == [b"1000", b"1001", b"1003", b"1004"]
     assert left == 1
 
 
-def test_thousands_that_the_owner_refuses_hold_no_other_up_and_are_tried_less_and_less():
+def test_thousands_that_the_owner_refuses_hold_no_other_up_and_are_tried_less_and_less(make_ground):
     tries = []
 
     def on_due(timers):
@@ -122,7 +92,7 @@ def test_thousands_that_the_owner_refuses_hold_no_other_up_and_are_tried_less_an
         return deliver(timers)
 
     async def scenario():
-        ground = Ground(table_max=10_000)
+        ground = make_ground(table_max=10_000)
         bad = await ground.put(*[1_000] * 5_000)
         await ground.put(*[2_000] * 50)
         service = TimerService(ground.keeper, ground.clock, ground.append, on_due)
@@ -145,9 +115,9 @@ def test_thousands_that_the_owner_refuses_hold_no_other_up_and_are_tried_less_an
     asyncio.run(scenario())
 
 
-def test_damaged_timers_are_set_aside_and_named_and_the_others_fire(caplog):
+def test_damaged_timers_are_set_aside_and_named_and_the_othersfire(fire, make_ground, caplog):
     async def scenario():
-        ground = Ground(table_max=10_000)
+        ground = make_ground(table_max=10_000)
         put = await ground.put(*range(900, 1_000))
         for timer_id in put[20:60]:
             del ground.log[timer_id]
@@ -172,9 +142,9 @@ def test_damaged_timers_are_set_aside_and_named_and_the_others_fire(caplog):
     asyncio.run(scenario())
 
 
-def test_what_the_disk_cannot_read_is_damaged_too():
+def test_what_the_disk_cannot_read_is_damaged_too(make_ground):
     async def scenario():
-        ground = Ground()
+        ground = make_ground()
         put = await ground.put(1_000, 1_001, 1_002)
 
         async def read(timer_ids, bytes_max):

@@ -159,3 +159,20 @@ def test_absences_cover_their_time_and_a_shadow_behind():
     assert outages.touched(11_999, 12_500)
     assert not outages.touched(12_001, 12_500)
     assert (outages.count, outages.longest_ms(9_000), outages.any) == (1, 1_000, True)
+
+
+def test_a_lite_topic_out_of_order_is_wrong_unless_a_broker_was_away_between_sending_and_coming():
+    """While its broker is away it is elsewhere, and what was stored is delivered later (contract 5.6)."""
+    tally, outages = made(Kind.LITE)
+    first, second = (tally.begin(stream="s", begun_ms=at_ms) for at_ms in (1_000, 2_000))
+    outages.away("b", since_ms=100_000)
+    outages.back("b", 101_000)
+    late, last = (tally.begin(stream="s", begun_ms=at_ms) for at_ms in (100_500, 100_600))
+    for number in (first, second, late, last):
+        tally.tried(number)
+        tally.stored(number)
+    for number, now_ms in ((second, 2_100), (first, 2_200), (last, 101_500), (late, 102_000)):
+        tally.arrived(came(number, at=f"s/{number}", now_ms=now_ms))
+    result = tally.result()
+    assert (result.reordered, result.excused, result.broken) == (1, 1, True)
+    assert result.problems == [f"{first} of s came after {second}"]

@@ -1,0 +1,139 @@
+"""What a consumer of lite topics says and hears (wire contract 3.14, 4.5, 5.6).
+
+`loops.subscribing` keeps what it wants, `loops.lite_pushing` hands messages to its listener, `rpc.lite` is the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Protocol
+
+from evenq.client.core.calls import SimpleCalls
+from evenq.client.core.start_offset import start_policy, timestamp_of
+from evenq.errors import BadRequest
+from evenq.model import ReceivedMessage, StartFrom
+
+__all__ = [
+    "LiteAction",
+    "LiteCalls",
+    "LiteEnded",
+    "LiteEvent",
+    "LiteOpened",
+    "LiteStart",
+    "Place",
+    "Suspend",
+    "starting",
+]
+
+
+class LiteAction(IntEnum):
+    """The numbers of the wire's `LiteSubscriptionAction`."""
+
+    ADD = 0
+    REMOVE = 1
+    ALL = 2
+    """These and no others."""
+
+
+class Place(StrEnum):
+    """What kind of start a `LiteStart` is; the names of the wire's fields."""
+
+    FIRST = "min"
+    LAST = "max"
+    OFFSET = "offset"
+    TAIL = "tail_n"
+    TIMESTAMP = "timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class LiteStart:
+    """Where a subscription begins if nobody else of the group has the lite topic."""
+
+    place: Place
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LiteOpened:
+    """A broker took our settings: there is a line to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiteEnded:
+    """A broker ended the subscription to a lite topic."""
+
+    name: str
+
+
+LiteEvent = LiteOpened | LiteEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """A listener's answer: pause this lite topic; its message comes again after `pause_ms`, and that counts as no
+    attempt.
+    """
+
+    pause_ms: int
+    """10 .. 43,200,000, unless the broker allows less."""
+
+    def __post_init__(self) -> None:
+        if not 10 <= self.pause_ms <= 43_200_000:
+            raise BadRequest(f"Suspend.pause_ms is {self.pause_ms}, the range is 10 to 43200000")
+
+
+class LiteCalls(SimpleCalls, Protocol):
+    """What a consumer of lite topics needs."""
+
+    async def sync_lite(
+        self,
+        action: LiteAction,
+        topic: str,
+        group: str,
+        names: Sequence[str],
+        *,
+        start: LiteStart | None = None,
+        address: str = "",
+    ) -> None:
+        """Tell what we want, at the access point or at `address`. Raises LiteSubscriptionQuotaExceeded,
+        LiteTopicQuotaExceeded, IllegalLiteTopic, IllegalTopic.
+        """
+        ...
+
+    def lite_events(
+        self, address: str, group: str, topic: str, tellings: AsyncIterator[None]
+    ) -> AsyncGenerator[LiteEvent, None]:
+        """A line to a broker; each telling sends our settings again."""
+        ...
+
+    async def bury(self, address: str, group: str, message: ReceivedMessage) -> None:
+        """To the dead-letter topic with it."""
+        ...
+
+
+def starting(
+    start_from: StartFrom | str | None, start_timestamp_ms: int | str, start_offset: int | None, start_tail: int | None
+) -> LiteStart | None:
+    """The start that these arguments ask for; at most one of them. Raises BadRequest."""
+    told = [start_from is not None, start_offset is not None, start_tail is not None]
+    if sum(told) > 1:
+        raise BadRequest("a lite subscription has one start: give one of start_from, start_offset and start_tail")
+    for name, value in (("start_offset", start_offset), ("start_tail", start_tail)):
+        if value is not None and value < 0:
+            raise BadRequest(f"{name} is {value}; give 0 or more")
+    if start_offset is not None:
+        return LiteStart(Place.OFFSET, start_offset)
+    if start_tail is not None:
+        return LiteStart(Place.TAIL, start_tail)
+    if start_from is None:
+        return None
+    match start_policy(start_from):
+        case StartFrom.FIRST:
+            return LiteStart(Place.FIRST)
+        case StartFrom.LAST:
+            return LiteStart(Place.LAST)
+        case StartFrom.TIMESTAMP:
+            told_ms = start_timestamp_ms
+            return LiteStart(Place.TIMESTAMP, timestamp_of(told_ms) if isinstance(told_ms, str) else told_ms)

@@ -1,0 +1,31 @@
+"""Things with a `close`, in a `with` block.
+
+Whoever can be used at once and has to be closed in the end, whatever happened in between, is a `Closing`; a thing that
+is started on entering overrides `__enter__`, one that ends otherwise after an error writes its own `__exit__`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+__all__ = ["Closing"]
+
+
+class Closing(ABC):
+    """Its `with` block closes it."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it. Closing twice is no error."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

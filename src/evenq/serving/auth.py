@@ -1,0 +1,130 @@
+"""Authentication of one server: its settings, the users file and its reload, the guard, the signed net.
+
+A program makes an `Auth` from its settings, lets it guard its `Rpc`s and sign its own calls, and starts and closes it
+beside its doors. Switched off, all of that hands back what it was given, so nothing is paid per call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from evenq.errors import SettingsError
+from evenq.runtime.clock import Clock
+from evenq.runtime.net import Net
+from evenq.runtime.tasks import spawn
+from evenq.serving.guard import Guard
+from evenq.serving.rpc import Rpc
+from evenq.serving.users import Users
+from evenq.wire.signed_net import SignedNet, Signer
+
+__all__ = ["Auth", "AuthSettings"]
+
+log = logging.getLogger(__name__)
+
+FILE_BYTES_MAX = 4 << 20
+
+
+class AuthSettings(BaseModel, frozen=True, extra="forbid"):
+    """Who may call."""
+
+    enabled: bool = Field(default=False, description="Take only calls that are signed by a user of the users file.")
+    users: Path | None = Field(
+        default=None, description="TOML file with users, secrets and grants; read again when it changes."
+    )
+    reload_ms: int = Field(
+        default=2_000, ge=100, le=60_000, description="How often the users file is looked at for changes, ms."
+    )
+    clock_skew_ms: int = Field(
+        default=0,
+        ge=0,
+        le=420_000,
+        description="How far x-mq-date-time may be from the server's clock, ms, beside a time zone of "
+        "whole quarters of an hour; 0 = not looked at.",
+    )
+    cache_max: int = Field(default=10_000, ge=2, le=1_000_000, description="Most signatures remembered as right.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.enabled and self.users is None:
+            raise ValueError("auth.enabled is set without auth.users; give the users file")
+        return self
+
+
+class Auth:
+    """Authentication, on or off. Belongs to one loop."""
+
+    def __init__(self, settings: AuthSettings, *, clock: Clock) -> None:
+        """Raises SettingsError for a users file that cannot be read or makes no sense."""
+        self._settings = settings
+        self._clock = clock
+        self._task: asyncio.Task[Any] | None = None
+        self._guard: Guard | None = None
+        self._digest = b""
+        if not settings.enabled:
+            return
+        content = self._read()
+        users = Users.parse(content)
+        self._digest = hashlib.sha256(content).digest()
+        self._guard = Guard(users, clock=clock, clock_skew_ms=settings.clock_skew_ms, cache_max=settings.cache_max)
+        self._signer = Signer(users.internal.name, users.internal.secrets[0], clock=clock)
+
+    def rpcs(self, rpcs: Sequence[Rpc]) -> list[Rpc]:
+        """The calls to serve, guarded if authentication is on."""
+        return list(rpcs) if self._guard is None else [self._guard.guarded(rpc) for rpc in rpcs]
+
+    def net(self, net: Net) -> Net:
+        """The net for calls to other servers, signed by the internal user if authentication is on."""
+        return net if self._guard is None else SignedNet(net, self._signer)
+
+    def start(self) -> None:
+        """Watch the users file."""
+        if self._guard is not None:
+            self._task = spawn(self._watch(), name="users file")
+
+    async def close(self) -> None:
+        """Stop watching. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def reload(self) -> bool:
+        """Read the file; True if it changed and is in force. A file that makes no sense changes nothing."""
+        assert self._guard is not None
+        try:
+            content = await asyncio.to_thread(self._read)
+            digest = hashlib.sha256(content).digest()
+            if digest == self._digest:
+                return False
+            users = Users.parse(content)
+        except SettingsError as error:
+            log.warning("the users file is not in force, the users before are", extra={"error": str(error)})
+            return False
+        self._digest = digest
+        self._signer.change(users.internal.name, users.internal.secrets[0])
+        self._guard.change(users)
+        log.info("users changed", extra={"users": len(users)})
+        return True
+
+    async def _watch(self) -> None:
+        while True:
+            await self._clock.sleep_ms(self._settings.reload_ms)
+            await self.reload()
+
+    def _read(self) -> bytes:
+        path = self._settings.users
+        assert path is not None
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise SettingsError(f"auth.users cannot be read: {error}; give a readable file") from error
+        if len(content) > FILE_BYTES_MAX:
+            raise SettingsError(f"auth.users has {len(content)} bytes, the limit is {FILE_BYTES_MAX}")
+        return content

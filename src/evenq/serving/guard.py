@@ -1,0 +1,304 @@
+"""The door's guard: every call is signed by a known user who may do what it asks for (wire contract 2.2).
+
+`Guard.guarded` turns an `Rpc` into one that checks first and then calls the same handler, so that no handler knows of
+it and a server without authentication pays nothing. Who calls is found by the signature over `x-mq-date-time`; what a
+user may is decided by the call's `Access` row and the names in its request (`evenq.serving.names`).
+
+Always true: an identity is remembered only together with the exact signature that proved it; failures are never
+remembered; an `Rpc` about topics or groups without a row of names is refused when the server starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from evenq.errors import Forbidden, SettingsError, Unauthorized
+from evenq.runtime.clock import Clock
+from evenq.serving.names import NAMES, Named, Names
+from evenq.serving.owners import ClientOwners
+from evenq.serving.rpc import Access, Action, Bidi, Resource, Rpc, RpcContext, ServerStream, Unary
+from evenq.serving.rpc import Kind as RpcKind
+from evenq.serving.users import Kind, User, Users
+from evenq.wire.signature import AUTHORIZATION, DATE_MAX, DATE_TIME, fits, moment_ms, read_claim
+
+__all__ = ["Guard"]
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT = "/apache.rocketmq.v2.MessagingService/Heartbeat"
+"""Changes nothing without a client id. Go sends one without any header when it recovers (wire contract 2.1, 8.50)."""
+FAREWELL = "/apache.rocketmq.v2.MessagingService/NotifyClientTermination"
+ZONE_STEP_MS = 15 * 60_000
+ZONE_MAX_MS = 14 * 3_600_000
+TELL_AGAIN_MS = 60_000
+TOLD_MAX = 1_000
+HOLD_MS, HOLD_MARGIN_MS = 1_000, 200
+HELD_MAX = 1_000
+
+_KINDS = {
+    Resource.TOPIC: (Kind.TOPIC,),
+    Resource.GROUP: (Kind.GROUP,),
+    Resource.TOPIC_AND_GROUP: (Kind.TOPIC, Kind.GROUP),
+}
+_WHOLE = frozenset({Resource.CLUSTER, Resource.BROKER, Resource.CLIENT})
+_AUDITED = frozenset({Action.CREATE, Action.DELETE, Action.OPERATE})
+_SOFT = frozenset({Action.CONSUME, Action.DESCRIBE})
+
+
+@dataclass(frozen=True, slots=True)
+class _Proof:
+    """A signature that was right."""
+
+    user: User
+    told_ms: int | None
+    """The moment in its date header; None if nobody wants to know."""
+
+
+class Guard:
+    """Belongs to the server's loop."""
+
+    def __init__(self, users: Users, *, clock: Clock, clock_skew_ms: int = 0, cache_max: int = 10_000) -> None:
+        """`clock_skew_ms`: how far a call's date may be off, beside any whole quarter of an hour of time zone; 0 = any.
+        `cache_max`: signatures remembered.
+        """
+        self._users = users
+        self._clock = clock
+        self._skew_ms = clock_skew_ms
+        self._half_max = max(1, cache_max // 2)
+        self._proofs: dict[tuple[str, str], _Proof] = {}
+        self._older: dict[tuple[str, str], _Proof] = {}
+        self._open: dict[asyncio.Task[Any], tuple[str, str]] = {}
+        self._revoked: set[asyncio.Task[Any]] = set()
+        self._told: dict[tuple[str, str, int], int] = {}
+        self._held = 0
+        self._owners = ClientOwners()
+
+    def change(self, users: Users) -> None:
+        """Judge by these users from now on. Open streams whose signature is not right any more are ended."""
+        self._users = users
+        self._proofs, self._older = {}, {}
+        for task, (authorization, date) in list(self._open.items()):
+            if self._proven(authorization, date) is None:
+                self._revoked.add(task)
+                task.cancel()
+
+    def guarded(self, rpc: Rpc) -> Rpc:
+        """The same call behind the guard. Raises SettingsError for a call that nobody could decide on."""
+        names = NAMES.get(rpc.method)
+        if rpc.access.resource in _KINDS and names is None:
+            raise SettingsError(f"{rpc.method} is about a {rpc.access.resource}, and no row says where it names one")
+        if rpc.kind is RpcKind.BIDI:
+            return replace(rpc, handler=self._stream(rpc, cast("Bidi", rpc.handler), names))
+        if rpc.kind is RpcKind.SERVER_STREAM:
+            return replace(rpc, handler=self._server_stream(rpc, cast("ServerStream", rpc.handler), names))
+        handler, identify, decide = cast("Unary", rpc.handler), self.identify, self._decide
+        nameless_is_ok = rpc.method == HEARTBEAT
+
+        def checked(request: bytes, context: RpcContext) -> Awaitable[bytes]:
+            if nameless_is_ok and not context.client_id and AUTHORIZATION not in context.headers:
+                return handler(request, context)
+            user = identify(context)
+            if not user.internal:
+                decide(user, rpc, names, request, context)
+            return handler(request, context)
+
+        return replace(rpc, handler=checked)
+
+    def identify(self, context: RpcContext) -> User:
+        """Who calls. Raises Unauthorized."""
+        headers = context.headers
+        authorization, date = headers.get(AUTHORIZATION, ""), headers.get(DATE_TIME, "")
+        proof = self._proofs.get((authorization, date)) or self._proven(authorization, date)
+        if proof is None:
+            claim = read_claim(authorization)
+            if claim is None or not date or len(date) > DATE_MAX:
+                text = "the call is not signed by MQv2-HMAC-SHA1: give the client an access key and a secret key"
+            else:
+                text = "the signature is not right: unknown access key, or another secret key"
+            self._tell(claim.user if claim else "", context, Unauthorized.code)
+            raise Unauthorized(text)
+        if self._skew_ms and not self._fresh(proof):
+            self._tell(proof.user.name, context, Unauthorized.code)
+            raise Unauthorized(
+                f"x-mq-date-time is {date}, more than {self._skew_ms} ms from the server's clock in every time zone; "
+                "set the client's clock"
+            )
+        return proof.user
+
+    def _proven(self, authorization: str, date: str) -> _Proof | None:
+        known = self._older.get((authorization, date))
+        if known is None:
+            claim = read_claim(authorization)
+            if claim is None or not date or len(date) > DATE_MAX:
+                return None
+            user = self._users.get(claim.user)
+            # An unknown user costs what a known one with a wrong secret does.
+            secrets = user.secrets if user is not None else self._users.internal.secrets[:1]
+            right = [fits(claim, secret, date) for secret in secrets]
+            if user is None or not any(right):
+                return None
+            known = _Proof(user, moment_ms(date) if self._skew_ms else None)
+        if len(self._proofs) >= self._half_max:
+            self._older, self._proofs = self._proofs, {}
+        self._proofs[authorization, date] = known
+        return known
+
+    def _fresh(self, proof: _Proof) -> bool:
+        # Four SDKs write local time as if it were UTC, so a zone's offset is no skew (contract 2.2).
+        if proof.told_ms is None:
+            return False
+        off_ms = self._clock.now_ms() - proof.told_ms
+        within = (off_ms + self._skew_ms) % ZONE_STEP_MS <= 2 * self._skew_ms
+        return within and abs(off_ms) <= ZONE_MAX_MS + self._skew_ms
+
+    # ------------------------------------------------------------------------------------------------- what one may
+
+    def _decide(self, user: User, rpc: Rpc, names: Names | None, request: bytes, context: RpcContext) -> None:
+        """Raises Forbidden. Not asked about the internal user, who may do everything."""
+        access = rpc.access
+        action, kinds = access.action, _KINDS.get(access.resource)
+        if action is Action.INTERNAL:
+            raise self._forbidden(user, context, "do what servers do among themselves")
+        if kinds is None and (names is None or action is Action.OPERATE):
+            if access.resource in _WHOLE and not user.may_all(Kind.CLUSTER, action):
+                raise self._forbidden(user, context, f"{action} the cluster")
+        elif not user.unbound and names is not None:
+            named = names.of(request, context.namespace)
+            self._check_named(user, access, named, context)
+            self._check_missing(user, access, kinds or (), named, context)
+        if access.resource is Resource.CLIENT and action is Action.CONSUME:
+            self._check_owner(user, rpc, context)
+        if action in _AUDITED:
+            self._audit(user, context)
+
+    def _check_owner(self, user: User, rpc: Rpc, context: RpcContext) -> None:
+        client_id = context.client_id
+        if not client_id:
+            return
+        if not self._owners.claim(client_id, user.name, self._clock.monotonic_ms()):
+            self._tell(user.name, context, Forbidden.code)
+            raise Forbidden(f"client id {client_id[:255]!r} is another user's; give each client its own")
+        if rpc.method == FAREWELL:
+            self._owners.leave(client_id)
+
+    def _check_missing(
+        self, user: User, access: Access, kinds: Sequence[Kind], named: Sequence[Named], context: RpcContext
+    ) -> None:
+        found = {one.kind for one in named if one.action is None}
+        for kind in kinds:
+            # An empty name stands for all of a kind. Where a call reads, the other kind's name binds it.
+            left_out = kind not in found and not (found and access.action in _SOFT)
+            if left_out and not user.may_all(kind, access.action):
+                raise self._forbidden(user, context, f"{access.action} every {kind}, and the call names none")
+
+    def _check_named(self, user: User, access: Access, named: Sequence[Named], context: RpcContext) -> None:
+        for one in named:
+            action = one.action or access.action
+            if not user.may(one.kind, action, one.name):
+                raise self._forbidden(user, context, f"{action} {one.kind} {one.name}")
+
+    def _forbidden(self, user: User, context: RpcContext, what: str) -> Forbidden:
+        self._tell(user.name, context, Forbidden.code)
+        return Forbidden(f"user {user.name} may not {what}; a grant in the users file would allow it")
+
+    # ------------------------------------------------------------------------------------------------------ streams
+
+    def _server_stream(self, rpc: Rpc, handler: ServerStream, names: Names | None) -> ServerStream:
+        def checked(request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
+            try:
+                user = self.identify(context)
+                if not user.internal:
+                    self._decide(user, rpc, names, request, context)
+            except (Unauthorized, Forbidden) as error:
+                return self._late(error, context)
+            return handler(request, context)
+
+        return checked
+
+    async def _late(self, error: Exception, context: RpcContext) -> AsyncIterator[bytes]:
+        """A refusal that waits a moment: Go's push consumers ask again 20 ms after any error (wire contract 3.9). Only
+        so many wait at a time, so that strangers cannot fill the server with it.
+        """
+        if self._held < HELD_MAX:
+            self._held += 1
+            left_ms = HOLD_MS
+            if context.deadline_ms is not None:
+                left_ms = min(HOLD_MS, context.deadline_ms - self._clock.monotonic_ms() - HOLD_MARGIN_MS)
+            try:
+                await self._clock.sleep_ms(left_ms)
+            finally:
+                self._held -= 1
+        raise error
+        yield b""  # never: it makes this a stream
+
+    def _stream(self, rpc: Rpc, handler: Bidi, names: Names | None) -> Bidi:
+        access = rpc.access
+
+        async def each(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
+            async for request in requests:
+                user = self.identify_open(context)
+                if names is not None and not user.unbound:
+                    self._check_named(user, access, names.of(request, context.namespace), context)
+                yield request
+
+        async def checked(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
+            user = self.identify(context)
+            if names is None and not user.internal:
+                self._decide(user, rpc, None, b"", context)
+            if access.resource is Resource.CLIENT and not user.internal:
+                self._check_owner(user, rpc, context)
+            task = asyncio.current_task()
+            assert task is not None
+            self._open[task] = (context.headers[AUTHORIZATION], context.headers[DATE_TIME])
+            frames = handler(each(requests, context), context)
+            try:
+                async for frame in frames:
+                    yield frame
+            except asyncio.CancelledError as cancelled:
+                if task not in self._revoked:
+                    raise
+                task.uncancel()
+                raise Unauthorized(f"user {user.name} is not known any more, or has another secret key") from cancelled
+            finally:
+                self._open.pop(task, None)
+                self._revoked.discard(task)
+                close = getattr(frames, "aclose", None)
+                if close is not None:
+                    await close()
+
+        return checked
+
+    def identify_open(self, context: RpcContext) -> User:
+        """Who opened a stream, whose date may be old by now. Raises Unauthorized."""
+        authorization, date = context.headers[AUTHORIZATION], context.headers[DATE_TIME]
+        proof = self._proofs.get((authorization, date)) or self._proven(authorization, date)
+        if proof is None:
+            raise Unauthorized("the user who opened this stream is not known any more, or has another secret key")
+        return proof.user
+
+    # --------------------------------------------------------------------------------------------------- the record
+
+    def _audit(self, user: User, context: RpcContext) -> None:
+        log.info(
+            "allowed",
+            extra={
+                "user": user.name,
+                "method": context.method,
+                "peer": context.peer,
+                "request": context.headers.get("x-mq-request-id", "")[:64],
+            },
+        )
+
+    def _tell(self, user: str, context: RpcContext, code: int) -> None:
+        """One line per user, call and verdict a minute: a client that asks again and again fills no disk."""
+        key, now_ms = (user[:64], context.method, code), self._clock.monotonic_ms()
+        if now_ms < self._told.get(key, now_ms):
+            return
+        if len(self._told) >= TOLD_MAX:
+            self._told.clear()
+        self._told[key] = now_ms + TELL_AGAIN_MS
+        log.warning("refused", extra={"user": key[0], "method": context.method, "code": code, "peer": context.peer})

@@ -1,0 +1,197 @@
+"""Which topics and groups a request names: the table from each call to the places in its message.
+
+Used by `evenq.serving.guard` for users whose rights depend on names. Every element of a request is looked at, not the
+first one. A unit test walks the protos: a field that is called topic or group stands here, or in the test's list of
+those that name nothing of the server's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from evenq.errors import BadRequest
+from evenq.serving.rpc import Action
+from evenq.serving.users import Kind
+from evenq.wire.status import DecodeError
+from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2 as v2_admin
+from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as v2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, data_pb2, dead_letters_pb2, groups_pb2
+
+__all__ = ["NAMES", "Named", "Names"]
+
+
+class Named(NamedTuple):
+    """One name in a request, and what is done to it where that is not what the call as a whole does."""
+
+    kind: Kind
+    name: str
+    action: Action | None = None
+
+
+class _Path:
+    """One place of names in a message: attribute after attribute, some of them repeated."""
+
+    __slots__ = ("action", "is_text", "kind", "place", "steps")
+
+    def __init__(self, kind: Kind, place: str, action: Action | None, request: type[Any]) -> None:
+        self.kind, self.place, self.action = kind, place, action
+        descriptor = request.DESCRIPTOR
+        self.steps: list[tuple[str, bool]] = []
+        for name in place.split("."):
+            field = descriptor.fields_by_name[name]
+            self.steps.append((name, field.is_repeated))
+            descriptor = field.message_type
+        self.is_text = descriptor is None
+        """False: a v2 Resource."""
+
+    def of(self, message: Any, namespace: str) -> list[Named]:
+        """The names there, empty ones left out."""
+        values = [message]
+        for name, repeated in self.steps:
+            if repeated:
+                values = [inner for value in values for inner in getattr(value, name)]
+            else:
+                values = [getattr(value, name) for value in values]
+        names = values if self.is_text else [_qualified(value, namespace) for value in values]
+        return [Named(self.kind, name, self.action) for name in names if name]
+
+
+def _qualified(resource: Any, namespace: str) -> str:
+    # Its namespace is part of the name, and the header's counts where it has none (wire contract 2.4).
+    name: str = resource.name
+    namespace = resource.resource_namespace or namespace
+    return f"{namespace}%{name}" if namespace and name else name
+
+
+class Names:
+    """The names in the requests of one call."""
+
+    def __init__(self, request: type[Any], *paths: str) -> None:
+        """`paths`: `topic messages.topic`, `group group`, or with an action of its own, `topic a.b publish`."""
+        self.request = request
+        self.paths: list[_Path] = []
+        for path in paths:
+            kind, place, *action = path.split(" ")
+            self.paths.append(_Path(Kind(kind), place, Action(action[0]) if action else None, request))
+
+    def of(self, request: bytes, namespace: str) -> Sequence[Named]:
+        """All that is named, each once; with the namespace as the broker names it. Raises BadRequest."""
+        try:
+            message = self.request.FromString(request)
+        except DecodeError as error:
+            raise BadRequest(f"the request does not decode as {self.request.__name__}: {error}") from error
+        found = [named for path in self.paths for named in path.of(message, namespace)]
+        return found if len(found) < 2 else list(dict.fromkeys(found))
+
+
+def _rows(service: str, rows: Mapping[str, Names]) -> dict[str, Names]:
+    return {service + name: names for name, names in rows.items()}
+
+
+_TOPIC, _GROUP, _QUEUE = "topic topic", "group group", "topic message_queue.topic"
+_both: Callable[[type[Any]], Names] = lambda request: Names(request, _TOPIC, _GROUP)  # noqa: E731  a row of the table
+
+NAMES: Mapping[str, Names] = {
+    **_rows(
+        "/apache.rocketmq.v2.MessagingService/",
+        {
+            "QueryRoute": Names(v2.QueryRouteRequest, _TOPIC),
+            "Heartbeat": Names(v2.HeartbeatRequest, _GROUP),
+            "SendMessage": Names(v2.SendMessageRequest, "topic messages.topic"),
+            "QueryAssignment": _both(v2.QueryAssignmentRequest),
+            "ReceiveMessage": Names(v2.ReceiveMessageRequest, _GROUP, _QUEUE),
+            "AckMessage": _both(v2.AckMessageRequest),
+            "ForwardMessageToDeadLetterQueue": _both(v2.ForwardMessageToDeadLetterQueueRequest),
+            "PullMessage": Names(v2.PullMessageRequest, _GROUP, _QUEUE),
+            "UpdateOffset": Names(v2.UpdateOffsetRequest, _GROUP, _QUEUE),
+            "GetOffset": Names(v2.GetOffsetRequest, _GROUP, _QUEUE),
+            "QueryOffset": Names(v2.QueryOffsetRequest, _QUEUE),
+            "EndTransaction": Names(v2.EndTransactionRequest, _TOPIC),
+            # A producer that publishes to a topic is asked about other producers' half messages.
+            "Telemetry": Names(
+                v2.TelemetryCommand,
+                "topic settings.publishing.topics publish",
+                "group settings.subscription.group",
+            ),
+            "NotifyClientTermination": Names(v2.NotifyClientTerminationRequest, _GROUP),
+            "ChangeInvisibleDuration": _both(v2.ChangeInvisibleDurationRequest),
+            "RecallMessage": Names(v2.RecallMessageRequest, _TOPIC),
+            "SyncLiteSubscription": _both(v2.SyncLiteSubscriptionRequest),
+        },
+    ),
+    **_rows(
+        "/apache.rocketmq.v2.Admin/",
+        {
+            "DescribeTopicStatus": Names(v2_admin.DescribeTopicStatusRequest, _TOPIC),
+            "ListSubscription": _both(v2_admin.ListSubscriptionRequest),
+            "DescribeSubscription": _both(v2_admin.DescribeSubscriptionRequest),
+            "DeleteSubscription": _both(v2_admin.DeleteSubscriptionRequest),
+            "DescribeGroupAccumulation": Names(v2_admin.DescribeGroupAccumulationRequest, _GROUP, "topic topics"),
+            "ListConsumerConnection": _both(v2_admin.ListConsumerConnectionRequest),
+            "ResetGroupOffset": _both(v2_admin.ResetGroupOffsetRequest),
+            "QueryMessage": Names(v2_admin.ListMessageRequest, _TOPIC),
+            "VerifyMessage": _both(v2_admin.VerifyMessageRequest),
+            "AdminSendMessage": Names(v2_admin.AdminSendMessageRequest, _TOPIC),
+            "GetConsumerRunningInfo": Names(v2_admin.GetConsumerRunningInfoRequest, _GROUP),
+            "GetTopicRoute": Names(v2_admin.GetTopicRouteRequest, _TOPIC),
+            "QueryTimeSpan": Names(v2_admin.QueryTimeSpanRequest, _GROUP, "topic topics"),
+        },
+    ),
+    **_rows(
+        "/evenq.v1.Data/",
+        {
+            "Publish": Names(data_pb2.PublishRequest, "topic queue.topic", "topic messages.topic"),
+            "Pull": Names(data_pb2.PullRequest, _GROUP, "topic queue.topic"),
+            "Scan": Names(data_pb2.ScanRequest, _GROUP, "topic queue.topic"),
+            "QueryOffsets": Names(data_pb2.QueryOffsetsRequest, _GROUP, _TOPIC, "topic queues.topic"),
+            "CommitOffsets": Names(data_pb2.CommitOffsetsRequest, _GROUP, "topic offsets.queue.topic"),
+            "SendBack": Names(data_pb2.SendBackRequest, _GROUP, "topic queue.topic"),
+        },
+    ),
+    **_rows(
+        "/evenq.v1.Groups/",
+        {
+            "Session": Names(groups_pb2.SessionRequest, "group join.group"),
+            "ListMembers": Names(groups_pb2.ListMembersRequest, _GROUP),
+            "LockQueues": Names(groups_pb2.LockQueuesRequest, _GROUP),
+            "UnlockQueues": Names(groups_pb2.UnlockQueuesRequest, _GROUP),
+        },
+    ),
+    **_rows(
+        "/evenq.v1.Admin/",
+        {
+            "CreateTopic": Names(admin_pb2.CreateTopicRequest, _TOPIC),
+            "DeleteTopic": Names(admin_pb2.DeleteTopicRequest, _TOPIC),
+            "DescribeTopic": Names(admin_pb2.DescribeTopicRequest, _TOPIC),
+            "CreateGroup": Names(admin_pb2.CreateGroupRequest, _GROUP),
+            "DeleteGroup": Names(admin_pb2.DeleteGroupRequest, _GROUP),
+            "DescribeGroup": Names(admin_pb2.DescribeGroupRequest, _GROUP),
+            "ResetOffsets": Names(
+                admin_pb2.ResetOffsetsRequest, _GROUP, _TOPIC, "topic queues.topic", "group source_group describe"
+            ),
+            "FindMessages": Names(
+                admin_pb2.FindMessagesRequest, _TOPIC, "topic queue.topic", "topic positions.queue.topic"
+            ),
+            "TraceMessage": Names(admin_pb2.TraceMessageRequest, _TOPIC),
+        },
+    ),
+    **_rows(
+        "/evenq.v1.DeadLetters/",
+        {
+            "List": Names(dead_letters_pb2.ListDeadLettersRequest, _GROUP),
+            "Replay": Names(dead_letters_pb2.ReplayDeadLettersRequest, _GROUP, "topic to_topic publish"),
+        },
+    ),
+    **_rows(
+        "/evenq.v1.Assignment/",
+        {
+            "Query": _both(assignment_pb2.AssignmentRequest),
+            "SetMessageRequestMode": _both(assignment_pb2.SetMessageRequestModeRequest),
+            "GetMessageRequestMode": _both(assignment_pb2.GetMessageRequestModeRequest),
+            "Explain": _both(assignment_pb2.ExplainRequest),
+            "Simulate": _both(assignment_pb2.SimulateRequest),
+        },
+    ),
+}
+"""`/package.Service/Rpc` -> where its requests name topics and groups."""

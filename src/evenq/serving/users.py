@@ -1,0 +1,214 @@
+"""Who may do what: users, their secrets and their grants, read from one TOML file. Pure but for `Users.parse`'s input.
+
+    [users.orders]
+    secret = "..."                       # or a list of up to four: all of them are right, the first one signs
+    allow = [
+      { resource = "topic:orders-*", actions = ["publish", "consume"] },
+      { resource = "group:orders-*", actions = ["consume"] },
+    ]
+    [users.operator]
+    secret = "..."
+    admin = true                         # everything but what servers do among themselves
+    [users.evenq-internal]
+    secret = "..."
+    internal = true                      # exactly one: the servers' own
+
+Always true: what no grant names is forbidden; no error holds a secret.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from evenq.errors import SettingsError
+from evenq.model.names import DLQ_PREFIX, RETRY_PREFIX
+from evenq.serving.rpc import Action
+from evenq.wire.signature import Secret
+
+__all__ = ["Kind", "User", "Users"]
+
+SECRET_LENGTH_MIN = 8
+SECRETS_MAX = 4
+USERS_MAX = 10_000
+
+
+class Kind(StrEnum):
+    """What a grant is about."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    CLUSTER = "cluster"
+
+
+_ACTIONS: Mapping[Kind, frozenset[Action]] = {
+    Kind.TOPIC: frozenset(
+        {Action.PUBLISH, Action.CONSUME, Action.DESCRIBE, Action.CREATE, Action.DELETE, Action.OPERATE}
+    ),
+    Kind.GROUP: frozenset({Action.CONSUME, Action.DESCRIBE, Action.CREATE, Action.DELETE, Action.OPERATE}),
+    Kind.CLUSTER: frozenset({Action.DESCRIBE, Action.OPERATE}),
+}
+
+
+@dataclass(slots=True)
+class _Names:
+    """The names that one action is allowed on."""
+
+    everything: bool = False
+    exact: set[str] = field(default_factory=set)
+    prefixes: tuple[str, ...] = ()
+
+    def hold(self, name: str) -> bool:
+        return self.everything or name in self.exact or (bool(self.prefixes) and name.startswith(self.prefixes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """One identity."""
+
+    name: str
+    secrets: tuple[Secret, ...]
+    admin: bool = False
+    internal: bool = False
+    allowed: Mapping[tuple[Kind, Action], _Names] = field(default_factory=dict)
+
+    @property
+    def unbound(self) -> bool:
+        """True if no name needs to be looked at: nothing public is forbidden to this user."""
+        return self.admin or self.internal
+
+    def may_all(self, kind: Kind, action: Action) -> bool:
+        """True if every name of the kind is allowed, also the empty one that stands for all."""
+        names = self.allowed.get((kind, action))
+        return self.unbound or (names is not None and names.everything)
+
+    def may(self, kind: Kind, action: Action, name: str) -> bool:
+        """Is the action allowed on this name? Retry and dead-letter topics belong to their group."""
+        if self.unbound:
+            return True
+        names = self.allowed.get((kind, action))
+        if names is not None and names.hold(name):
+            return True
+        if kind is Kind.TOPIC and name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and action is not Action.PUBLISH:
+            group = name.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
+            return self.may(Kind.GROUP, action, group)
+        return False
+
+
+class Users:
+    """All identities of one file."""
+
+    def __init__(self, users: Sequence[User]) -> None:
+        self._users = {user.name: user for user in users}
+        internal = [user for user in users if user.internal]
+        if len(internal) != 1:
+            raise SettingsError(
+                f"the users file has {len(internal)} users with internal = true; give exactly one, for the servers' "
+                "calls among themselves"
+            )
+        self.internal = internal[0]
+        """Who servers are when they call each other."""
+
+    def get(self, name: str) -> User | None:
+        """The user, if there is one."""
+        return self._users.get(name)
+
+    def __len__(self) -> int:
+        return len(self._users)
+
+    @staticmethod
+    def parse(content: bytes) -> Users:
+        """Read a file's content. Raises SettingsError that names the user and the key, and never a secret."""
+        try:
+            told = tomllib.loads(content.decode())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            # The parser's own text may quote the file: only where it stumbled is told.
+            raise SettingsError(f"the users file is not TOML{_place(error)}") from None
+        unknown = sorted(set(told) - {"users"})
+        tables = told.get("users", {})
+        if unknown or not isinstance(tables, dict):
+            raise SettingsError(f"the users file has {unknown or 'users'} where only tables [users.NAME] belong")
+        if len(tables) > USERS_MAX:
+            raise SettingsError(f"the users file has {len(tables)} users, the limit is {USERS_MAX}")
+        return Users([_user(name, table) for name, table in tables.items()])
+
+
+def _place(error: Exception) -> str:
+    text = str(error)
+    at = text.rfind("(at ")
+    return " " + text[at:] if at >= 0 else ""
+
+
+def _user(name: str, table: Any) -> User:
+    if not name or any(character in name for character in "/,= \t\n") or not name.isascii():
+        raise SettingsError(f"user {name!r}: a name is ASCII without blanks, '/', ',' and '='")
+    if not isinstance(table, dict):
+        raise SettingsError(f"user {name}: write a table [users.{name}]")
+    unknown = sorted(set(table) - {"secret", "admin", "internal", "allow"})
+    if unknown:
+        raise SettingsError(f"user {name}: unknown key {unknown[0]!r}; known are secret, admin, internal and allow")
+    admin, internal, allow = table.get("admin", False), table.get("internal", False), table.get("allow", [])
+    if not isinstance(admin, bool) or not isinstance(internal, bool) or not isinstance(allow, list):
+        raise SettingsError(f"user {name}: admin and internal are true or false, allow is a list")
+    if ((admin or internal) and allow) or (admin and internal):
+        raise SettingsError(f"user {name}: give one of admin, internal and allow")
+    return User(
+        name=name,
+        secrets=tuple(_secrets(name, table.get("secret"))),
+        admin=admin,
+        internal=internal,
+        allowed=_allowed(name, allow),
+    )
+
+
+def _secrets(name: str, told: Any) -> Iterator[Secret]:
+    secrets = told if isinstance(told, list) else [told]
+    if not 1 <= len(secrets) <= SECRETS_MAX:
+        raise SettingsError(f"user {name}: give a secret, or a list of 1 to {SECRETS_MAX}")
+    for secret in secrets:
+        if not isinstance(secret, str) or len(secret) < SECRET_LENGTH_MIN:
+            raise SettingsError(f"user {name}: a secret is a text of at least {SECRET_LENGTH_MIN} characters")
+        yield Secret(secret)
+
+
+def _allowed(name: str, grants: Sequence[Any]) -> Mapping[tuple[Kind, Action], _Names]:
+    allowed: dict[tuple[Kind, Action], _Names] = {}
+    for grant in grants:
+        if not isinstance(grant, dict) or set(grant) != {"resource", "actions"}:
+            raise SettingsError(f'user {name}: a grant is {{ resource = "topic:NAME", actions = ["consume"] }}')
+        kind, pattern = _resource(name, grant["resource"])
+        for action in _actions(name, kind, grant["actions"]):
+            names = allowed.setdefault((kind, action), _Names())
+            if pattern == "*":
+                names.everything = True
+            elif pattern.endswith("*"):
+                names.prefixes = (*names.prefixes, pattern[:-1])
+            else:
+                names.exact.add(pattern)
+    return allowed
+
+
+def _resource(name: str, told: Any) -> tuple[Kind, str]:
+    kind, colon, pattern = str(told).partition(":")
+    if kind == Kind.CLUSTER and not colon:
+        return Kind.CLUSTER, "*"
+    if kind not in {Kind.TOPIC, Kind.GROUP} or not pattern or "*" in pattern[:-1]:
+        raise SettingsError(
+            f"user {name}: resource {told!r} is none of topic:NAME, topic:PREFIX*, topic:*, the same with group:, "
+            "and cluster"
+        )
+    return Kind(kind), pattern
+
+
+def _actions(name: str, kind: Kind, told: Any) -> frozenset[Action]:
+    known = _ACTIONS[kind]
+    if told == ["*"]:
+        return known
+    if not isinstance(told, list) or not told or not all(action in known for action in told):
+        raise SettingsError(
+            f'user {name}: actions {told!r} of a {kind}; give a list out of {", ".join(sorted(known))}, or ["*"]'
+        )
+    return frozenset({*map(Action, told), Action.DESCRIBE})  # who may use a thing may look at it

@@ -1,0 +1,133 @@
+"""How calls are signed (wire contract 2.2): `MQv2-HMAC-SHA1 Credential=…, SignedHeaders=x-mq-date-time, Signature=…`.
+
+The signature is HMAC-SHA1 with the secret key over the exact bytes of the header `x-mq-date-time`; nothing else of a
+call is signed. Pure: servers read and compare here, the SDK and servers that call each other write here. Always true:
+a secret is never in a text that Python makes of its objects, and signatures are compared in constant time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NoReturn
+
+__all__ = [
+    "ALGORITHM",
+    "AUTHORIZATION",
+    "DATE_TIME",
+    "SESSION_TOKEN",
+    "Claim",
+    "Secret",
+    "authorization",
+    "date_time",
+    "fits",
+    "moment_ms",
+    "read_claim",
+    "sign",
+]
+
+ALGORITHM = "MQv2-HMAC-SHA1"
+AUTHORIZATION = "authorization"
+DATE_TIME = "x-mq-date-time"
+SESSION_TOKEN = "x-mq-session-token"  # noqa: S105  the name of a header
+HEADER_MAX = 1_024
+"""Most characters of an `authorization` header that is looked at."""
+DATE_MAX = 64
+"""Most characters of `x-mq-date-time`: what is hashed for a stranger is short."""
+_HEX_DIGITS = 40
+
+
+class Secret:
+    """A secret key. Its text is `***`; only `reveal` gives it away, and it is not pickled."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> bytes:
+        """The key itself, UTF-8."""
+        return self._value.encode()
+
+    def __repr__(self) -> str:
+        return "***"
+
+    def __format__(self, _: str) -> str:
+        return "***"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a secret is not pickled")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and hmac.compare_digest(self.reveal(), other.reveal())
+
+    __hash__ = None  # type: ignore[assignment]  # not a key of tables
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What an `authorization` header says."""
+
+    user: str
+    """The credential up to its first `/`; Go appends `//Rocketmq`, C++ `/region/RocketMQ`."""
+    signature: str
+    """As it came: upper case from Java, C++, C# and Node.js, lower case from Go, Python and Rust."""
+
+
+def sign(secret: Secret, date: str) -> str:
+    """The signature of a date-time header, 40 upper-case hex digits."""
+    return hmac.new(secret.reveal(), date.encode(), hashlib.sha1).hexdigest().upper()
+
+
+def authorization(user: str, secret: Secret, date: str) -> str:
+    """The whole header value."""
+    return f"{ALGORITHM} Credential={user}, SignedHeaders={DATE_TIME}, Signature={sign(secret, date)}"
+
+
+def read_claim(header: str) -> Claim | None:
+    """Parse a header; None for one that is not of this form. The parts may come in any order."""
+    algorithm, _, rest = header.partition(" ")
+    if algorithm != ALGORITHM or len(header) > HEADER_MAX:
+        return None
+    parts: dict[str, str] = {}
+    for part in rest.split(","):
+        name, _, value = part.strip().partition("=")
+        if name in parts:
+            return None
+        parts[name] = value
+    user = parts.get("Credential", "").partition("/")[0]
+    signature = parts.get("Signature", "")
+    if not user or len(signature) != _HEX_DIGITS or parts.get("SignedHeaders", DATE_TIME) != DATE_TIME:
+        return None
+    return Claim(user, signature)
+
+
+def fits(claim: Claim, secret: Secret, date: str) -> bool:
+    """Is the signature right? In constant time, in either case of hex digits."""
+    return hmac.compare_digest(claim.signature.upper().encode(), sign(secret, date).encode())
+
+
+def date_time(now_ms: int) -> str:
+    """The header of a moment, `yyyyMMddTHHmmssZ`, in UTC as its Z says."""
+    return datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def moment_ms(date: str) -> int | None:
+    """The moment that a header names, ms since the epoch, its Z believed; None if it is in no known form.
+
+    Java, Go, Python and C# write local time before the Z; Rust writes RFC 3339.
+    """
+    try:
+        if len(date) == 16 and date[8] == "T" and date[-1] == "Z":
+            told = datetime.strptime(date[:-1], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+        else:
+            told = datetime.fromisoformat(date)
+            told = told if told.tzinfo is not None else told.replace(tzinfo=UTC)
+        return int(told.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,81 @@
+"""A `Net` that signs every call: `SignedNet` around any other one.
+
+Clients sign with the user's keys, servers with those of the internal user when they call each other. A signature
+covers the time of day in whole seconds, so one is made per second and not per call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Self
+
+from evenq.runtime.clock import Clock
+from evenq.runtime.net import Net
+from evenq.wire.credentials import Credentials
+from evenq.wire.signature import AUTHORIZATION, DATE_TIME, SESSION_TOKEN, Secret, authorization, date_time
+
+__all__ = ["SignedNet", "Signer"]
+
+
+class Signer:
+    """Makes the headers of one user's calls."""
+
+    def __init__(self, user: str, secret: Secret, *, clock: Clock, session_token: str = "") -> None:
+        self._clock = clock
+        self._session_token = session_token
+        self.change(user, secret)
+
+    @classmethod
+    def of(cls, credentials: Credentials, clock: Clock) -> Self:
+        """For a client's keys."""
+        secret = Secret(credentials.secret_key)
+        return cls(credentials.access_key, secret, clock=clock, session_token=credentials.security_token)
+
+    def change(self, user: str, secret: Secret) -> None:
+        """Sign with this from now on."""
+        self._user, self._secret = user, secret
+        self._second = -1
+        self._headers: dict[str, str] = {}
+
+    def headers(self) -> Mapping[str, str]:
+        """`authorization`, `x-mq-date-time` and, with a token, `x-mq-session-token`."""
+        now_ms = self._clock.now_ms()
+        if now_ms // 1000 != self._second:
+            date = date_time(now_ms)
+            self._headers = {DATE_TIME: date, AUTHORIZATION: authorization(self._user, self._secret, date)}
+            if self._session_token:
+                self._headers[SESSION_TOKEN] = self._session_token
+            self._second = now_ms // 1000
+        return self._headers
+
+
+class SignedNet:
+    """Another `Net`, with each call signed."""
+
+    def __init__(self, net: Net, signer: Signer) -> None:
+        self._net = net
+        self._signer = signer
+
+    async def unary(
+        self, address: str, method: str, request: bytes, *, timeout_ms: int, metadata: Mapping[str, str] | None = None
+    ) -> bytes:
+        """One request, one answer."""
+        headers = {**(metadata or {}), **self._signer.headers()}
+        return await self._net.unary(address, method, request, timeout_ms=timeout_ms, metadata=headers)
+
+    def stream(
+        self,
+        address: str,
+        method: str,
+        requests: AsyncIterator[bytes] | bytes,
+        *,
+        timeout_ms: int | None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[bytes]:
+        """A stream; signed once, when it is opened."""
+        headers = {**(metadata or {}), **self._signer.headers()}
+        return self._net.stream(address, method, requests, timeout_ms=timeout_ms, metadata=headers)
+
+    async def close(self) -> None:
+        """Close the net below."""
+        await self._net.close()

@@ -1,0 +1,290 @@
+"""A cluster that takes signed calls only: nameserver, rebalancer and two brokers as processes, our SDK and a client
+that knows only the protocol. Statement 4 of the conformance list (wire contract 2.2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.types import StructType
+from pyspark_evenq import connection
+from pyspark_evenq.arrow_schema import columns
+from pyspark_evenq.options import ReadOptions
+from pyspark_evenq.reader import BatchReader
+
+import evenq
+from evenq.errors import Forbidden, Unauthorized
+from evenq.testing import LocalCluster
+from evenq.wire.net import GrpcNet
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+
+V2 = "/apache.rocketmq.v2.MessagingService/"
+SECRET = "canary-orders-4711"
+ROOT = evenq.Credentials(access_key="root", secret_key="canary-root-4711")
+ORDERS = evenq.Credentials(access_key="orders", secret_key=SECRET)
+FILE = f"""
+[users.evenq-internal]
+secret = "canary-internal-4711"
+internal = true
+[users.root]
+secret = "canary-root-4711"
+admin = true
+[users.orders]
+secret = "{SECRET}"
+allow = [
+  {{ resource = "topic:orders*", actions = ["publish", "consume"] }},
+  {{ resource = "group:orders-*", actions = ["consume"] }},
+]
+[users.leaver]
+secret = "canary-leaver-4711"
+allow = [{{ resource = "topic:orders*", actions = ["publish"] }}]
+"""
+LEAVER = evenq.Credentials(access_key="leaver", secret_key="canary-leaver-4711")
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("secret") / "users.toml"
+    file.write_text(FILE)
+    return file
+
+
+@pytest.fixture(scope="module")
+def cluster(users: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    on = {"AUTH__ENABLED": "true", "AUTH__USERS": str(users), "AUTH__RELOAD_MS": "200", "LOG_LEVEL": "DEBUG"}
+    with LocalCluster(
+        brokers=2,
+        folder=tmp_path_factory.mktemp("cluster"),
+        broker_settings={**on, "DEFAULT_START_FROM": "FIRST", "AUTO_CREATE_TOPICS": "false"},
+        nameserver_settings=on,
+        rebalancer_settings=on,
+    ) as running:
+        with evenq.Admin(endpoint=running.endpoint, credentials=ROOT) as admin:
+            admin.create_topic("orders")
+            admin.create_topic("other")
+        yield running
+
+
+def headers(
+    credential: str = "orders", secret: str = SECRET, *, date: str = "20200102T030405Z", upper: bool = True
+) -> dict[str, str]:
+    """Signed by hand, as an SDK of somebody else does."""
+    signature = hmac.new(secret.encode(), date.encode(), hashlib.sha1).hexdigest()
+    value = (
+        f"Credential={credential}, SignedHeaders=x-mq-date-time, Signature={signature.upper() if upper else signature}"
+    )
+    return {"x-mq-client-id": "c", "x-mq-date-time": date, "authorization": f"MQv2-HMAC-SHA1 {value}"}
+
+
+def route_request(topic: str) -> bytes:
+    request = service_pb2.QueryRouteRequest()
+    request.topic.name = topic
+    request.endpoints.scheme = definition_pb2.IPv4
+    request.endpoints.addresses.add(host="127.0.0.1", port=8081)
+    return request.SerializeToString()
+
+
+def test_4_a_signature_counts_in_either_case_with_or_without_a_region_and_else_is_unauthorized(
+    cluster: LocalCluster,
+) -> None:
+    """Statement 4, and 2.2: whatever the date, in UTC, local time or RFC 3339; the gRPC status is OK."""
+
+    async def test() -> None:
+        net = GrpcNet()
+
+        async def code(told: dict[str, str], topic: str = "orders") -> int:
+            raw = await net.unary(
+                cluster.endpoint, V2 + "QueryRoute", route_request(topic), timeout_ms=5_000, metadata=told
+            )
+            return int(service_pb2.QueryRouteResponse.FromString(raw).status.code)
+
+        try:
+            for credential in ("orders", "orders//Rocketmq", "orders/cn-hangzhou/RocketMQ"):
+                for upper in (True, False):
+                    for date in ("20200102T030405Z", "2026-01-02T03:04:05.123456789Z"):
+                        assert await code(headers(credential, upper=upper, date=date)) == 20000
+            assert await code(headers(secret="wrong-secret")) == 40100
+            assert await code(headers("stranger")) == 40100
+            assert await code(headers("")) == 40100
+            assert await code({"x-mq-client-id": "c"}) == 40100
+            assert await code({**headers(), "x-mq-date-time": "20200102T030406Z"}) == 40100
+            assert await code(headers(), topic="other") == 40300
+        finally:
+            await net.close()
+
+    asyncio.run(test())
+
+
+def test_4_streams_are_refused_inside_their_answers_too(cluster: LocalCluster) -> None:
+    """Statement 4: ReceiveMessage and Telemetry carry the status in a frame."""
+
+    async def test() -> None:
+        net = GrpcNet()
+
+        async def settings() -> AsyncIterator[bytes]:
+            command = service_pb2.TelemetryCommand()
+            command.settings.publishing.topics.add().name = "orders"
+            yield command.SerializeToString()
+            await asyncio.Event().wait()
+
+        async def first(method: str, told: dict[str, str], request: Any, answer: Any) -> int:
+            frames = net.stream(cluster.endpoint, V2 + method, request, timeout_ms=5_000, metadata=told)
+            try:
+                async for frame in frames:
+                    return int(answer.FromString(frame).status.code)
+            finally:
+                await frames.aclose()
+            return 0
+
+        receive = service_pb2.ReceiveMessageRequest()
+        receive.group.name, receive.message_queue.topic.name = "orders-g", "orders"
+        receive.batch_size, receive.long_polling_timeout.seconds = 1, 0
+        encoded = receive.SerializeToString()
+        try:
+            for told, wanted in ((headers(), 40401), (headers(secret="wrong-secret"), 40100), ({}, 40100)):
+                assert await first("ReceiveMessage", told, encoded, service_pb2.ReceiveMessageResponse) == wanted
+            for told, wanted in ((headers(), 20000), (headers("leaver"), 40100), ({}, 40100)):
+                assert await first("Telemetry", told, settings(), service_pb2.TelemetryCommand) == wanted
+        finally:
+            await net.close()
+
+    asyncio.run(test())
+
+
+def test_both_faces_of_the_sdk_send_and_receive_with_their_keys_and_not_without(cluster: LocalCluster) -> None:
+    with (
+        pytest.raises(Unauthorized, match="give the client an access key"),
+        evenq.Producer(endpoint=cluster.endpoint) as p,
+    ):
+        p.send(evenq.Message(topic="orders", body=b"unsigned"))
+    with evenq.Producer(endpoint=cluster.endpoint, credentials=ORDERS) as producer:
+        sent = {producer.send(evenq.Message(topic="orders", body=b"signed")).message_id for _ in range(20)}
+        with pytest.raises(Forbidden, match="user orders may not"):
+            producer.send(evenq.Message(topic="other", body=b"forbidden"))
+    got: list[str] = []
+    done = threading.Event()
+
+    def listen(messages: Sequence[evenq.ReceivedMessage]) -> None:
+        got.extend(message.message_id for message in messages)
+        if sent <= set(got):
+            done.set()
+
+    with evenq.PushConsumer(
+        endpoint=cluster.endpoint,
+        credentials=ORDERS,
+        group="orders-push",
+        subscriptions={"orders": "*"},
+        listener=listen,
+    ):
+        assert done.wait(30)
+
+    async def asynchronous() -> None:
+        async with evenq.aio.SimpleConsumer(  # type: ignore[attr-defined]  # loaded at its first use
+            endpoint=cluster.endpoint, credentials=ORDERS, group="orders-simple", subscriptions={"orders": "*"}
+        ) as consumer:
+            found: set[str] = set()
+            while not sent <= found:
+                for message in await consumer.receive(32, wait_ms=5_000):
+                    found.add(message.message_id)
+                    await consumer.ack(message)
+
+    asyncio.run(asyncio.wait_for(asynchronous(), 30))
+
+
+def test_a_reader_of_spark_signs_in_the_driver_and_in_its_workers(cluster: LocalCluster) -> None:
+    """Without Spark itself: what it calls on the driver, pickles, and calls in a worker."""
+    given = {"endpoints": cluster.endpoint, "subscribe": "orders"}
+    with pytest.raises(Unauthorized):
+        BatchReader(ReadOptions.parse(given, streaming=False), ()).partitions()
+    keys = {"accessKey": "orders", "secretKey": SECRET}
+    reader = BatchReader(ReadOptions.parse(given | keys, streaming=False), columns(StructType()))
+    partitions = reader.partitions()
+    connection.sign_with(None)  # another process
+    rows = sum(batch.num_rows for partition in partitions for batch in reader.read(partition))
+    connection.sign_with(None)
+    assert rows >= 20
+
+
+def test_servers_work_together_under_their_own_user(cluster: LocalCluster) -> None:
+    with evenq.Admin(endpoint=cluster.endpoint, credentials=ROOT) as admin:
+        assert [broker.answered for broker in admin.list_brokers()] == [True, True]
+        view = admin.describe_cluster()
+    assert view.rebalancer_answers
+    for node in cluster.nodes:
+        assert '"user": "evenq-internal"' not in node.log_text()  # never refused
+
+
+def test_the_command_line_takes_its_keys_from_the_environment_or_a_file(cluster: LocalCluster, tmp_path: Path) -> None:
+    def evenq_(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "EVENQ_ENDPOINT": cluster.endpoint, **variables}
+        command = [sys.executable, "-m", "evenq.cli", *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    refused = evenq_("topic", "list")
+    assert refused.returncode == 1
+    assert "give the client an access key" in refused.stderr
+    keys = {"EVENQ_ACCESS_KEY": "root", "EVENQ_SECRET_KEY": "canary-root-4711"}
+    listed = evenq_("topic", "list", "--json", **keys)
+    assert {"orders", "other"} <= {row["topic"] for row in json.loads(listed.stdout)}
+    file = tmp_path / "keys.toml"
+    file.write_text(f'access_key = "orders"\nsecret_key = "{SECRET}"\n')
+    sent = evenq_("produce", "orders", "--body", "hello", "--credentials", str(file), **keys)
+    assert sent.returncode == 0, sent.stderr
+    forbidden = evenq_("topic", "list", "--credentials", str(file))
+    assert forbidden.returncode == 1
+    assert "user orders may not describe the cluster" in forbidden.stderr
+
+
+def test_a_user_who_goes_is_out_within_seconds_with_open_streams_too(cluster: LocalCluster, users: Path) -> None:
+    async def test() -> None:
+        net = GrpcNet()
+
+        async def settings() -> AsyncIterator[bytes]:
+            command = service_pb2.TelemetryCommand()
+            command.settings.publishing.topics.add().name = "orders"
+            yield command.SerializeToString()
+            await asyncio.Event().wait()
+
+        told = {**headers("leaver", LEAVER.secret_key), "x-mq-client-id": "leaving"}
+        frames = net.stream(cluster.endpoint, V2 + "Telemetry", settings(), timeout_ms=60_000, metadata=told)
+        try:
+            opened = service_pb2.TelemetryCommand.FromString(await anext(frames))
+            assert opened.status.code == 20000
+            await asyncio.to_thread(users.write_text, FILE.replace("[users.leaver]", "[users.gone]"))
+            begun = time.monotonic()
+            last = service_pb2.TelemetryCommand.FromString(await anext(frames))
+            assert last.status.code == 40100
+            assert time.monotonic() - begun < 5
+        finally:
+            await asyncio.to_thread(users.write_text, FILE)
+            await frames.aclose()
+            await net.close()
+
+    asyncio.run(asyncio.wait_for(test(), 30))
+
+
+def test_no_secret_is_in_any_log_metric_or_process_list(cluster: LocalCluster) -> None:
+    """After all the tests above, at DEBUG (security checklist: canary secrets)."""
+    for node in cluster.nodes:
+        log = node.log_text()
+        metrics = urllib.request.urlopen(f"http://127.0.0.1:{node.metrics_port}/metrics", timeout=5).read().decode()
+        for text in (log, metrics):
+            assert "canary" not in text, node.name
+            assert "Signature=" not in text
+        if Path("/proc").exists():
+            assert b"canary" not in Path(f"/proc/{node.pid}/cmdline").read_bytes()
+            assert b"canary" not in Path(f"/proc/{node.pid}/environ").read_bytes()

@@ -1,0 +1,55 @@
+"""Where a lite subscription begins, as a user says it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from evenq.client.core.lite import LiteStart, Place, Suspend, starting
+from evenq.errors import BadRequest
+
+
+def start(
+    start_from: str | None = None, at: int | str = 0, offset: int | None = None, tail: int | None = None
+) -> LiteStart | None:
+    return starting(start_from, at, offset, tail)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({}, None),
+        ({"start_from": "FIRST"}, LiteStart(Place.FIRST)),
+        ({"start_from": "LAST"}, LiteStart(Place.LAST)),
+        ({"start_from": "CONSUME_FROM_LAST_OFFSET"}, LiteStart(Place.LAST)),
+        ({"start_from": "TIMESTAMP", "at": 5}, LiteStart(Place.TIMESTAMP, 5)),
+        ({"offset": 0}, LiteStart(Place.OFFSET, 0)),
+        ({"tail": 3}, LiteStart(Place.TAIL, 3)),
+    ],
+)
+def test_each_start_has_one_argument(told: dict[str, Any], expected: LiteStart | None) -> None:
+    assert start(**told) == expected
+
+
+def test_a_time_may_be_a_text() -> None:
+    told = start("TIMESTAMP", "20240229143000")
+    assert told is not None
+    assert told.place is Place.TIMESTAMP
+    assert told.value > 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"offset": -1}, {"tail": -1}, {"offset": 1, "tail": 1}, {"start_from": "FIRST", "tail": 1}, {"start_from": "no"}],
+)
+def test_a_start_that_makes_no_sense_is_refused(told: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest):
+        start(**told)
+
+
+def test_a_pause_has_bounds() -> None:
+    assert Suspend(10).pause_ms == 10
+    for wrong in (9, 43_200_001):
+        with pytest.raises(BadRequest, match="range is 10 to 43200000"):
+            Suspend(wrong)

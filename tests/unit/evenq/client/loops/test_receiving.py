@@ -1,0 +1,116 @@
+"""Which brokers a receive asks, and where a message is settled."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from evenq.client.core.route import Route
+from evenq.client.loops.receiving import Receiving
+from evenq.client.options import SimpleOptions
+from evenq.errors import ConnectionFailed, Error, RequestTimeout
+from evenq.model import FilterExpression, MessageQueue, QueueOffset, ReceivedMessage
+from evenq.runtime.clock import FakeClock
+
+QUEUES = (MessageQueue("t", "a", 0), MessageQueue("t", "a", 1), MessageQueue("t", "b", 0))
+
+
+def message(broker: str) -> ReceivedMessage:
+    return ReceivedMessage(
+        topic="t", body=b"b", message_id="id", tag=None, keys=(), properties={}, message_group=None,
+        queue=MessageQueue("t", broker, 0), queue_offset=QueueOffset(0), born_ms=0, store_ms=0, receipt_handle="h",
+    )  # fmt: skip
+
+
+class Calls:
+    """Brokers a and b; those in `away` fail with what is said there."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.away: dict[str, Error] = {}
+        self.asked: list[str] = []
+        self.settled: list[str] = []
+        self.has: dict[str, ReceivedMessage] = {}
+
+    async def query_route(self, topic: str) -> Route:
+        return Route(topic=topic, writable=QUEUES, readable=QUEUES, addresses={"a": "a:1", "b": "b:1"})
+
+    async def receive(self, address: str, group: str, queue: MessageQueue, **asked: Any) -> list[ReceivedMessage]:
+        self.asked.append(address)
+        if queue.broker_name in self.away:
+            raise self.away[queue.broker_name]
+        if queue.broker_name not in self.has:
+            await self.clock.sleep_ms(asked["wait_ms"])
+        return [self.has[queue.broker_name]] if queue.broker_name in self.has else []
+
+    async def ack(self, address: str, group: str, got: ReceivedMessage) -> None:
+        if address[0] in self.away:
+            raise self.away[address[0]]
+        self.settled.append(address)
+
+
+def play(story: Callable[[FakeClock, Calls, Receiving], Awaitable[None]], *, anywhere: bool) -> None:
+    async def body() -> None:
+        clock = FakeClock()
+        calls = Calls(clock)
+        receiving = Receiving(
+            calls,  # type: ignore[arg-type]  # the part of SimpleCalls that it uses
+            group="g", subscriptions={"t": FilterExpression()}, clock=clock, rng=random.Random(1),
+            options=SimpleOptions(), anywhere=anywhere,
+        )  # fmt: skip
+        await story(clock, calls, receiving)
+
+    asyncio.run(body())
+
+
+def test_where_each_broker_has_messages_of_its_own_all_are_asked_in_turn() -> None:
+    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+        assert await clock.during(receiving.receive(1, 1_000, 4_000)) == []
+        assert sorted(calls.asked[:2]) == ["a:1", "b:1"]
+        assert len(calls.asked) == 6, "once without waiting, then a second at each"
+
+    play(story, anywhere=False)
+
+
+@pytest.mark.parametrize("error", [ConnectionFailed("gone"), RequestTimeout("hangs")])
+def test_where_any_broker_has_all_messages_one_is_asked_until_it_does_not_answer(error: Error) -> None:
+    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+        for _ in range(3):
+            assert await clock.during(receiving.receive(1, 1_000, 4_000)) == []
+        assert len(calls.asked) == 3
+        [first] = set(calls.asked)
+        other = "b" if first == "a:1" else "a"
+        calls.away[first[0]], calls.has[other] = error, message(other)
+        assert await clock.during(receiving.receive(1, 1_000, 4_000)) == [message(other)]
+        assert await clock.during(receiving.receive(1, 1_000, 4_000)) == [message(other)]
+        assert calls.asked[3:] == [first, f"{other}:1", f"{other}:1"]
+
+    play(story, anywhere=True)
+
+
+def test_a_receive_ends_in_time_while_no_broker_answers() -> None:
+    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+        calls.away = {"a": ConnectionFailed("gone"), "b": ConnectionFailed("gone")}
+        assert await clock.during(receiving.receive(1, 1_000, 2_000)) == []
+        assert 10 < len(calls.asked) < 100, "with pauses"
+
+    play(story, anywhere=True)
+
+
+@pytest.mark.parametrize("anywhere", [True, False])
+def test_a_message_of_a_broker_that_is_gone_is_settled_elsewhere_if_any_would_do(anywhere: bool) -> None:
+    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+        await clock.during(receiving.ack(message("a")))
+        calls.away["a"] = ConnectionFailed("gone")
+        if anywhere:
+            await clock.during(receiving.ack(message("a")))
+            assert calls.settled == ["a:1", "b:1"]
+        else:
+            with pytest.raises(ConnectionFailed):
+                await clock.during(receiving.ack(message("a")))
+
+    play(story, anywhere=anywhere)

@@ -1,0 +1,466 @@
+"""The guard: who is let in, what they may do, and that no verdict outlives its reason."""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+from evenq_broker.rpc.access import ACCESS
+
+from evenq.errors import Error, Forbidden, SettingsError, Unauthorized
+from evenq.runtime.clock import FakeClock
+from evenq.runtime.tasks import spawn
+from evenq.serving.guard import Guard
+from evenq.serving.names import NAMES
+from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.serving.users import Users
+from evenq.wire.signature import Secret, authorization, date_time, read_claim
+from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+
+FILE = """
+[users.evenq-internal]
+secret = "internal-secret"
+internal = true
+[users.root]
+secret = "secret-of-root"
+admin = true
+[users.nobody]
+secret = "secret-of-nobody"
+[users.orders]
+secret = ["secret-of-orders", "newer-of-orders"]
+allow = [
+  { resource = "topic:orders", actions = ["*"] },
+  { resource = "group:billing", actions = ["*"] },
+  { resource = "cluster", actions = ["*"] },
+]
+[users.elsewhere]
+secret = "secret-of-elsewhere"
+allow = [
+  { resource = "topic:other*", actions = ["*"] },
+  { resource = "group:other*", actions = ["*"] },
+]
+[users.reader]
+secret = "secret-of-reader"
+allow = [
+  { resource = "topic:orders", actions = ["consume"] },
+  { resource = "group:billing", actions = ["consume"] },
+]
+[users.everything]
+secret = "secret-of-everything"
+allow = [{ resource = "topic:*", actions = ["*"] }, { resource = "group:*", actions = ["*"] }]
+"""
+V2 = "/apache.rocketmq.v2.MessagingService/"
+SEND, RECEIVE, TELEMETRY, HEARTBEAT = V2 + "SendMessage", V2 + "ReceiveMessage", V2 + "Telemetry", V2 + "Heartbeat"
+
+
+def users(text: str = FILE) -> Users:
+    return Users.parse(text.encode())
+
+
+def signed(user: str, secret: str = "", *, now_ms: int = 1_700_000_000_000, date: str = "") -> dict[str, str]:
+    date = date or date_time(now_ms)
+    known = "internal-secret" if user == "evenq-internal" else f"secret-of-{user}"
+    return {"authorization": authorization(user, Secret(secret or known), date), "x-mq-date-time": date}
+
+
+def context(headers: Mapping[str, str], method: str = SEND) -> RpcContext:
+    return RpcContext(method, list(headers.items()), "127.0.0.1:1", None)
+
+
+async def _done(request: bytes, context: RpcContext) -> bytes:
+    return b"done"
+
+
+def rpc(method: str, access: Access | None = None) -> Rpc:
+    return Rpc(
+        method=method,
+        kind=Kind.UNARY,
+        handler=_done,
+        response=service_pb2.SendMessageResponse,
+        access=access or ACCESS[method],
+    )
+
+
+def call(guard: Guard, method: str, headers: Mapping[str, str], request: bytes = b"", access: Any = None) -> None:
+    """One call; raises what the caller would be told."""
+
+    async def run() -> None:
+        handler: Any = guard.guarded(rpc(method, access)).handler
+        assert await handler(request, context(headers, method)) == b"done"
+
+    asyncio.run(run())
+
+
+def request_of(method: str, topic: str = "orders", group: str = "billing") -> bytes:
+    """A request that names this topic and this group wherever it can name one."""
+    names = NAMES.get(method)
+    if names is None:
+        return b""
+    message = names.request()
+    for path in names.paths:
+        value: Any = message
+        *steps, last_step = path.place.split(".")
+        name = topic if path.kind == "topic" else group
+        for step in steps:
+            value = getattr(value, step)
+            value = value.add() if hasattr(value, "add") else value
+        last = getattr(value, last_step)
+        if isinstance(last, str):
+            setattr(value, last_step, name)
+        elif hasattr(last, "add"):
+            last.add().name = name
+        else:
+            last.name = name
+    return bytes(message.SerializeToString())
+
+
+def verdict(guard: Guard, method: str, headers: Mapping[str, str], request: bytes) -> int:
+    try:
+        call(guard, method, headers, request)
+    except Error as error:
+        return error.code
+    return 20000
+
+
+METHODS = sorted(ACCESS)
+GUARD = Guard(users(), clock=FakeClock())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_call_at_all_is_let_in_without_a_right_signature(method: str) -> None:
+    request = request_of(method)
+    right = signed("root")
+    for headers in (
+        {},
+        {"x-mq-date-time": right["x-mq-date-time"]},
+        {"authorization": right["authorization"]},
+        signed("unknown"),
+        signed("root", "not the secret"),
+        signed("evenq-internal", "not the secret"),
+        {**right, "x-mq-date-time": "20200101T000000Z"},
+        {**right, "authorization": right["authorization"].replace("root", "orders")},
+        {**right, "authorization": right["authorization"][:-2] + "00"},
+        {**right, "x-mq-authorization-ak": "root", "authorization": ""},
+    ):
+        if method == HEARTBEAT:
+            headers = {"x-mq-client-id": "c", **headers}
+        assert verdict(GUARD, method, headers, request) == 40100, headers
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_call_is_allowed_to_those_whose_grants_name_what_it_names(method: str) -> None:
+    access, request = ACCESS[method], request_of(method)
+    internal = access.action is Action.INTERNAL
+    cluster = access.resource in {Resource.CLUSTER, Resource.BROKER} or (
+        access.resource is Resource.CLIENT and access.action is Action.OPERATE
+    )
+    named = not internal and not cluster
+    reads = access.action in {Action.CONSUME, Action.DESCRIBE}
+    wanted = {
+        "evenq-internal": True,
+        "root": not internal,
+        "orders": not internal,
+        "everything": named,
+        "nobody": False,
+        "elsewhere": False,
+        "reader": named and reads,
+    }
+    if method == TELEMETRY:
+        return  # a stream; its frames are judged one by one
+    for user, allowed in wanted.items():
+        assert verdict(GUARD, method, signed(user), request) == (20000 if allowed else 40300), user
+
+
+def test_one_forbidden_element_among_allowed_ones_forbids_the_call() -> None:
+    request = service_pb2.SendMessageRequest()
+    request.messages.add().topic.name = "orders"
+    call(GUARD, SEND, signed("orders"), request.SerializeToString())
+    request.messages.add().topic.name = "other"
+    with pytest.raises(Forbidden, match="user orders may not publish topic other"):
+        call(GUARD, SEND, signed("orders"), request.SerializeToString())
+
+
+def test_a_call_that_names_nothing_is_about_everything() -> None:
+    for method in ("/evenq.v1.Admin/FindMessages", "/evenq.v1.Admin/ResetOffsets", SEND):
+        with pytest.raises(Forbidden, match="names none"):
+            call(GUARD, method, signed("orders"), b"")
+        call(GUARD, method, signed("everything"), b"")
+
+
+def test_where_a_call_reads_one_name_is_enough_and_where_it_changes_both_are_needed() -> None:
+    call(GUARD, "/evenq.v1.Data/QueryOffsets", signed("orders"), request_of("/evenq.v1.Data/QueryOffsets", group=""))
+    reset = "/evenq.v1.Admin/ResetOffsets"
+    with pytest.raises(Forbidden, match="every topic"):
+        call(GUARD, reset, signed("orders"), request_of(reset, topic=""))
+
+
+def test_a_heartbeat_without_a_group_is_anybodys_and_with_one_its_readers() -> None:
+    call(GUARD, HEARTBEAT, signed("nobody"))
+    with pytest.raises(Forbidden, match="consume group billing"):
+        call(GUARD, HEARTBEAT, signed("nobody"), request_of(HEARTBEAT))
+
+
+def test_a_heartbeat_of_nobody_is_ok_without_a_signature() -> None:
+    """Statement 50: Go sends one without any header; it changes nothing."""
+    call(GUARD, HEARTBEAT, {})
+    with pytest.raises(Unauthorized):
+        call(GUARD, HEARTBEAT, signed("root", "wrong-secret"))
+
+
+def test_nobody_passes_for_the_client_of_another_user() -> None:
+    """A client's stream is told about its half messages, and its farewell ends its deliveries."""
+    guard = Guard(users(), clock=FakeClock())
+    mine, theirs = ({"x-mq-client-id": "c1", **signed(user)} for user in ("orders", "nobody"))
+    farewell = V2 + "NotifyClientTermination"
+    call(guard, HEARTBEAT, mine)
+    for method in (HEARTBEAT, farewell):
+        with pytest.raises(Forbidden, match="'c1' is another user's"):
+            call(guard, method, theirs)
+
+    async def listen() -> None:
+        frames, ended, _ = telemetry(guard, "nobody", "", b"", client_id="c1")
+        with pytest.raises(Forbidden, match="is another user's"):
+            await anext(frames)
+        assert not ended.is_set()
+
+    asyncio.run(listen())
+    call(guard, farewell, mine)
+    call(guard, HEARTBEAT, theirs)
+
+
+def test_no_changed_byte_of_a_header_makes_another_signature_right() -> None:
+    """T10: whatever is let in says the same as the right one."""
+    right = signed("root")
+    rng = random.Random(7)
+    for name in right:
+        for _ in range(2_000):
+            text = right[name]
+            at, what = rng.randrange(len(text)), chr(rng.choice([rng.randrange(32, 127), rng.randrange(0x250)]))
+            changed = rng.choice(
+                [text[:at] + what + text[at + 1 :], text[:at] + text[at + 1 :], text[:at] + what + text[at:]]
+            )
+            if verdict(GUARD, SEND, {**right, name: changed}, b"") == 20000:
+                claim = read_claim(changed) if name == "authorization" else None
+                same = read_claim(right["authorization"])
+                assert changed == text or (claim is not None and same is not None)
+                if claim is not None and same is not None:
+                    assert (claim.user, claim.signature.upper()) == (same.user, same.signature)
+
+
+def test_both_secrets_are_right_while_a_user_has_two() -> None:
+    call(GUARD, SEND, signed("orders", "newer-of-orders"), request_of(SEND))
+
+
+def test_a_signature_counts_however_old_it_is_and_in_local_time_unless_a_skew_is_set() -> None:
+    """Wire contract 2.2: four SDKs write local time without a zone."""
+    clock = FakeClock(1_767_323_045_000)
+    old = signed("root", date="19990101T000000Z")
+    call(Guard(users(), clock=clock), SEND, old)
+    strict = Guard(users(), clock=clock, clock_skew_ms=60_000)
+    for date, right in (
+        ("20260102T030405Z", True),
+        ("20260102T030501Z", True),
+        ("20260102T030307Z", True),
+        ("20260102T110405Z", True),  # local time, eight hours east
+        ("20260101T233405Z", True),  # three and a half hours west
+        ("2026-01-02T03:04:05.5Z", True),
+        ("2026-01-02T04:04:05+01:00", True),
+        ("20260102T030705Z", False),
+        ("20260101T030405Z", False),
+        ("20260102T180405Z", False),  # further than any zone
+        ("19990101T000000Z", False),
+        ("today", False),
+    ):
+        assert verdict(strict, SEND, signed("root", date=date), b"") == (20000 if right else 40100), date
+
+
+def test_a_remembered_signature_grows_old_too() -> None:
+    clock = FakeClock(1_767_323_045_000)
+    guard = Guard(users(), clock=clock, clock_skew_ms=60_000)
+    headers = signed("root", date="20260102T030405Z")
+    call(guard, SEND, headers)
+    clock.jump_wall(61_000)
+    with pytest.raises(Unauthorized, match="set the client's clock"):
+        call(guard, SEND, headers)
+
+
+def test_no_verdict_outlives_a_change_of_users() -> None:
+    guard = Guard(users(), clock=FakeClock())
+    headers = signed("orders")
+    call(guard, SEND, headers, request_of(SEND))
+    guard.change(
+        users(FILE.replace('resource = "topic:orders", actions = ["*"]', 'resource = "cluster", actions = ["*"]'))
+    )
+    with pytest.raises(Forbidden):
+        call(guard, SEND, headers, request_of(SEND))
+    guard.change(users(FILE.replace("secret-of-orders", "changed-secret")))
+    with pytest.raises(Unauthorized):
+        call(guard, SEND, headers, request_of(SEND))
+
+
+def test_what_is_remembered_is_bounded_and_failures_are_not() -> None:
+    guard = Guard(users(), clock=FakeClock(), cache_max=10)
+    for second in range(1_000):
+        call(guard, SEND, signed("root", now_ms=second * 1_000))
+        with pytest.raises(Unauthorized):
+            call(guard, SEND, signed("root", "wrong", now_ms=second * 1_000))
+        assert len(guard._proofs) + len(guard._older) <= 10
+
+
+def test_refusals_are_told_once_a_minute_and_hold_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    guard = Guard(users(), clock=FakeClock())
+    for _ in range(5):
+        with pytest.raises(Unauthorized):
+            call(guard, SEND, signed("root", "wrong-secret"))
+    told = [record for record in caplog.records if record.message == "refused"]
+    assert len(told) == 1
+    assert (told[0].__dict__["user"], told[0].__dict__["code"]) == ("root", 40100)
+    reset = "/evenq.v1.Admin/ResetOffsets"
+    call(guard, reset, signed("root"), request_of(reset))
+    assert [record.__dict__["user"] for record in caplog.records if record.message == "allowed"] == ["root"]
+    everything = " ".join(str(record.__dict__) for record in caplog.records)
+    assert "wrong-secret" not in everything
+    assert "secret-of" not in everything
+    assert "Signature" not in everything
+
+
+def test_a_call_nobody_could_decide_on_stops_the_start() -> None:
+    with pytest.raises(SettingsError, match="no row says"):
+        GUARD.guarded(rpc("/new.Service/Call", Access(Resource.TOPIC, Action.PUBLISH)))
+
+
+def telemetry(
+    guard: Guard, user: str, secret: str, *frames: bytes, client_id: str = ""
+) -> tuple[Any, asyncio.Event, list[bytes]]:
+    """A guarded stream whose handler echoes, as the door runs it: iterator, the end of its handler, its requests."""
+    ended, seen = asyncio.Event(), list[bytes]()
+
+    async def requests() -> AsyncIterator[bytes]:
+        for frame in frames:
+            yield frame
+        await asyncio.Event().wait()
+
+    async def echo(incoming: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
+        try:
+            async for request in incoming:
+                seen.append(request)
+                yield request
+        finally:
+            ended.set()
+
+    row = Rpc(
+        method=TELEMETRY,
+        kind=Kind.BIDI,
+        handler=echo,
+        response=service_pb2.TelemetryCommand,
+        access=ACCESS[TELEMETRY],
+    )
+    handler: Any = guard.guarded(row).handler
+    headers = {**signed(user, secret), **({"x-mq-client-id": client_id} if client_id else {})}
+    return handler(requests(), context(headers, TELEMETRY)), ended, seen
+
+
+def test_each_frame_of_a_stream_is_judged() -> None:
+    async def test() -> None:
+        guard = Guard(users(), clock=FakeClock())
+        mine, theirs = service_pb2.TelemetryCommand(), service_pb2.TelemetryCommand()
+        mine.settings.publishing.topics.add().name = "orders"
+        theirs.settings.publishing.topics.add().name = "other"
+        frames, ended, seen = telemetry(guard, "orders", "", mine.SerializeToString(), theirs.SerializeToString())
+        assert await anext(frames) == mine.SerializeToString()
+        with pytest.raises(Forbidden, match="publish topic other"):
+            await anext(frames)
+        assert ended.is_set()
+        assert seen == [mine.SerializeToString()]
+        unsigned, ended, _ = telemetry(guard, "orders", "wrong-secret", b"")
+        with pytest.raises(Unauthorized):
+            await anext(unsigned)
+        assert not ended.is_set()  # the handler was never asked
+
+    asyncio.run(test())
+
+
+def test_an_open_stream_ends_when_its_user_goes_and_stays_when_another_does() -> None:
+    async def test() -> None:
+        guard = Guard(users(), clock=FakeClock())
+        told: list[BaseException] = []
+
+        async def watch(user: str, secret: str) -> None:
+            frames, ended, _ = telemetry(guard, user, secret, b"")
+            try:
+                async for _ in frames:
+                    opened.release()
+            except Unauthorized as error:
+                told.append(error)
+                assert ended.is_set()
+
+        opened = asyncio.Semaphore(0)
+        tasks = [
+            spawn(watch(*who), name="watch") for who in (("orders", ""), ("orders", "newer-of-orders"), ("root", ""))
+        ]
+        for _ in tasks:
+            await opened.acquire()
+        guard.change(users(FILE.replace('["secret-of-orders", "newer-of-orders"]', '"newer-of-orders"')))
+        await asyncio.wait({tasks[0]}, timeout=5)
+        assert [str(error) for error in told] == ["user orders is not known any more, or has another secret key"]
+        assert not tasks[1].done()
+        assert not tasks[2].done()
+        for task in tasks[1:]:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert not guard._open
+
+    asyncio.run(test())
+
+
+def test_a_refused_receive_is_answered_once_a_second_and_strangers_cannot_pile_up() -> None:
+    """Statement 34: Go's push consumers ask again 20 ms after any error."""
+
+    async def test() -> None:
+        clock = FakeClock()
+        guard = Guard(users(), clock=clock)
+
+        async def frames(request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
+            yield b"frame"
+
+        row = Rpc(
+            method=RECEIVE,
+            kind=Kind.SERVER_STREAM,
+            handler=frames,
+            response=service_pb2.ReceiveMessageResponse,
+            access=ACCESS[RECEIVE],
+        )
+        handler: Any = guard.guarded(row).handler
+        right = handler(request_of(RECEIVE), context(signed("reader"), RECEIVE))
+        assert [frame async for frame in right] == [b"frame"]
+
+        async def refused(headers: Mapping[str, str], deadline_ms: int | None = None) -> None:
+            about = RpcContext(RECEIVE, list(headers.items()), "p", deadline_ms)
+            async for _ in handler(request_of(RECEIVE), about):
+                pytest.fail("it was let in")
+
+        def ended(task: asyncio.Task[Any]) -> str:
+            return type(task.exception()).__name__ if task.done() else "waits"
+
+        tasks = [
+            spawn(refused(signed("elsewhere")), name="forbidden"),
+            spawn(refused(signed("reader", "wrong-secret")), name="unauthorized"),
+            spawn(refused({}, deadline_ms=700), name="hurried"),
+        ]
+        await clock.advance(499)
+        assert [ended(task) for task in tasks] == ["waits", "waits", "waits"]
+        await clock.advance(1)
+        assert [ended(task) for task in tasks] == ["waits", "waits", "Unauthorized"]
+        await clock.advance(500)
+        assert [ended(task) for task in tasks] == ["Forbidden", "Unauthorized", "Unauthorized"]
+
+        crowd = [spawn(refused({}), name="stranger") for _ in range(1_100)]
+        await clock.advance(0)
+        assert [ended(task) for task in crowd].count("waits") == 1_000
+        await clock.advance(1_000)
+        assert {ended(task) for task in crowd} == {"Unauthorized"}
+
+    asyncio.run(test())

@@ -1,0 +1,100 @@
+"""The users file: what it grants, and what is refused without telling a secret."""
+
+import pytest
+
+from evenq.errors import SettingsError
+from evenq.serving.rpc import Action
+from evenq.serving.users import Kind, User, Users
+
+INTERNAL = '[users.evenq-internal]\nsecret = "internal-secret"\ninternal = true\n'
+
+
+def user(text: str, name: str = "u") -> User:
+    found = Users.parse((INTERNAL + text).encode()).get(name)
+    assert found is not None
+    return found
+
+
+def granted(resource: str, *actions: str) -> User:
+    listed = ", ".join(f'"{action}"' for action in actions)
+    return user(f'[users.u]\nsecret = "12345678"\nallow = [{{ resource = "{resource}", actions = [{listed}] }}]\n')
+
+
+def test_names_are_allowed_exactly_by_prefix_or_all() -> None:
+    exact = granted("topic:orders", "publish")
+    assert exact.may(Kind.TOPIC, Action.PUBLISH, "orders")
+    assert not exact.may(Kind.TOPIC, Action.PUBLISH, "orders2")
+    assert not exact.may(Kind.TOPIC, Action.CONSUME, "orders")
+    assert not exact.may(Kind.GROUP, Action.CONSUME, "orders")
+    prefix = granted("topic:eu-*", "consume")
+    assert prefix.may(Kind.TOPIC, Action.CONSUME, "eu-orders")
+    assert prefix.may(Kind.TOPIC, Action.CONSUME, "eu-")
+    assert not prefix.may(Kind.TOPIC, Action.CONSUME, "us-orders")
+    assert not prefix.may_all(Kind.TOPIC, Action.CONSUME)
+    everything = granted("group:*", "*")
+    assert everything.may_all(Kind.GROUP, Action.OPERATE)
+    assert everything.may(Kind.GROUP, Action.DELETE, "any")
+    assert not everything.may(Kind.TOPIC, Action.CONSUME, "any")
+
+
+def test_who_may_use_a_thing_may_look_at_it() -> None:
+    assert granted("topic:orders", "publish").may(Kind.TOPIC, Action.DESCRIBE, "orders")
+    assert not granted("topic:orders", "describe").may(Kind.TOPIC, Action.PUBLISH, "orders")
+
+
+def test_retry_and_dead_letter_topics_belong_to_their_group() -> None:
+    reader = granted("group:billing", "consume")
+    for name in ("%RETRY%billing", "%DLQ%billing"):
+        assert reader.may(Kind.TOPIC, Action.CONSUME, name)
+        assert not reader.may(Kind.TOPIC, Action.PUBLISH, name)
+    assert not reader.may(Kind.TOPIC, Action.CONSUME, "%RETRY%other")
+    assert not reader.may(Kind.TOPIC, Action.CONSUME, "billing")
+
+
+def test_an_admin_may_all_and_a_user_without_grants_nothing() -> None:
+    admin = user('[users.u]\nsecret = "12345678"\nadmin = true\n')
+    assert admin.may(Kind.TOPIC, Action.DELETE, "any")
+    assert admin.may_all(Kind.CLUSTER, Action.OPERATE)
+    nobody = user('[users.u]\nsecret = "12345678"\n')
+    assert not any(nobody.may(kind, action, "any") for kind in Kind for action in Action)
+
+
+def test_a_user_may_have_several_secrets_while_they_change() -> None:
+    found = user('[users.u]\nsecret = ["old-secret", "new-secret"]\n')
+    assert [secret.reveal() for secret in found.secrets] == [b"old-secret", b"new-secret"]
+    assert "old" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('[users.u]\nsecret = "tiny-in"\n', "at least 8 characters"),
+        ("[users.u]\n", "at least 8 characters"),
+        ("[users.u]\nsecret = []\n", "a list of 1 to 4"),
+        ('[users."a/b"]\nsecret = "12345678"\n', "without blanks"),
+        ('[users.u]\nsecret = "12345678"\npassword = "x"\n', "unknown key 'password'"),
+        ('[users.u]\nsecret = "12345678"\nadmin = "yes"\n', "true or false"),
+        ('[users.u]\nsecret = "12345678"\nadmin = true\nallow = [1]\n', "give one of"),
+        ('[users.u]\nsecret = "12345678"\nallow = ["topic:x"]\n', "a grant is"),
+        ('[users.u]\nsecret = "12345678"\nallow = [{resource="queue:x",actions=["consume"]}]\n', "is none of"),
+        ('[users.u]\nsecret = "12345678"\nallow = [{resource="topic:a*b",actions=["consume"]}]\n', "is none of"),
+        ('[users.u]\nsecret = "12345678"\nallow = [{resource="cluster:x",actions=["describe"]}]\n', "is none of"),
+        ('[users.u]\nsecret = "12345678"\nallow = [{resource="topic:x",actions=["internal"]}]\n', "give a list out of"),
+        ('[users.u]\nsecret = "12345678"\nallow = [{resource="group:x",actions=["publish"]}]\n', "give a list out of"),
+        ('[users.u]\nsecret = "12345678"\nallow = [{resource="topic:x",actions=[]}]\n', "give a list out of"),
+        ("[groups.u]\n", "only tables"),
+        ('[users.u]\nsecret = "12345678\n', "not TOML"),
+        ('[users.evenq-2]\nsecret = "12345678"\ninternal = true\n', "2 users with internal"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_refused_by_name_and_without_its_secrets(text: str, sentence: str) -> None:
+    with pytest.raises(SettingsError, match=sentence) as refused:
+        Users.parse((INTERNAL + text).encode())
+    for secret in ("internal-secret", "12345678", "tiny-in"):
+        assert secret not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_a_file_without_the_servers_own_user_is_refused() -> None:
+    with pytest.raises(SettingsError, match="0 users with internal = true"):
+        Users.parse(b'[users.u]\nsecret = "12345678"\n')
