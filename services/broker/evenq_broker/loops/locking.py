@@ -126,6 +126,8 @@ class Locking:
 
     def may_commit(self, group: str, client_id: str, queue: MessageQueue, generation: Generation) -> bool:
         """The same as an answer."""
+        if self._broker.locks.holds(group, client_id, queue, generation):
+            return True
         return self.fencing.refusal(group, client_id, queue, generation, commits=True) is None
 
     def drop(self, group: str, client_id: str) -> None:
