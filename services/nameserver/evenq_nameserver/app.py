@@ -59,7 +59,12 @@ class Nameserver:
         door = await open_door(service.rpcs(), host=settings.host, port=settings.port, clock=self._clock)
         self._service, self._door = service, door
         expiry = expire_forever(
-            service.registry, service.announce, expiry_ms=settings.expiry_ms, clock=self._clock, stats=self._stats
+            service.registry,
+            service.announce,
+            service.settled,
+            expiry_ms=settings.expiry_ms,
+            clock=self._clock,
+            stats=self._stats,
         )
         self._expiry = spawn(expiry, name="expiry")
         listed = [*metrics(service, self._stats), *door_metrics(lambda: door.stats)]

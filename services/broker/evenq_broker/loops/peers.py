@@ -116,6 +116,10 @@ class ClusterLink:
             self.routes_changed()
         self._fact_changes.notify()
 
+    def register_now(self) -> None:
+        """A nameserver does not know us: tell all of them that we live."""
+        self._topic_changes.notify()
+
     def routes_changed(self) -> None:
         """The route table may have changed: tell the sessions that read a topic with another route."""
         self._route_changes.notify()
