@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 
 from evenq.errors import BadRequest
+from evenq.model.names import RETRY_PREFIX
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
@@ -182,7 +183,11 @@ class Assignment:
             response.idle_members.append(client_id)
             response.idle.add(client_id=client_id, reason="; ".join(told))
         problems = self._board.problems(request.group, request.topic)
-        response.problems.extend(f"{topic}: {problem}" for topic, problem in problems.items())
+        response.problems.extend(
+            f"{topic}: {problem}"
+            for topic, problem in problems.items()
+            if not topic.startswith(RETRY_PREFIX) or self._board.facts.topic_version(topic)  # made when first needed
+        )
         return response.SerializeToString()
 
     async def simulate(self, data: bytes, _context: RpcContext) -> bytes:
