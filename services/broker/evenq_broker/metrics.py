@@ -71,6 +71,14 @@ def broker_metrics(broker: Broker) -> list[Metric]:
         metric("rocketmq_producer_connections", gauge, "clients", (), "Producers that live.", "producers"),
         metric("rocketmq_consumer_connections", gauge, "clients", ("consumer_group",), "Members.", "consumers"),
         metric("evenq_broker_locked_queues", gauge, "queues", ("consumer_group",), "Queues with an owner.", "locked"),
+        metric(
+            "evenq_broker_stuck_queues",
+            gauge,
+            "queues",
+            ("consumer_group",),
+            "Read, but the oldest message stays unfinished.",
+            "stuck",
+        ),
         metric("rocketmq_topic_number", gauge, "topics", (), "Topics of this broker.", "topics"),
         metric("evenq_broker_lite_topics", gauge, "topics", (), "Lite topics of this broker.", "lite_topics"),
         metric(
@@ -187,6 +195,16 @@ class _Source:
 
     def locked(self) -> Iterable[Sample]:
         return [((group,), count) for group, count in self._broker.locks.counts().items()]
+
+    def stuck(self) -> Iterable[Sample]:
+        broker = self._broker
+        counts = {name: 0 for name in broker.members.groups() if broker.groups.get(name) is not None}
+        now_ms = broker.clock.monotonic_ms()
+        for (group_id, _, _), _ in broker.heads.stuck(broker.settings.stuck_ms, now_ms=now_ms):
+            group = broker.groups.by_id(group_id)
+            if group is not None and group.name in counts:
+                counts[group.name] += 1
+        return [((group,), count) for group, count in counts.items()]
 
     def topics(self) -> Iterable[Sample]:
         return [((), len(self._broker.topics))]
