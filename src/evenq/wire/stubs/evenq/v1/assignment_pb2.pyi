@@ -170,6 +170,8 @@ class Decision(_Message):
     @builtins.property
     def set_mode(self) -> TopicMode: ...
     leader: builtins.str
+    @builtins.property
+    def shares(self) -> Shares: ...
 
     def __init__(
         self,
@@ -179,9 +181,39 @@ class Decision(_Message):
         generation: _evenq_v1_common.Generation | None = ...,
         set_mode: TopicMode | None = ...,
         leader: builtins.str | None = ...,
+        shares: Shares | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["generation", "set_mode"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["group", "topic", "generation", "set_mode", "leader"]) -> None: ...
+    def HasField(self, field_name: Literal["generation", "set_mode", "shares"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["group", "topic", "generation", "set_mode", "leader", "shares"]) -> None: ...
+
+class Shares(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[MemberShare]: ...
+
+    def __init__(
+        self,
+        *,
+        members: Iterable[MemberShare] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["members"]) -> None: ...
+
+class MemberShare(_Message):
+    DESCRIPTOR: Descriptor
+
+    client_id: builtins.str
+    @builtins.property
+    def share(self) -> _evenq_v1_common.Share: ...
+
+    def __init__(
+        self,
+        *,
+        client_id: builtins.str | None = ...,
+        share: _evenq_v1_common.Share | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["share"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["client_id", "share"]) -> None: ...
 
 class AssignmentRequest(_Message):
     DESCRIPTOR: Descriptor
