@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from evenq_broker.broker import Broker
-from evenq_broker.rpc import admin, data, groups, routing
+from evenq_broker.rpc import admin, data, groups, resizing, routing
 from evenq_broker.settings import Settings
 
 import evenq
@@ -49,7 +49,9 @@ class World:
         told = Settings(broker_name=name, **{"nameservers": "ns:1", **settings})
         broker = Broker(told, clock=self.clock, rng=random.Random(name), net=self.net)
         await broker.open()
-        self.net.serve(f"{name}:8081", [rpc for m in (data, groups, admin, routing) for rpc in m.rpcs(broker)])
+        self.net.serve(
+            f"{name}:8081", [rpc for m in (data, groups, admin, resizing, routing) for rpc in m.rpcs(broker)]
+        )
         await broker.start([BrokerAddress("default", name, 8081)])
         self.brokers[name] = broker
         await self.until(lambda: all(len(b.routes.brokers()) == len(self.brokers) for b in self.brokers.values()))
@@ -58,6 +60,11 @@ class World:
     async def create(self, topic: str, queues: int = 1) -> None:
         """On every broker."""
         await self.call(ADMIN + "CreateTopic", admin_pb2.CreateTopicRequest(topic=topic, queues=queues))
+
+    async def scale(self, queues: int, topic: str = "t", broker: str = "", *, force: bool = False) -> Any:
+        """More or fewer queues, everywhere or at one broker; what it answers of each."""
+        request = admin_pb2.ScaleTopicRequest(topic=topic, queues=queues, broker_name=broker, force=force)
+        return (await self.call(ADMIN + "ScaleTopic", request)).brokers
 
     async def group(self, name: str, **settings: Any) -> None:
         """A consumer group with settings of its own."""
@@ -99,6 +106,10 @@ class World:
         responses: dict[str, Any] = {
             ADMIN + "CreateTopic": admin_pb2.CreateTopicResponse,
             ADMIN + "CreateGroup": admin_pb2.CreateGroupResponse,
+            ADMIN + "ScaleTopic": admin_pb2.ScaleTopicResponse,
+            ADMIN + "PermitTopic": admin_pb2.PermitTopicResponse,
+            ADMIN + "DrainBroker": admin_pb2.DrainBrokerResponse,
+            ADMIN + "DescribeTopic": admin_pb2.DescribeTopicResponse,
             DATA + "Publish": data_pb2.PublishResponse,
             DATA + "QueryOffsets": data_pb2.QueryOffsetsResponse,
         }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from evenq.serving.metrics import Metric, MetricKind, Sample
 from evenq_broker.core.subscriptions import different_filters, wanted_of
-from evenq_broker.loops.resizing import stranded
+from evenq_broker.queue_metrics import queue_metrics
 from evenq_broker.transaction_metrics import transaction_metrics
 
 if TYPE_CHECKING:
@@ -99,10 +99,7 @@ def broker_metrics(broker: Broker) -> list[Metric]:
         metric("evenq_store_index_behind_bytes", gauge, "bytes", (), "Log not indexed by key yet.", "index_behind"),
         metric("evenq_store_cold_reads_total", counter, "reads", (), "Reads that needed the disk.", "cold_reads"),
         metric("evenq_store_batches_total", counter, "batches", (), "Groups the writer wrote.", "batches"),
-        metric("evenq_topic_write_queues", gauge, "queues", ("topic",), "Queues that take messages.", "write_queues"),
-        metric("evenq_topic_read_queues", gauge, "queues", ("topic",), "Queues that are read.", "read_queues"),
-        metric("evenq_topic_stranded_messages", gauge, "messages", ("topic",), "Unread in closed queues.", "stranded"),
-        metric("evenq_broker_draining", gauge, "brokers", (), "1 while no messages are taken.", "draining"),
+        *queue_metrics(broker),
         *transaction_metrics(broker),
     ]
 
@@ -208,23 +205,6 @@ class _Source:
 
     def topics(self) -> Iterable[Sample]:
         return [((), len(self._broker.topics))]
-
-    def write_queues(self) -> Iterable[Sample]:
-        closed = self._broker.draining
-        for topic in self._broker.topics.all():
-            yield (topic.name,), topic.write_queues if topic.permission.writable and not closed else 0
-
-    def read_queues(self) -> Iterable[Sample]:
-        for topic in self._broker.topics.all():
-            yield (topic.name,), topic.read_queues if topic.permission.readable else 0
-
-    def stranded(self) -> Iterable[Sample]:
-        for topic in self._broker.topics.all():
-            if topic.closed or not topic.permission.readable:
-                yield (topic.name,), stranded(self._broker, topic)
-
-    def draining(self) -> Iterable[Sample]:
-        return [((), int(self._broker.draining))]
 
     def groups(self) -> Iterable[Sample]:
         return [((), len(self._broker.groups))]
