@@ -233,6 +233,7 @@ class _Data:
 
     def _must_hold(self, group: str, asked: data_pb2.PullRequest, queue: MessageQueue) -> None:
         locking = self._broker.cluster.sessions.locking
+        locking.must_stay()
         locking.must_hold(group, asked.client_id, queue, generation_of(asked.generation), owner=asked.owner)
 
     async def _found(

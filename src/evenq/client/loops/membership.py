@@ -18,6 +18,7 @@ from pathlib import Path
 from evenq.allocation import Strategy
 from evenq.client.core.calls import (
     AssignmentChanged,
+    BrokerLeaving,
     ConsumerCalls,
     Join,
     MembersChanged,
@@ -255,6 +256,8 @@ class Membership:
                 self.ownership.asked_for(event.queue)
             case OffsetsReset():
                 self.ownership.reset(event.queues)
+            case BrokerLeaving():
+                self.ownership.broker_leaves(broker_name)
             case _:
                 pass
         self.ownership.wake()  # CS-7; QueueWanted wants a round as well

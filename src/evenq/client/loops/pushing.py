@@ -16,7 +16,6 @@ from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.loops.listening import Listening, RunListener
 from evenq.client.loops.membership import MemberPlan, Membership
 from evenq.client.loops.notices import Tell
-from evenq.errors import ConnectionFailed
 from evenq.model import FilterExpression, MessageQueue, ReceivedMessage
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
@@ -119,10 +118,7 @@ class Pushing:
 
     async def _send_back(self, message: ReceivedMessage, attempts: int, level: int) -> None:
         """RD-1, RD-5."""
-        route = await self._member.routes.get(message.queue.topic)
-        address = route.addresses.get(message.queue.broker_name)
-        if address is None:
-            raise ConnectionFailed(f"broker {message.queue.broker_name} is not in the route of {message.topic} now")
+        address = await self._member.routes.address(message.queue.topic, message.queue.broker_name)
         await self._calls.send_back(
             address, self._plan.group, message.queue, message.queue_offset, delay_level=level, attempts=attempts
         )
