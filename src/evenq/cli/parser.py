@@ -266,10 +266,10 @@ def _add_group(commands: Any) -> None:
     create.add_argument(
         "--from",
         dest="start_from",
-        default="LAST",
+        default="",  # not told: an existing group keeps its own
         type=str.upper,
         choices=("LAST", "FIRST"),
-        help="where a queue without progress begins (default %(default)s)",
+        help="where a queue without progress begins (default LAST)",
     )
     add_retry(create)
     add_balance(create)
