@@ -18,10 +18,10 @@ from evenq.runtime.tasks import spawn
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
 from evenq_rebalancer.core.board import Board
-from evenq_rebalancer.core.decisions import Decision
 from evenq_rebalancer.rpc import translation as to
 from evenq_rebalancer.rpc.leadership import BEAT
 from evenq_rebalancer.rpc.streams import Streams
+from evenq_rebalancer.rpc.telling import Telling
 
 __all__ = ["Assignment"]
 
@@ -38,6 +38,7 @@ class Assignment:
         self._streams = streams
         self._clock = clock
         self._poke = poke
+        self._telling = Telling()
 
     def rpcs(self) -> list[Rpc]:
         """All calls, for the door."""
@@ -98,7 +99,7 @@ class Assignment:
             while not (reader.done() or outbox.ended):
                 decisions = await outbox.take()
                 for decision in decisions:
-                    yield _decision(decision)
+                    yield self._telling.bytes_of(decision)
                 if not decisions and not reader.done():
                     yield BEAT
             if reader.done():
@@ -206,12 +207,3 @@ class Assignment:
             cross_zone_now=result.cross_zone_now,
             cross_zone_then=result.cross_zone_then,
         ).SerializeToString()
-
-
-def _decision(decision: Decision) -> bytes:
-    told = assignment_pb2.Decision(
-        group=decision.group, topic=decision.topic, generation=to.generation_message(decision.generation)
-    )
-    if decision.inputs.mode is not None:
-        told.set_mode.CopyFrom(to.topic_mode_message(decision.topic, decision.inputs.mode, decision.generation))
-    return told.SerializeToString()
