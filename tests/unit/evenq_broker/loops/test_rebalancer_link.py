@@ -325,6 +325,7 @@ def test_zone_policy_and_lags_are_told_where_they_count(run: Run) -> None:
             broker.progress.commit(broker.groups.get(name).group_id, topic.topic_id, 0, 0)
         await stage.clock.advance(6_000)
         assert rebalancer.reports[0].zone == "north"
+        assert list(rebalancer.reports[0].brokers) == ["a"]
         facts = {group.group: group for report in rebalancer.reports for group in report.groups}
         assert (facts["weighed"].balance.weight, facts["weighed"].balance.moves_max) == ("LAG", 3)
         assert not facts["even"].HasField("balance")

@@ -46,6 +46,8 @@ class BrokerReport(_Message):
     zone: builtins.str
     @builtins.property
     def lags(self) -> _containers.RepeatedCompositeFieldContainer[GroupLag]: ...
+    @builtins.property
+    def brokers(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
 
     def __init__(
         self,
@@ -58,8 +60,9 @@ class BrokerReport(_Message):
         topics_gone: Iterable[builtins.str] | None = ...,
         zone: builtins.str | None = ...,
         lags: Iterable[GroupLag] | None = ...,
+        brokers: Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["broker_name", "full", "groups", "groups_gone", "topics", "topics_gone", "zone", "lags"]) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "full", "groups", "groups_gone", "topics", "topics_gone", "zone", "lags", "brokers"]) -> None: ...
 
 class GroupLag(_Message):
     DESCRIPTOR: Descriptor
