@@ -1,5 +1,6 @@
 """One broker's part of resizing: the steps of shrinking, what stands in the way, and what is left to read."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,25 @@ def test_a_draining_broker_takes_nothing_and_tells_what_is_left(run: Run) -> Non
         assert left.unread == 1, "nobody ever read the topic `later`"
         await stage.passing(drain(broker, on=False))
         assert await send(stage, 0) == definition_pb2.OK
+
+    run(story)
+
+
+def test_a_receive_that_waits_already_gets_what_comes_in_a_new_queue(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.passing(broker.create_topic("t", queues=1))
+        request = service_pb2.ReceiveMessageRequest(batch_size=1)
+        request.group.name, request.message_queue.topic.name = "g", "t"
+        request.invisible_duration.seconds = 10
+        waiting = asyncio.ensure_future(stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse))
+        await stage.until(lambda: len(broker.polls) == 1)
+        await stage.passing(scale(broker, "t", 2))
+        began_ms = stage.clock.monotonic_ms()
+        await send(stage, 1)
+        await stage.until(waiting.done)
+        assert stage.clock.monotonic_ms() - began_ms < 500
+        assert [frame.message.body for frame in waiting.result() if frame.HasField("message")] == [b"x"]
 
     run(story)
 
