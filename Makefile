@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify helm kubernetes spark docs bench bench-store bench-delivery up demo check clean
+.PHONY: help dev protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark docs bench bench-store bench-delivery bench-rebalance up demo check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -73,6 +73,12 @@ kill-loop: dev ## kill -9 the store and the broker again and again: make kill-lo
 verify: dev ## evenq verify while a broker is killed every 30 s: make verify MINUTES=10
 	EVENQ_TEST_KILL_SECONDS=30 EVENQ_TEST_ROUNDS=$$(( 2 * $(or $(MINUTES),10) )) $(BIN)/pytest -q -s tests/chaos/test_verify.py
 
+live: dev ## groups grow, shrink and restart under 2,000 messages/s: make live RATE=2000 MEMBERS=8
+	EVENQ_TEST_RATE=$(or $(RATE),2000) EVENQ_TEST_MEMBERS=$(or $(MEMBERS),8) EVENQ_TEST_REST_MS=$(or $(REST_MS),250) $(BIN)/pytest -q -s tests/live/test_changes.py
+
+live-kills: dev ## kill -9 members, brokers and rebalancers in turn under load: make live-kills MINUTES=10
+	EVENQ_TEST_RATE=$(or $(RATE),2000) EVENQ_TEST_MINUTES=$(or $(MINUTES),10) $(BIN)/pytest -q -s tests/live/test_kills.py
+
 helm: dev ## the chart, rendered and validated
 	$(BIN)/pytest -q tests/helm -m "not kubernetes"
 
@@ -94,6 +100,9 @@ bench-store: dev ## the store alone beside floors and peers; half an hour
 bench-delivery: dev ## every kind and call of a delivery beside its floor; ten minutes
 	$(BIN)/python benchmarks/delivery.py
 
+bench-rebalance: dev ## how long queues rest while 100 members of 1,000 queues change; ten minutes
+	$(BIN)/python benchmarks/rebalance.py
+
 up: dev ## a local cluster in one command
 	$(BIN)/evenq up
 
@@ -101,7 +110,7 @@ demo: dev ## the whole job: a year of flights, a group that changes, two Spark j
 	JAVA_HOME=$(JAVA) $(BIN)/python -m evenq.cli.demo
 
 check: dev lint type arch tidy spec test compat helm kubernetes spark docs ## all that CI runs
-	EVENQ_TEST_ROUNDS=2 EVENQ_TEST_CYCLES=100 $(BIN)/pytest -q tests/chaos
+	EVENQ_TEST_ROUNDS=2 EVENQ_TEST_CYCLES=100 $(BIN)/pytest -q tests/chaos tests/live
 
 clean: ## remove what make made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache dist build .demo

@@ -12,7 +12,7 @@ settings.register_profile("evenq", deadline=None)
 settings.load_profile("evenq")
 
 ROOT = Path(__file__).resolve().parent
-FOLDERS = ("sim", "integration", "compat", "chaos", "helm", "spark", "docs")
+FOLDERS = ("sim", "integration", "compat", "chaos", "live", "helm", "spark", "docs")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

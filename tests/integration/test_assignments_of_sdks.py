@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -154,6 +155,18 @@ async def until(state: Callable[[], Awaitable[bool]], *, seconds: float = 20, wh
         await asyncio.sleep(0.05)
 
 
+async def parked(cluster: LocalCluster, count: int) -> bool:
+    """So many long polls wait at all brokers."""
+
+    def page(port: int) -> list[str]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            return answer.read().decode().splitlines()
+
+    pages = await asyncio.gather(*(asyncio.to_thread(page, broker.metrics_port) for broker in cluster.brokers))
+    lines = [line for page in pages for line in page if line.startswith("evenq_broker_polls_parked{")]
+    return sum(float(line.rpartition(" ")[2]) for line in lines) == count
+
+
 def play(cluster: LocalCluster, name: str, story: Callable[[Stage], Awaitable[None]]) -> None:
     with evenq.Admin(endpoint=cluster.endpoint) as admin:
         admin.create_topic(name, queues=4)
@@ -206,7 +219,7 @@ def test_a_moved_queues_old_owner_is_told_at_once_and_the_new_one_gets_what_come
         await stage.until_shared(one)
         places = await one.assigned()
         polls = {queue: asyncio.ensure_future(one.receive(place, poll_ms=15_000)) for queue, place in places.items()}
-        await asyncio.sleep(0.5)  # every poll is parked and its owner known
+        await until(lambda: parked(cluster, 8), what="every poll waits")
         began = time.monotonic()
         two = await stage.join("two")
         _, moved = await stage.until_shared(one, two)
@@ -218,7 +231,7 @@ def test_a_moved_queues_old_owner_is_told_at_once_and_the_new_one_gets_what_come
 
         queue = min(moved)
         late = asyncio.ensure_future(one.receive(places[queue], poll_ms=3_000))
-        await asyncio.sleep(0.2)
+        await until(lambda: parked(cluster, 5), what="the four that stayed, and the late one")
         await stage.send(queue, b"for two")
         got = await two.receive((await two.assigned())[queue], poll_ms=5_000)
         assert got == (definition_pb2.OK, [b"for two"])

@@ -18,7 +18,7 @@ from evenq.testing.local_cluster import LocalCluster
 
 MEMBER = """
 import sys, time, evenq
-endpoint, topic, group, client_id, work_ms, ordered = sys.argv[1:]
+endpoint, topic, group, client_id, work_ms, ordered, assignment = sys.argv[1:]
 
 def listen(messages):
     for message in messages:
@@ -27,7 +27,8 @@ def listen(messages):
 
 options = evenq.PushOptions(commit_interval_ms=200, consume_batch=1)
 with evenq.PushConsumer(group=group, endpoint=endpoint, listener=listen, subscriptions={topic: "*"}, options=options,
-                        start_from="FIRST", client_id=client_id, consume_threads=1, ordered=ordered == "yes"):
+                        start_from="FIRST", client_id=client_id, consume_threads=1, ordered=ordered == "yes",
+                        assignment=assignment):
     print("ready", flush=True)
     sys.stdin.read()
 """
@@ -44,9 +45,16 @@ class Member:
     """A consumer in a process of its own, and what its listener got."""
 
     def __init__(
-        self, cluster: LocalCluster, topic: str, client_id: str, *, work_ms: int = 0, ordered: bool = False
+        self,
+        cluster: LocalCluster,
+        topic: str,
+        client_id: str,
+        *,
+        work_ms: int = 0,
+        ordered: bool = False,
+        assignment: str = "client",
     ) -> None:
-        told = (cluster.endpoint, topic, topic, client_id, str(work_ms), "yes" if ordered else "no")
+        told = (cluster.endpoint, topic, topic, client_id, str(work_ms), "yes" if ordered else "no", assignment)
         self.process = subprocess.Popen(
             [sys.executable, "-c", MEMBER, *told], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -141,25 +149,26 @@ def test_two_consumers_with_one_client_id_share_the_queues_and_both_are_named(
     assert lag(admin, "twins") == 0
 
 
-@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize(("ordered", "assignment"), [(False, "client"), (True, "client"), (False, "server")])
 def test_a_member_that_stood_still_delivers_nothing_that_others_were_given(
-    cluster: LocalCluster, admin: evenq.Admin, *, ordered: bool
+    cluster: LocalCluster, admin: evenq.Admin, *, ordered: bool, assignment: str
 ) -> None:
     """OC-18: SIGSTOP for longer than its session lasts, with messages in hand, then SIGCONT."""
-    topic = f"still-{ordered}"
+    topic = f"still-{ordered}-{assignment}"
     admin.create_topic(topic, queues=1)
-    members = [Member(cluster, topic, "one", work_ms=20, ordered=ordered)]
+    admin.create_group(topic, strategy="STICKY" if assignment == "server" else "")
+    members = [Member(cluster, topic, "one", work_ms=20, ordered=ordered, assignment=assignment)]
     try:
         eventually(lambda: members[0].ready)
         publish(cluster, topic, range(400))
         eventually(lambda: len(members[0].got) > 20, what="the first works")
         members[0].signal(signal.SIGSTOP)
-        before = list(members[0].got)
-        members.append(Member(cluster, topic, "two", ordered=ordered))
+        members.append(Member(cluster, topic, "two", ordered=ordered, assignment=assignment))
         eventually(
             lambda: set(owners(admin, topic)) == {"two"}, what="its queues were given to the second after its session"
         )
         eventually(lambda: lag(admin, topic) == 0, what="the second finished everything")
+        before = list(members[0].got)  # it stands still, and what it had printed is long read
         members[0].signal(signal.SIGCONT)
         publish(cluster, topic, range(400, 440))
         eventually(lambda: len({*members[0].got, *members[1].got}) == 440, what="all came")

@@ -59,6 +59,11 @@ class World:
         """On every broker."""
         await self.call(ADMIN + "CreateTopic", admin_pb2.CreateTopicRequest(topic=topic, queues=queues))
 
+    async def scale(self, queues: int, topic: str = "t", broker: str = "", *, force: bool = False) -> Any:
+        """More or fewer queues, everywhere or at one broker; what it answers of each."""
+        request = admin_pb2.ScaleTopicRequest(topic=topic, queues=queues, broker_name=broker, force=force)
+        return (await self.call(ADMIN + "ScaleTopic", request)).brokers
+
     async def group(self, name: str, **settings: Any) -> None:
         """A consumer group with settings of its own."""
         await self.call(ADMIN + "CreateGroup", admin_pb2.CreateGroupRequest(group=name, **settings))
@@ -99,6 +104,10 @@ class World:
         responses: dict[str, Any] = {
             ADMIN + "CreateTopic": admin_pb2.CreateTopicResponse,
             ADMIN + "CreateGroup": admin_pb2.CreateGroupResponse,
+            ADMIN + "ScaleTopic": admin_pb2.ScaleTopicResponse,
+            ADMIN + "PermitTopic": admin_pb2.PermitTopicResponse,
+            ADMIN + "DrainBroker": admin_pb2.DrainBrokerResponse,
+            ADMIN + "DescribeTopic": admin_pb2.DescribeTopicResponse,
             DATA + "Publish": data_pb2.PublishResponse,
             DATA + "QueryOffsets": data_pb2.QueryOffsetsResponse,
         }

@@ -64,9 +64,9 @@ def test_oc_18_an_old_owner_neither_reads_nor_commits_and_its_long_poll_ends_at_
         await world.publish("m")
         await world.until(lambda: world.saw() == ["m"])
         with pytest.raises(PreconditionFailed, match=f"'{other}' does not hold queue"):
-            await world.do(pulled(world, other))
+            await world.during(pulled(world, other))
         with pytest.raises(PreconditionFailed, match=f"'{owner}' holds it"):
-            await world.do(commit(world, other, 0))
+            await world.during(commit(world, other, 0))
 
     play(story)
 
@@ -78,9 +78,9 @@ def test_oc_18_an_owner_that_its_broker_never_heard_of_is_no_plain_reader(play):
         one = await world.push("one", options=evenq.PushOptions(**FAST))
         await world.ready(one)
         await world.publish("m")
-        assert await world.do(pulled(world, "slept")) == ["m"]
+        assert await world.during(pulled(world, "slept")) == ["m"]
         with pytest.raises(PreconditionFailed, match="'one' holds it"):
-            await world.do(pulled(world, "slept", owner=True))
+            await world.during(pulled(world, "slept", owner=True))
 
     play(story)
 
@@ -96,14 +96,14 @@ def test_oc_18_a_late_commit_of_the_old_owner_never_moves_the_offset(play):
         await world.kill(one)
         await world.until(lambda: not broker.members.members("g"))
         with pytest.raises(PreconditionFailed, match="nobody holds it"):
-            await world.do(commit(world, "one", 10))
+            await world.during(commit(world, "one", 10))
         before = await world.committed("g")
         two = await world.push("two", options=evenq.PushOptions(**FAST))
         await world.ready(two)
         await world.until(lambda: broker.progress.committed(1, 1, 0) == 10)
         for offset in (0, 3, 10):
             with pytest.raises(PreconditionFailed):
-                await world.do(commit(world, "one", offset))
+                await world.during(commit(world, "one", offset))
         assert await world.committed("g") == 10 >= before
 
     play(story)
@@ -122,7 +122,7 @@ def test_of_2_a_commit_of_several_queues_keeps_those_that_are_its_own(play):
         for number in (0, 1):
             request.offsets.add(queue=queue(number), offset=1)
         call = world.net.unary("a:8081", DATA + "CommitOffsets", request.SerializeToString(), timeout_ms=5_000)
-        answer = data_pb2.CommitOffsetsResponse.FromString(await world.do(call))
+        answer = data_pb2.CommitOffsetsResponse.FromString(await world.during(call))
         with pytest.raises(Error, match="does not hold"):
             check(answer.status)
         (own,) = one.queues

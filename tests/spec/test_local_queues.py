@@ -292,6 +292,8 @@ def test_lq_14_better_messages_outlive_the_process(engine, tmp_path):
 
 
 def test_lq_15_and_16_the_embedded_record_byte_for_byte():
+    """XO-11: the magic code of a message."""
+
     assert (
         records.pack_embedded(Message("T", 0, b"hi")).hex()
         == "00000012" + "daa320a7" + "00000002" + "6869" + "0000" * 2

@@ -227,7 +227,7 @@ def test_ns_9_a_broker_that_says_goodbye_is_gone_at_once() -> None:
     with_two_nameservers(test)
 
 
-def test_rt_1_to_rt_4_a_route_has_addresses_names_ids_and_queue_counts_of_all_broker_groups() -> None:
+def test_rt_1_2_3_4_a_route_has_addresses_names_ids_and_queue_counts_of_all_broker_groups() -> None:
     async def test(_clock: FakeClock, net: GrpcNet, one: str, _two: str) -> None:
         await Broker(net, "a", {"t": 4}).register(one)
         await Broker(net, "b", {"t": 2}).register(one)

@@ -332,7 +332,7 @@ def test_oc_6_oc_7_a_lock_lives_and_ends_with_its_membership(play):
         assert broker.locks.holder("g", queue) == "one"
         await world.clock.advance(60_000)
         assert broker.locks.holder("g", queue) == "one", "for as long as it is assigned"
-        await world.do(one.close())
+        await world.during(one.close())
         world.clients.remove(one)
         assert broker.locks.holder("g", queue) == ""
 

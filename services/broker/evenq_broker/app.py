@@ -1,8 +1,9 @@
 """One broker as an object with ports: what `__main__` runs alone and the quick start beside others in one process.
 
 Start: open the store, bind the doors (the bound port is what is advertised), start the loops, open the page, say ready.
-Close: not ready, parked polls answered, running calls within `drain_ms`, loops ended, store flushed. Always true after
-`close`: nothing of it runs, its ports and its data folder are free.
+Close: not ready, out of the routes, members told to hand their queues over and waited for, parked polls answered,
+running calls ended, all within `drain_ms`; then loops ended, store flushed. Always true after `close`: nothing of it
+runs, its ports and its data folder are free.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ __all__ = ["BrokerApp"]
 log = logging.getLogger(__name__)
 
 _WILDCARDS = frozenset({"0.0.0.0", "::", ""})
+LAST_CALLS_MS = 1_000
 REQUEST_ROOM = 4 << 20
 """Bytes a request may have beyond one largest body: properties, and the other messages of a batch."""
 
@@ -93,17 +95,29 @@ class BrokerApp:
         raise await self.broker.failed
 
     async def close(self) -> None:
-        """Drain and end. Idempotent."""
+        """Drain and end. Idempotent.
+
+        Members hand their queues over and running calls end within `drain_ms` together; calls that came late get
+        `LAST_CALLS_MS` of their own.
+        """
         self._ready = False
-        await self.broker.cluster.leave()
+        drain_ms = self.settings.drain_ms
+        deadline_ms = self._clock.monotonic_ms() + drain_ms
+        await self.broker.cluster.leave(0 if self._poisoned() else drain_ms)
         self.broker.waiting.close()
+        left_ms = max(deadline_ms - self._clock.monotonic_ms(), min(drain_ms, LAST_CALLS_MS))
         for door in self._doors:
-            await door.stop(self.settings.drain_ms)
+            await door.stop(left_ms)
         await self.broker.close()
         await self._auth.close()
         if self._page is not None:
             await self._page.close()
             self._page = None
+
+    def _poisoned(self) -> bool:
+        # Nothing can be committed any more; members wait for the restart.
+        failed = self.broker.failed
+        return failed is not None and failed.done()
 
     def _metrics(self) -> bytes:
         listed = [*broker_metrics(self.broker), *door_metrics(self._calls)]

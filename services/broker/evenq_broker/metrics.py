@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from evenq.serving.metrics import Metric, MetricKind, Sample
 from evenq_broker.core.subscriptions import different_filters, wanted_of
-from evenq_broker.loops.resizing import stranded
+from evenq_broker.queue_metrics import queue_metrics
 from evenq_broker.transaction_metrics import transaction_metrics
 
 if TYPE_CHECKING:
@@ -71,6 +71,14 @@ def broker_metrics(broker: Broker) -> list[Metric]:
         metric("rocketmq_producer_connections", gauge, "clients", (), "Producers that live.", "producers"),
         metric("rocketmq_consumer_connections", gauge, "clients", ("consumer_group",), "Members.", "consumers"),
         metric("evenq_broker_locked_queues", gauge, "queues", ("consumer_group",), "Queues with an owner.", "locked"),
+        metric(
+            "evenq_broker_stuck_queues",
+            gauge,
+            "queues",
+            ("consumer_group",),
+            "Read, but the oldest message stays unfinished.",
+            "stuck",
+        ),
         metric("rocketmq_topic_number", gauge, "topics", (), "Topics of this broker.", "topics"),
         metric("evenq_broker_lite_topics", gauge, "topics", (), "Lite topics of this broker.", "lite_topics"),
         metric(
@@ -91,10 +99,7 @@ def broker_metrics(broker: Broker) -> list[Metric]:
         metric("evenq_store_index_behind_bytes", gauge, "bytes", (), "Log not indexed by key yet.", "index_behind"),
         metric("evenq_store_cold_reads_total", counter, "reads", (), "Reads that needed the disk.", "cold_reads"),
         metric("evenq_store_batches_total", counter, "batches", (), "Groups the writer wrote.", "batches"),
-        metric("evenq_topic_write_queues", gauge, "queues", ("topic",), "Queues that take messages.", "write_queues"),
-        metric("evenq_topic_read_queues", gauge, "queues", ("topic",), "Queues that are read.", "read_queues"),
-        metric("evenq_topic_stranded_messages", gauge, "messages", ("topic",), "Unread in closed queues.", "stranded"),
-        metric("evenq_broker_draining", gauge, "brokers", (), "1 while no messages are taken.", "draining"),
+        *queue_metrics(broker),
         *transaction_metrics(broker),
     ]
 
@@ -188,25 +193,18 @@ class _Source:
     def locked(self) -> Iterable[Sample]:
         return [((group,), count) for group, count in self._broker.locks.counts().items()]
 
+    def stuck(self) -> Iterable[Sample]:
+        broker = self._broker
+        counts = {name: 0 for name in broker.members.groups() if broker.groups.get(name) is not None}
+        now_ms = broker.clock.monotonic_ms()
+        for (group_id, _, _), _ in broker.heads.stuck(broker.settings.stuck_ms, now_ms=now_ms):
+            group = broker.groups.by_id(group_id)
+            if group is not None and group.name in counts:
+                counts[group.name] += 1
+        return [((group,), count) for group, count in counts.items()]
+
     def topics(self) -> Iterable[Sample]:
         return [((), len(self._broker.topics))]
-
-    def write_queues(self) -> Iterable[Sample]:
-        closed = self._broker.draining
-        for topic in self._broker.topics.all():
-            yield (topic.name,), topic.write_queues if topic.permission.writable and not closed else 0
-
-    def read_queues(self) -> Iterable[Sample]:
-        for topic in self._broker.topics.all():
-            yield (topic.name,), topic.read_queues if topic.permission.readable else 0
-
-    def stranded(self) -> Iterable[Sample]:
-        for topic in self._broker.topics.all():
-            if topic.closed or not topic.permission.readable:
-                yield (topic.name,), stranded(self._broker, topic)
-
-    def draining(self) -> Iterable[Sample]:
-        return [((), int(self._broker.draining))]
 
     def groups(self) -> Iterable[Sample]:
         return [((), len(self._broker.groups))]

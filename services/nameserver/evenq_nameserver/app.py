@@ -63,7 +63,12 @@ class Nameserver:
         self._service, self._door = service, door
         self._auth.start()
         expiry = expire_forever(
-            service.registry, service.announce, expiry_ms=settings.expiry_ms, clock=self._clock, stats=self._stats
+            service.registry,
+            service.announce,
+            service.settled,
+            expiry_ms=settings.expiry_ms,
+            clock=self._clock,
+            stats=self._stats,
         )
         self._expiry = spawn(expiry, name="expiry")
         listed = [*metrics(service, self._stats), *door_metrics(lambda: door.stats)]

@@ -15,6 +15,7 @@ from typing import Any
 
 from evenq.cli.balance_options import add_balance
 from evenq.cli.dead_letter_options import add_dead_letters
+from evenq.cli.group_report_options import add_group_reports
 from evenq.cli.query_options import add_queries
 from evenq.cli.resizing_options import add_draining, add_resizing
 from evenq.cli.retry_options import add_retry
@@ -82,6 +83,9 @@ examples:
   evenq group create rides --strategy STICKY --weight LAG --moves-max 50 --hold 30s --hold-lag-max 10000
   evenq group list
   evenq group show billing
+  evenq group explain billing              why each queue is where it is
+  evenq group simulate billing --members 12
+  evenq group doctor billing               what is wrong, and one fix for each thing
 """
 
 
@@ -246,7 +250,7 @@ def _add_topic(commands: Any) -> None:
 
 
 def _add_group(commands: Any) -> None:
-    actions = _noun(commands, "group", "create, list, show and delete consumer groups", _GROUP)
+    actions = _noun(commands, "group", "create, show, explain, check and delete consumer groups", _GROUP)
     create = _command(
         actions, "create", "create a consumer group, or change its settings", "groups", "create", examples=_GROUP
     )
@@ -268,10 +272,10 @@ def _add_group(commands: Any) -> None:
     create.add_argument(
         "--from",
         dest="start_from",
-        default="LAST",
+        default="",  # not told: an existing group keeps its own
         type=str.upper,
         choices=("LAST", "FIRST"),
-        help="where a queue without progress begins (default %(default)s)",
+        help="where a queue without progress begins (default LAST)",
     )
     add_retry(create)
     add_balance(create)
@@ -280,6 +284,7 @@ def _add_group(commands: Any) -> None:
         actions, "show", "show a group's members, queues, owners and lag; without a name list all", "groups", "show"
     )
     show.add_argument("name", nargs="?")
+    add_group_reports(actions, _command)
     delete = _command(actions, "delete", "delete a group and its progress", "groups", "delete")
     delete.add_argument("name")
     delete.add_argument("--yes", action="store_true", help="really do it")

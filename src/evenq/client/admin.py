@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from evenq.client.core.views import (
     BrokerView,
     ClusterView,
+    DiagnosisView,
     GroupDetails,
     GroupView,
     OffsetMoveView,
@@ -108,6 +109,13 @@ class Admin(Closing):
     def describe_group(self, group: str) -> GroupDetails:
         """Its members, and its progress in each queue."""
         return self._background.run(self._calls.describe_group(group))
+
+    def diagnose_group(self, group: str, *, watch_ms: int = 0, stuck_ms: int = 0) -> DiagnosisView:
+        """What is wrong with it, each finding with one fix; none: it is healthy. What is only there for a moment counts
+        if it is still there after `watch_ms` (0 = 1,500, at most 10,000); a queue is stuck after `stuck_ms` (0 = the
+        broker's setting). Raises GroupNotFound, BadRequest.
+        """
+        return self._background.run(self._calls.diagnose_group(group, watch_ms=watch_ms, stuck_ms=stuck_ms))
 
     def reset_offsets(
         self,

@@ -16,7 +16,14 @@ from evenq.serving.users import Kind
 from evenq.wire.status import DecodeError
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2 as v2_admin
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as v2
-from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, data_pb2, dead_letters_pb2, groups_pb2
+from evenq.wire.stubs.evenq.v1 import (
+    admin_pb2,
+    assignment_pb2,
+    data_pb2,
+    dead_letters_pb2,
+    diagnosis_pb2,
+    groups_pb2,
+)
 
 __all__ = ["NAMES", "Named", "Names"]
 
@@ -164,9 +171,12 @@ NAMES: Mapping[str, Names] = {
             "CreateTopic": Names(admin_pb2.CreateTopicRequest, _TOPIC),
             "DeleteTopic": Names(admin_pb2.DeleteTopicRequest, _TOPIC),
             "DescribeTopic": Names(admin_pb2.DescribeTopicRequest, _TOPIC),
+            "ScaleTopic": Names(admin_pb2.ScaleTopicRequest, _TOPIC),
+            "PermitTopic": Names(admin_pb2.PermitTopicRequest, _TOPIC),
             "CreateGroup": Names(admin_pb2.CreateGroupRequest, _GROUP),
             "DeleteGroup": Names(admin_pb2.DeleteGroupRequest, _GROUP),
             "DescribeGroup": Names(admin_pb2.DescribeGroupRequest, _GROUP),
+            "DiagnoseGroup": Names(diagnosis_pb2.DiagnoseGroupRequest, _GROUP),
             "ResetOffsets": Names(
                 admin_pb2.ResetOffsetsRequest, _GROUP, _TOPIC, "topic queues.topic", "group source_group describe"
             ),

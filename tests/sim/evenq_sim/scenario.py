@@ -13,11 +13,11 @@ __all__ = ["CHAOS", "GRACEFUL", "Plan", "Step", "plan_of"]
 
 GRACEFUL = (
     "join", "join", "leave", "leave", "roll member", "roll member", "roll nameserver", "kill nameserver",
-    "roll rebalancer", "kill rebalancer", "slow",
+    "roll rebalancer", "kill rebalancer", "slow", "roll broker",
 )  # fmt: skip
 """Nothing of this may repeat a message."""
 CHAOS = (
-    *GRACEFUL, "roll broker", "kill member", "kill member", "pause member", "pause member", "kill broker", "pause broker",
+    *GRACEFUL, "kill member", "kill member", "pause member", "pause member", "kill broker", "pause broker",
     "pause rebalancer", "cut", "cut", "cut one way", "lossy", "breaking", "clock", "lease away",
 )  # fmt: skip
 

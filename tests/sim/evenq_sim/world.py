@@ -315,7 +315,7 @@ class World:
             session_timeout_ms=4_000,
             register_interval_ms=1_000,
             peer_timeout_ms=1_000,
-            drain_ms=2_000,
+            drain_ms=5_000,
             trace_bytes=0,
             duplicates_window_ms=0,
         )

@@ -80,11 +80,24 @@ def _rebalancer_away(looks: Looks) -> Iterable[Finding]:
 
 def _strategy(looks: Looks) -> Iterable[Finding]:
     decided = looks.now.decided
+    known = {topic for part in looks.now.brokers for topic in part.counts}
     for problem in decided.problems if decided else ():
+        topic = problem.partition(": ")[0]
+        if topic not in known:
+            if not is_system_topic(topic) and not looks.now.silent:
+                yield Finding(
+                    kind=Kind.MISSING_TOPIC,
+                    severity=Severity.WARNING,
+                    subject=topic,
+                    seen=f"members subscribe to {topic}, which no broker has",
+                    fix="create it, or take it out of their subscriptions",
+                    command=f"evenq topic create {topic}",
+                )
+            continue
         yield Finding(
             kind=Kind.STRATEGY_FAILS,
             severity=Severity.ERROR,
-            subject=problem.partition(": ")[0],
+            subject=topic,
             seen=problem,
             fix="give the group a strategy that works for it",
             command=f"evenq group create {looks.now.group} --strategy STICKY",
@@ -211,7 +224,7 @@ def _hand_overs(looks: Looks) -> Iterable[Finding]:
             severity=Severity.WARNING if holder else Severity.ERROR,
             subject=f"{topic} to {owner}",
             seen=f"{queue_names(queues)} of {topic} were given to {owner} {age(age_ms)} ago, but {has}",
-            fix=f"see what {holder or owner} does, and restart it if it hangs",
+            fix=f"restart {holder or owner} if it hangs, or let it ask the server (assignment='server'); this shows it",
             command=f"evenq client show {holder or owner}",
         )
 

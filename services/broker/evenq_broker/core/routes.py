@@ -2,9 +2,9 @@
 
 Nameservers never talk to each other (NS-2), so two may differ for a while (NS-7). Merging rule, per broker name: the
 highest leader epoch wins, then the newest incarnation, then the newest data. A nameserver that is away, or that
-restarted and has not heard from everybody yet, removes nobody: what it told last counts for `stale_ms` more, and for
-ever while no nameserver answers. What another nameserver says is gone is gone. The broker's own state always comes from
-itself.
+restarted and has not heard from everybody yet, removes nobody: what it told last counts for `stale_ms` more, or until
+it says that it has settled, and for ever while no nameserver answers. What another nameserver says is gone is gone.
+The broker's own state always comes from itself.
 """
 
 from __future__ import annotations
@@ -85,15 +85,19 @@ class RouteTable:
         self._own = view
         self._merge(now_ms)
 
-    def snapshot(self, address: str, identity: str, brokers: Iterable[BrokerView], now_ms: int) -> None:
-        """A nameserver told its whole table. `identity` is random per start of it."""
+    def snapshot(
+        self, address: str, identity: str, brokers: Iterable[BrokerView], now_ms: int, *, settling: bool = False
+    ) -> None:
+        """A nameserver told its whole table. `identity` is random per start of it; `settling`: it started lately and
+        has not heard from everybody yet.
+        """
         source = self._sources.setdefault(address, _Source())
         told = {view.name: view for view in brokers}
-        if source.identity not in {"", identity}:
-            until_ms = now_ms + self._stale_ms
-            source.carried = {n: (v, until_ms) for n, v in source.told.items() if n not in told}
-        else:
-            source.carried = {}
+        kept: dict[str, tuple[BrokerView, int]] = {}
+        if settling or source.identity not in {"", identity}:
+            kept.update(source.carried)  # also what it knew before the start before
+            kept.update({name: (view, now_ms + self._stale_ms) for name, view in source.told.items()})
+        source.carried = {name: one for name, one in kept.items() if name not in told}
         source.identity, source.connected, source.told = identity, True, told
         self._merge(now_ms)
 

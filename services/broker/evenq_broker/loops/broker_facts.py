@@ -140,6 +140,8 @@ class BrokerFacts:
         self._groups, self._topics, self._look_at_all, self._rows = {}, {}, False, 0
         settings = self._broker.settings
         head = assignment_pb2.BrokerReport(broker_name=settings.broker_name, full=full, zone=settings.zone)
+        if full:
+            head.brokers.extend(sorted({settings.broker_name, *(view.name for view in self._broker.routes.brokers())}))
         empty = head.ByteSize()
         parts = [part for name in groups if (part := self._group(name, head, full=full))]
         for name in topics:

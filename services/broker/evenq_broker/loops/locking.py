@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
 from typing import TYPE_CHECKING
 
-from evenq.errors import PreconditionFailed
+from evenq.errors import ConnectionFailed, PreconditionFailed
 from evenq.model import MessageQueue
 from evenq_broker.core.fencing import Fencing
 from evenq_broker.core.journal import Locked
 from evenq_broker.core.locks import NO_GENERATION, Generation, Grant
 from evenq_broker.loops.mailbox import Session
-from evenq_broker.loops.signals import done_within
+from evenq_broker.loops.signals import Signal, done_within
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -41,6 +41,9 @@ class Locking:
         self._session_of = session_of
         self._tickets: dict[int, asyncio.Future[bool]] = {}
         self.fencing = Fencing(broker.locks, broker.members)
+        self.leaving = False
+        """True: the broker is closing and gives nothing out any more."""
+        self._freed = Signal()
         self._overdue: dict[tuple[str, MessageQueue], int] = {}
         """Held queues that a newer decision gives to somebody who waits; since when, monotonic ms."""
         self._seen: dict[tuple[str, MessageQueue], int] = {}
@@ -58,8 +61,9 @@ class Locking:
         """Take queues for a member, waiting up to `wait_ms` for their present holders.
 
         True for each queue that is its own now. Raises PreconditionFailed if the client is no member here, or asks
-        under a generation that was overtaken.
+        under a generation that was overtaken, ConnectionFailed while the broker is closing.
         """
+        self.must_stay()
         self.must_be_member(group, client_id)
         locks = self._broker.locks
         for queue in queues:
@@ -87,6 +91,35 @@ class Locking:
         """Let go; whoever waits longest has the queue at once."""
         for queue in queues:
             self._granted(self._broker.locks.release(group, client_id, queue))
+        self._freed.notify()
+
+    def leave(self) -> None:
+        """The broker is closing: nobody is given a queue any more, and nobody waits for one."""
+        self.leaving = True
+        for ticket, future in self._tickets.items():
+            self._broker.locks.cancel(ticket)
+            if not future.done():
+                future.set_result(False)
+
+    async def let_go(self, members: Iterable[tuple[str, str]], limit_ms: int) -> int:
+        """Wait until these members (group, client id) hold nothing; how many of them still do after `limit_ms`."""
+        clock = self._broker.clock
+        deadline_ms = clock.monotonic_ms() + limit_ms
+        holders = list(members)
+        while True:
+            seen = self._freed.count
+            holders = [(group, client_id) for group, client_id in holders if self._broker.locks.held(group, client_id)]
+            left_ms = deadline_ms - clock.monotonic_ms()
+            if not holders or left_ms <= 0:
+                return len(holders)
+            await self._freed.wait(seen, clock=clock, timeout_ms=left_ms)
+
+    def must_stay(self) -> None:
+        """Raise ConnectionFailed while the broker is closing."""
+        if self.leaving:
+            raise ConnectionFailed(
+                f"broker {self._broker.settings.broker_name} is closing; go on where it comes back, or at another one"
+            )
 
     def must_be_member(self, group: str, client_id: str) -> None:
         """Raise PreconditionFailed unless the client is a member of the group at this broker."""
@@ -126,6 +159,8 @@ class Locking:
 
     def may_commit(self, group: str, client_id: str, queue: MessageQueue, generation: Generation) -> bool:
         """The same as an answer."""
+        if self._broker.locks.holds(group, client_id, queue, generation):
+            return True
         return self.fencing.refusal(group, client_id, queue, generation, commits=True) is None
 
     def drop(self, group: str, client_id: str) -> None:
@@ -133,6 +168,7 @@ class Locking:
         if self._broker.locks.held(group, client_id):
             self.fencing.owned(group, client_id)
         self._granted(self._broker.locks.drop(group, client_id))
+        self._freed.notify()
 
     def tick(self, now_ms: int) -> None:
         """Take queues from holders that do not let go although a newer decision names another member, which waits: a

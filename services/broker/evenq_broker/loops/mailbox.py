@@ -15,7 +15,7 @@ from evenq.model import MessageQueue
 from evenq_broker.core.locks import NO_GENERATION, Generation
 from evenq_broker.core.members import Member
 
-__all__ = ["AssignmentChanged", "Mail", "MembersChanged", "OffsetsReset", "QueueWanted", "Session"]
+__all__ = ["AssignmentChanged", "BrokerLeaving", "Mail", "MembersChanged", "OffsetsReset", "QueueWanted", "Session"]
 
 
 class Lister(Protocol):
@@ -55,17 +55,28 @@ class OffsetsReset:
     queues: tuple[MessageQueue, ...]
 
 
-Mail = MembersChanged | AssignmentChanged | QueueWanted | OffsetsReset
+@dataclass(frozen=True, slots=True)
+class BrokerLeaving:
+    """The broker is closing: finish what is in hand, commit and unlock."""
+
+    drain_ms: int
+
+
+Mail = MembersChanged | AssignmentChanged | QueueWanted | OffsetsReset | BrokerLeaving
 
 
 class Session:
     """One member's open stream, as the group sees it: a mailbox with one place per kind of news."""
 
-    def __init__(self, group: str, client_id: str, *, incarnation: int = 0, now_ms: int = 0) -> None:
+    def __init__(
+        self, group: str, client_id: str, *, incarnation: int = 0, now_ms: int = 0, hands_over: bool = False
+    ) -> None:
         self.group = group
         self.client_id = client_id
         self.incarnation = incarnation
         """Of the client that opened it; 0: it did not tell."""
+        self.hands_over = hands_over
+        """True: told that the broker leaves, it finishes and lets go; an older client does not understand it."""
         self.heard_ms = now_ms
         """Monotonic ms of its last sign of life."""
         self.ended = False
@@ -76,6 +87,7 @@ class Session:
         self._assignments: dict[str, Generation] = {}
         self._wanted: dict[MessageQueue, None] = {}
         self._reset: dict[MessageQueue, None] = {}
+        self._leaving_ms: int | None = None
         self._wake = asyncio.Event()
 
     def members_changed(self, now_ms: int) -> None:
@@ -98,6 +110,11 @@ class Session:
         self._reset.update(dict.fromkeys(queues))
         self._ring(now_ms)
 
+    def broker_leaves(self, drain_ms: int, now_ms: int) -> None:
+        """The broker closes in `drain_ms` at the latest."""
+        self._leaving_ms = drain_ms
+        self._ring(now_ms)
+
     def end(self) -> None:
         """Make `take` return an empty list, for ever."""
         self.ended = True
@@ -115,6 +132,9 @@ class Session:
             mail += [QueueWanted(queue) for queue in self._wanted]
             if self._reset:
                 mail.append(OffsetsReset(tuple(self._reset)))
+            if self._leaving_ms is not None:
+                mail.append(BrokerLeaving(self._leaving_ms))
+            self._leaving_ms = None
             self._members_changed = False
             self._assignments.clear()
             self._wanted.clear()

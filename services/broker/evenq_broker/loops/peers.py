@@ -82,10 +82,18 @@ class ClusterLink:
         first = asyncio.ensure_future(self._first_word())
         await done_within(first, ROUTE_WAIT_MS, clock=self._broker.clock)
 
-    async def leave(self) -> None:
-        """Tell the nameservers that this broker goes: first of all at a shutdown, while it still answers."""
-        if self._started:
-            await asyncio.gather(*(registration.goodbye() for registration in self._registrations))
+    async def leave(self, drain_ms: int = 0) -> None:
+        """Tell members and nameservers that this broker goes: first of all at a shutdown, while it still answers.
+        Members get `drain_ms` to finish and commit what they hold of its queues; then their sessions end.
+        """
+        if not self._started:
+            return
+        goodbyes = [registration.goodbye() for registration in self._registrations]
+        if drain_ms > 0:
+            await asyncio.gather(self.sessions.hand_over(drain_ms), *goodbyes)
+            self.sessions.close()
+        else:
+            await asyncio.gather(*goodbyes)
 
     async def close(self) -> None:
         """End all sessions, leave the routes. Idempotent."""
@@ -115,6 +123,10 @@ class ClusterLink:
             self._broker.routes.set_own(self.own(), self._broker.clock.monotonic_ms())
             self.routes_changed()
         self._fact_changes.notify()
+
+    def register_now(self) -> None:
+        """A nameserver does not know us: tell all of them that we live."""
+        self._topic_changes.notify()
 
     def routes_changed(self) -> None:
         """The route table may have changed: tell the sessions that read a topic with another route."""

@@ -64,7 +64,9 @@ class RouteWatch:
         brokers = [view for state in event.brokers if (view := broker_view(state)) is not None]
         now_ms = self._broker.clock.monotonic_ms()
         if event.snapshot:
-            self._broker.routes.snapshot(self._address, event.nameserver, brokers, now_ms)
+            self._broker.routes.snapshot(self._address, event.nameserver, brokers, now_ms, settling=event.settling)
+            if all(view.name != self._broker.settings.broker_name for view in brokers):
+                self._broker.cluster.register_now()  # it restarted, or dropped us: others wait for our word there
         else:
             self._broker.routes.changed(self._address, brokers, event.removed, now_ms)
         self._broker.cluster.routes_changed()

@@ -48,21 +48,23 @@ class Sessions:
 
     # ------------------------------------------------------------------------------------------------ evenq members
 
-    def join(self, group: str, member: Member, *, incarnation: int = 0) -> Session:
+    def join(self, group: str, member: Member, *, incarnation: int = 0, hands_over: bool = False) -> Session:
         """Open or renew the member's session. `incarnation` tells a client that comes back from another one with the
-        same id. Raises DuplicateClientId while that other one lives, TooManyRequests when the member table is full.
+        same id; `hands_over`: it lets go of its queues when the broker leaves. Raises DuplicateClientId while that
+        other one lives, TooManyRequests when the member table is full, ConnectionFailed while the broker is closing.
 
         An older stream of the same member ends; its locks stay with the member.
         """
         settings = self._broker.settings
         now_ms = self._broker.clock.monotonic_ms()
+        self.locking.must_stay()
         self._must_be_alone(group, member, incarnation, now_ms)
         changed = self._broker.members.join(group, member, now_ms=now_ms, lease_ms=settings.session_timeout_ms)
         sessions = self._sessions.setdefault(group, {})
         old = sessions.get(member.client_id)
         if old is not None:
             old.end()
-        session = Session(group, member.client_id, incarnation=incarnation, now_ms=now_ms)
+        session = Session(group, member.client_id, incarnation=incarnation, now_ms=now_ms, hands_over=hands_over)
         sessions[member.client_id] = session
         self.locking.fencing.joined(group, member)
         if self.fences and (missed := self.fences.of(group, member.client_id)):
@@ -215,6 +217,25 @@ class Sessions:
                 self._after(group, client_id, "expired")
             self._gone(self._deaf(now_ms), "does not read")
             self._broker.routes.tick(now_ms)
+
+    async def hand_over(self, limit_ms: int) -> None:
+        """The broker is closing: tell all members, and wait at most `limit_ms` until those that understand it have
+        finished what they hold, committed it and let go. What is not committed then comes twice.
+        """
+        self.locking.leave()
+        now_ms = self._broker.clock.monotonic_ms()
+        told: list[tuple[str, str]] = []
+        for group, sessions in self._sessions.items():
+            for client_id, session in sessions.items():
+                session.broker_leaves(limit_ms, now_ms)
+                if session.hands_over:
+                    told.append((group, client_id))
+        left = await self.locking.let_go(told, limit_ms)
+        fields = {"members": len(told), "still_holding": left}
+        if left:
+            log.warning("members were not done with their queues in time", extra=fields | {"drain_ms": limit_ms})
+        elif told:
+            log.info("members let go of their queues", extra=fields)
 
     def close(self) -> None:
         """End all streams and waits."""

@@ -192,17 +192,14 @@ class _Data:
             self._must_hold(group.name, asked, queue)
             if sessions.fences:
                 sessions.fences.read(group.name, queue, asked.client_id, asked.offset)
-            if 0 <= asked.committed <= self._broker.store.queue_range(topic.topic_id, queue.queue_id)[
-                1
-            ] and sessions.locking.may_commit(group.name, asked.client_id, queue, generation):
+            known = 0 <= asked.committed <= self._broker.store.queue_range(topic.topic_id, queue.queue_id)[1]
+            if known and sessions.locking.may_commit(group.name, asked.client_id, queue, generation):
                 self._commit(group, topic, queue, asked.client_id, asked.committed)
         wanted = _wanted(asked.filter)
         until_ms = self._until_ms(asked.wait_ms, context)
         seen = self._broker.locks.changes
         found = await self._found(topic, queue, asked, wanted, until_ms)
-        if (
-            group is not None and self._broker.locks.changes != seen
-        ):  # the queue may have changed hands while this call waited
+        if group is not None and self._broker.locks.changes != seen:  # maybe it changed hands meanwhile
             self._must_hold(group.name, asked, queue)
         if isinstance(found, IllegalOffset):
             return data_pb2.PullResponse(
@@ -236,6 +233,7 @@ class _Data:
 
     def _must_hold(self, group: str, asked: data_pb2.PullRequest, queue: MessageQueue) -> None:
         locking = self._broker.cluster.sessions.locking
+        locking.must_stay()
         locking.must_hold(group, asked.client_id, queue, generation_of(asked.generation), owner=asked.owner)
 
     async def _found(

@@ -19,7 +19,15 @@ from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, groups_pb2
 from evenq_broker.core.members import Member
-from evenq_broker.loops.mailbox import AssignmentChanged, Mail, MembersChanged, OffsetsReset, QueueWanted, Session
+from evenq_broker.loops.mailbox import (
+    AssignmentChanged,
+    BrokerLeaving,
+    Mail,
+    MembersChanged,
+    OffsetsReset,
+    QueueWanted,
+    Session,
+)
 from evenq_broker.loops.translation import (
     generation_of,
     group_settings,
@@ -65,7 +73,9 @@ class _Groups:
         try:
             join = await self._first(requests)
             group = await self._broker.ensure_group(join.group)
-            session = self._sessions.join(group.name, self._member(join, context), incarnation=join.incarnation)
+            session = self._sessions.join(
+                group.name, self._member(join, context), incarnation=join.incarnation, hands_over=join.hands_over
+            )
         except Error as error:
             duplicate = isinstance(error, DuplicateClientId)
             refused = groups_pb2.SessionRefused(status=status_of(error), duplicate=duplicate)
@@ -230,5 +240,9 @@ def _event(group: str, news: Mail) -> bytes:
         case OffsetsReset(queues):
             moved = groups_pb2.OffsetsReset(group=group, queues=[queue_message(queue) for queue in queues])
             return groups_pb2.SessionEvent(offsets_reset=moved).SerializeToString()
+        case BrokerLeaving(drain_ms):
+            return groups_pb2.SessionEvent(
+                broker_leaving=groups_pb2.BrokerLeaving(drain_ms=drain_ms)
+            ).SerializeToString()
         case _:
             assert_never(news)

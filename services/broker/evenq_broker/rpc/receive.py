@@ -224,8 +224,11 @@ class Receiving:
                 )
                 if found is not None:
                     return found
-            if broker.topics.by_id(wanted.topic.topic_id) is None:
+            topic = broker.topics.by_id(wanted.topic.topic_id)
+            if topic is None:
                 raise TopicNotFound(f"topic {wanted.topic.name} was deleted")
+            if topic is not wanted.topic:  # it has other queues since this call waits
+                wanted = replace(wanted, topic=topic)
         return None
 
     async def _understand(self, asked: service_pb2.ReceiveMessageRequest, context: RpcContext) -> _Receive:

@@ -94,6 +94,8 @@ class Sending:
                     answer = await self._homes.elsewhere(asked, topic, request, context)
                 if answer is not None:
                     return answer
+            if self._broker.draining or not topic.permission.writable:
+                return await self._passed_on(request, topic, context)
             if len(messages) == 1:
                 message_id = messages[0].system_properties.message_id.encode()
                 stored = self.check(messages[0], topic)
@@ -272,6 +274,19 @@ class Sending:
         told.status.ParseFromString(several()) if len(codes) > 1 else told.status.CopyFrom(entries[0].status)
         return told.SerializeToString()
 
+    async def _passed_on(self, request: bytes, topic: TopicConfig, context: RpcContext) -> bytes:
+        """This broker takes no messages for the topic, another one may: SDKs keep a route for half a minute, and some
+        try the same broker again (TQ-14). Raises Forbidden if there is none.
+        """
+        broker = self._broker
+        names = [at.broker.name for at in broker.routes.route(topic.name) if at.counts.permission.writable]
+        self._turn += 1
+        address = owner_of(broker, names[self._turn % len(names)], context) if names else None
+        if address is not None:
+            return await forward(broker, address, request, context)
+        must_be_writable(broker, topic)
+        raise Forbidden(f"topic {topic.name} is closed for writing; ask for the route again")
+
     def _choose_queue(self, stored: Append | TimerAppend, topic: TopicConfig) -> None:
         if stored.queue_id < 0:
             self._turn += 1
@@ -300,7 +315,6 @@ class Sending:
                 _must_be_one_topic(message, resource)
             topic = await self._broker.ensure_topic(name, message_type=_type_for(messages[0]))
         must_be_open(topic.name)
-        must_be_writable(self._broker, topic)
         return topic
 
     def _count(self, topic: TopicConfig, stored: Sequence[Append | TimerAppend]) -> None:

@@ -103,6 +103,10 @@ class Registry:
         """Topics that at least one live broker serves."""
         return len(self._by_topic)
 
+    def knows(self, name: str) -> bool:
+        """True if a live broker has this name."""
+        return name in self._brokers
+
     def brokers(self) -> list[BrokerEntry]:
         """All live brokers in ascending name."""
         return [self._brokers[name] for name in sorted(self._brokers)]

@@ -15,12 +15,25 @@ log = logging.getLogger(__name__)
 
 
 async def expire_forever(
-    registry: Registry, announce: Callable[[Change], None], *, expiry_ms: int, clock: Clock, stats: Stats
+    registry: Registry,
+    announce: Callable[[Change], None],
+    settled: Callable[[], None],
+    *,
+    expiry_ms: int,
+    clock: Clock,
+    stats: Stats,
 ) -> None:
-    """Look every tenth of `expiry_ms`, at most once in 10 ms; so a broker is dropped at most 10 % late. Never ends."""
+    """Look every tenth of `expiry_ms`, at most once in 10 ms; so a broker is dropped at most 10 % late. Never ends.
+
+    Once, when `expiry_ms` have passed since the start, `settled` is called: who has not registered by then is gone.
+    """
+    settled_ms: int | None = clock.monotonic_ms() + expiry_ms
     while True:
         await clock.sleep_ms(max(10, expiry_ms // 10))
         for change in registry.expire(clock.monotonic_ms()):
             stats.expired += 1
             log.warning("broker silent, dropped", extra={"broker": change.removed, "version": change.version})
             announce(change)
+        if settled_ms is not None and clock.monotonic_ms() >= settled_ms:
+            settled_ms = None
+            settled()

@@ -2,6 +2,9 @@
 
 Handlers decode, let `core` decide and tell the watchers. A watch begins with a snapshot taken in the same turn of the
 loop in which it joins, so no change falls between the two.
+
+A nameserver that has just started has not heard from everybody yet, and must not seem to say that the others are gone:
+for its first `expiry_ms` a snapshot says that it is settling, and at the end of them every watch gets a whole one.
 """
 
 from __future__ import annotations
@@ -42,6 +45,14 @@ class RegistryService:
         self._stats = stats
         self._news = asyncio.Event()
         self._closing = False
+        self._settled_ms = clock.monotonic_ms() + settings.expiry_ms
+
+    @property
+    def settling(self) -> bool:
+        """True while a living broker may not have registered yet: a silence of `expiry_ms` is needed to say it is
+        gone.
+        """
+        return self._clock.monotonic_ms() < self._settled_ms
 
     def rpcs(self) -> list[Rpc]:
         """What the door serves, each with its row of the access table."""
@@ -96,6 +107,9 @@ class RegistryService:
         if change is not None:
             log.info("broker left", extra={"broker": asked.broker_name, "version": change.version})
             self.announce(change)
+        elif self.settling and not self.registry.knows(asked.broker_name):
+            # It was registered with the nameserver that was here before; watchers keep it until they hear of its end.
+            self.announce(Change(version=self.registry.version, removed=asked.broker_name))
         return registry_pb2.UnregisterResponse(status=OK).SerializeToString()
 
     async def get_routes(self, request: bytes, _context: RpcContext) -> bytes:
@@ -117,7 +131,7 @@ class RegistryService:
         asked = registry_pb2.WatchRoutesRequest.FromString(request)
         watcher = self.watchers.join(asked.watcher[:255])
         try:
-            yield snapshot_event(self._identity, self.registry.version, self.registry.brokers())
+            yield self._snapshot()
             while True:
                 while watcher.pending:
                     yield watcher.pending.popleft()
@@ -134,7 +148,18 @@ class RegistryService:
 
     def announce(self, change: Change) -> None:
         """Tell all watchers."""
-        for slow in self.watchers.tell(change_event(self._identity, change)):
+        self._tell(change_event(self._identity, change))
+
+    def settled(self) -> None:
+        """Everybody has had the time to register: tell all watchers the whole table, which counts from now on."""
+        log.info("nameserver settled", extra={"brokers": len(self.registry.brokers())})
+        self._tell(self._snapshot())
+
+    def _snapshot(self) -> bytes:
+        return snapshot_event(self._identity, self.registry.version, self.registry.brokers(), settling=self.settling)
+
+    def _tell(self, event: bytes) -> None:
+        for slow in self.watchers.tell(event):
             log.warning("slow watcher cut off", extra={"watcher": slow.name})
         self._wake()
 

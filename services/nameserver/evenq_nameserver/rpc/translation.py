@@ -104,9 +104,9 @@ def fill_route(route: Route, message: registry_pb2.TopicRoute) -> None:
         _fill_topic(entry.topics[route.topic], node.entry)
 
 
-def snapshot_event(nameserver: str, version: int, brokers: list[BrokerEntry]) -> bytes:
-    """The encoded first event of a watch."""
-    event = registry_pb2.RouteEvent(version=version, nameserver=nameserver, snapshot=True)
+def snapshot_event(nameserver: str, version: int, brokers: list[BrokerEntry], *, settling: bool = False) -> bytes:
+    """The encoded first event of a watch. `settling`: living brokers may be missing in it."""
+    event = registry_pb2.RouteEvent(version=version, nameserver=nameserver, snapshot=True, settling=settling)
     for entry in brokers:
         _fill_state(entry, event.brokers.add())
     return event.SerializeToString()

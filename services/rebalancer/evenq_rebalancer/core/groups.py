@@ -51,6 +51,8 @@ class _Broker:
     """By group."""
     lags: dict[str, dict[MessageQueue, int]] = field(default_factory=dict)
     """By group."""
+    brokers: tuple[str, ...] = ()
+    """Those that live, as it knew when its stream began."""
 
 
 class Facts:
@@ -136,6 +138,8 @@ class Facts:
             gone_groups = set(broker.groups) - {fact.group for fact in report.groups}
             gone_topics = set(broker.topics) - {fact.topic for fact in report.topics}
         self._place(broker, report, full=full)
+        if full:
+            broker.brokers = report.brokers
         for fact in report.groups:
             self._take_group(broker, fact, full=full)
         for topic_fact in report.topics:
@@ -194,10 +198,11 @@ class Facts:
         return sorted(self._brokers)
 
     def missing_brokers(self) -> set[str]:
-        """Brokers that do not report, of which others say that members have queues there."""
+        """Brokers that do not report, of which others say that they live, or that members have queues there."""
         told = {
             name for broker in self._brokers.values() for held in broker.held.values() for name in _brokers_of(held)
         }
+        told.update(name for broker in self._brokers.values() for name in broker.brokers)
         return told - {name for name, broker in self._brokers.items() if broker.told}
 
     def group_version(self, group: str) -> int:

@@ -153,3 +153,5 @@ class Report:
     """The broker's own label; empty: it does not know."""
     address: str = ""
     """Host that the broker reports from, without a port; empty: unknown."""
+    brokers: tuple[str, ...] = ()
+    """Brokers that live as this one knows, with the first report of a stream."""

@@ -12,15 +12,16 @@ import logging
 from collections.abc import AsyncIterator, Callable
 
 from evenq.errors import BadRequest
+from evenq.model.names import RETRY_PREFIX
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
 from evenq_rebalancer.core.board import Board
-from evenq_rebalancer.core.decisions import Decision
 from evenq_rebalancer.rpc import translation as to
 from evenq_rebalancer.rpc.leadership import BEAT
 from evenq_rebalancer.rpc.streams import Streams
+from evenq_rebalancer.rpc.telling import Telling
 
 __all__ = ["Assignment"]
 
@@ -37,6 +38,7 @@ class Assignment:
         self._streams = streams
         self._clock = clock
         self._poke = poke
+        self._telling = Telling()
 
     def rpcs(self) -> list[Rpc]:
         """All calls, for the door."""
@@ -97,7 +99,7 @@ class Assignment:
             while not (reader.done() or outbox.ended):
                 decisions = await outbox.take()
                 for decision in decisions:
-                    yield _decision(decision)
+                    yield self._telling.bytes_of(decision)
                 if not decisions and not reader.done():
                     yield BEAT
             if reader.done():
@@ -182,7 +184,11 @@ class Assignment:
             response.idle_members.append(client_id)
             response.idle.add(client_id=client_id, reason="; ".join(told))
         problems = self._board.problems(request.group, request.topic)
-        response.problems.extend(f"{topic}: {problem}" for topic, problem in problems.items())
+        response.problems.extend(
+            f"{topic}: {problem}"
+            for topic, problem in problems.items()
+            if not topic.startswith(RETRY_PREFIX) or self._board.facts.topic_version(topic)  # made when first needed
+        )
         return response.SerializeToString()
 
     async def simulate(self, data: bytes, _context: RpcContext) -> bytes:
@@ -201,12 +207,3 @@ class Assignment:
             cross_zone_now=result.cross_zone_now,
             cross_zone_then=result.cross_zone_then,
         ).SerializeToString()
-
-
-def _decision(decision: Decision) -> bytes:
-    told = assignment_pb2.Decision(
-        group=decision.group, topic=decision.topic, generation=to.generation_message(decision.generation)
-    )
-    if decision.inputs.mode is not None:
-        told.set_mode.CopyFrom(to.topic_mode_message(decision.topic, decision.inputs.mode, decision.generation))
-    return told.SerializeToString()

@@ -48,6 +48,7 @@ __all__ = [
 ]
 
 READ_QUEUES_MAX = 4_096
+BROKERS_TOLD_MAX = 1_000
 STRATEGY_LENGTH_MAX = 127
 LABEL_LENGTH_MAX = 255
 LAGS_MAX = 100_000
@@ -114,6 +115,7 @@ def report_of(message: assignment_pb2.BrokerReport, *, address: str = "") -> Rep
         lags=tuple(_lag_fact(lag) for lag in message.lags),
         zone=_label(message.zone),
         address=address,
+        brokers=tuple(message.brokers[:BROKERS_TOLD_MAX]),
     )
 
 

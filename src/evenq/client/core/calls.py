@@ -18,6 +18,7 @@ __all__ = [
     "NO_GENERATION",
     "Assignment",
     "AssignmentChanged",
+    "BrokerLeaving",
     "ConsumerCalls",
     "Generation",
     "Join",
@@ -175,7 +176,14 @@ class OffsetsReset:
     queues: tuple[MessageQueue, ...]
 
 
-SessionEvent = Welcome | MembersChanged | AssignmentChanged | QueueWanted | OffsetsReset
+@dataclass(frozen=True, slots=True)
+class BrokerLeaving:
+    """The broker is closing: finish what we hold of its queues, commit and unlock; it waits for `drain_ms` at most."""
+
+    drain_ms: int
+
+
+SessionEvent = Welcome | MembersChanged | AssignmentChanged | QueueWanted | OffsetsReset | BrokerLeaving
 
 
 class RouteCalls(Protocol):

@@ -158,6 +158,10 @@ class Table:
             return []
         return [self._active_to_leaving(queue, fenced=True)]
 
+    def vacate(self, queues: Iterable[MessageQueue]) -> list[Command]:
+        """Their broker goes for a while: hand over what is read of it. What is wanted is taken anew when it is back."""
+        return [self._active_to_leaving(queue) for queue in queues if self._states.get(queue) is State.ACTIVE]
+
     def left(self, queue: MessageQueue) -> list[Command]:
         """The loop has let go of a stopped queue."""
         self._expect(queue, State.LEAVING)

@@ -11,6 +11,8 @@ from evenq.model import EVEN_BALANCE, BalancePolicy, MessageQueue, MessageType
 __all__ = [
     "BrokerView",
     "ClusterView",
+    "DiagnosisView",
+    "FindingView",
     "GroupDetails",
     "GroupQueueView",
     "GroupView",
@@ -122,6 +124,37 @@ class GroupDetails:
     summary: GroupView
     members: tuple[MemberView, ...]
     queues: tuple[GroupQueueView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingView:
+    """One thing that is wrong with a group."""
+
+    kind: str
+    """UNOWNED_QUEUES, TWO_OWNERS, STUCK_HEAD ..."""
+    severity: str
+    """ERROR (not read, or read twice), WARNING, or NOTE (as it was set up, maybe not as meant)."""
+    subject: str
+    """A topic, queue, member, broker or zone."""
+    seen: str
+    fix: str
+    command: str
+    """The command that does `fix`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiagnosisView:
+    """What is wrong with a group, and how much was looked at."""
+
+    findings: tuple[FindingView, ...]
+    """The worst first; empty: the group is healthy."""
+    decides: str
+    """Who gives the queues to members."""
+    members: int
+    queues: int
+    brokers: tuple[str, ...]
+    silent: tuple[str, ...]
+    """Brokers that did not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

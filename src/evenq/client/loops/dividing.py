@@ -46,6 +46,8 @@ class Dividing:
         self._ask_server = ask_server
         self._generations: dict[str, Generation] = {}
         self._told: set[str] = set()
+        self.undecided = False
+        """True once the server said that it will decide in a moment; the caller asks again soon, and resets it."""
         self.chosen: dict[str, list[MessageQueue]] | None = None
         """Topic to queues that the user chose; None: they are divided."""
 
@@ -67,6 +69,7 @@ class Dividing:
     async def _asked(self, topic: str) -> list[MessageQueue] | None:
         told = await self._calls.query_assignment(self._group, topic, self._strategy.name, self._model)
         if not told.known:
+            self.undecided = True
             return None
         # A late answer must not win (XO-7). None at all is no late one: the rebalancer is gone and brokers compute.
         if NO_GENERATION < told.generation < self.generation(topic):

@@ -18,6 +18,7 @@ from pathlib import Path
 from evenq.allocation import Strategy
 from evenq.client.core.calls import (
     AssignmentChanged,
+    BrokerLeaving,
     ConsumerCalls,
     Join,
     MembersChanged,
@@ -120,18 +121,7 @@ class Membership:
         )
         if plan.chosen:
             self._dividing.chosen = {}
-        store: OffsetStore
-        if self.clustering:  # OF-7
-            store = BrokerStore(
-                calls,
-                self.routes,
-                plan.group,
-                self._dividing.generation,
-                fenced=self._relock,
-            )
-        else:
-            store = FileStore(options.offsets_folder or Path.home() / ".evenq", plan.group)
-        self.progress = Progress(store, clock, interval_ms=options.commit_interval_ms)
+        self.progress = Progress(self._store(), clock, interval_ms=options.commit_interval_ms)
         self.ownership = Ownership(
             calls=calls,
             routes=self.routes,
@@ -152,6 +142,12 @@ class Membership:
             auto_commit=plan.auto_commit,
         )
         self._tasks: list[asyncio.Task[None]] = []
+
+    def _store(self) -> OffsetStore:
+        if not self.clustering:  # OF-7
+            return FileStore(self._plan.options.offsets_folder or Path.home() / ".evenq", self._plan.group)
+        generation = self._dividing.generation
+        return BrokerStore(self._calls, self.routes, self._plan.group, generation, fenced=self._relock)
 
     def start(self) -> None:
         """Begin; the first rebalance comes at once (CS-5, CS-6)."""
@@ -260,6 +256,8 @@ class Membership:
                 self.ownership.asked_for(event.queue)
             case OffsetsReset():
                 self.ownership.reset(event.queues)
+            case BrokerLeaving():
+                self.ownership.broker_leaves(broker_name)
             case _:
                 pass
         self.ownership.wake()  # CS-7; QueueWanted wants a round as well

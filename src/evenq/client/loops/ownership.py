@@ -17,7 +17,6 @@ from evenq.client.core import rebalance
 from evenq.client.core.calls import ConsumerCalls
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.core.rebalance import Table
-from evenq.client.core.start_offset import Stored, policy_start, stored_start
 from evenq.client.core.thresholds import Thresholds
 from evenq.client.loops.dividing import Dividing
 from evenq.client.loops.notices import Notices
@@ -25,6 +24,7 @@ from evenq.client.loops.progress import Progress
 from evenq.client.loops.pulling import Pulling
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.sessions import Sessions
+from evenq.client.loops.starting import Starting
 from evenq.client.loops.wakeup import Wakeup
 from evenq.client.options import PushOptions
 from evenq.errors import Error, PreconditionFailed
@@ -79,8 +79,16 @@ class Ownership:
         self._options = options
         self._subscriptions = subscriptions
         self._clustering = clustering
-        self._start_policy = start_policy
-        self._start_timestamp_ms = start_timestamp_ms
+        self._starting = Starting(
+            calls=calls,
+            progress=progress,
+            address=self._address,
+            group=group,
+            clustering=clustering,
+            policy=start_policy,
+            timestamp_ms=start_timestamp_ms,
+            young_from_first=options.young_from_first,
+        )
         self._arrived = arrived
         self._ordered = ordered
         self._auto_commit = auto_commit
@@ -193,6 +201,15 @@ class Ownership:
             log.warning("offsets were reset", extra={"group": self._group, "queue": str(queue)})
             self._perform(self._table.lost(queue))
 
+    def broker_leaves(self, broker_name: str) -> None:
+        """The broker is closing: finish and commit what we hold of its queues while it still answers; once it is back
+        they are taken again at the committed offset.
+        """
+        queues = [queue for queue in self._pulls if queue.broker_name == broker_name]
+        if self._clustering and queues:
+            log.info("a broker leaves", extra={"group": self._group, "broker": broker_name, "queues": len(queues)})
+            self._perform(self._table.vacate(queues))
+
     async def close(self) -> None:
         """Hand everything over; bounded by `drain_ms` and a few calls."""
         self._closing = True
@@ -213,6 +230,8 @@ class Ownership:
                 if not topic.startswith(RETRY_PREFIX):  # RB-2: made with its first message
                     log.warning("no route", extra={"topic": topic, "error": str(error)})
                     self._soon()
+        for queue in self._pulls:  # a broker that left the route must still hear of progress and of what is let go
+            brokers.setdefault(queue.broker_name, self._routes.met(queue.broker_name))
         if brokers:
             self._sessions.want(brokers)
         for broker_name in self._sessions.doubtful():
@@ -242,6 +261,9 @@ class Ownership:
                     told = {"group": self._group, "topic": topic, "queues": [queue.queue_id for queue in assigned]}
                     log.info("rebalanced", extra=told)
                 self._perform(commands)
+        if self._dividing.undecided:
+            self._dividing.undecided = False
+            self._soon()  # the decision wakes us earlier, if there is a rebalancer to make it
         self._rounds += 1
         if not self._closing:
             self._perform(self._table.keep_topics(self._subscriptions))
@@ -355,37 +377,16 @@ class Ownership:
         return committed > max(process.committable, table.memory(queue))
 
     async def _find_start(self, queue: MessageQueue) -> None:
-        offset: QueueOffset | None = None
-        first = True
-        try:
-            stored = -1 if self._clustering else await self._progress.load(queue)
-            match stored_start(stored):
-                case Stored.KNOWN:
-                    offset, first = QueueOffset(stored), False
-                case Stored.NEVER:
-                    offset = await self._policy_start(queue)
-                case Stored.UNUSABLE:
-                    log.warning("unusable stored offset", extra={"queue": str(queue), "offset": stored})
-        except Error as error:  # RB-30, RB-42: not added in this round
-            log.warning("no start offset", extra={"queue": str(queue), "error": str(error)})
+        offset, first = await self._starting.find(queue)
         self._perform(self._table.start_found(queue, offset, first=first))
-
-    async def _policy_start(self, queue: MessageQueue) -> QueueOffset:
-        policy = self._start_policy()
-        if policy is StartFrom.FIRST:
-            return policy_start(queue.topic, policy, maximum=0, found=0)
-        timestamp_ms = self._start_timestamp_ms if policy is StartFrom.TIMESTAMP else 0
-        told = await self._calls.query_offsets(
-            await self._address(queue), self._group, queue, timestamp_ms=timestamp_ms
-        )
-        young = self._options.young_from_first and told.young
-        return policy_start(queue.topic, policy, maximum=told.maximum, found=told.at_timestamp, young=young)
 
     def _start(self, queue: MessageQueue, offset: QueueOffset, *, first: bool) -> None:
         self._progress.table.begin(queue, offset, stored=not first or not self._auto_commit)
         pulling = self._pulls[queue] = self._pulling(queue, offset)
         self._pull_tasks[queue] = spawn(self._begin(pulling, first=first), name=f"evenq-pull-{queue}")
         log.info("queue gained", extra={"group": self._group, "queue": str(queue), "offset": offset})
+        if self._clustering and self._sessions.closing(queue.broker_name):  # it was granted just before
+            self._perform(self._table.vacate([queue]))
 
     def _pulling(self, queue: MessageQueue, offset: QueueOffset) -> Pulling:
         process = ProcessQueue(queue, offset, now_ms=self._clock.monotonic_ms(), ordered=self._ordered)

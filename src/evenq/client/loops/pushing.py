@@ -118,8 +118,7 @@ class Pushing:
 
     async def _send_back(self, message: ReceivedMessage, attempts: int, level: int) -> None:
         """RD-1, RD-5."""
-        route = await self._member.routes.get(message.queue.topic)
-        address = route.address_of(message.queue.broker_name)
+        address = await self._member.routes.address(message.queue.topic, message.queue.broker_name)
         await self._calls.send_back(
             address, self._plan.group, message.queue, message.queue_offset, delay_level=level, attempts=attempts
         )

@@ -57,6 +57,10 @@ class RouteBook:
             raise ConnectionFailed(f"broker {broker_name} is not in the route of {topic} now")
         return address
 
+    def met(self, broker_name: str) -> str:
+        """Where a broker is or was last, by any route; empty if none ever named it."""
+        return self._met.get(broker_name, "")
+
     async def fresh(self, topic: str) -> Route:
         """Ask now. A failure gives the cached route, if there is one."""
         try:

@@ -12,6 +12,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping
 
 from evenq.client.core.calls import (
+    BrokerLeaving,
     ConsumerCalls,
     Join,
     Leave,
@@ -64,6 +65,8 @@ class _Line:
         self.joined_as = ""
         """The client id it was opened with."""
         self.tried = False
+        self.closing = False
+        """True from the word of its broker that it goes until it takes us in again: nothing is to be had there."""
         self.leaving = False
         self.task: asyncio.Task[None] | None = None
 
@@ -128,9 +131,14 @@ class Sessions:
                 line.task = spawn(self._keep(line), name=f"evenq-session-{name}")
 
     def up(self, broker: str) -> bool:
-        """True if the broker knows us as a member now."""
+        """True if the broker knows us as a member now, and stays."""
         line = self._lines.get(broker)
-        return line is not None and line.members is not None
+        return line is not None and line.members is not None and not line.closing
+
+    def closing(self, broker: str) -> bool:
+        """True if the broker said that it goes, and has not come back yet."""
+        line = self._lines.get(broker)
+        return line is not None and line.closing
 
     def trusted(self, broker: str, *, trust_ms: int) -> bool:
         """True if the line is up, or broke at most `trust_ms` ago: so long our locks there surely hold."""
@@ -148,7 +156,7 @@ class Sessions:
 
     def doubtful(self) -> list[str]:
         """Brokers whose line is up and whose locks want to be asked for again."""
-        return [line.name for line in self._lines.values() if line.doubtful and line.members is not None]
+        return [line.name for line in self._lines.values() if line.doubtful and self.up(line.name)]
 
     def doubts(self, broker: str) -> int:
         """How often our locks there became doubtful so far; for `confirm`."""
@@ -260,7 +268,7 @@ class Sessions:
                     case Welcome():
                         backoff.reset()
                         line.members, line.lease_ms = event.members, event.session_timeout_ms
-                        line.said_ms = self._clock.monotonic_ms()
+                        line.said_ms, line.closing = self._clock.monotonic_ms(), False
                         line.doubt()
                         if line.joined_as != self._calls.client_id:
                             line.post(Leave())
@@ -269,6 +277,8 @@ class Sessions:
                             beats = spawn(self._beats(line, event.beat_interval_ms), name=f"evenq-beats-{line.name}")
                     case MembersChanged():
                         line.members = event.members
+                    case BrokerLeaving():
+                        line.closing = True
                     case _:
                         pass
                 self._heard(line.name, event)

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 from evenq.client.core.views import (
     BrokerView,
     ClusterView,
+    DiagnosisView,
+    FindingView,
     GroupDetails,
     GroupQueueView,
     GroupView,
@@ -23,7 +25,7 @@ from evenq.model import BalancePolicy, MessageType, Weight
 from evenq.model.retry import RetryPolicy
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
-from evenq.wire.stubs.evenq.v1 import admin_pb2, groups_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, diagnosis_pb2, groups_pb2
 
 __all__ = ["AdminCalls"]
 
@@ -127,6 +129,28 @@ class AdminCalls(Calls):
             summary=_group(answer.summary),
             members=tuple(_member(member) for member in answer.members),
             queues=tuple(queues),
+        )
+
+    async def diagnose_group(self, group: str, *, watch_ms: int, stuck_ms: int) -> DiagnosisView:
+        request = diagnosis_pb2.DiagnoseGroupRequest(group=group, watch_ms=watch_ms, stuck_ms=stuck_ms)
+        answer = await self._ask("DiagnoseGroup", request, diagnosis_pb2.DiagnoseGroupResponse)
+        return DiagnosisView(
+            findings=tuple(
+                FindingView(
+                    kind=one.kind,
+                    severity=one.severity,
+                    subject=one.subject,
+                    seen=one.seen,
+                    fix=one.fix,
+                    command=one.command,
+                )
+                for one in answer.findings
+            ),
+            decides=answer.decides,
+            members=answer.members,
+            queues=answer.queues,
+            brokers=tuple(answer.brokers),
+            silent=tuple(answer.silent),
         )
 
     async def reset_offsets(

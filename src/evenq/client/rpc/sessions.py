@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from evenq import __version__
 from evenq.client.core.calls import (
     AssignmentChanged,
+    BrokerLeaving,
     Join,
     Leave,
     MemberInfo,
@@ -61,7 +62,7 @@ class ConsumerCalls(Calls):
         member.client_id = self.client_id
         member.language, member.version, member.protocol = "PYTHON", __version__, "evenq"
         member.zone, member.instance, member.capacity = join.zone, join.instance, join.capacity
-        wire.incarnation = join.incarnation
+        wire.incarnation, wire.hands_over = join.incarnation, True
         if join.model is MessageModel.BROADCASTING:
             member.model = groups_pb2.BROADCASTING
         for topic, wanted in join.subscriptions.items():
@@ -91,6 +92,8 @@ def _event(wire: groups_pb2.SessionEvent) -> SessionEvent | None:
             return QueueWanted(model_queue(wire.queue_wanted.queue))
         case "offsets_reset":
             return OffsetsReset(tuple(model_queue(queue) for queue in wire.offsets_reset.queues))
+        case "broker_leaving":
+            return BrokerLeaving(wire.broker_leaving.drain_ms)
         case "refused":
             if wire.refused.duplicate:
                 raise DuplicateClientId(wire.refused.status.message)

@@ -93,6 +93,42 @@ def test_a_restarted_nameserver_with_an_empty_table_removes_nobody_at_once() -> 
     assert names(table) == ["a"]
 
 
+def test_a_nameserver_that_restarts_twice_removes_nobody_either() -> None:
+    table = RouteTable(stale_ms=100)
+    table.snapshot("n1", "x", [view("a"), view("b")], 0)
+    table.snapshot("n1", "second", [], 10, settling=True)
+    table.changed("n1", [view("a")], [], 20)
+    table.snapshot("n1", "third", [], 30, settling=True)
+    assert names(table) == ["a", "b"]
+
+
+def test_a_watch_that_breaks_while_its_nameserver_settles_removes_nobody() -> None:
+    table = RouteTable(stale_ms=1_000)
+    table.snapshot("n1", "x", [view("a"), view("b")], 0)
+    table.snapshot("n1", "y", [], 10, settling=True)
+    table.away("n1", 15)
+    table.snapshot("n1", "y", [view("b")], 20, settling=True)
+    assert names(table) == ["a", "b"]
+
+
+def test_what_a_nameserver_tells_once_it_has_settled_is_the_whole_truth() -> None:
+    table = RouteTable()
+    table.snapshot("n1", "x", [view("a"), view("b")], 0)
+    table.snapshot("n1", "y", [], 10, settling=True)
+    table.changed("n1", [view("b")], [], 20)
+    assert names(table) == ["a", "b"]
+    table.snapshot("n1", "y", [view("b")], 30)
+    assert names(table) == ["b"]
+
+
+def test_a_goodbye_told_by_a_settling_nameserver_counts_at_once() -> None:
+    table = RouteTable()
+    table.snapshot("n1", "x", [view("a"), view("b")], 0)
+    table.snapshot("n1", "y", [], 10, settling=True)
+    table.changed("n1", [], ["a"], 20)
+    assert names(table) == ["b"]
+
+
 def test_a_new_snapshot_of_the_same_nameserver_is_the_whole_truth() -> None:
     table = RouteTable()
     table.snapshot("n1", "x", [view("a"), view("b")], 0)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -324,10 +325,48 @@ def test_zone_policy_and_lags_are_told_where_they_count(run: Run) -> None:
             broker.progress.commit(broker.groups.get(name).group_id, topic.topic_id, 0, 0)
         await stage.clock.advance(6_000)
         assert rebalancer.reports[0].zone == "north"
+        assert list(rebalancer.reports[0].brokers) == ["a"]
         facts = {group.group: group for report in rebalancer.reports for group in report.groups}
         assert (facts["weighed"].balance.weight, facts["weighed"].balance.moves_max) == ("LAG", 3)
         assert not facts["even"].HasField("balance")
         lags = [lag for report in rebalancer.reports for lag in report.lags]
         assert {lag.group for lag in lags} == {"weighed"}
+
+    run(story)
+
+
+def test_a_newcomer_waits_for_the_first_decision_and_not_for_a_rebalancer_that_is_not_there(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        rebalancer, broker = await begin(stage)
+        (query,) = [rpc.handler for rpc in broker.rpcs() if rpc.method == "/evenq.v1.Assignment/Query"]
+        asked = assignment_pb2.AssignmentRequest(group="g", topic="t", client_id="x").SerializeToString()
+
+        async def told() -> assignment_pb2.AssignmentResponse:
+            context = RpcContext("Query", (), "1.2.3.4:5", None)
+            return assignment_pb2.AssignmentResponse.FromString(await stage.during(query(asked, context)))
+
+        broker.cluster.sessions.join("g", replace(member("x"), joined_ms=stage.clock.now_ms()))
+        assert not (await told()).known, "the rebalancer hears of it in a moment"
+        rebalancer.decide(1, 2)
+        assert [row.queue.queue_id for row in (await told()).queues] == [2]
+        stage.net.stop("r:1")
+        await stage.clock.advance(1_000)
+        asked = assignment_pb2.AssignmentRequest(group="g", topic="t", client_id="y").SerializeToString()
+        broker.cluster.sessions.join("g", replace(member("y"), joined_ms=stage.clock.now_ms()))
+        assert not (await told()).known, "the next leader will say"
+        await stage.clock.advance(20_000)
+        broker.cluster.sessions.join("g", replace(member("y"), joined_ms=stage.clock.now_ms()))
+        assert (await told()).known, "nobody leads for so long that this broker decides"
+
+    run(story)
+
+
+def test_a_broker_that_never_found_a_rebalancer_divides_by_itself_soon(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker("a", rebalancer="r:1")
+        await stage.clock.advance(2_000)
+        assert not broker.cluster.rebalancer.gone()
+        await stage.clock.advance(2_000)
+        assert broker.cluster.rebalancer.gone()
 
     run(story)

@@ -1,5 +1,6 @@
 """One broker's part of resizing: the steps of shrinking, what stands in the way, and what is left to read."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from evenq_broker.settings import StoreSettings
 
 from evenq.errors import BadRequest, IllegalTopic, TopicNotFound
 from evenq.model import FilterExpression, MessageType, Permission, StartFrom, Subscription
+from evenq.testing.fake_registry import FakeRegistry
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
@@ -184,6 +186,51 @@ def test_a_draining_broker_takes_nothing_and_tells_what_is_left(run: Run) -> Non
         assert left.unread == 1, "nobody ever read the topic `later`"
         await stage.during(drain(broker, on=False))
         assert await send(stage, 0) == definition_pb2.OK
+
+    run(story)
+
+
+def test_a_receive_that_waits_already_gets_what_comes_in_a_new_queue(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.during(broker.create_topic("t", queues=1))
+        request = service_pb2.ReceiveMessageRequest(batch_size=1)
+        request.group.name, request.message_queue.topic.name = "g", "t"
+        request.invisible_duration.seconds = 10
+        waiting = asyncio.ensure_future(stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse))
+        await stage.until(lambda: len(broker.polls) == 1)
+        await stage.during(scale(broker, "t", 2))
+        began_ms = stage.clock.monotonic_ms()
+        await send(stage, 1)
+        await stage.until(waiting.done)
+        assert stage.clock.monotonic_ms() - began_ms < 500
+        assert [frame.message.body for frame in waiting.result() if frame.HasField("message")] == [b"x"]
+
+    run(story)
+
+
+def test_an_old_route_does_not_fail_a_send_while_another_broker_takes_messages(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        stage.net.serve("ns:1", FakeRegistry().rpcs())
+        a, b = [await stage.broker(name, nameservers="ns:1") for name in "ab"]
+        await stage.until(lambda: all(len(broker.routes.brokers()) == 2 for broker in (a, b)))
+        create = admin_pb2.CreateTopicRequest(topic="t", queues=1)
+        await stage.call("/evenq.v1.Admin/CreateTopic", create, admin_pb2.CreateTopicResponse)
+        message = service_pb2.SendMessageRequest()
+        message.messages.add(body=b"x").topic.name = "t"
+        message.messages[0].system_properties.message_id = "id"
+
+        async def sent() -> int:
+            answer = await stage.ask("SendMessage", message, service_pb2.SendMessageResponse)
+            return int(answer.status.code)
+
+        await stage.during(drain(a, on=True))
+        assert await sent() == definition_pb2.OK
+        topic_id = b.topics.get("t").topic_id
+        assert b.store.queue_range(topic_id, 0) == (0, 1)
+        await stage.during(drain(b, on=True))
+        await stage.until(lambda: not a.routes.route("t")[1].counts.permission.writable)
+        assert await sent() == definition_pb2.FORBIDDEN
 
     run(story)
 

@@ -56,3 +56,18 @@ def test_without_a_nameserver_the_broker_is_the_whole_cluster(run: Run) -> None:
         assert stage.net.calls == []
 
     run(story)
+
+
+def test_a_nameserver_that_does_not_know_the_broker_hears_of_it_at_once(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        registry = FakeRegistry()
+        stage.net.serve("ns:1", registry.rpcs())
+        a = await stage.broker("a", nameservers="ns:1", register_interval_ms=600_000)
+        await stage.until(lambda: names(a) == ["a"])
+        beats = len(registry.heartbeats)
+        registry.forget("after restart")
+        stage.net.serve("ns:1", registry.rpcs())
+        await stage.until(lambda: registry.brokers.keys() == {"a"})
+        assert len(registry.heartbeats) <= beats + 2
+
+    run(story)

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from evenq_broker.core.members import Member, Protocol
 
 from evenq.errors import StoreCorrupted
 from evenq.wire.convert import set_duration_ms
@@ -172,5 +173,22 @@ def test_another_client_or_a_late_one_does_not_get_the_attempts_batch(run: Run) 
         assert len(await receive(stage, request(batch=1, attempt_id="y"), client="one")) == 1
         await stage.clock.advance(1_100)
         assert len(await receive(stage, request(batch=1, attempt_id="x"), client="one")) == 1
+
+    run(story)
+
+
+def test_oc_18_a_member_of_our_own_sdk_receives_only_from_queues_that_it_holds(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 1)
+        await stage.during(broker.create_group("g"))
+        broker.sessions.join("g", Member(client_id="c", protocol=Protocol.EVENQ))
+        told = request(auto_renew=True)
+        told.message_queue.id = 0
+        (refused,) = await receive(stage, told)
+        assert refused.status.code == definition_pb2.PRECONDITION_FAILED
+        assert "'c' does not hold queue" in refused.status.message
+        queue = broker.routes.readable("t")[0]
+        assert await stage.during(broker.sessions.locking.lock("g", "c", [queue], wait_ms=0)) == [True]
+        assert len(await receive(stage, told)) == 3
 
     run(story)

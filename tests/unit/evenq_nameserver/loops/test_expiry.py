@@ -30,13 +30,37 @@ def test_a_silent_broker_is_dropped_and_announced_at_most_a_tenth_late() -> None
             clock.monotonic_ms(),
         )
         loop = asyncio.ensure_future(
-            expire_forever(registry, announced.append, expiry_ms=1_000, clock=clock, stats=stats)
+            expire_forever(registry, announced.append, lambda: None, expiry_ms=1_000, clock=clock, stats=stats)
         )
         await clock.advance(999)
         assert announced == []
         await clock.advance(101)
         assert [change.removed for change in announced] == ["a"]
         assert stats.expired == 1
+        loop.cancel()
+
+    asyncio.run(main())
+
+
+def test_the_end_of_settling_is_told_once_when_silence_means_an_end() -> None:
+    async def main() -> None:
+        clock, registry, told = FakeClock(), Registry(expiry_ms=1_000, brokers_max=10), list[int]()
+        loop = asyncio.ensure_future(
+            expire_forever(
+                registry,
+                lambda _: None,
+                lambda: told.append(clock.monotonic_ms()),
+                expiry_ms=1_000,
+                clock=clock,
+                stats=Stats(),
+            )
+        )
+        began_ms = clock.monotonic_ms()
+        await clock.advance(999)
+        assert told == []
+        await clock.advance(10_000)
+        assert len(told) == 1
+        assert 1_000 <= told[0] - began_ms <= 1_100
         loop.cancel()
 
     asyncio.run(main())

@@ -85,6 +85,44 @@ def test_a_watch_begins_with_the_table_and_goes_on_with_each_change() -> None:
     asyncio.run(main())
 
 
+def test_a_young_nameserver_says_that_it_is_settling_and_tells_the_whole_table_after_that() -> None:
+    async def main() -> None:
+        clock = FakeClock()
+        settings = Settings.model_validate({"expiry_ms": 10_000})
+        nameserver = RegistryService(settings=settings, clock=clock, identity="ns", stats=Stats())
+        async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as frames:
+            first = await event(frames)
+            assert (first.snapshot, first.settling, len(first.brokers)) == (True, True, 0)
+            await nameserver.register(request("a"), CONTEXT)
+            assert not (await event(frames)).snapshot
+            await clock.advance(10_000)
+            nameserver.settled()
+            whole = await event(frames)
+            assert (whole.snapshot, whole.settling) == (True, False)
+            assert [state.broker.name for state in whole.brokers] == ["a"]
+        async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as frames:
+            assert not (await event(frames)).settling
+
+    asyncio.run(main())
+
+
+def test_the_end_of_a_broker_that_a_settling_nameserver_never_met_is_told_all_the_same() -> None:
+    async def main() -> None:
+        clock = FakeClock()
+        nameserver = RegistryService(settings=Settings(), clock=clock, identity="ns", stats=Stats())
+        leave = registry_pb2.UnregisterRequest(broker_name="a", incarnation="i").SerializeToString()
+        async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as frames:
+            await event(frames)
+            await nameserver.unregister(leave, CONTEXT)
+            assert list((await event(frames)).removed) == ["a"]
+            await clock.advance(Settings().expiry_ms)
+            await nameserver.unregister(leave, CONTEXT)
+            await nameserver.register(request("b"), CONTEXT)
+            assert [state.broker.name for state in (await event(frames)).brokers] == ["b"]
+
+    asyncio.run(main())
+
+
 def test_a_slow_watcher_is_cut_off_with_a_reason() -> None:
     async def main() -> None:
         nameserver = service(watcher_behind_max=2)

@@ -137,6 +137,19 @@ def test_a_broker_that_others_name_and_that_has_not_come_is_waited_for() -> None
     assert len(world.settle()[0].inputs.queues) == 4
 
 
+def test_a_broker_that_others_know_to_live_is_waited_for_although_nobody_holds_anything() -> None:
+    world = World(warm_up_ms=500, grace_ms=3_000)
+    fact = GroupFact(group="g", strategy="AVG", members=(MemberFact(client_id="a", topics=("T",)),))
+    topic = TopicFact(topic="T", read_queues=2)
+    report = Report(broker_name="b", groups=(fact,), topics=(topic,), brokers=("b", "b2"))
+    world.board.reported(1, report, now_ms=0)
+    world.now_ms = 1_000
+    assert world.settle() == []
+    world.board.facts.opened("b2", 2)
+    world.board.reported(2, Report(broker_name="b2", topics=(topic,), brokers=("b", "b2")), now_ms=0)
+    assert len(world.settle()[0].inputs.queues) == 4
+
+
 def test_a_broker_that_never_comes_is_waited_for_no_longer_than_its_grace() -> None:
     world = World(warm_up_ms=500, grace_ms=3_000)
     other = HeldFact(queue=MessageQueue("T", "gone", 0), holder="a")

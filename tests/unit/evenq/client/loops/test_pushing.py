@@ -516,6 +516,21 @@ def test_the_servers_assignment_is_followed_with_its_generation_and_an_unknown_o
     asyncio.run(story())
 
 
+def test_a_server_that_will_decide_in_a_moment_is_asked_again_soon_even_if_it_tells_nothing() -> None:
+    async def story() -> None:
+        broker = Broker()
+        group = Group(broker)
+        broker.assignments["one"] = Assignment(False, ())
+        one = group.member("one", ask_server=True)
+        await asyncio.sleep(0.05)
+        assert owned(one) == []
+        broker.assignments["one"] = Assignment(True, (QUEUES[2],), Generation(1, 5))
+        await until(lambda: owned(one) == [2])
+        await one.close()
+
+    asyncio.run(story())
+
+
 def test_a_server_that_shares_whole_brokers_leaves_the_dividing_to_the_members() -> None:
     async def story() -> None:
         broker = Broker()

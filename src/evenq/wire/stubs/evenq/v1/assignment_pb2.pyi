@@ -46,6 +46,8 @@ class BrokerReport(_Message):
     zone: builtins.str
     @builtins.property
     def lags(self) -> _containers.RepeatedCompositeFieldContainer[GroupLag]: ...
+    @builtins.property
+    def brokers(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
 
     def __init__(
         self,
@@ -58,8 +60,9 @@ class BrokerReport(_Message):
         topics_gone: Iterable[builtins.str] | None = ...,
         zone: builtins.str | None = ...,
         lags: Iterable[GroupLag] | None = ...,
+        brokers: Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["broker_name", "full", "groups", "groups_gone", "topics", "topics_gone", "zone", "lags"]) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "full", "groups", "groups_gone", "topics", "topics_gone", "zone", "lags", "brokers"]) -> None: ...
 
 class GroupLag(_Message):
     DESCRIPTOR: Descriptor
@@ -170,6 +173,8 @@ class Decision(_Message):
     @builtins.property
     def set_mode(self) -> TopicMode: ...
     leader: builtins.str
+    @builtins.property
+    def shares(self) -> Shares: ...
 
     def __init__(
         self,
@@ -179,9 +184,39 @@ class Decision(_Message):
         generation: _evenq_v1_common.Generation | None = ...,
         set_mode: TopicMode | None = ...,
         leader: builtins.str | None = ...,
+        shares: Shares | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["generation", "set_mode"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["group", "topic", "generation", "set_mode", "leader"]) -> None: ...
+    def HasField(self, field_name: Literal["generation", "set_mode", "shares"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["group", "topic", "generation", "set_mode", "leader", "shares"]) -> None: ...
+
+class Shares(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[MemberShare]: ...
+
+    def __init__(
+        self,
+        *,
+        members: Iterable[MemberShare] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["members"]) -> None: ...
+
+class MemberShare(_Message):
+    DESCRIPTOR: Descriptor
+
+    client_id: builtins.str
+    @builtins.property
+    def share(self) -> _evenq_v1_common.Share: ...
+
+    def __init__(
+        self,
+        *,
+        client_id: builtins.str | None = ...,
+        share: _evenq_v1_common.Share | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["share"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["client_id", "share"]) -> None: ...
 
 class AssignmentRequest(_Message):
     DESCRIPTOR: Descriptor

@@ -29,6 +29,36 @@ class Queue(_Message):
     ) -> None: ...
     def ClearField(self, field_name: Literal["topic", "broker_name", "queue_id"]) -> None: ...
 
+class BrokerQueues(_Message):
+    DESCRIPTOR: Descriptor
+
+    broker_name: builtins.str
+    @builtins.property
+    def queue_ids(self) -> _containers.RepeatedScalarFieldContainer[builtins.int]: ...
+
+    def __init__(
+        self,
+        *,
+        broker_name: builtins.str | None = ...,
+        queue_ids: Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "queue_ids"]) -> None: ...
+
+class Share(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[BrokerQueues]: ...
+    strategy: builtins.str
+
+    def __init__(
+        self,
+        *,
+        queues: Iterable[BrokerQueues] | None = ...,
+        strategy: builtins.str | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["queues", "strategy"]) -> None: ...
+
 class Generation(_Message):
     DESCRIPTOR: Descriptor
 

@@ -1,0 +1,59 @@
+"""The metrics of queue counts and permissions (RT-8, TQ-14); `metrics.py` lists them with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from evenq.serving.metrics import Metric, MetricKind, Sample
+from evenq_broker.loops.resizing import stranded
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["queue_metrics"]
+
+
+def queue_metrics(broker: Broker) -> list[Metric]:
+    """What an operator who resizes topics or drains brokers looks at."""
+    source, gauge = _Source(broker), MetricKind.GAUGE
+    return [
+        Metric(
+            name="evenq_topic_write_queues", kind=gauge, unit="queues", labels=("topic",),
+            help="Queues that take messages.", read=source.write_queues,
+        ),
+        Metric(
+            name="evenq_topic_read_queues", kind=gauge, unit="queues", labels=("topic",),
+            help="Queues that are read.", read=source.read_queues,
+        ),
+        Metric(
+            name="evenq_topic_stranded_messages", kind=gauge, unit="messages", labels=("topic",),
+            help="Unread in closed queues.", read=source.stranded,
+        ),
+        Metric(
+            name="evenq_broker_draining", kind=gauge, unit="brokers", labels=(),
+            help="1 while no messages are taken.", read=source.draining,
+        ),
+    ]  # fmt: skip
+
+
+class _Source:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def write_queues(self) -> Iterable[Sample]:
+        closed = self._broker.draining
+        for topic in self._broker.topics.all():
+            yield (topic.name,), topic.write_queues if topic.permission.writable and not closed else 0
+
+    def read_queues(self) -> Iterable[Sample]:
+        for topic in self._broker.topics.all():
+            yield (topic.name,), topic.read_queues if topic.permission.readable else 0
+
+    def stranded(self) -> Iterable[Sample]:
+        for topic in self._broker.topics.all():
+            if topic.closed or not topic.permission.readable:
+                yield (topic.name,), stranded(self._broker, topic)
+
+    def draining(self) -> Iterable[Sample]:
+        return [((), int(self._broker.draining))]

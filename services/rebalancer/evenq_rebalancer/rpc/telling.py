@@ -1,0 +1,63 @@
+"""What brokers are told of a decision: each member's share travels with it, so that no member need ask for its own.
+
+A group of a hundred members would else ask two hundred times per change, in the very moment when its queues rest.
+Called by `assignment.py` for each stream; the bytes of a decision are made once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from evenq.model import MessageQueue
+from evenq.wire.stubs.evenq.v1 import assignment_pb2
+from evenq_rebalancer.core.decisions import Decision
+from evenq_rebalancer.rpc import translation as to
+
+__all__ = ["Telling"]
+
+QUEUES_TOLD_MAX = 20_000
+"""A decision over more queues is told without shares: about 60 KB in one message are enough."""
+KEPT_MAX = 1_000
+
+
+class Telling:
+    """Decisions as bytes, those told last kept."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], tuple[Decision, bytes]] = {}
+
+    def bytes_of(self, decision: Decision) -> bytes:
+        """The decision as the streams carry it."""
+        key = (decision.group, decision.topic)
+        known = self._kept.get(key)
+        if known is not None and known[0] is decision:
+            return known[1]
+        if len(self._kept) >= KEPT_MAX:
+            self._kept.clear()
+        data = _message(decision).SerializeToString()
+        self._kept[key] = (decision, data)
+        return data
+
+
+def _message(decision: Decision) -> assignment_pb2.Decision:
+    told = assignment_pb2.Decision(
+        group=decision.group, topic=decision.topic, generation=to.generation_message(decision.generation)
+    )
+    inputs = decision.inputs
+    if inputs.mode is not None:
+        told.set_mode.CopyFrom(to.topic_mode_message(decision.topic, inputs.mode, decision.generation))
+    if inputs.one_owner and len(inputs.queues) <= QUEUES_TOLD_MAX:
+        told.shares.SetInParent()
+        for client_id in inputs.clustering:
+            member = told.shares.members.add(client_id=client_id)
+            member.share.strategy = decision.strategy
+            for broker_name, queue_ids in _by_broker(decision.shares.get(client_id, ())):
+                member.share.queues.add(broker_name=broker_name, queue_ids=queue_ids)
+    return told
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> Iterable[tuple[str, list[int]]]:
+    found: dict[str, list[int]] = {}
+    for queue in queues:
+        found.setdefault(queue.broker_name, []).append(queue.queue_id)
+    return found.items()

@@ -1,0 +1,72 @@
+"""Where the reading of a queue begins that has no committed offset: the stored one, or what the group's policy says.
+
+Asked by `loops.ownership` once for each queue that it was given (RB-30, RB-41 to RB-46).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from evenq.client.core.calls import ConsumerCalls
+from evenq.client.core.start_offset import Stored, policy_start, stored_start
+from evenq.client.loops.progress import Progress
+from evenq.errors import Error
+from evenq.model import MessageQueue, QueueOffset, StartFrom
+
+__all__ = ["Starting"]
+
+log = logging.getLogger(__name__)
+
+
+class Starting:
+    """The start offsets of one consumer."""
+
+    def __init__(
+        self,
+        *,
+        calls: ConsumerCalls,
+        progress: Progress,
+        address: Callable[[MessageQueue], Awaitable[str]],
+        group: str,
+        clustering: bool,
+        policy: Callable[[], StartFrom],
+        timestamp_ms: int,
+        young_from_first: bool,
+    ) -> None:
+        self._calls = calls
+        self._progress = progress
+        self._address = address
+        self._group = group
+        self._clustering = clustering
+        self._policy = policy
+        self._timestamp_ms = timestamp_ms
+        self._young_from_first = young_from_first
+
+    async def find(self, queue: MessageQueue) -> tuple[QueueOffset | None, bool]:
+        """The offset, None if it could not be found, and whether the group begins here for the first time."""
+        offset: QueueOffset | None = None
+        first = True
+        try:
+            stored = -1 if self._clustering else await self._progress.load(queue)
+            match stored_start(stored):
+                case Stored.KNOWN:
+                    offset, first = QueueOffset(stored), False
+                case Stored.NEVER:
+                    offset = await self._by_policy(queue)
+                case Stored.UNUSABLE:
+                    log.warning("unusable stored offset", extra={"queue": str(queue), "offset": stored})
+        except Error as error:  # RB-30, RB-42: not added in this round
+            log.warning("no start offset", extra={"queue": str(queue), "error": str(error)})
+        return offset, first
+
+    async def _by_policy(self, queue: MessageQueue) -> QueueOffset:
+        policy = self._policy()
+        if policy is StartFrom.FIRST:
+            return policy_start(queue.topic, policy, maximum=0, found=0)
+        timestamp_ms = self._timestamp_ms if policy is StartFrom.TIMESTAMP else 0
+        told = await self._calls.query_offsets(
+            await self._address(queue), self._group, queue, timestamp_ms=timestamp_ms
+        )
+        young = self._young_from_first and told.young
+        return policy_start(queue.topic, policy, maximum=told.maximum, found=told.at_timestamp, young=young)

@@ -1,0 +1,155 @@
+"""`evenq group explain`, `simulate` and `doctor` over two brokers and a rebalancer in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from evenq import Admin, Message, Producer, PushConsumer
+from evenq.client.options import PushOptions
+from evenq.testing.local_cluster import LocalCluster
+
+DEADLINE_S = 30
+EVENQ = [sys.executable, "-m", "evenq.cli"]
+Shell = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=2) as running:
+        yield running
+
+
+def shell_of(endpoint: str) -> Shell:
+    def run(*words: str, code: int | None = 0) -> Any:
+        environment = {**os.environ, "EVENQ_ENDPOINT": endpoint}
+        done = subprocess.run(
+            [*EVENQ, *words], capture_output=True, text=True, timeout=DEADLINE_S, env=environment, check=False
+        )
+        assert code in {done.returncode, None}, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return json.loads(done.stdout) if "--json" in words else done.stdout + done.stderr
+
+    return run
+
+
+@pytest.fixture
+def evenq(cluster: LocalCluster) -> Shell:
+    return shell_of(cluster.endpoint)
+
+
+def until(state: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := state()):
+        assert time.monotonic() < deadline, "the state did not come"
+        time.sleep(0.1)
+    return found
+
+
+def join(stack: ExitStack, endpoint: str, group: str, topic: str, client_id: str, wanted: str = "*") -> None:
+    consumer = PushConsumer(
+        group=group,
+        endpoint=endpoint,
+        client_id=client_id,
+        subscriptions={topic: wanted},
+        listener=lambda _: None,
+        assignment="server",
+        options=PushOptions(zone="north"),
+    )
+    consumer.start()
+    stack.callback(consumer.close)
+
+
+def owned(evenq: Shell, group: str, count: int) -> Callable[[], bool]:
+    def look() -> bool:
+        rows = [row for row in evenq("group", "show", group, "--json")["queues"] if row["owner"]]
+        return len(rows) == count
+
+    return look
+
+
+def kinds(report: dict[str, Any]) -> list[str]:
+    return [one["kind"] for one in report["findings"]]
+
+
+@pytest.mark.timeout(120)
+def test_a_healthy_group_has_no_finding_and_exactly_what_is_wrong_is_found(cluster: LocalCluster, evenq: Shell) -> None:
+    evenq("topic", "create", "orders", "--queues", "2")
+    evenq("group", "create", "billing", "--strategy", "STICKY", "--from", "first")
+    with ExitStack() as stack:
+        for number in (1, 2, 3, 4):
+            join(stack, cluster.endpoint, "billing", "orders", f"m{number}")
+        until(owned(evenq, "billing", 4))
+        with Producer(endpoint=cluster.endpoint) as producer:
+            for number in range(20):
+                producer.send(Message(topic="orders", body=b"%d" % number))
+        healthy = evenq("group", "doctor", "billing", "--json")
+        assert (healthy["healthy"], healthy["findings"]) == (True, [])
+        assert (healthy["members"], healthy["queues"], healthy["silent"]) == (4, 4, [])
+        assert healthy["brokers"] == ["broker-a", "broker-b"]
+        assert healthy["decides"] == "the rebalancer decides by STICKY"
+
+        join(stack, cluster.endpoint, "billing", "orders", "m5")  # a member more than queues
+        until(lambda: evenq("group", "explain", "billing", "--json")["idle"])
+        explained = evenq("group", "explain", "billing", "--json")
+        assert {row["owner"] for row in explained["queues"]} == {"m1", "m2", "m3", "m4"}
+        assert {row["owner_zone"] for row in explained["queues"]} == {"north"}
+        assert {row["state"] for row in explained["queues"]} == {"OWNED"}
+        assert explained["problems"] == []
+        [idle] = explained["idle"]
+        assert idle["client_id"] == "m5"
+        assert idle["why"].startswith("5 members share 4 queues")
+        idle_only = evenq("group", "doctor", "billing", "--json", code=1)
+        assert kinds(idle_only) == ["IDLE_MEMBERS"]
+
+        simulated = evenq("group", "simulate", "billing", "--members", "2", "--rows", "--json")
+        [row] = simulated["topics"]
+        assert (row["moves"], row["unowned"], row["spread_then"]) == (2, 0, "2")
+        assert {move["to"] for move in simulated["moves"]} == {"m1", "m2"}
+
+        join(stack, cluster.endpoint, "billing", "orders", "m6", "vip")  # two filters in one group
+        until(lambda: len(evenq("group", "show", "billing", "--json")["members"]) == 6)
+        with Admin(endpoint=cluster.endpoint) as admin:
+            found = admin.diagnose_group("billing")
+        assert [one.kind for one in found.findings] == ["DIFFERENT_SUBSCRIPTIONS", "IDLE_MEMBERS"]
+        assert "'vip'" in found.findings[0].seen
+        told = evenq("group", "doctor", "billing", code=1)
+        assert "evenq group show billing" in told
+
+
+@pytest.mark.timeout(120)
+def test_a_topic_that_shrinks_is_written_and_read_in_different_numbers(cluster: LocalCluster, evenq: Shell) -> None:
+    evenq("topic", "create", "bills", "--queues", "2")
+    evenq("group", "create", "reader", "--from", "first")
+    evenq("consume", "bills", "--group", "reader", "--idle", "1", "--from", "first")
+    with Producer(endpoint=cluster.endpoint) as producer:
+        for number in range(40):
+            producer.send(Message(topic="bills", body=b"%d" % number))
+    evenq("topic", "scale", "bills", "--queues", "1", "--no-wait", code=None)
+    report = evenq("group", "doctor", "reader", "--json", code=1)
+    assert kinds(report) == ["NOBODY_READS", "UNEQUAL_QUEUES", "UNEQUAL_QUEUES"]
+    assert {one["command"] for one in report["findings"][1:]} == {"evenq topic scale bills --queues 1"}
+
+
+@pytest.mark.timeout(120)
+def test_a_broker_that_does_not_answer_is_named_and_its_group_is_not_called_healthy() -> None:
+    with LocalCluster(brokers=2, rebalancer=False, broker_settings={"PEER_TIMEOUT_MS": "500"}) as alone:
+        evenq = shell_of(alone.endpoint)
+        evenq("topic", "create", "orders", "--queues", "1")
+        evenq("group", "create", "billing")
+        assert evenq("group", "doctor", "billing", "--json")["decides"].startswith("no rebalancer")
+        explained = evenq("group", "explain", "billing", "--json")
+        assert explained["decides"] == "no rebalancer: members and brokers compute it"
+        alone.brokers[1].pause()
+        report = evenq("group", "doctor", "billing", "--json", code=1)
+        assert (kinds(report), report["silent"]) == (["BROKER_SILENT"], ["broker-b"])
+        evenq("group", "doctor", "nobody", code=1)
+        evenq("group", "simulate", "billing", "--members", "2", code=1)

@@ -1,0 +1,37 @@
+"""The words of the commands that resize: their options, and what they say of those that others wait for."""
+
+import pytest
+
+from evenq.cli.parser import make_parser
+from evenq.cli.resizing import _who, permission_text
+from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
+
+
+def test_scale_waits_unless_told_otherwise_and_needs_a_number() -> None:
+    told = make_parser().parse_args(["topic", "scale", "t", "--queues", "3"])
+    assert (told.queues, told.wait, told.no_wait, told.force, told.broker) == (3, 300, False, False, "")
+    told = make_parser().parse_args(["topic", "scale", "t", "--queues", "3", "--no-wait", "--force", "--broker", "b"])
+    assert (told.no_wait, told.force, told.broker) == (True, True, "b")
+    for wrong in (["topic", "scale", "t"], ["topic", "scale", "t", "--queues", "0"], ["topic", "permit", "t", "rw"]):
+        with pytest.raises(SystemExit):
+            make_parser().parse_args(wrong)
+
+
+def test_draining_names_a_broker() -> None:
+    told = make_parser().parse_args(["broker", "drain", "b", "--wait", "9"])
+    assert (told.name, told.wait) == ("b", 9)
+    assert make_parser().parse_args(["broker", "resume", "b"]).name == "b"
+
+
+def test_permissions_have_words() -> None:
+    assert [permission_text(number) for number in (1, 2, 3, 4)] == ["none", "read", "write", "read-write"]
+
+
+def test_those_who_have_most_to_read_are_named_first() -> None:
+    left = [
+        admin_pb2.UnfinishedQueue(queue=common_pb2.Queue(queue_id=queue), group=f"g{group}", lag=lag)
+        for group, queue, lag in [(1, 0, 5), (2, 0, 1_000), (1, 1, 6), *((number, 0, 1) for number in range(3, 9))]
+    ]
+    assert _who(left).startswith("g2 1,000, g1 11, ")
+    assert _who(left).endswith(" and 3 more groups")
+    assert _who([]) == "none"
