@@ -169,6 +169,7 @@ def metric_lists() -> dict[str, list[Metric]]:
     """Where -> its metrics. The lists are made without a server: numbers are only looked up at a scrape."""
     from evenq_broker.metrics import broker_metrics
     from evenq_nameserver.metrics import metrics as nameserver_metrics
+    from evenq_rebalancer.metrics import leading_metrics
     from evenq_rebalancer.metrics import metrics as rebalancer_metrics
 
     nothing = cast("Any", SimpleNamespace(registry=None, watchers=None))
@@ -176,7 +177,7 @@ def metric_lists() -> dict[str, list[Metric]]:
         "Every server": door_metrics(dict),
         "Broker": broker_metrics(nothing),
         "Nameserver": nameserver_metrics(nothing, nothing),
-        "Rebalancer": rebalancer_metrics(nothing, nothing, nothing),
+        "Rebalancer": [*rebalancer_metrics(nothing, nothing, nothing), *leading_metrics(leads=bool, transitions=int)],
     }
 
 

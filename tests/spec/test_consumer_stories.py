@@ -204,3 +204,41 @@ def test_tq_10_whatever_happens_each_message_is_polled_in_order(play, seed):
         told.check_order()
 
     play(story)
+
+
+def test_rb_37_a_broker_that_is_rolled_repeats_nothing_although_listeners_were_busy(play, tmp_path) -> None:
+    """Finished but uncommitted messages are committed before the broker goes, and it comes back to that."""
+
+    async def story(world) -> None:
+        store = {"path": tmp_path, "disk_free_min_bytes": 0, "disk_used_max_ratio": 1}
+        broker = await world.start("a", store=store)
+        await world.create("t", queues=2)
+
+        async def slow(_messages) -> None:
+            await world.clock.sleep_ms(700)
+
+        options = evenq.PushOptions(commit_interval_ms=60_000, consume_batch=2)
+        names = ("one", "two")
+        members = [await world.push(name, listener=slow, options=options, consume_threads=1) for name in names]
+        await world.until(lambda: [len(member.queues) for member in members] == [1, 1])
+        for queue in (0, 1):
+            await world.publish(*(f"{queue}-{number}" for number in range(12)), queue=queue)
+        await world.until(lambda: len(world.seen) >= 8)
+
+        began_ms = world.clock.monotonic_ms()
+        await world.during(broker.cluster.leave(10_000))
+        assert world.clock.monotonic_ms() - began_ms <= 1_500, "it waits for what is in hand, not for its limit"
+        seen = len(world.seen)
+        committed = [await world.committed("g", queue=queue) for queue in (0, 1)]
+        assert sum(committed) == seen
+        await world.clock.advance(1_000)
+        assert len(world.seen) == seen, "nothing more is read of it"
+        world.net.stop("a:8081")
+        await world.during(broker.close())
+
+        await world.start("a", store=store)
+        await world.until(lambda: len(world.saw()) >= 24)
+        await world.clock.advance(5_000)
+        assert sorted(world.saw()) == sorted(f"{queue}-{number}" for queue in (0, 1) for number in range(12))
+
+    play(story)

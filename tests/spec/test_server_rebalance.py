@@ -115,10 +115,13 @@ class Sdk:
             strategy=by_name("AVG"),
             model=model,
             ask_server=not flag,
+            clock=clock,
+            trust_ms=20_000,
         )
 
     async def assigned(self) -> list[MessageQueue] | None:
-        """With a line to each broker."""
+        """With a line to each broker, asked anew."""
+        self.dividing.doubt()
         self.sessions.want({broker: broker for broker in BROKERS})
         for _ in range(20):
             await asyncio.sleep(0)

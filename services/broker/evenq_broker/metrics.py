@@ -21,6 +21,7 @@ __all__ = ["broker_metrics", "constant_labels"]
 
 _TOPIC = ("topic", "message_type")
 _GROUP_TOPIC = ("consumer_group", "topic")
+_GROUP = ("consumer_group",)
 
 
 def constant_labels(broker: Broker) -> dict[str, str]:
@@ -57,28 +58,14 @@ def broker_metrics(broker: Broker) -> list[Metric]:
             "Different filters in one group.",
             "differing",
         ),
-        metric(
-            "evenq_duplicate_client_ids_total",
-            counter,
-            "members",
-            ("consumer_group",),
-            "Refused, id taken.",
-            "duplicate_ids",
-        ),
+        metric("evenq_duplicate_client_ids_total", counter, "members", _GROUP, "Refused, id taken.", "duplicate_ids"),
         metric("evenq_broker_acks_total", counter, "messages", _GROUP_TOPIC, "Messages acknowledged.", "acks"),
         metric("rocketmq_consumer_lag_messages", gauge, "messages", _GROUP_TOPIC, "Not finished yet.", "lag"),
         metric("rocketmq_consumer_inflight_messages", gauge, "messages", _GROUP_TOPIC, "Delivered, open.", "inflight"),
         metric("rocketmq_producer_connections", gauge, "clients", (), "Producers that live.", "producers"),
         metric("rocketmq_consumer_connections", gauge, "clients", ("consumer_group",), "Members.", "consumers"),
         metric("evenq_broker_locked_queues", gauge, "queues", ("consumer_group",), "Queues with an owner.", "locked"),
-        metric(
-            "evenq_broker_stuck_queues",
-            gauge,
-            "queues",
-            ("consumer_group",),
-            "Read, but the oldest message stays unfinished.",
-            "stuck",
-        ),
+        metric("evenq_broker_stuck_queues", gauge, "queues", _GROUP, "Read, the oldest stays unfinished.", "stuck"),
         metric("rocketmq_topic_number", gauge, "topics", (), "Topics of this broker.", "topics"),
         metric("evenq_broker_lite_topics", gauge, "topics", (), "Lite topics of this broker.", "lite_topics"),
         metric(

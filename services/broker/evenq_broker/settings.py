@@ -105,7 +105,11 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default="INFO", description="Least severe lines to log."
     )
     drain_ms: int = Field(
-        default=10_000, ge=0, le=600_000, description="Longest time for running calls at shutdown, ms."
+        default=10_000,
+        ge=0,
+        le=600_000,
+        description="Longest time at shutdown for members to finish, commit and let go of their queues, and for running "
+        "calls, ms; longer than the drain_ms of members, shorter than what kills the process. 0 = wait for nobody.",
     )
     store: StoreSettings = Field(default=StoreSettings(), description="The commit log.")
     auth: AuthSettings = Field(default=AuthSettings(), description="Who may call.")

@@ -2,6 +2,7 @@
 
 - `drain`: a member lets go of a queue while its listener still has messages of it;
 - `fence`: brokers take pulls and commits from whoever sends them;
+- `leave`: a broker that closes does not wait for its members;
 - `ids`: members that divide by themselves do not sort the ids of the group, each has its own in front (RB-11).
 """
 
@@ -11,6 +12,7 @@ from typing import Any
 
 from evenq_broker.core.fencing import Fencing
 from evenq_broker.core.locks import LockTable
+from evenq_broker.loops.sessions import Sessions
 
 from evenq.client.loops.dividing import Dividing
 from evenq.client.loops.ownership import Ownership
@@ -18,7 +20,7 @@ from evenq.model import MessageQueue
 
 __all__ = ["PLANTS", "changes"]
 
-PLANTS = ("drain", "fence", "ids")
+PLANTS = ("drain", "fence", "ids", "leave")
 
 
 def changes(plant: str) -> list[tuple[Any, str, Any]]:
@@ -32,11 +34,17 @@ def changes(plant: str) -> list[tuple[Any, str, Any]]:
             return _no_fence()
         case "ids":
             return [(Dividing, "_computed", _own_id_first)]
+        case "leave":
+            return [(Sessions, "hand_over", _no_waiting)]
         case _:
             raise ValueError(f"no planted fault {plant!r}; there are {', '.join(PLANTS)}")
 
 
 async def _no_drain(self: Ownership, pulling: Any) -> None:
+    return
+
+
+async def _no_waiting(self: Sessions, _limit_ms: int) -> None:
     return
 
 
@@ -55,5 +63,5 @@ async def _own_id_first(self: Dividing, topic: str) -> list[MessageQueue] | None
     members = self._sessions.members()
     if not queues or members is None:
         return None
-    others = sorted({member.client_id for member in members} - {self._client_id})
-    return self._strategy.allocate(self._group, self._client_id, queues, [self._client_id, *others])
+    others = sorted({member.client_id for member in members} - {self.client_id})
+    return self._strategy.allocate(self._group, self.client_id, queues, [self.client_id, *others])

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from evenq.model import MessageQueue
-from evenq_broker.core.locks import NO_GENERATION, Generation
+from evenq.wire.stubs.evenq.v1 import common_pb2
+from evenq_broker.core.locks import Generation
 from evenq_broker.core.members import Member
 
 __all__ = ["AssignmentChanged", "BrokerLeaving", "Mail", "MembersChanged", "OffsetsReset", "QueueWanted", "Session"]
@@ -35,10 +36,12 @@ class MembersChanged:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentChanged:
-    """A newer decision exists: ask again."""
+    """A newer decision exists."""
 
     topic: str
     generation: Generation
+    share: common_pb2.Share | None = None
+    """The member's part of it; None: it must ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class Session:
         self.waiting_since_ms: int | None = None
         """Monotonic ms since when the oldest event waits to be taken."""
         self._members_changed = False
-        self._assignments: dict[str, Generation] = {}
+        self._assignments: dict[str, tuple[Generation, common_pb2.Share | None]] = {}
         self._wanted: dict[MessageQueue, None] = {}
         self._reset: dict[MessageQueue, None] = {}
         self._leaving_ms: int | None = None
@@ -95,9 +98,16 @@ class Session:
         self._members_changed = True
         self._ring(now_ms)
 
-    def assignment_changed(self, topic: str, generation: Generation, now_ms: int) -> None:
-        """Another decision about a topic."""
-        self._assignments[topic] = max(generation, self._assignments.get(topic, NO_GENERATION))
+    def assignment_changed(
+        self, topic: str, generation: Generation, now_ms: int, share: common_pb2.Share | None = None
+    ) -> None:
+        """Another decision about a topic, or something that only asking will tell: then no share is told."""
+        newest, told = self._assignments.get(topic, (generation, share))
+        if share is not None and generation < newest:
+            share = told
+        elif share is not None and generation == newest and told is None:
+            share = None
+        self._assignments[topic] = (max(generation, newest), share)
         self._ring(now_ms)
 
     def queue_wanted(self, queue: MessageQueue, now_ms: int) -> None:
@@ -128,7 +138,7 @@ class Session:
             mail: list[Mail] = []
             if self._members_changed:
                 mail.append(MembersChanged(tuple(members.members(self.group))))
-            mail += [AssignmentChanged(topic, generation) for topic, generation in self._assignments.items()]
+            mail += [AssignmentChanged(topic, *changed) for topic, changed in self._assignments.items()]
             mail += [QueueWanted(queue) for queue in self._wanted]
             if self._reset:
                 mail.append(OffsetsReset(tuple(self._reset)))

@@ -160,7 +160,9 @@ class RebalancerLink:
                 if decision.group:
                     self._facts.decided(decision)
                     generation = generation_of(decision.generation)
-                    self._broker.cluster.sessions.assignment_changed(decision.group, decision.topic, generation)
+                    shares = {member.client_id: member.share for member in decision.shares.members}
+                    sessions = self._broker.cluster.sessions
+                    sessions.assignment_changed(decision.group, decision.topic, generation, shares)
         finally:
             self._turn += 1
             close = getattr(stream, "aclose", None)  # an iterator has none, every generator has

@@ -9,18 +9,21 @@ member whose peer does not take its events for a whole session time-out is dropp
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from evenq.errors import DuplicateClientId
 from evenq.model import MessageQueue, Subscription
 from evenq.serving.rpc import RpcContext
+from evenq.wire.stubs.evenq.v1 import common_pb2
 from evenq_broker.core.locks import NO_GENERATION, Generation
 from evenq_broker.core.members import Member, Protocol
 from evenq_broker.core.resets import Fence, Fences
 from evenq_broker.loops.locking import Locking
 from evenq_broker.loops.mailbox import Session
 from evenq_broker.loops.subscriptions import SubscriptionReports
+from evenq_broker.loops.translation import answer_of
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -30,6 +33,7 @@ __all__ = ["Sessions"]
 log = logging.getLogger(__name__)
 
 SWEEP_MS = 250
+NOBODYS: Mapping[str, common_pb2.Share] = MappingProxyType({})
 CLIENT_TYPES_OF_GROUPS = frozenset({2, 3, 4, 5, 6})  # apache.rocketmq.v2.ClientType: all consumers, no producers
 
 
@@ -123,12 +127,22 @@ class Sessions:
         """All members of the group, ascending by client id."""
         return self._broker.members.members(group)
 
-    def assignment_changed(self, group: str, topic: str, generation: Generation = NO_GENERATION) -> None:
-        """A decision about (group, topic) came, or its route changed: tell the group's sessions."""
+    def assignment_changed(
+        self,
+        group: str,
+        topic: str,
+        generation: Generation = NO_GENERATION,
+        shares: Mapping[str, common_pb2.Share] = NOBODYS,
+    ) -> None:
+        """A decision about (group, topic) came, or its route changed: tell the group's sessions, each its share."""
         self._broker.grants.changed(group, topic)
         now_ms = self._broker.clock.monotonic_ms()
-        for session in self._sessions.get(group, {}).values():
-            session.assignment_changed(topic, generation, now_ms)
+        for client_id, session in self._sessions.get(group, {}).items():
+            share = shares.get(client_id)
+            if share is not None:
+                answer = answer_of(topic, share, generation)
+                self._broker.cluster.answers.keep(group, topic, client_id, answer)
+            session.assignment_changed(topic, generation, now_ms, share)
 
     def routes_changed(self, topics: Iterable[str]) -> None:
         """These topics have other queues than before: whoever reads them should ask again (NS-8)."""

@@ -27,12 +27,14 @@ from evenq.model import (
 from evenq.model.retry import RetryKind, RetryPolicy
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, groups_pb2, registry_pb2
+from evenq_broker.core.assignment import Answer
 from evenq_broker.core.locks import Generation
 from evenq_broker.core.members import Member, Protocol
 from evenq_broker.core.routes import BrokerView
 from evenq_broker.core.subscriptions import different_filters, wanted_of
 
 __all__ = [
+    "answer_of",
     "balance_message",
     "balance_of",
     "broker_info",
@@ -99,6 +101,14 @@ def queue_of(queue: common_pb2.Queue) -> MessageQueue:
 def generation_of(generation: common_pb2.Generation) -> Generation:
     """The generation of a request; (0, 0) when it has none."""
     return Generation(generation.epoch, generation.counter)
+
+
+def answer_of(topic: str, share: common_pb2.Share, generation: Generation) -> Answer:
+    """A member's part of a decision."""
+    queues = tuple(
+        MessageQueue(topic, part.broker_name, queue_id) for part in share.queues for queue_id in part.queue_ids
+    )
+    return Answer(queues, share.strategy, generation.epoch, generation.counter)
 
 
 def filter_of(told: common_pb2.Filter) -> FilterExpression:

@@ -230,9 +230,9 @@ def _event(group: str, news: Mail) -> bytes:
         case MembersChanged(members):
             changed = groups_pb2.MembersChanged(group=group, members=[member_message(member) for member in members])
             return groups_pb2.SessionEvent(members_changed=changed).SerializeToString()
-        case AssignmentChanged(topic, generation):
+        case AssignmentChanged(topic, generation, share):
             told = common_pb2.Generation(epoch=generation.epoch, counter=generation.counter)
-            decided = groups_pb2.AssignmentChanged(group=group, topic=topic, generation=told)
+            decided = groups_pb2.AssignmentChanged(group=group, topic=topic, generation=told, share=share)
             return groups_pb2.SessionEvent(assignment_changed=decided).SerializeToString()
         case QueueWanted(queue):
             wanted = groups_pb2.QueueWanted(group=group, queue=queue_message(queue))

@@ -160,6 +160,9 @@ class AssignmentChanged:
     """A newer decision exists."""
 
     topic: str
+    generation: Generation = NO_GENERATION
+    queues: tuple[MessageQueue, ...] | None = None
+    """Our part of it; None: we must ask."""
 
 
 @dataclass(frozen=True, slots=True)

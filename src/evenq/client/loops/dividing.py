@@ -2,22 +2,35 @@
 XO-3).
 
 Called by `loops.ownership` in each round. None means "unknown, change nothing"; an empty list means "nothing is
-ours".
+ours". Brokers tell each member its part of every new decision, so that a round seldom has to ask: only about what
+nobody told, what is older than `trust_ms`, and what somebody cast doubt on.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from evenq.allocation import Strategy, absence
-from evenq.client.core.calls import NO_GENERATION, ConsumerCalls, Generation
+from evenq.client.core.calls import NO_GENERATION, AssignmentChanged, ConsumerCalls, Generation
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.sessions import Sessions
 from evenq.model import MessageModel, MessageQueue
+from evenq.model.names import RETRY_PREFIX
+from evenq.runtime.clock import Clock
 
 __all__ = ["Dividing"]
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    queues: list[MessageQueue]
+    generation: Generation
+    at_ms: int
+    """When we heard of it, monotonic."""
 
 
 class Dividing:
@@ -34,7 +47,11 @@ class Dividing:
         strategy: Strategy,
         model: MessageModel,
         ask_server: bool,
+        clock: Clock,
+        trust_ms: int,
     ) -> None:
+        self._clock = clock
+        self._trust_ms = trust_ms
         self._calls = calls
         self._routes = routes
         self._sessions = sessions
@@ -48,12 +65,41 @@ class Dividing:
         self._told: set[str] = set()
         self.undecided = False
         """True once the server said that it will decide in a moment; the caller asks again soon, and resets it."""
+        self._decided: dict[str, _Decided] = {}
+        """Topic to our part of its newest decision, until something casts doubt on it."""
+        self._heard_ms = -(1 << 60)
         self.chosen: dict[str, list[MessageQueue]] | None = None
         """Topic to queues that the user chose; None: they are divided."""
 
     def generation(self, topic: str) -> Generation:
         """Of the topic's newest decision, for fencing; none when members decide."""
         return self._generations.get(topic, NO_GENERATION)
+
+    def all_decided(self, topics: Iterable[str]) -> bool:
+        """True if a rebalancer decides about these topics and tells us: who joins and leaves is its business first."""
+        wanted = [topic for topic in topics if not topic.startswith(RETRY_PREFIX)]
+        return bool(wanted) and all(topic in self._decided for topic in wanted)
+
+    def heard_since(self, ms: int) -> bool:
+        """True if a decision reached us since then, monotonic ms."""
+        return self._heard_ms >= ms
+
+    def take(self, change: AssignmentChanged) -> bool:
+        """A broker tells of a decision. False: the next round must ask."""
+        queues, known = change.queues, self._decided.get(change.topic)
+        if queues is None or not self._ask_server or self.chosen is not None:
+            self._decided.pop(change.topic, None)
+            return False
+        if change.generation >= self.generation(change.topic) and (
+            known is None or change.generation > known.generation
+        ):
+            now_ms = self._heard_ms = self._clock.monotonic_ms()
+            self._decided[change.topic] = _Decided(list(queues), change.generation, now_ms)
+        return True
+
+    def doubt(self) -> None:
+        """Ask about every topic in the next round."""
+        self._decided.clear()
 
     async def assigned(self, topic: str) -> list[MessageQueue] | None:
         """Raises what the server or the strategy raises; the caller then changes nothing (RB-12)."""
@@ -67,13 +113,27 @@ class Dividing:
         return await self._computed(topic)
 
     async def _asked(self, topic: str) -> list[MessageQueue] | None:
+        decided = self._decided.get(topic)
+        if decided is not None and self._clock.monotonic_ms() - decided.at_ms >= self._trust_ms:
+            decided = None
+            del self._decided[topic]
+        if decided is not None:
+            self._generations[topic] = decided.generation
+            return decided.queues
+        if topic.startswith(RETRY_PREFIX):
+            await self._routes.get(topic)  # raises, without a call, as long as the topic is not made
         told = await self._calls.query_assignment(self._group, topic, self._strategy.name, self._model)
+        newer = self._decided.get(topic)
+        if newer is not None and newer.generation > told.generation:
+            self._generations[topic] = newer.generation  # told while we asked
+            return newer.queues
         if not told.known:
             self.undecided = True
             return None
         # A late answer must not win (XO-7). None at all is no late one: the rebalancer is gone and brokers compute.
         if NO_GENERATION < told.generation < self.generation(topic):
             return None
+        self._decided.pop(topic, None)
         if any(queue.queue_id < 0 for queue in told.queues):
             if topic not in self._told:
                 self._told.add(topic)
@@ -83,7 +143,10 @@ class Dividing:
                 )
             return await self._computed(topic)
         self._generations[topic] = max(told.generation, self.generation(topic))
-        return sorted(told.queues)
+        queues = sorted(told.queues)
+        if told.generation > NO_GENERATION:
+            self._decided[topic] = _Decided(queues, told.generation, self._clock.monotonic_ms())
+        return queues
 
     async def _computed(self, topic: str) -> list[MessageQueue] | None:
         queues = sorted((await self._routes.get(topic)).readable)

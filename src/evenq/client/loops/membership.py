@@ -45,6 +45,8 @@ __all__ = ["MemberPlan", "Membership"]
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 17  # RD-3: 16 retries
+DOUBT_MS = 1_000
+"""A decision follows what it is about within milliseconds. Who hears of none for so long asks."""
 HALF_HOUR_MS = 30 * 60 * 1000  # RB-45
 
 
@@ -118,6 +120,8 @@ class Membership:
             strategy=plan.strategy,
             model=plan.model,
             ask_server=plan.ask_server,
+            clock=clock,
+            trust_ms=options.rebalance_interval_ms,
         )
         if plan.chosen:
             self._dividing.chosen = {}
@@ -142,6 +146,7 @@ class Membership:
             auto_commit=plan.auto_commit,
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self._doubting: asyncio.Task[None] | None = None
 
     def _store(self) -> OffsetStore:
         if not self.clustering:  # OF-7
@@ -163,6 +168,8 @@ class Membership:
         await self.ownership.close()
         await self.progress.report()
         await self.sessions.leave()
+        if self._doubting is not None:
+            self._tasks.append(self._doubting)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -246,14 +253,20 @@ class Membership:
                 if event.start_from in set(StartFrom):
                     self._group_start = StartFrom(event.start_from)
                 self.ownership.relock(broker_name)
+                self._dividing.doubt()
                 for topic in self.subscriptions:  # what changed before this line was up, nobody told us
                     self.routes.changed(topic, self.ownership.wake)
-            case AssignmentChanged():  # maybe because the topic has other queues (NS-8)
-                self.routes.changed(event.topic, self.ownership.wake)
+            case AssignmentChanged():
+                if not self._dividing.take(event) or not self.routes.names(event.topic, event.queues or ()):
+                    self.routes.changed(event.topic, self.ownership.wake)  # it may have other queues (NS-8)
             case MembersChanged():
                 log.info("members changed", extra={"group": self._plan.group, "members": len(event.members)})
+                if self._dividing.all_decided(self.subscriptions):
+                    self._doubt_later()
+                    return
             case QueueWanted():
                 self.ownership.asked_for(event.queue)
+                self._doubt_later()
             case OffsetsReset():
                 self.ownership.reset(event.queues)
             case BrokerLeaving():
@@ -261,6 +274,17 @@ class Membership:
             case _:
                 pass
         self.ownership.wake()  # CS-7; QueueWanted wants a round as well
+
+    def _doubt_later(self) -> None:
+        """Whoever decides will tell us in a moment; if not, ask."""
+        if self._doubting is None or self._doubting.done():
+            self._doubting = spawn(self._doubt(self._clock.monotonic_ms() - DOUBT_MS), name="evenq-doubt")
+
+    async def _doubt(self, since_ms: int) -> None:
+        await self._clock.sleep_ms(DOUBT_MS)
+        if not self._dividing.heard_since(since_ms):
+            self._dividing.doubt()
+            self.ownership.wake()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

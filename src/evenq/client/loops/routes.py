@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from evenq.client.core.calls import RouteCalls
 from evenq.client.core.route import Route
-from evenq.errors import ConnectionFailed, Error
+from evenq.errors import ConnectionFailed, Error, TopicNotFound
+from evenq.model import MessageQueue
+from evenq.model.names import RETRY_PREFIX
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
 __all__ = ["RouteBook"]
 
 log = logging.getLogger(__name__)
+
+MISSING_MS = 20_000
 
 
 class RouteBook:
@@ -29,6 +33,8 @@ class RouteBook:
         self._refresh_ms = refresh_ms
         self._routes: dict[str, Route] = {}
         self._fetched_ms: dict[str, int] = {}
+        self._missing: dict[str, tuple[TopicNotFound, int]] = {}
+        """Retry topics that are not made yet, and when we heard so: members are told when they are."""
         self._fetches: dict[str, asyncio.Task[Route]] = {}
         self._met: dict[str, str] = {}  # address of every broker that any route named, also of those that left
 
@@ -46,6 +52,9 @@ class RouteBook:
     async def get(self, topic: str) -> Route:
         """The cached route, or the first answer. Raises TopicNotFound, ConnectionFailed ..."""
         route = self.peek(topic)
+        missing = self._missing.get(topic)
+        if route is None and missing is not None and self._clock.monotonic_ms() - missing[1] < MISSING_MS:
+            raise missing[0]
         return route if route is not None else await asyncio.shield(self._fetch(topic))
 
     async def address(self, topic: str, broker_name: str) -> str:
@@ -56,6 +65,11 @@ class RouteBook:
         if address is None:
             raise ConnectionFailed(f"broker {broker_name} is not in the route of {topic} now")
         return address
+
+    def names(self, topic: str, queues: Iterable[MessageQueue]) -> bool:
+        """True if the cached route names the brokers of all these queues."""
+        route = self._routes.get(topic)
+        return route is not None and all(queue.broker_name in route.addresses for queue in queues)
 
     def met(self, broker_name: str) -> str:
         """Where a broker is or was last, by any route; empty if none ever named it."""
@@ -112,7 +126,12 @@ class RouteBook:
             self._fetched_ms[topic] = (
                 self._clock.monotonic_ms()
             )  # a failed refresh is tried again after the period, not at once
-        if task.cancelled() or task.exception() is not None:
+        self._missing.pop(topic, None)
+        if task.cancelled():
+            return
+        if (problem := task.exception()) is not None:
+            if isinstance(problem, TopicNotFound) and topic.startswith(RETRY_PREFIX):
+                self._missing[topic] = (problem, self._clock.monotonic_ms())
             return
         self._routes[topic] = task.result()
         self._met.update(task.result().addresses)

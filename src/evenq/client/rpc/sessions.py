@@ -8,6 +8,7 @@ from evenq import __version__
 from evenq.client.core.calls import (
     AssignmentChanged,
     BrokerLeaving,
+    Generation,
     Join,
     Leave,
     MemberInfo,
@@ -19,7 +20,7 @@ from evenq.client.core.calls import (
 )
 from evenq.client.rpc.calls import GROUPS, Calls, filter_of, model_queue
 from evenq.errors import DuplicateClientId
-from evenq.model import MessageModel
+from evenq.model import MessageModel, MessageQueue
 from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import groups_pb2
 
@@ -73,6 +74,16 @@ def _member(wire: groups_pb2.Member) -> MemberInfo:
     return MemberInfo(wire.client_id, wire.protocol, frozenset(entry.topic for entry in wire.subscriptions))
 
 
+def _changed(wire: groups_pb2.AssignmentChanged) -> AssignmentChanged:
+    generation = Generation(wire.generation.epoch, wire.generation.counter)
+    if not wire.HasField("share"):
+        return AssignmentChanged(wire.topic, generation)
+    queues = [
+        MessageQueue(wire.topic, part.broker_name, number) for part in wire.share.queues for number in part.queue_ids
+    ]
+    return AssignmentChanged(wire.topic, generation, tuple(sorted(queues)))
+
+
 def _event(wire: groups_pb2.SessionEvent) -> SessionEvent | None:
     match wire.WhichOneof("event"):
         case "welcome":
@@ -87,7 +98,7 @@ def _event(wire: groups_pb2.SessionEvent) -> SessionEvent | None:
         case "members_changed":
             return MembersChanged(tuple(_member(member) for member in wire.members_changed.members))
         case "assignment_changed":
-            return AssignmentChanged(wire.assignment_changed.topic)
+            return _changed(wire.assignment_changed)
         case "queue_wanted":
             return QueueWanted(model_queue(wire.queue_wanted.queue))
         case "offsets_reset":

@@ -3,19 +3,21 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from evenq_broker.core.locks import Generation
 from evenq_broker.core.members import Member, Protocol
-from evenq_broker.loops.mailbox import AssignmentChanged, MembersChanged, QueueWanted, Session
+from evenq_broker.loops.mailbox import AssignmentChanged, BrokerLeaving, MembersChanged, QueueWanted, Session
 from evenq_broker.metrics import broker_metrics, constant_labels
 from evenq_broker.settings import StoreSettings
 
-from evenq.errors import DuplicateClientId, PreconditionFailed
+from evenq.errors import ConnectionFailed, DuplicateClientId, PreconditionFailed
 from evenq.model import MessageQueue, Subscription
 from evenq.serving.metrics import exposition
 from evenq.serving.rpc import RpcContext
+from evenq.wire.stubs.evenq.v1 import common_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 PUSH_CONSUMER, PRODUCER = 2, 1
@@ -81,6 +83,22 @@ def test_a_mailbox_keeps_the_newest_of_each_kind_and_no_backlog(run: Run) -> Non
         assert await session.take(broker.cluster.sessions) == []
 
     run(story)
+
+
+def test_a_share_travels_with_the_newest_decision_and_a_change_that_must_be_asked_for_takes_it_back() -> None:
+    def after(*changes: tuple[int, str | None]) -> AssignmentChanged:
+        session = Session("g", "x")
+        for counter, strategy in changes:
+            share = None if strategy is None else common_pb2.Share(strategy=strategy)
+            session.assignment_changed("t", Generation(1, counter), 0, share)
+        (news,) = asyncio.run(session.take(SimpleNamespace(members=list)))
+        return news
+
+    assert after((1, "a"), (2, "b")).share.strategy == "b"
+    assert after((2, "b"), (1, "a")) == AssignmentChanged("t", Generation(1, 2), common_pb2.Share(strategy="b"))
+    assert after((2, "b"), (0, None)) == AssignmentChanged("t", Generation(1, 2))
+    assert after((2, None), (2, "b")).share is None
+    assert after((0, None), (3, "c")).share.strategy == "c"
 
 
 def test_a_changed_route_tells_the_members_that_read_the_topic(run: Run) -> None:
@@ -256,6 +274,50 @@ def test_a_holder_that_never_lets_go_loses_the_queue_to_a_newer_decision(run: Ru
         for line in lines:
             line.end()
         await asyncio.gather(*readers)
+
+    run(story)
+
+
+def test_a_closing_broker_waits_until_members_have_let_go_and_grants_nothing_more(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        sessions, queue = broker.cluster.sessions, MessageQueue("t", "a", 0)
+        one = sessions.join("g", Member(client_id="one", protocol=Protocol.EVENQ), hands_over=True)
+        sessions.join("g", Member(client_id="two", protocol=Protocol.EVENQ), hands_over=True)
+        assert await stage.during(sessions.locking.lock("g", "one", [queue], wait_ms=0)) == [True]
+        waiting = asyncio.ensure_future(sessions.locking.lock("g", "two", [queue], wait_ms=60_000))
+        await stage.clock.advance(5)
+        closing = asyncio.ensure_future(sessions.hand_over(10_000))
+        await stage.clock.advance(1_000)
+        assert waiting.result() == [False], "nobody gets what the broker will not read out any more"
+        assert BrokerLeaving(10_000) in await one.take(sessions)
+        assert not closing.done()
+        with pytest.raises(ConnectionFailed, match="broker a is closing"):
+            await sessions.locking.lock("g", "two", [queue], wait_ms=0)
+        with pytest.raises(ConnectionFailed, match="broker a is closing"):
+            sessions.join("g", Member(client_id="three", protocol=Protocol.EVENQ))
+        sessions.locking.must_hold("g", "one", queue, Generation(), commits=True)
+        sessions.locking.unlock("g", "one", [queue])
+        await stage.clock.advance(5)
+        assert closing.done()
+        assert broker.locks.holder("g", queue) == ""
+
+    run(story)
+
+
+@pytest.mark.parametrize(("hands_over", "waits_ms"), [(True, 2_000), (False, 0)])
+def test_a_closing_broker_waits_no_longer_than_its_drain_and_not_for_older_clients(
+    run: Run, hands_over: bool, waits_ms: int
+) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        sessions, queue = broker.cluster.sessions, MessageQueue("t", "a", 0)
+        sessions.join("g", Member(client_id="slow", protocol=Protocol.EVENQ), hands_over=hands_over)
+        assert await stage.during(sessions.locking.lock("g", "slow", [queue], wait_ms=0)) == [True]
+        began_ms = stage.clock.monotonic_ms()
+        await stage.during(sessions.hand_over(2_000))
+        assert waits_ms <= stage.clock.monotonic_ms() - began_ms <= waits_ms + 20
+        assert broker.locks.holder("g", queue) == "slow", "it is still its own after the restart"
 
     run(story)
 

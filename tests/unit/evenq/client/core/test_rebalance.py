@@ -79,6 +79,10 @@ class Loop(RuleBasedStateMachine):
         self.held.discard(queue) if queue in self.pulled else None
         self.perform(self.table.lost(queue))
 
+    @rule(broker=st.sampled_from(sorted({queue.broker_name for queue in QUEUES})))
+    def vacate(self, broker: str) -> None:
+        self.perform(self.table.vacate([queue for queue in QUEUES if queue.broker_name == broker]))
+
     @invariant()
     def holds(self) -> None:
         self.table.check()
@@ -105,3 +109,12 @@ def test_a_move_that_cannot_be_tells_the_story_of_the_queue() -> None:
     table.locked(QUEUES[0], granted=True, committed=1)
     with pytest.raises(InvalidTransition, match=r"locking.*active"):
         table.left(QUEUES[0])
+
+
+def test_what_a_leaving_broker_has_is_committed_let_go_and_taken_anew() -> None:
+    table = Table()
+    table.assign("t", [QUEUES[0]])
+    table.locked(QUEUES[0], granted=True, committed=1)
+    assert table.vacate(QUEUES) == [Stop(QUEUES[0])]
+    assert table.vacate(QUEUES) == []
+    assert table.left(QUEUES[0]) == [Lock(QUEUES[0])]

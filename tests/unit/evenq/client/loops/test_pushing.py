@@ -14,6 +14,7 @@ from evenq.allocation import by_name
 from evenq.client.core.calls import (
     Assignment,
     AssignmentChanged,
+    BrokerLeaving,
     Generation,
     Join,
     Leave,
@@ -356,6 +357,32 @@ def test_a_broker_restart_moves_no_queue_and_repeats_nothing() -> None:
         broker.fail["session"] = [ConnectionFailed("starting")]  # one of the two comes back later
         await until(lambda: set(broker.mail) == {"one", "two"} and len(broker.holders) == 4)
         assert (owned(one), owned(two)) == ([0, 1], [2, 3])
+        broker.store(b"after", queue=QUEUES[3])
+        await until(lambda: group.seen[b"after"] == 1)
+        assert set(group.seen.values()) == {1}
+        await asyncio.gather(one.close(), two.close())
+
+    asyncio.run(story())
+
+
+def test_a_broker_that_leaves_gets_its_queues_back_with_all_progress_and_nothing_comes_twice() -> None:
+    async def story() -> None:
+        broker = Broker()
+        group = Group(broker)
+        one, two = group.member("one"), group.member("two")
+        await until(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
+        for queue in QUEUES:
+            broker.store(*(b"%d-%d" % (queue.queue_id, n) for n in range(10)), queue=queue)
+        await until(lambda: len(group.seen) == 40)
+        for mailbox in broker.mail.values():
+            mailbox.put_nowait(BrokerLeaving(5_000))
+        await until(lambda: not broker.holders)
+        assert broker.committed == dict.fromkeys(QUEUES, 10)
+        one.pause(paused=False)  # a round: nothing is asked of a broker that goes
+        await until(lambda: owned(one) == owned(two) == [])
+        assert not broker.holders
+        broker.restart()
+        await until(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
         broker.store(b"after", queue=QUEUES[3])
         await until(lambda: group.seen[b"after"] == 1)
         assert set(group.seen.values()) == {1}

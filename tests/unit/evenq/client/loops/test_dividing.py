@@ -1,0 +1,142 @@
+"""When a round asks the server for its part, and when it need not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from evenq.allocation import by_name
+from evenq.client.core.calls import Assignment, AssignmentChanged, Generation
+from evenq.client.core.route import Route
+from evenq.client.loops.dividing import Dividing
+from evenq.client.loops.routes import RouteBook
+from evenq.errors import TopicNotFound
+from evenq.model import MessageModel, MessageQueue
+from evenq.runtime.clock import FakeClock
+
+TRUST_MS = 20_000
+RETRY = "%RETRY%g"
+
+
+def queues(*numbers: int) -> tuple[MessageQueue, ...]:
+    return tuple(MessageQueue("t", "b", number) for number in numbers)
+
+
+class Wire:
+    """A server that says what it is told to."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answer = Assignment(True, queues(0), Generation(1, 1))
+        self.meanwhile = lambda: None
+
+    async def query_assignment(self, *_question: object) -> Assignment:
+        self.asked += 1
+        self.meanwhile()
+        return self.answer
+
+    async def query_route(self, topic: str) -> Route:
+        if topic == RETRY:
+            raise TopicNotFound("not yet")
+        return Route(topic=topic, writable=(), readable=queues(0, 1), addresses={"b": "b:1"})
+
+
+class Sessions:
+    def members(self) -> None:
+        return None
+
+
+class Desk:
+    def __init__(self, *, ask_server: bool = True) -> None:
+        self.wire, self.clock = Wire(), FakeClock()
+        self.routes = RouteBook(self.wire, self.clock, refresh_ms=30_000)  # type: ignore[arg-type]  # only what it asks
+        self.dividing = Dividing(
+            calls=self.wire,  # type: ignore[arg-type]  # only what it asks
+            routes=self.routes,
+            sessions=Sessions(),  # type: ignore[arg-type]  # only what it asks
+            group="g",
+            client_id="m",
+            strategy=by_name("AVG"),
+            model=MessageModel.CLUSTERING,
+            ask_server=ask_server,
+            clock=self.clock,
+            trust_ms=TRUST_MS,
+        )
+
+    def told(self, counter: int, *numbers: int) -> bool:
+        return self.dividing.take(AssignmentChanged("t", Generation(1, counter), queues(*numbers)))
+
+    def part(self) -> list[int] | None:
+        found = asyncio.run(self.dividing.assigned("t"))
+        return None if found is None else [queue.queue_id for queue in found]
+
+
+def test_what_a_broker_told_is_not_asked_for_and_counts_for_the_fence() -> None:
+    desk = Desk()
+    assert desk.told(3, 0, 1)
+    assert desk.part() == [0, 1]
+    assert (desk.wire.asked, desk.dividing.generation("t")) == (0, Generation(1, 3))
+    assert desk.dividing.all_decided(["t", RETRY])
+    assert not desk.dividing.all_decided(["t", "u"])
+
+
+def test_xo_7_an_older_decision_told_late_changes_nothing_and_asks_nothing() -> None:
+    desk = Desk()
+    assert desk.told(3, 0, 1)
+    assert desk.told(2, 1)
+    assert (desk.part(), desk.wire.asked) == ([0, 1], 0)
+    desk.wire.answer = Assignment(True, queues(0), Generation(1, 1))
+    desk.wire.meanwhile = lambda: desk.told(4, 1) and None
+    desk.dividing.doubt()
+    assert (desk.part(), desk.dividing.generation("t")) == ([1], Generation(1, 4)), "told while it was asked"
+
+
+def test_an_answer_is_trusted_until_doubt_a_change_without_a_share_or_time() -> None:
+    desk = Desk()
+    desk.part()
+    desk.part()
+    assert desk.wire.asked == 1
+    desk.dividing.doubt()
+    desk.part()
+    assert desk.wire.asked == 2
+    assert not desk.dividing.take(AssignmentChanged("t", Generation(1, 2)))
+    desk.part()
+    assert desk.wire.asked == 3
+    asyncio.run(desk.clock.advance(TRUST_MS))
+    desk.part()
+    assert desk.wire.asked == 4
+
+
+def test_what_a_broker_computed_is_asked_for_each_time() -> None:
+    desk = Desk()
+    desk.told(3, 0, 1)
+    desk.dividing.doubt()
+    desk.wire.answer = Assignment(True, queues(0))
+    assert (desk.part(), desk.part(), desk.wire.asked) == ([0], [0], 2)
+    assert not desk.dividing.all_decided(["t"])
+
+
+def test_members_that_divide_by_themselves_take_no_shares() -> None:
+    desk = Desk(ask_server=False)
+    assert not desk.told(3, 0, 1)
+    assert desk.part() is None, "no members known"
+
+
+def test_a_retry_topic_that_is_not_made_yet_costs_one_call() -> None:
+    desk = Desk()
+
+    async def story() -> None:
+        for _ in range(3):
+            with pytest.raises(TopicNotFound):
+                await desk.dividing.assigned(RETRY)
+
+    asyncio.run(story())
+    assert desk.wire.asked == 0
+
+
+def test_when_the_last_decision_came_is_known() -> None:
+    desk = Desk()
+    assert not desk.dividing.heard_since(0)
+    desk.told(1, 0)
+    assert desk.dividing.heard_since(0)
