@@ -126,8 +126,18 @@ class LockTable:
         return found
 
     def holders(self) -> list[tuple[str, MessageQueue, str, Generation]]:
-        """Group, queue, client id and generation of every held lock: what a snapshot keeps."""
+        """Group, queue, client id and generation of every held lock."""
         return [(*key, lock.holder, lock.generation) for key, lock in self._locks.items() if lock.holder]
+
+    def remembered(self) -> list[tuple[str, MessageQueue, str, Generation]]:
+        """The same, and free queues (no client id) that were given under a generation: what a snapshot keeps. Else an
+        older decision could be carried out after a restart.
+        """
+        return [
+            (*key, lock.holder, lock.generation)
+            for key, lock in self._locks.items()
+            if lock.holder or lock.generation > NO_GENERATION
+        ]
 
     def moved(self) -> list[tuple[str, MessageQueue, str, Generation]]:
         """The same of the locks that changed hands since the last call; an empty client id: nobody holds it."""
@@ -145,6 +155,7 @@ class LockTable:
             self.release(group, lock.holder, queue)
         if client_id:
             self._give(group, queue, lock, client_id, generation)
+        lock.generation = max(lock.generation, generation)
         self._moved.clear()
 
     def acquire(self, group: str, client_id: str, queue: MessageQueue, generation: Generation = NO_GENERATION) -> bool:

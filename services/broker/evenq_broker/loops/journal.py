@@ -83,7 +83,7 @@ class Journal:
         groups = [GroupPut(group) for group in broker.groups.all()]
         locks = [
             Locked(group, queue, client_id, generation.epoch, generation.counter)
-            for group, queue, client_id, generation in broker.locks.holders()
+            for group, queue, client_id, generation in broker.locks.remembered()
         ]
         halves = broker.transactions.table.dump()
         return encode(

@@ -165,3 +165,18 @@ def test_the_newest_decision_among_those_that_wait_has_the_queue_next() -> None:
     assert locks.release("g", "a", Q0) == [Grant(first, "g", Q0, "c")]
     assert locks.overtaken() == []
     locks.check()
+
+
+def test_a_free_queue_keeps_its_newest_generation_through_journal_and_snapshot() -> None:
+    locks, told = LockTable(), []
+    locks.acquire("g", "a", Q0, Generation(7, 2))
+    told += locks.moved()
+    locks.release("g", "a", Q0)
+    told += locks.moved()
+    for rows in (told, locks.remembered()):
+        again = LockTable()
+        for row in rows:
+            again.restore(*row)
+        assert again.holder("g", Q0) == ""
+        assert again.stale("g", "b", Q0, Generation(7, 1))
+        assert not again.stale("g", "b", Q0, Generation(7, 2))
