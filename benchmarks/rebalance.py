@@ -98,6 +98,8 @@ class Group:
         self.offsets: Counter[str] = Counter()
         self._lost_at: dict[str, float] = {}
         self._last_s = 0.0
+        self._early: dict[tuple[str, str], tuple[float, Change | None]] = {}
+        """Queue and its owner before, when the new one's word reached us first: when it gained it, in which change."""
         self.twice: list[str] = []
         """Queues that were gained while another member had them."""
 
@@ -132,10 +134,16 @@ class Group:
     def died(self, member_prefix: str, at_s: float) -> int:
         """Its queues have no reader from now on; how many they were."""
         gone = [name for name, owner in self.owner.items() if owner.startswith(member_prefix)]
+        self._early = {key: told for key, told in self._early.items() if not key[1].startswith(member_prefix)}
         for name in gone:
             del self.owner[name]
             self._lost_at[name] = at_s
         return len(gone)
+
+    @property
+    def never_lost(self) -> list[str]:
+        """Queues that were gained by one member and never given up by the one before, who lives."""
+        return [name for name, _ in self._early]
 
     def _take(self, event: dict[str, Any], change: Change | None) -> None:
         if event["event"] != "moved":
@@ -146,15 +154,24 @@ class Group:
             if self.owner.get(name) == member:
                 del self.owner[name]
                 self._lost_at[name] = at_s
+            elif (name, member) in self._early:
+                self._rested(name, at_s, *self._early.pop((name, member)))
         for name in event["gained"]:
-            if self.owner.get(name, member) != member:
-                self.twice.append(name)
+            owner = self.owner.get(name, member)
+            if owner != member:
+                self._early[name, owner] = (at_s, change)
             self.owner[name] = member
             if change is not None:
                 change.moved += 1
                 change.over_ms = max(change.over_ms, (at_s - change.begun_s) * 1e3)
-                if name in self._lost_at:
-                    change.rests_ms.append((at_s - self._lost_at.pop(name)) * 1e3)
+            if name in self._lost_at:
+                self._rested(name, self._lost_at.pop(name), at_s, change)
+
+    def _rested(self, name: str, lost_s: float, gained_s: float, change: Change | None) -> None:
+        if gained_s < lost_s:
+            self.twice.append(name)
+        if change is not None:
+            change.rests_ms.append((gained_s - lost_s) * 1e3)
 
 
 class Traffic:
@@ -243,7 +260,7 @@ def measured(asked: argparse.Namespace) -> Found:
                     group.run_until_quiet(joined)
                     found.crashes.append(_crash(group, guest))
                     CONSOLE.print(f"[dim]kill -9: {found.crashes[-1].over_ms:.0f} ms[/dim]")
-            found.twice = len(group.twice)
+            found.twice = len(group.twice) + len(group.never_lost)
         finally:
             for worker in [*workers, *([guest] if guest else [])]:
                 worker.end()

@@ -121,7 +121,6 @@ def test_members_and_services_change_and_nobody_who_reads_notices(
     assert sum(report.counts[kind] for kind in REPEATS) == 0, str(report)
     assert report.ok, str(report)
     assert report.repeats == 0, str(report)
-    assert crew.twice == []
     assert at99(of_members) <= REST_MS, f"{spread(of_members)}, the limit is {REST_MS} ms"
 
 

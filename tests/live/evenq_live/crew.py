@@ -28,10 +28,9 @@ class Crew:
         self.owners: dict[str, str] = {}
         self.rests: list[tuple[int, int, str]] = []
         """Of each queue that got a reader again: when, for how many ms it had none, and which queue it is."""
-        self.twice: list[str] = []
-        """Queues that were gained while another living member had them."""
         self.queues = queues
         self._lost_ms: dict[str, int] = {}
+        self._gained_ms: dict[str, int] = {}
         self._changed = threading.Condition()
         self._folder = folder
         self._arguments = ["--endpoint", endpoint, "--topic", topic, "--group", group]
@@ -113,11 +112,11 @@ class Crew:
                 if self.owners.get(queue) == name:
                     del self.owners[queue]
                     self._lost_ms[queue] = at_ms
+                elif queue in self._gained_ms:  # its new reader's word was heard first
+                    self.rests.append((self._gained_ms[queue], self._gained_ms[queue] - at_ms, queue))
             for queue in told.get("gained", ()):
-                owner = self.owners.get(queue, name)
-                if owner != name and owner in self.members:
-                    self.twice.append(f"{queue}: {owner} and {name}")
                 self.owners[queue] = name
+                self._gained_ms[queue] = at_ms
                 if queue in self._lost_ms:
                     self.rests.append((at_ms, at_ms - self._lost_ms.pop(queue), queue))
             self._changed.notify_all()
