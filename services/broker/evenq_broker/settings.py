@@ -108,8 +108,8 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default=10_000,
         ge=0,
         le=600_000,
-        description="Longest time at shutdown for members to finish, commit and let go of their queues, and for running "
-        "calls, ms; longer than the drain_ms of members, shorter than what kills the process. 0 = wait for nobody.",
+        description="Longest time at shutdown for members to finish, commit and let go of their queues, and for "
+        "running calls, ms; longer than the drain_ms of members, shorter than the platform's grace. 0 = wait for nobody.",
     )
     store: StoreSettings = Field(default=StoreSettings(), description="The commit log.")
     auth: AuthSettings = Field(default=AuthSettings(), description="Who may call.")
@@ -266,6 +266,13 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         " ms; above the longest drain_ms of members.",
     )
     register_interval_ms: int = Field(default=10_000, ge=10, description="Beat interval towards each nameserver, ms.")
+    route_settle_ms: int = Field(
+        default=3_000,
+        ge=0,
+        le=60_000,
+        description="How long questions for routes wait after a restart of this broker and the first word of a "
+        "nameserver, while that has just started too and has not heard from all brokers, ms; 0 = not at all.",
+    )
     peer_timeout_ms: int = Field(
         default=2_500, ge=10, description="Deadline of calls to other brokers, nameservers and rebalancer, ms."
     )

@@ -65,6 +65,7 @@ async def _start(plan: Plan, clock: Clock, net: GrpcNet, stack: AsyncExitStack) 
             rebalancer=",".join(f"{HOST}:{rebalancer.port}" for rebalancer in rebalancers),
             default_queues=DEFAULT_QUEUES,
             drain_ms=_DRAIN_MS,
+            route_settle_ms=0,  # its nameserver is always as young as the brokers, and all of them are here
             store=_store(plan, plan.broker_name(index)),
         )
         broker = BrokerApp(settings, clock=clock, rng=rng, net=net)

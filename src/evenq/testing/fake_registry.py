@@ -23,6 +23,8 @@ class FakeRegistry:
 
     def __init__(self, identity: str = "fake-1", *, heartbeat_interval_ms: int = 1_000) -> None:
         self.identity = identity
+        self.settling = False
+        """True: snapshots say that brokers may be missing."""
         self.brokers: dict[str, registry_pb2.BrokerState] = {}
         """What brokers told, by name."""
         self.registered: list[str] = []
@@ -72,6 +74,12 @@ class FakeRegistry:
         if self.brokers.pop(name, None) is not None:
             self._tell([], [name])
 
+    def settled(self) -> None:
+        """Everybody has had the time to register."""
+        self.settling = False
+        for events in self._watchers:
+            events.put_nowait(self._event(list(self.brokers.values()), [], snapshot=True))
+
     def forget(self, identity: str) -> None:
         """Restarted: nobody is known any more. Serve it again at the net to break the watches."""
         self.identity = identity
@@ -112,5 +120,10 @@ class FakeRegistry:
 
     def _event(self, brokers: list[registry_pb2.BrokerState], removed: list[str], *, snapshot: bool = False) -> bytes:
         return registry_pb2.RouteEvent(
-            version=self._version, nameserver=self.identity, snapshot=snapshot, brokers=brokers, removed=removed
+            version=self._version,
+            nameserver=self.identity,
+            snapshot=snapshot,
+            brokers=brokers,
+            removed=removed,
+            settling=self.settling and snapshot,
         ).SerializeToString()

@@ -60,6 +60,8 @@ class _Source:
 
     identity: str = ""
     connected: bool = False
+    settling: bool = False
+    """True: living brokers may be missing in `told`."""
     away_since_ms: int = 0
     told: dict[str, BrokerView] = field(default_factory=dict)
     carried: dict[str, tuple[BrokerView, int]] = field(default_factory=dict)
@@ -98,7 +100,7 @@ class RouteTable:
             kept.update(source.carried)  # also what it knew before the start before
             kept.update({name: (view, now_ms + self._stale_ms) for name, view in source.told.items()})
         source.carried = {name: one for name, one in kept.items() if name not in told}
-        source.identity, source.connected, source.told = identity, True, told
+        source.identity, source.connected, source.settling, source.told = identity, True, settling, told
         self._merge(now_ms)
 
     def changed(self, address: str, brokers: Iterable[BrokerView], removed: Iterable[str], now_ms: int) -> None:
@@ -125,6 +127,11 @@ class RouteTable:
         """Time passed: let fade what is due."""
         if any(source.carried or not source.connected for source in self._sources.values()):
             self._merge(now_ms)
+
+    @property
+    def sure(self) -> bool:
+        """True if a nameserver that has heard from everybody tells the routes now."""
+        return any(source.connected and not source.settling for source in self._sources.values())
 
     # --- what is asked ------------------------------------------------------------------------------------------------
 

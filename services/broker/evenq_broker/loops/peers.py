@@ -62,6 +62,9 @@ class ClusterLink:
         self.rebalancer = RebalancerLink(broker, rebalancers, self._fact_changes) if rebalancers else None
         self._own: BrokerView | None = None
         self._started = False
+        self._unsure_until_ms = -1
+        """Monotonic ms until which peers may be missing in the routes; -1: none are."""
+        self._heard_routes = False
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -70,6 +73,9 @@ class ClusterLink:
         word, so that a broker that says it is ready knows its peers.
         """
         self._started = True
+        if self.nameservers and self._broker.topics.all():  # a restart; an empty broker has no peers to miss
+            wait_ms = self._broker.settings.route_settle_ms
+            self._unsure_until_ms = self._broker.clock.monotonic_ms() + wait_ms if wait_ms else -1
         self._own = None
         self.facts_changed()
         for registration in self._registrations:
@@ -124,6 +130,12 @@ class ClusterLink:
             self.routes_changed()
         self._fact_changes.notify()
 
+    def routes_told(self) -> None:
+        """A nameserver told its table. If it is the first one, its other brokers get the time to come from now on."""
+        if self._unsure_until_ms >= 0 and not self._heard_routes:
+            self._unsure_until_ms = self._broker.clock.monotonic_ms() + self._broker.settings.route_settle_ms
+        self._heard_routes = True
+
     def register_now(self) -> None:
         """A nameserver does not know us: tell all of them that we live."""
         self._topic_changes.notify()
@@ -134,6 +146,18 @@ class ClusterLink:
         topics = self._broker.routes.take_changed_topics()
         if topics:
             self.sessions.routes_changed(topics)
+
+    async def routes_known(self) -> None:
+        """Wait after a restart of this broker until a nameserver that has settled told the routes, at most until
+        `route_settle_ms` after its first word: members would give up queues of living brokers that are not told yet.
+        """
+        while self._unsure_until_ms >= 0:
+            seen = self._route_changes.count
+            left_ms = self._unsure_until_ms - self._broker.clock.monotonic_ms()
+            if left_ms <= 0 or self._broker.routes.sure:
+                self._unsure_until_ms = -1
+                return
+            await self._route_changes.wait(seen, clock=self._broker.clock, timeout_ms=left_ms)
 
     # ------------------------------------------------------------------------------------------------ topics and groups
 

@@ -65,6 +65,7 @@ class RouteWatch:
         now_ms = self._broker.clock.monotonic_ms()
         if event.snapshot:
             self._broker.routes.snapshot(self._address, event.nameserver, brokers, now_ms, settling=event.settling)
+            self._broker.cluster.routes_told()
             if all(view.name != self._broker.settings.broker_name for view in brokers):
                 self._broker.cluster.register_now()  # it restarted, or dropped us: others wait for our word there
         else:

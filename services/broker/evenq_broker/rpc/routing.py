@@ -190,6 +190,7 @@ class _Routing:
         return await link.forward(method, request, EXPLAIN_TIMEOUT_MS)
 
     async def _exists(self, topic: str) -> None:
+        await self._broker.cluster.routes_known()
         await self._broker.topic_made(topic)
         if self._broker.routes.route(topic):
             return

@@ -121,6 +121,17 @@ def test_what_a_nameserver_tells_once_it_has_settled_is_the_whole_truth() -> Non
     assert names(table) == ["b"]
 
 
+def test_routes_are_sure_once_a_nameserver_that_settled_tells_them() -> None:
+    table = RouteTable()
+    assert not table.sure
+    table.snapshot("n1", "y", [], 10, settling=True)
+    assert not table.sure
+    table.snapshot("n2", "z", [view("b")], 20)
+    assert table.sure
+    table.away("n2", 30)
+    assert not table.sure
+
+
 def test_a_goodbye_told_by_a_settling_nameserver_counts_at_once() -> None:
     table = RouteTable()
     table.snapshot("n1", "x", [view("a"), view("b")], 0)

@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from evenq_broker.core.routes import BrokerView
 from evenq_broker.rpc.routing import endpoints_of
+from evenq_broker.settings import StoreSettings
 
 from evenq.errors import Error
 from evenq.model import BrokerAddress, MessageType, Permission, QueueCounts
+from evenq.testing.fake_registry import FakeRegistry
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
 
@@ -159,5 +162,35 @@ def test_a_topic_in_the_making_is_answered_when_all_of_it_is_there(run: Run) -> 
         everywhere.set()
         assert len((await stage.during(asking)).message_queues) == 4
         await stage.during(sending)
+
+    run(story)
+
+
+@pytest.mark.parametrize(("settles", "waits_ms"), [(True, 1_000), (False, 3_000)])
+def test_a_broker_and_a_nameserver_that_restarted_together_tell_no_route_that_lacks_the_others(
+    run: Run, tmp_path: Path, settles: bool, waits_ms: int
+) -> None:
+    async def story(stage: Any) -> None:
+        registry = FakeRegistry()
+        stage.net.serve("ns:1", registry.rpcs())
+        told = {"nameservers": "ns:1", "store": StoreSettings(path=tmp_path, disk_free_min_bytes=0)}
+        first = await stage.broker("a", **told)
+        await stage.during(first.create_topic("t", queues=1))
+        await stage.during(first.close())
+        registry.forget("after restart")
+        registry.settling = True
+        stage.net.serve("ns:1", registry.rpcs())
+        await stage.broker("a", **told)
+        began_ms = stage.clock.monotonic_ms()
+        asking = asyncio.ensure_future(route(stage, "t"))
+        await stage.until(lambda: asking.done() or stage.clock.monotonic_ms() >= began_ms + 1_000)
+        assert not asking.done()
+        if settles:
+            registry.settled()
+        assert len((await asking).message_queues) == 1
+        assert waits_ms - 500 <= stage.clock.monotonic_ms() - began_ms <= waits_ms + 50
+        again_ms = stage.clock.monotonic_ms()
+        await route(stage, "t")
+        assert stage.clock.monotonic_ms() - again_ms <= 50
 
     run(story)
