@@ -17,6 +17,7 @@ from evenq.model import MessageModel, Subscription
 __all__ = ["Member", "MemberTable", "MemberTally", "Protocol"]
 
 MEMBERS_MAX = 100_000
+FAR_MS = 1 << 60
 
 
 class Protocol(StrEnum):
@@ -74,8 +75,11 @@ class MemberTable:
         self._groups: dict[str, dict[str, MemberTally]] = {}
         self._of_client: dict[str, set[str]] = {}
         self._versions: dict[str, int] = {}
+        self._listed: dict[str, tuple[Member, ...]] = {}
         self._members_max = members_max
         self._count = 0
+        self.next_ms = FAR_MS
+        """When the next lease ends, as things stood at the last `expire`, monotonic ms."""
         self.total_version = 0
         """Grows with every change of any group."""
 
@@ -152,15 +156,18 @@ class MemberTable:
 
     def expire(self, now_ms: int) -> list[tuple[str, str]]:
         """Remove every member whose lease is over; (group, client id) of each, sorted."""
-        over = sorted(
-            (group, client_id)
-            for group, tallies in self._groups.items()
-            for client_id, tally in tallies.items()
-            if tally.deadline_ms <= now_ms
-        )
-        for group, client_id in over:
+        over: list[tuple[str, str]] = []
+        next_ms = FAR_MS
+        for group, tallies in self._groups.items():
+            for client_id, tally in tallies.items():
+                if tally.deadline_ms <= now_ms:
+                    over.append((group, client_id))
+                elif tally.deadline_ms < next_ms:
+                    next_ms = tally.deadline_ms
+        self.next_ms = next_ms
+        for group, client_id in sorted(over):
             self.leave(group, client_id)
-        return over
+        return sorted(over)
 
     def get(self, group: str, client_id: str) -> Member | None:
         """One member, or None."""
@@ -174,8 +181,17 @@ class MemberTable:
 
     def members(self, group: str) -> list[Member]:
         """All members known of the group, ascending by client id (RG-4)."""
-        tallies = self._groups.get(group, {})
-        return [tallies[client_id].member for client_id in sorted(tallies)]
+        return list(self.listed(group))
+
+    def listed(self, group: str) -> tuple[Member, ...]:
+        """The same; one object until something changes, for those who keep what they made of it."""
+        listed = self._listed.get(group)
+        if listed is None:
+            tallies = self._groups.get(group, {})
+            listed = tuple(tallies[client_id].member for client_id in sorted(tallies))
+            if listed:
+                self._listed[group] = listed
+        return listed
 
     def readers(self, group: str, topic: str) -> list[str]:
         """Client ids of the clustering members that read the topic, ascending: whom its queues are shared among."""
@@ -212,6 +228,8 @@ class MemberTable:
         assert len(pairs) == self._count
         assert pairs == {(group, client) for client, groups in self._of_client.items() for group in groups}
         assert all(self._groups.values()), "a group without members is not kept"
+        for group, listed in self._listed.items():
+            assert listed == tuple(self._groups[group][client].member for client in sorted(self._groups[group]))
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
         for group, tallies in self._groups.items():
@@ -221,3 +239,4 @@ class MemberTable:
     def _changed(self, group: str) -> None:
         self.total_version += 1
         self._versions[group] = self.total_version
+        self._listed.pop(group, None)

@@ -8,6 +8,7 @@ leaves out is passed over for all. Each receive is served by its own all the sam
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from evenq.model import FilterExpression, FilterType, MessageModel
 from evenq_broker.core.members import Member
@@ -42,6 +43,7 @@ def different_filters(wanted: Iterable[Wanted]) -> dict[str, dict[FilterExpressi
     }
 
 
+@lru_cache(maxsize=4096)
 def _plain(told: FilterExpression) -> FilterExpression:
     if told.type is FilterType.SQL:
         return FilterExpression(told.expression.strip(), FilterType.SQL)

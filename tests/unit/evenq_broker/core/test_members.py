@@ -97,3 +97,28 @@ def test_members_with_different_filters_are_a_mismatch() -> None:
     assert not table.mismatched("g")
     table.join("g", member("b", subscriptions=(Subscription("t", FilterExpression("y")),)), now_ms=0, lease_ms=10)
     assert table.mismatched("g")
+
+
+def test_a_list_is_one_object_until_somebody_comes_goes_or_tells_something_new() -> None:
+    table = MemberTable()
+    table.join("g", Member(client_id="a", protocol=Protocol.EVENQ), now_ms=0, lease_ms=100)
+    listed = table.listed("g")
+    table.touch("a", 50)
+    table.suspend("g", "a", now_ms=50, grace_ms=10)
+    table.join("g", Member(client_id="a", protocol=Protocol.EVENQ), now_ms=55, lease_ms=100)
+    assert table.listed("g") is listed
+    table.join("g", Member(client_id="b", protocol=Protocol.EVENQ), now_ms=60, lease_ms=100)
+    assert [member.client_id for member in table.listed("g")] == ["a", "b"]
+    table.leave("g", "a")
+    assert [member.client_id for member in table.members("g")] == ["b"]
+    table.check()
+
+
+def test_the_end_of_the_next_lease_is_known_after_each_look() -> None:
+    table = MemberTable()
+    table.join("g", Member(client_id="a", protocol=Protocol.EVENQ), now_ms=0, lease_ms=100)
+    table.join("g", Member(client_id="b", protocol=Protocol.EVENQ), now_ms=0, lease_ms=70)
+    assert table.expire(0) == []
+    assert table.next_ms == 70
+    assert table.expire(70) == [("g", "b")]
+    assert table.next_ms == 100
