@@ -109,7 +109,7 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         ge=0,
         le=600_000,
         description="Longest time at shutdown for members to finish, commit and let go of their queues, and for "
-        "running calls, ms; longer than the drain_ms of members, shorter than the platform's grace. 0 = wait for nobody.",
+        "running calls, ms; longer than the drain_ms of members, shorter than the platform's grace. 0 = for nobody.",
     )
     store: StoreSettings = Field(default=StoreSettings(), description="The commit log.")
     auth: AuthSettings = Field(default=AuthSettings(), description="Who may call.")
