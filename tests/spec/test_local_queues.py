@@ -85,7 +85,7 @@ def test_lq_1_the_same_program_runs_on_every_engine(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_lq_2_and_5_a_producers_number_is_its_queue_and_a_closed_ones_is_free_again(engine):
+def test_lq_2_5_a_producers_number_is_its_queue_and_a_closed_ones_is_free_again(engine):
     with opened(engine, queues_max=2) as queues:
         first, second, third = (queues.producer("orders") for _ in range(3))
         assert [producer.queue_id for producer in (first, second, third)] == [0, 1, 0]
@@ -95,7 +95,7 @@ def test_lq_2_and_5_a_producers_number_is_its_queue_and_a_closed_ones_is_free_ag
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_lq_3_and_5_with_10_producers_and_10_consumers_each_producers_order_is_kept(engine, tmp_path):
+def test_lq_3_5_with_10_producers_and_10_consumers_each_producers_order_is_kept(engine, tmp_path):
     count = 150
     clock = SystemClock()
     path = None if engine == "memory" else tmp_path
@@ -139,7 +139,7 @@ def test_lq_5_a_queue_is_held_by_one_consumer_at_a_time(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_lq_6_and_7_a_stopped_consumers_queue_is_reserved_for_the_window_and_then_given_away_for_good(engine):
+def test_lq_6_7_a_stopped_consumers_queue_is_reserved_for_the_window_and_then_given_away_for_good(engine):
     clock = Time()
     with opened(engine, clock=clock) as queues:
         assert queues.options.window_ms == 30_000
@@ -179,7 +179,7 @@ def test_lq_6_a_closed_consumer_leaves_finished_queues_and_keeps_unfinished_ones
 
 
 @pytest.mark.parametrize("engine", FILE_ENGINES)
-def test_lq_8_and_9_files_are_named_by_the_global_offset_of_their_first_byte(engine):
+def test_lq_8_9_files_are_named_by_the_global_offset_of_their_first_byte(engine):
     disk = MemoryDisk()
     with opened(engine, disk, file_bytes=200, entries_per_file=2) as queues:
         producers = [queues.producer("orders") for _ in range(2)]
@@ -198,7 +198,7 @@ def test_lq_8_and_9_files_are_named_by_the_global_offset_of_their_first_byte(eng
     "name", ["", "..", ".", "a/b", "/etc", "a\0b", "é", "a b", "x" * 128, "..\\x", "a.b", "\n", "%RETRY%/../x"]
 )
 @pytest.mark.parametrize("engine", ENGINES)
-def test_lq_9_and_41_a_name_that_could_be_a_path_or_is_too_long_is_refused(engine, name):
+def test_lq_9_41_a_name_that_could_be_a_path_or_is_too_long_is_refused(engine, name):
     with opened(engine) as queues, pytest.raises(IllegalTopic):
         queues.producer(name)
     with opened(engine) as queues, pytest.raises(IllegalTopic):
@@ -208,7 +208,7 @@ def test_lq_9_and_41_a_name_that_could_be_a_path_or_is_too_long_is_refused(engin
 # Memory
 
 
-def test_lq_10_and_11_put_and_pull_of_the_memory_engine():
+def test_lq_10_11_put_and_pull_of_the_memory_engine():
     with opened("memory") as queues:
         engine = queues.engine
         assert engine.pull_message("q", "bucket") is None
@@ -219,7 +219,7 @@ def test_lq_10_and_11_put_and_pull_of_the_memory_engine():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_lq_12_and_53_every_group_sees_all_messages(engine):
+def test_lq_12_53_every_group_sees_all_messages(engine):
     with opened(engine) as queues:
         queues.producer("orders").send_many([b"1", b"2"])
         for group in ("billing", "shipping"):
@@ -291,7 +291,7 @@ def test_lq_14_better_messages_outlive_the_process(engine, tmp_path):
 # Embedded: bytes
 
 
-def test_lq_15_and_16_the_embedded_record_byte_for_byte():
+def test_lq_15_16_the_embedded_record_byte_for_byte():
     """XO-11: the magic code of a message."""
 
     assert (
@@ -323,7 +323,7 @@ def test_lq_17_a_null_body_is_an_empty_one_and_pairs_are_absent_when_empty(engin
             queues.producer("orders").send("text")
 
 
-def test_lq_17_and_xo_10_byte_1_stands_in_a_pair_and_byte_2_between_pairs():
+def test_lq_17_xo_10_byte_1_stands_in_a_pair_and_byte_2_between_pairs():
     assert pairs.encode({"a": "1", "bé": ""}, "headers") == b"a\x011\x02b\xc3\xa9\x01"
     assert pairs.decode(b"a\x011\x02b\xc3\xa9\x01") == {"a": "1", "bé": ""}
 
@@ -346,7 +346,7 @@ def test_lq_18_better_pairs_over_32767_bytes_are_refused_and_nothing_is_stored(e
         assert getattr(message, kind) == {"n": "x" * 32_765}
 
 
-def test_lq_18_and_21_a_batch_over_a_limit_is_illegal_as_a_whole():
+def test_lq_18_21_a_batch_over_a_limit_is_illegal_as_a_whole():
     for engine in FILE_ENGINES:
         with opened(engine, message_bytes_max=1_000) as queues:
             good, large = Message("T", 0, b"good"), Message("T", 0, bytes(1_000))
@@ -413,12 +413,12 @@ def test_lq_19_a_flipped_bit_in_a_stored_record_is_refused_with_file_and_offset(
         ([40], 0, (AppendStatus.END_OF_FILE, 0, 0)),
     ],
 )
-def test_lq_21_23_and_24_an_append_tells_how_much_one_file_takes(sizes, left, answer):
+def test_lq_21_23_24_an_append_tells_how_much_one_file_takes(sizes, left, answer):
     assert append_batch(sizes, left) == answer
 
 
 @pytest.mark.parametrize("engine", FILE_ENGINES)
-def test_lq_20_to_23_and_25_three_records_of_40_in_files_of_100_fill_one_and_open_the_next(engine):
+def test_lq_20_21_23_25_three_records_of_40_in_files_of_100_fill_one_and_open_the_next(engine):
     disk = MemoryDisk()
     fixed = 16 if engine == "embedded" else 50
     size = 40 if engine == "embedded" else 60
@@ -460,7 +460,7 @@ def test_lq_21_no_new_file_and_any_other_failure_are_told_apart_and_nothing_is_t
 
 
 @pytest.mark.parametrize("engine", FILE_ENGINES)
-def test_lq_26_and_28_a_presized_last_file_does_not_hide_the_true_end(engine):
+def test_lq_26_28_a_presized_last_file_does_not_hide_the_true_end(engine):
     disk = MemoryDisk()
     with opened(engine, disk, file_bytes=1_000) as queues:
         queues.producer("T").send_many([b"1", b"2"])
@@ -471,7 +471,7 @@ def test_lq_26_and_28_a_presized_last_file_does_not_hide_the_true_end(engine):
         assert [message.body for message in drain(queues.consumer("T", group="g"))] == [b"1", b"2", b"3"]
 
 
-def test_lq_27_and_28_better_a_short_file_in_the_middle_is_refused_not_hidden():
+def test_lq_27_28_better_a_short_file_in_the_middle_is_refused_not_hidden():
     disk = MemoryDisk()
     with opened("local", disk, file_bytes=100) as queues:
         queues.producer("T").send_many([bytes(50)] * 3)
@@ -540,14 +540,14 @@ def test_lq_38_better_progress_counts_messages_not_files(engine):
 # Local: store
 
 
-def test_lq_37_and_39_all_queues_share_one_store_in_order_of_coming():
+def test_lq_37_39_all_queues_share_one_store_in_order_of_coming():
     with opened() as queues:
         producers = [queues.producer(name) for name in ("a", "b", "a")]
         sent = [producer.send(b"x") for producer in producers * 2]
         assert [message.store_offset for message in sent] == [51 * index for index in range(6)]
 
 
-def test_lq_40_and_41_the_local_record_byte_for_byte():
+def test_lq_40_41_the_local_record_byte_for_byte():
     record = local_record(LOCAL_MESSAGE)
     assert record[:8].hex() == "00000034" + "daa320a7"  # 52
     assert record[12:].hex() == (f"00000003{7:016x}{0:016x}{1_700_000_000_000:016x}0000000268690154" + "0000" * 2)
@@ -579,7 +579,7 @@ def test_lq_42_body_crc_is_crc_32_over_payload_and_numbers_and_finds_any_flipped
         assert records.read_local(bytes(data), 0, 1_000, 0)[2] is None
 
 
-def test_lq_43_and_48_entry_n_lies_at_byte_12_n():
+def test_lq_43_48_entry_n_lies_at_byte_12_n():
     disk = MemoryDisk()
     with opened("local", disk) as queues:
         queues.producer("T").send_many([b"a", b"bb", b"ccc"])
@@ -587,7 +587,7 @@ def test_lq_43_and_48_entry_n_lies_at_byte_12_n():
     assert data.hex() == "".join(f"{place:016x}{size:08x}" for place, size in ((0, 51), (51, 52), (103, 53)))
 
 
-def test_lq_44_32_45_and_xo_10_defaults():
+def test_lq_44_45_xo_10_defaults():
     options = LocalOptions()
     assert options.file_bytes == 1 << 30
     assert options.entries_per_file == 300_000
@@ -624,7 +624,7 @@ def test_lq_49_two_threads_that_make_one_queue_get_the_same():
 
 
 @pytest.mark.parametrize("engine", FILE_ENGINES)
-def test_lq_50_and_51_offsets_are_json_with_the_stores_own_under_broker_inner(engine):
+def test_lq_50_51_offsets_are_json_with_the_stores_own_under_broker_inner(engine):
     disk = MemoryDisk()
     with opened(engine, disk) as queues:
         queues.producer("T").send_many([b"1", b"2", b"3"])
@@ -666,7 +666,7 @@ def test_lq_52_query_offset_and_lock():
 @pytest.mark.parametrize(
     ("stored", "there", "read_from", "stored_then"), [(-1, 5, 0, 4), (4, 3, 5, 7), (7, 0, None, 7)]
 )
-def test_lq_54_and_55_reading_starts_behind_the_stored_offset(engine, stored, there, read_from, stored_then):
+def test_lq_54_55_reading_starts_behind_the_stored_offset(engine, stored, there, read_from, stored_then):
     with opened(engine) as queues:
         producer = queues.producer("T")
         consumer = queues.consumer("T", group="g")
@@ -745,12 +745,12 @@ def test_lq_57_better_a_waiting_consumer_is_woken_by_a_new_message():
         (0, 0, 0, GetStatus.NO_MESSAGE_IN_QUEUE, 0),
     ],
 )
-def test_lq_58_to_62_and_64_what_an_offset_outside_the_range_gets(minimum, end, offset, status, following):
+def test_lq_58_59_60_61_62_64_what_an_offset_outside_the_range_gets(minimum, end, offset, status, following):
     result = reading.refusal(minimum, end, offset)
     assert (result.status, result.next_offset, result.messages) == (status, following, [])
 
 
-def test_lq_58_to_62_an_offset_inside_the_range_is_not_refused():
+def test_lq_58_59_60_61_62_an_offset_inside_the_range_is_not_refused():
     assert reading.refusal(100, 200, 100) is None
     assert reading.refusal(100, 200, 199) is None
 
@@ -763,7 +763,7 @@ def test_lq_62_better_starting_over_is_a_setting():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_lq_58_to_64_the_engines_answer_by_the_table(engine):
+def test_lq_58_59_61_62_64_the_engines_answer_by_the_table(engine):
     with opened(engine) as queues:
         get = queues.engine.get_message
         assert get("T", 0, 5).status is GetStatus.NO_MESSAGE_IN_QUEUE
@@ -807,7 +807,7 @@ def test_lq_66_a_batch_is_full_by_count_and_bytes_and_holds_at_least_one(engine,
         assert [len(consumer.poll()) for _ in range(5)] == [3, 2, 1, 1, 1]
 
 
-def test_lq_67_and_68_messages_whose_file_is_gone_are_skipped_to_the_next_file():
+def test_lq_67_68_messages_whose_file_is_gone_are_skipped_to_the_next_file():
     disk = MemoryDisk()
     with opened("local", disk, file_bytes=200, **COLD) as queues:
         queues.producer("T").send_many([bytes(50)] * 6)  # two in each file

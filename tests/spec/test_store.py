@@ -26,7 +26,7 @@ def one(topic_id=1, queue_id=0, head=b"x", tag=0):
     return Append(topic_id, queue_id, tag, 0, head, b"")
 
 
-def test_cl_1_and_3_all_queues_share_one_log_written_strictly_one_behind_the_other():
+def test_cl_1_3_all_queues_share_one_log_written_strictly_one_behind_the_other():
     async def scenario():
         store = await opened(FaultDisk())
         entries = [one(topic_id, queue_id) for topic_id in (1, 2) for queue_id in (0, 1, 0)]
@@ -118,7 +118,7 @@ def test_cl_8_an_entry_is_20_bytes_big_endian_and_finds_its_message():
     asyncio.run(scenario())
 
 
-def test_cl_9_and_10_entries_a_file_and_the_worked_examples():
+def test_cl_9_10_entries_a_file_and_the_worked_examples():
     assert FILE_ENTRIES == 300_000
     assert FILE_ENTRIES * ENTRY_BYTES == 6_000_000
     assert file_at(299_999) == ("00000000000000000000", 5_999_980)

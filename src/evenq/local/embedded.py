@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import bisect
 import logging
 import threading
 import zlib
@@ -257,6 +258,8 @@ class EmbeddedEngine(Engine):
                 "were on disk: restore it from a copy"
             )
         end_place = self._end_of(queue, synced)
+        queue.index.check_lengths(synced * ENTRY_BYTES, lambda file_end: file_end)
+        queue.records.check_lengths(end_place, lambda file_end: self._data_end(queue, file_end, synced))
         offset = synced
         while offset < count:
             entries = self._entries_there(queue, offset, min(CHECK_ENTRIES, count - offset))
@@ -280,6 +283,12 @@ class EmbeddedEngine(Engine):
         queue.records.mark_unsynced(self._end_of(queue, synced))
         queue.start_at(0, count)
         queue.synced = synced
+
+    def _data_end(self, queue: _BucketQueue, file_end: int, count: int) -> int:
+        """Where the last record before `file_end` ends; a crash may have left out the filler behind it."""
+        behind = bisect.bisect_left(range(count), file_end, key=lambda offset: self._entries(queue, offset, 1)[0][0])
+        place, size, _ = self._entries(queue, behind - 1, 1)[0] if behind else (0, 0, 0)
+        return place + size
 
     def _end_of(self, queue: _BucketQueue, count: int) -> int:
         """Where the first `count` records end."""

@@ -6,6 +6,7 @@ and how far they are, is not its business (`progress`). Every method may be call
 
 from __future__ import annotations
 
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -26,6 +27,8 @@ from evenq.runtime.clock import Clock
 __all__ = ["CLOSED", "Engine", "FileFailed", "PutResult"]
 
 CLOSED = "the queues are closed: open them again"
+
+log = logging.getLogger(__name__)
 
 
 class FileFailed(StorePoisoned):
@@ -109,14 +112,15 @@ class Engine(ABC):
                 f"writing to {folder} failed ({error.strerror}), so what is on disk is unknown: close the queues, see "
                 "to the disk, open them again"
             )
+            log.error("writing failed", extra={"reason": self.failure, "new_file": kind is FileFailed})
         return kind(self.failure)
 
     def interrupted(self, error: BaseException) -> None:
         """What must happen whole ended in its middle (Ctrl-C in the user's thread, say): take nothing more."""
         if self.failure is None and not isinstance(error, Error):
             self.failure = (
-                f"a send was interrupted in its middle ({error!r}): close the queues and open them again; the next "
-                "start finds what was stored"
+                f"a send or flush was interrupted in its middle ({error!r}): close the queues and open them again; the "
+                "next start finds what was stored"
             )
 
     @abstractmethod

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from evenq.errors import StoreCorrupted
 from evenq.local.consume_queue import ENTRY_BYTES, FOLDER, ConsumeQueue
 from evenq.local.messages import Message
+from evenq.local.partitions import Partitions
+from evenq.local.records import FILLER, filler
 from evenq.local.recovery import Walked, check_end, walk
 from evenq.local.tail import QueueTail
 from evenq.model.names import topic_problem
@@ -68,6 +70,7 @@ def recover(engine: LocalEngine, known: dict[str, Any]) -> tuple[Walked, dict[Qu
 
     walked = walk(store, start, put_position)
     check_end(store, walked, engine.synced)
+    store.check_lengths(min(engine.synced, walked.end), lambda file_end: _least(store, file_end))
     _keep_cut(engine, walked)
     store.truncate(walked.end)
     store.mark_unsynced(engine.synced)
@@ -82,6 +85,15 @@ def recover(engine: LocalEngine, known: dict[str, Any]) -> tuple[Walked, dict[Qu
         queue.flushed, queue.waiting = flushed, bytearray(waiting)
     engine.indexed = start
     return walked, {} if anew else {engine._found_queue(*key): offset + 1 for key, offset in known_newest.items()}  # noqa: SLF001
+
+
+def _least(store: Partitions, file_end: int) -> int:
+    """Where a full file may end: a crash may leave out the zeros behind its filler, or in a rest too short for it."""
+    start = file_end - store.file_bytes
+    place = start + store.size_of(start) - FILLER.size
+    if place >= start and store.read(place, FILLER.size) == filler(file_end - place):
+        return place + FILLER.size
+    return file_end - FILLER.size + 1
 
 
 def _folders(engine: LocalEngine) -> Iterator[tuple[str, int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from evenq.errors import StoreCorrupted
@@ -19,7 +19,6 @@ from evenq.store.files import ReadFiles
 __all__ = ["CreateFailed", "Partitions"]
 
 NAME_DIGITS: Final = 20
-SLOW_SYNC_MS: Final = 500  # LQ-33
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +70,8 @@ class Partitions:
 
     def load(self) -> None:
         """List the files, sorted by name (LQ-27); `end` becomes the end of the last one's bytes. Raises StoreCorrupted
-        for a foreign name, and for a file that is missing or too long (LQ-28 Better: nothing is hidden).
+        for a foreign name, and for a file that is missing (LQ-28 Better: nothing is hidden). `check_lengths` looks
+        at the rest.
         """
         self.starts = []
         for name in self._disk.list(self.folder):
@@ -86,6 +86,20 @@ class Partitions:
                 missing = self._disk.describe(self.path_of(before + self.file_bytes))
                 raise StoreCorrupted(f"{missing} is missing between its neighbours: restore it from a copy")
         self.end = self.starts[-1] + min(self.size_of(self.starts[-1]), self.file_bytes) if self.starts else 0
+
+    def check_lengths(self, sure: int, least: Callable[[int], int]) -> None:
+        """Raises StoreCorrupted for a file over the fixed size, and for one that was full and synced, as `sure` says,
+        and now ends before the place `least(its end)` (LQ-28 Better). A short one behind `sure` is an unfinished write,
+        for recovery to cut.
+        """
+        for start in self.starts:
+            size, file_end = self.size_of(start), start + self.file_bytes
+            short = size < self.file_bytes and file_end <= sure and start + size < least(file_end)
+            if short or size > self.file_bytes:
+                raise StoreCorrupted(
+                    f"{self._disk.describe(self.path_of(start))} has {size} bytes where a full file has "
+                    f"{self.file_bytes}: restore it from a copy"
+                )
 
     def size_of(self, start: int) -> int:
         """Bytes in a file."""

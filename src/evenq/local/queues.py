@@ -32,6 +32,7 @@ __all__ = ["LocalQueues", "open_queues"]
 BROKER_INNER: Final = "Broker Inner"  # LQ-51: no group can have this name
 SHAPE: Final = ("file_bytes", "entries_per_file")
 CONSUMERS_MAX: Final = 65_536
+SLOW_FLUSH_MS: Final = 500  # LQ-33
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +209,7 @@ class LocalQueues(Closing):
             return
         with self._save_lock:
             groups = self.progress.state()  # before the sync: it names only messages that will be on disk
-            self.engine.flush(everything=everything)
+            self._flush_engine(everything=everything)
             inner = self.engine.state()
             groups[BROKER_INNER] = inner.pop("inner")
             shape = {name: getattr(self.options, name) for name in SHAPE}
@@ -222,12 +223,26 @@ class LocalQueues(Closing):
                 raise self.engine.fail(error, self._disk.describe("")) from error
             self._saved = state
 
+    def _flush_engine(self, *, everything: bool) -> None:
+        began = self._clock.monotonic_ms()
+        try:
+            self.engine.flush(everything=everything)
+        except BaseException as error:
+            self.engine.interrupted(error)  # what it had taken to sync is lost: a second flush would miss it
+            raise
+        took = self._clock.monotonic_ms() - began
+        if took > SLOW_FLUSH_MS:
+            log.warning("a flush took long", extra={"took_ms": took})
+
     def _keep_safe(self) -> None:
         while not self._stop.wait(self.options.flush_interval_ms / 1000):
             try:
                 self.flush()
             except Error as error:
                 log.error("local queues failed", extra={"reason": str(error)})  # noqa: TRY400  # the text says it all
+                return
+            except Exception:
+                log.exception("local queues failed")  # and every later call is refused with the reason
                 return
 
     def close(self) -> None:
