@@ -219,7 +219,7 @@ class PushConsumer:
         subscriptions: Mapping[str, str | FilterExpression],
         endpoint: str = "127.0.0.1:8081",
         model: MessageModel | str = MessageModel.CLUSTERING,
-        assignment: str = "client",
+        assignment: str = "auto",
         strategy: str | Strategy = "AVG",
         consume_threads: int = 20,
         start_from: StartFrom | str | None = None,

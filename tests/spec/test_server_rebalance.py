@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 
 import pytest
 from evenq_rebalancer.core.board import Board, Limits
@@ -67,8 +68,8 @@ class Server:
 class Wire:
     """The SDK's calls, answered by a `Server`; counts the questions and can break."""
 
-    def __init__(self, server: Server, client_id: str, ids: tuple[str, ...]) -> None:
-        self.server, self.client_id, self.ids = server, client_id, ids
+    def __init__(self, server: Server, client_id: str, ids: tuple[str, ...], knows: Mapping[str, str]) -> None:
+        self.server, self.client_id, self.ids, self.knows = server, client_id, ids, knows
         self.questions: list[tuple[str, str, str, MessageModel]] = []
         self.broken = 0
 
@@ -85,17 +86,26 @@ class Wire:
         queues = tuple(MessageQueue(row.queue.topic, row.queue.broker_name, row.queue.queue_id) for row in told.queues)
         return Told(told.known, queues, Generation(told.generation.epoch, told.generation.counter))
 
-    async def session(self, _address, _requests):
+    async def session(self, address, _requests):
         members = tuple(MemberInfo(own, "evenq", frozenset({"T"})) for own in self.ids)
-        yield Welcome(5_000, members, 16, "LAST")
+        yield Welcome(5_000, members, 16, "LAST", strategy=self.knows.get(address, ""))
         await asyncio.Event().wait()
 
 
 class Sdk:
     """The part of a consumer that finds out what is its own."""
 
-    def __init__(self, server: Server, client_id: str, *ids: str, model=MessageModel.CLUSTERING, flag: bool) -> None:
-        self.wire, clock = Wire(server, client_id, ids), FakeClock()
+    def __init__(
+        self,
+        server: Server,
+        client_id: str,
+        *ids: str,
+        model=MessageModel.CLUSTERING,
+        flag: bool | None,
+        knows: Mapping[str, str] | None = None,
+    ) -> None:
+        """`flag`: XO-1, None: as the group has it. `knows`: broker to the group's strategy, as it tells members."""
+        self.wire, clock = Wire(server, client_id, ids, knows or {}), FakeClock()
         self.sessions = Sessions(
             self.wire,
             clock=clock,
@@ -114,7 +124,7 @@ class Sdk:
             client_id=client_id,
             strategy=by_name("AVG"),
             model=model,
-            ask_server=not flag,
+            ask_server=None if flag is None else not flag,
             clock=clock,
             trust_ms=20_000,
         )
@@ -152,6 +162,20 @@ def test_sr_2_xo_1_with_the_flag_on_or_in_broadcasting_nothing_is_asked() -> Non
         everything = Sdk(server, "c1", "c1", "c2", model=MessageModel.BROADCASTING, flag=False)
         assert len(await everything.assigned() or ()) == 8
         assert own.wire.questions == everything.wire.questions == []
+
+    asyncio.run(story())
+
+
+def test_sr_1_sr_2_a_member_that_was_told_neither_asks_while_any_broker_knows_of_a_strategy() -> None:
+    async def story() -> None:
+        server = Server("AVG_BY_CIRCLE")
+        server.tell("c1", "c2")
+        own = Sdk(server, "c1", "c1", "c2", flag=None)
+        paged = [queue.queue_id for queue in await own.assigned() or ()]
+        assert (paged, own.wire.questions) == ([0, 1, 2, 3], [])
+        own = Sdk(server, "c1", "c1", "c2", flag=None, knows={"broker-b": "AVG_BY_CIRCLE"})
+        assert [queue.queue_id for queue in await own.assigned() or ()] == [0, 2, 0, 2]
+        assert own.wire.questions == [("g", "T", "", MessageModel.CLUSTERING)], "by the group's strategy, not its own"
 
     asyncio.run(story())
 

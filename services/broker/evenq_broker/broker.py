@@ -395,6 +395,7 @@ class Broker:
         if group != old:
             self.groups.put(group)
             self.cluster.facts_changed(group=name)
+            self.cluster.sessions.settings_changed(group)
             await self.journal.record(GroupPut(group))
         return group
 

@@ -16,6 +16,9 @@ from evenq.model import FilterExpression, MessageModel, StartFrom, group_problem
 
 __all__ = ["filters", "lite_plan", "pull_plan", "push_plan", "reset_target"]
 
+ASSIGNMENTS: dict[str, bool | None] = {"auto": None, "client": False, "server": True}
+"""To whether a member asks the server; None: while the group has a strategy there."""
+
 
 def filters(subscriptions: Mapping[str, str | FilterExpression]) -> dict[str, FilterExpression]:
     """Texts are tag expressions. Raises IllegalTopic, IllegalFilterExpression."""
@@ -55,7 +58,7 @@ def push_plan(
         subscriptions=filters(subscriptions),
         model=MessageModel(model),
         strategy=_strategy(strategy, assignment),
-        ask_server=assignment == "server",
+        ask_server=ASSIGNMENTS[assignment],
         slots=consume_threads,
         start_from=None if start_from is None else start_policy(start_from),
         start_timestamp_ms=_timestamp_ms(start_timestamp_ms),
@@ -84,7 +87,7 @@ def pull_plan(
         subscriptions=filters(subscriptions),
         model=MessageModel(model),
         strategy=_strategy(strategy, assignment),
-        ask_server=assignment == "server",
+        ask_server=ASSIGNMENTS[assignment],
         start_from=None if start_from is None else start_policy(start_from),
         start_timestamp_ms=_timestamp_ms(start_timestamp_ms),
         options=placed(options.engine()),
@@ -130,8 +133,8 @@ def _check(group: str, assignment: str, model: MessageModel | str) -> None:
     problem = group_problem(group)
     if problem:
         raise IllegalGroup(problem)
-    if assignment not in {"client", "server"}:
-        raise BadRequest(f"assignment {assignment!r} is unknown; it is 'client' or 'server'")
+    if assignment not in ASSIGNMENTS:
+        raise BadRequest(f"assignment {assignment!r} is unknown; it is 'auto', 'client' or 'server'")
     if model not in set(MessageModel):
         raise BadRequest(f"model {model!r} is unknown; it is one of {', '.join(MessageModel)}")
 
@@ -143,7 +146,7 @@ def _strategy(told: str | Strategy, assignment: str) -> Strategy:
         return usual
     raise BadRequest(
         f"members cannot divide by {strategy.name} themselves: they do not know who has what; "
-        "give the group this strategy and the consumer assignment='server'"
+        "give the group this strategy, which its members then follow by themselves, and the consumer none"
     )
 
 

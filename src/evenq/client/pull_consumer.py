@@ -39,7 +39,7 @@ class PullConsumer:
         subscriptions: Mapping[str, str | FilterExpression] | None = None,
         endpoint: str = "127.0.0.1:8081",
         model: MessageModel | str = MessageModel.CLUSTERING,
-        assignment: str = "client",
+        assignment: str = "auto",
         strategy: str | Strategy = "AVG",
         start_from: StartFrom | str | None = None,
         start_timestamp_ms: int | str = 0,

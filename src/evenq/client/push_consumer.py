@@ -46,7 +46,7 @@ class PushConsumer(Closing):
         subscriptions: Mapping[str, str | FilterExpression],
         endpoint: str = "127.0.0.1:8081",
         model: MessageModel | str = MessageModel.CLUSTERING,
-        assignment: str = "client",
+        assignment: str = "auto",
         strategy: str | Strategy = "AVG",
         consume_threads: int = 20,
         start_from: StartFrom | str | None = None,
@@ -60,7 +60,8 @@ class PushConsumer(Closing):
     ) -> None:
         """`subscriptions`: topic to tags (`a || b`, `*`) or a FilterExpression.
 
-        `assignment`: `client` divides with `strategy` in every member, `server` asks the broker or rebalancer.
+        `assignment`: `auto` follows the group's own strategy on the server if it has one, also one it gets later, and
+        else divides with `strategy` in every member; `client` always divides, `server` always asks.
         `start_from` where the group never read: LAST, FIRST, TIMESTAMP (with `start_timestamp_ms`, ms since the epoch);
         None: as the group is configured; classic names like CONSUME_FROM_LAST_OFFSET are taken, and the time may be a
         text yyyyMMddHHmmss. `consume_threads` 1 .. 1,000 run the listener. `ordered`: one call at a time per queue, in

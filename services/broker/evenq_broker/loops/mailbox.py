@@ -11,12 +11,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from evenq.model import MessageQueue
+from evenq.model import GroupConfig, MessageQueue
 from evenq.wire.stubs.evenq.v1 import common_pb2
 from evenq_broker.core.locks import Generation
 from evenq_broker.core.members import Member
 
-__all__ = ["AssignmentChanged", "BrokerLeaving", "Mail", "MembersChanged", "OffsetsReset", "QueueWanted", "Session"]
+__all__ = [
+    "AssignmentChanged",
+    "BrokerLeaving",
+    "Mail",
+    "MembersChanged",
+    "OffsetsReset",
+    "QueueWanted",
+    "Session",
+    "SettingsChanged",
+]
 
 
 class Lister(Protocol):
@@ -65,7 +74,14 @@ class BrokerLeaving:
     drain_ms: int
 
 
-Mail = MembersChanged | AssignmentChanged | QueueWanted | OffsetsReset | BrokerLeaving
+@dataclass(frozen=True, slots=True)
+class SettingsChanged:
+    """The session's group was configured anew."""
+
+    group: GroupConfig
+
+
+Mail = MembersChanged | SettingsChanged | AssignmentChanged | QueueWanted | OffsetsReset | BrokerLeaving
 
 
 class Session:
@@ -87,19 +103,37 @@ class Session:
         self.waiting_since_ms: int | None = None
         """Monotonic ms since when the oldest event waits to be taken."""
         self._members_changed = False
+        self._settings: GroupConfig | None = None
         self._assignments: dict[str, tuple[Generation, common_pb2.Share | None]] = {}
         self._wanted: dict[MessageQueue, None] = {}
         self._reset: dict[MessageQueue, None] = {}
         self._leaving_ms: int | None = None
+        self._waits = False
         self._wake = asyncio.Event()
 
-    def members_changed(self, now_ms: int) -> None:
-        """The group is not what it was."""
+    def members_changed(self, now_ms: int, *, soon: bool = True) -> None:
+        """The group is not what it was. Not `soon`: told with the next news, or at `late`."""
         self._members_changed = True
+        self._note(now_ms, soon=soon)
+
+    def late(self, now_ms: int) -> None:
+        """Tell what need not be told soon."""
+        if self._waits:
+            self._ring(now_ms)
+
+    def settings_changed(self, group: GroupConfig, now_ms: int) -> None:
+        """The group is configured like this from now on."""
+        self._settings = group
         self._ring(now_ms)
 
     def assignment_changed(
-        self, topic: str, generation: Generation, now_ms: int, share: common_pb2.Share | None = None
+        self,
+        topic: str,
+        generation: Generation,
+        now_ms: int,
+        share: common_pb2.Share | None = None,
+        *,
+        soon: bool = True,
     ) -> None:
         """Another decision about a topic, or something that only asking will tell: then no share is told."""
         newest, told = self._assignments.get(topic, (generation, share))
@@ -108,7 +142,7 @@ class Session:
         elif share is not None and generation == newest and told is None:
             share = None
         self._assignments[topic] = (max(generation, newest), share)
-        self._ring(now_ms)
+        self._note(now_ms, soon=soon)
 
     def queue_wanted(self, queue: MessageQueue, now_ms: int) -> None:
         """Somebody else stands in line for a queue this member holds."""
@@ -138,21 +172,29 @@ class Session:
             mail: list[Mail] = []
             if self._members_changed:
                 mail.append(MembersChanged(tuple(members.members(self.group))))
+            if self._settings is not None:  # before assignments: whether they count may depend on it
+                mail.append(SettingsChanged(self._settings))
             mail += [AssignmentChanged(topic, *changed) for topic, changed in self._assignments.items()]
             mail += [QueueWanted(queue) for queue in self._wanted]
             if self._reset:
                 mail.append(OffsetsReset(tuple(self._reset)))
             if self._leaving_ms is not None:
                 mail.append(BrokerLeaving(self._leaving_ms))
-            self._leaving_ms = None
+            self._leaving_ms = self._settings = None
             self._members_changed = False
             self._assignments.clear()
             self._wanted.clear()
             self._reset.clear()
-            self.waiting_since_ms = None
+            self.waiting_since_ms, self._waits = None, False
             if mail and not self.ended:
                 return mail
         return []
+
+    def _note(self, now_ms: int, *, soon: bool) -> None:
+        if soon:
+            self._ring(now_ms)
+        else:
+            self._waits = True
 
     def _ring(self, now_ms: int) -> None:
         if self.waiting_since_ms is None:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from evenq.errors import DuplicateClientId
-from evenq.model import MessageQueue, Subscription
+from evenq.model import GroupConfig, MessageQueue, Subscription
 from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.evenq.v1 import common_pb2
 from evenq_broker.core.locks import NO_GENERATION, Generation
@@ -123,9 +123,15 @@ class Sessions:
             session.offsets_reset([queue], now_ms)
         return holder, fence
 
-    def members(self, group: str) -> list[Member]:
-        """All members of the group, ascending by client id."""
-        return self._broker.members.members(group)
+    def members(self, group: str) -> tuple[Member, ...]:
+        """All members of the group, ascending by client id; one object until something changes."""
+        return self._broker.members.listed(group)
+
+    def settings_changed(self, group: GroupConfig) -> None:
+        """The group was configured anew: its members act by it (SR-1)."""
+        now_ms = self._broker.clock.monotonic_ms()
+        for session in self._sessions.get(group.name, {}).values():
+            session.settings_changed(group, now_ms)
 
     def assignment_changed(
         self,
@@ -137,12 +143,14 @@ class Sessions:
         """A decision about (group, topic) came, or its route changed: tell the group's sessions, each its share."""
         self._broker.grants.changed(group, topic)
         now_ms = self._broker.clock.monotonic_ms()
+        answers = self._broker.cluster.answers
         for client_id, session in self._sessions.get(group, {}).items():
-            share = shares.get(client_id)
+            share, soon = shares.get(client_id), True
             if share is not None:
-                answer = answer_of(topic, share, generation)
-                self._broker.cluster.answers.keep(group, topic, client_id, answer)
-            session.assignment_changed(topic, generation, now_ms, share)
+                answer, before = answer_of(topic, share, generation), answers.last(group, topic, client_id)
+                soon = before is None or before.queues != answer.queues  # who keeps its queues can wait
+                answers.keep(group, topic, client_id, answer)
+            session.assignment_changed(topic, generation, now_ms, share, soon=soon)
 
     def routes_changed(self, topics: Iterable[str]) -> None:
         """These topics have other queues than before: whoever reads them should ask again (NS-8)."""
@@ -213,11 +221,14 @@ class Sessions:
     # ------------------------------------------------------------------------------------------------ inside
 
     async def sweep(self) -> None:
-        """Once every quarter of a second: drop who is silent or does not read. Runs as a loop of the broker."""
+        """A few times a second, and when a lease ends: drop who is silent or does not read. Runs as a loop of the
+        broker.
+        """
         returning = self._broker.locks.members()  # a restart must not take queues from members that live through it
         patience_ms = self._broker.clock.monotonic_ms() + self._broker.settings.session_timeout_ms
         while True:
-            await self._broker.clock.sleep_ms(SWEEP_MS)
+            due_ms = self._broker.members.next_ms - self._broker.clock.monotonic_ms()
+            await self._broker.clock.sleep_ms(max(1, min(SWEEP_MS, due_ms)))
             self._reports.look_late()
             now_ms = self._broker.clock.monotonic_ms()
             if returning and now_ms >= patience_ms:
@@ -230,6 +241,7 @@ class Sessions:
             for group, client_id in self._broker.members.expire(now_ms):
                 self._after(group, client_id, "expired")
             self._gone(self._deaf(now_ms), "does not read")
+            self._tell_late(now_ms)
             self._broker.routes.tick(now_ms)
 
     async def hand_over(self, limit_ms: int) -> None:
@@ -257,6 +269,16 @@ class Sessions:
             for session in sessions.values():
                 session.end()
         self.locking.close()
+
+    def _tell_late(self, now_ms: int) -> None:
+        for sessions in self._sessions.values():
+            for session in sessions.values():
+                session.late(now_ms)
+
+    def _decided(self, group: str) -> bool:
+        """True if a rebalancer tells the group's members what is theirs: they need not know soon who the others are."""
+        link, config = self._broker.cluster.rebalancer, self._broker.groups.get(group)
+        return link is not None and link.connected and config is not None and bool(config.strategy)
 
     def _lost_v2(self, now_ms: int) -> None:
         for client_id in self._broker.members.lost_v2(now_ms):
@@ -315,9 +337,9 @@ class Sessions:
         return session
 
     def _tell_group(self, group: str, *, but: str = "") -> None:
-        now_ms = self._broker.clock.monotonic_ms()
+        now_ms, soon = self._broker.clock.monotonic_ms(), not self._decided(group)
         for client_id, session in self._sessions.get(group, {}).items():
             if client_id != but:
-                session.members_changed(now_ms)
+                session.members_changed(now_ms, soon=soon)
         self._reports.look(group)
         self._broker.cluster.facts_changed(group=group)

@@ -27,6 +27,7 @@ from evenq_broker.loops.mailbox import (
     OffsetsReset,
     QueueWanted,
     Session,
+    SettingsChanged,
 )
 from evenq_broker.loops.translation import (
     generation_of,
@@ -48,6 +49,7 @@ OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 LOCK_WAIT_MAX_MS = 60_000
 QUEUES_PER_LOCK_MAX = 4_096
 DEADLINE_MARGIN_MS = 100
+LISTS_KEPT_MAX = 1_000
 
 
 def rpcs(broker: Broker) -> list[Rpc]:
@@ -66,6 +68,7 @@ class _Groups:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._sessions = broker.cluster.sessions
+        self._lists: dict[str, tuple[tuple[Member, ...], bytes]] = {}
 
     # ------------------------------------------------------------------------------------------------ session
 
@@ -86,7 +89,7 @@ class _Groups:
             yield self._welcome(session)
             while mail := await session.take(self._sessions):
                 for news in mail:
-                    yield _event(session.group, news)
+                    yield self._event(session.group, news)
             await self._refusal(listening)
         except Error as error:
             refused = groups_pb2.SessionRefused(status=status_of(error))
@@ -94,6 +97,19 @@ class _Groups:
         finally:
             listening.cancel()
             self._sessions.broken(session)
+
+    def _event(self, group: str, news: Mail) -> bytes:
+        """As bytes; a list of members is made once for all sessions of its group."""
+        if not isinstance(news, MembersChanged):
+            return _event(group, news)
+        known = self._lists.get(group)
+        if known is not None and known[0] is news.members:
+            return known[1]
+        if len(self._lists) >= LISTS_KEPT_MAX:
+            self._lists.clear()
+        told = _event(group, news)
+        self._lists[group] = (news.members, told)
+        return told
 
     async def _first(self, requests: AsyncIterator[bytes]) -> groups_pb2.Join:
         async for request in requests:
@@ -230,6 +246,9 @@ def _event(group: str, news: Mail) -> bytes:
         case MembersChanged(members):
             changed = groups_pb2.MembersChanged(group=group, members=[member_message(member) for member in members])
             return groups_pb2.SessionEvent(members_changed=changed).SerializeToString()
+        case SettingsChanged(config):
+            configured = groups_pb2.SettingsChanged(group=group, settings=group_settings(config))
+            return groups_pb2.SessionEvent(settings_changed=configured).SerializeToString()
         case AssignmentChanged(topic, generation, share):
             told = common_pb2.Generation(epoch=generation.epoch, counter=generation.counter)
             decided = groups_pb2.AssignmentChanged(group=group, topic=topic, generation=told, share=share)

@@ -33,6 +33,7 @@ __all__ = [
     "QueueWanted",
     "ReadingCalls",
     "SessionEvent",
+    "SettingsChanged",
     "SimpleCalls",
     "Stored",
     "Welcome",
@@ -141,18 +142,29 @@ class Welcome:
     """The broker took us in."""
 
     beat_interval_ms: int
-    members: tuple[MemberInfo, ...]
+    members: Sequence[MemberInfo]
     max_attempts: int
     start_from: str
     session_timeout_ms: int = 0
     """Silence after which the broker drops us; 0: it did not say."""
+    strategy: str = ""
+    """How the server shares the group's queues; empty: it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsChanged:
+    """The group was configured anew; as in `Welcome`."""
+
+    max_attempts: int
+    start_from: str
+    strategy: str
 
 
 @dataclass(frozen=True, slots=True)
 class MembersChanged:
     """The group's members, all of them."""
 
-    members: tuple[MemberInfo, ...]
+    members: Sequence[MemberInfo]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +198,9 @@ class BrokerLeaving:
     drain_ms: int
 
 
-SessionEvent = Welcome | MembersChanged | AssignmentChanged | QueueWanted | OffsetsReset | BrokerLeaving
+SessionEvent = (
+    Welcome | MembersChanged | SettingsChanged | AssignmentChanged | QueueWanted | OffsetsReset | BrokerLeaving
+)
 
 
 class RouteCalls(Protocol):

@@ -1,5 +1,5 @@
 """What is ours of a topic: computed here with an allocate strategy (RB-8 to RB-14), or asked of the server (SR-1,
-XO-3).
+XO-3); who was told neither asks while the group has a strategy on the server, which all its members hear alike.
 
 Called by `loops.ownership` in each round. None means "unknown, change nothing"; an empty list means "nothing is
 ours". Brokers tell each member its part of every new decision, so that a round seldom has to ask: only about what
@@ -46,7 +46,7 @@ class Dividing:
         client_id: str,
         strategy: Strategy,
         model: MessageModel,
-        ask_server: bool,
+        ask_server: bool | None,
         clock: Clock,
         trust_ms: int,
     ) -> None:
@@ -61,6 +61,7 @@ class Dividing:
         self._strategy = strategy
         self._model = model
         self._ask_server = ask_server
+        """None: while the group has a strategy of its own."""
         self._generations: dict[str, Generation] = {}
         self._told: set[str] = set()
         self.undecided = False
@@ -70,6 +71,11 @@ class Dividing:
         self._heard_ms = -(1 << 60)
         self.chosen: dict[str, list[MessageQueue]] | None = None
         """Topic to queues that the user chose; None: they are divided."""
+
+    @property
+    def asks(self) -> bool:
+        """True if the server decides (SR-1), False if members do (SR-2)."""
+        return bool(self._sessions.strategy()) if self._ask_server is None else self._ask_server
 
     def generation(self, topic: str) -> Generation:
         """Of the topic's newest decision, for fencing; none when members decide."""
@@ -87,7 +93,7 @@ class Dividing:
     def take(self, change: AssignmentChanged) -> bool:
         """A broker tells of a decision. False: the next round must ask."""
         queues, known = change.queues, self._decided.get(change.topic)
-        if queues is None or not self._ask_server or self.chosen is not None:
+        if queues is None or not self.asks or self.chosen is not None:
             self._decided.pop(change.topic, None)
             return False
         if change.generation >= self.generation(change.topic) and (
@@ -108,9 +114,15 @@ class Dividing:
         if self._model is MessageModel.BROADCASTING:
             queues = list((await self._routes.get(topic)).readable)
             return queues or None  # RB-17, RB-18
-        if self._ask_server:
+        if self.asks:
             return await self._asked(topic)
+        self._forget(topic)
         return await self._computed(topic)
+
+    def _forget(self, topic: str) -> None:
+        """Members decide now: a generation of before would be refused where a later one was known."""
+        self._decided.pop(topic, None)
+        self._generations.pop(topic, None)
 
     async def _asked(self, topic: str) -> list[MessageQueue] | None:
         decided = self._decided.get(topic)
@@ -122,7 +134,8 @@ class Dividing:
             return decided.queues
         if topic.startswith(RETRY_PREFIX):
             await self._routes.get(topic)  # raises, without a call, as long as the topic is not made
-        told = await self._calls.query_assignment(self._group, topic, self._strategy.name, self._model)
+        name = "" if self._ask_server is None else self._strategy.name  # "": as the group has it
+        told = await self._calls.query_assignment(self._group, topic, name, self._model)
         newer = self._decided.get(topic)
         if newer is not None and newer.generation > told.generation:
             self._generations[topic] = newer.generation  # told while we asked
@@ -141,6 +154,7 @@ class Dividing:
                     "the server shares brokers, not queues; members divide by themselves",
                     extra={"group": self._group, "topic": topic, "strategy": self._strategy.name},
                 )
+            self._forget(topic)
             return await self._computed(topic)
         self._generations[topic] = max(told.generation, self.generation(topic))
         queues = sorted(told.queues)

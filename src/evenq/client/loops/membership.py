@@ -17,6 +17,7 @@ from pathlib import Path
 
 from evenq.allocation import Strategy
 from evenq.client.core.calls import (
+    NO_GENERATION,
     AssignmentChanged,
     BrokerLeaving,
     ConsumerCalls,
@@ -25,6 +26,7 @@ from evenq.client.core.calls import (
     OffsetsReset,
     QueueWanted,
     SessionEvent,
+    SettingsChanged,
     Welcome,
 )
 from evenq.client.core.process_queue import ProcessQueue
@@ -58,7 +60,8 @@ class MemberPlan:
     subscriptions: Mapping[str, FilterExpression]
     model: MessageModel
     strategy: Strategy
-    ask_server: bool
+    ask_server: bool | None
+    """None: while the group has a strategy on the server."""
     start_from: StartFrom | None
     """None: as the group is configured."""
     start_timestamp_ms: int
@@ -249,13 +252,17 @@ class Membership:
     def _heard(self, broker_name: str, event: SessionEvent) -> None:
         match event:
             case Welcome():
-                self._group_attempts = event.max_attempts or MAX_ATTEMPTS
-                if event.start_from in set(StartFrom):
-                    self._group_start = StartFrom(event.start_from)
+                self._configured(event)
                 self.ownership.relock(broker_name)
                 self._dividing.doubt()
                 for topic in self.subscriptions:  # what changed before this line was up, nobody told us
                     self.routes.changed(topic, self.ownership.wake)
+            case SettingsChanged():
+                self._configured(event)
+                self._dividing.doubt()
+            case AssignmentChanged() if event.generation == NO_GENERATION and self._dividing.all_decided([event.topic]):
+                self._doubt_later()  # its queues changed; what that means for us is being decided
+                return
             case AssignmentChanged():
                 if not self._dividing.take(event) or not self.routes.names(event.topic, event.queues or ()):
                     self.routes.changed(event.topic, self.ownership.wake)  # it may have other queues (NS-8)
@@ -274,6 +281,11 @@ class Membership:
             case _:
                 pass
         self.ownership.wake()  # CS-7; QueueWanted wants a round as well
+
+    def _configured(self, told: Welcome | SettingsChanged) -> None:
+        self._group_attempts = told.max_attempts or MAX_ATTEMPTS
+        if told.start_from in set(StartFrom):
+            self._group_start = StartFrom(told.start_from)
 
     def _doubt_later(self) -> None:
         """Whoever decides will tell us in a moment; if not, ask."""

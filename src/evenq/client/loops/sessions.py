@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from evenq.client.core.calls import (
     BrokerLeaving,
@@ -19,6 +19,7 @@ from evenq.client.core.calls import (
     MemberInfo,
     MembersChanged,
     SessionEvent,
+    SettingsChanged,
     Welcome,
 )
 from evenq.errors import ConnectionFailed, DuplicateClientId, Error
@@ -49,9 +50,9 @@ class _Line:
         self.name = name
         self.address = address
         self.outbox: asyncio.Queue[Join | Leave | _End | None] = asyncio.Queue(maxsize=100)
-        self.members: tuple[MemberInfo, ...] | None = None
+        self.members: Sequence[MemberInfo] | None = None
         """None while the line is not up."""
-        self.ghosts: tuple[MemberInfo, ...] = ()
+        self.ghosts: Sequence[MemberInfo] = ()
         """Members before the line broke."""
         self.ghosts_until_ms = 0
         self.down_ms = -(1 << 60)
@@ -59,6 +60,8 @@ class _Line:
         self.said_ms = 0
         """When we last said something on it, monotonic ms: a member that is silent for `lease_ms` is dropped."""
         self.lease_ms = 0
+        self.strategy = ""
+        """Of the group, as the broker told last; it counts while the line is down too."""
         self.doubts = 0
         self.doubtful = False
         """True while our locks there may be somebody else's: after a silence or a break, until they were asked for."""
@@ -194,6 +197,12 @@ class Sessions:
         told += [line.members for line in up if line.members is not None]
         return list({member.client_id: member for members in told for member in members}.values())
 
+    def strategy(self) -> str:
+        """How the server shares the group's queues; empty: no broker knows of a strategy. A broker that was away when
+        the group got one does not know it yet.
+        """
+        return max((line.strategy for line in self._lines.values()), default="")
+
     def rejoin(self) -> None:
         """Tell changed subscriptions everywhere."""
         for line in self._lines.values():
@@ -268,6 +277,7 @@ class Sessions:
                     case Welcome():
                         backoff.reset()
                         line.members, line.lease_ms = event.members, event.session_timeout_ms
+                        line.strategy = event.strategy
                         line.said_ms, line.closing = self._clock.monotonic_ms(), False
                         line.doubt()
                         if line.joined_as != self._calls.client_id:
@@ -277,6 +287,8 @@ class Sessions:
                             beats = spawn(self._beats(line, event.beat_interval_ms), name=f"evenq-beats-{line.name}")
                     case MembersChanged():
                         line.members = event.members
+                    case SettingsChanged():
+                        line.strategy = event.strategy
                     case BrokerLeaving():
                         line.closing = True
                     case _:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from functools import cached_property
+from typing import overload
 
 from evenq import __version__
 from evenq.client.core.calls import (
@@ -16,6 +18,7 @@ from evenq.client.core.calls import (
     OffsetsReset,
     QueueWanted,
     SessionEvent,
+    SettingsChanged,
     Welcome,
 )
 from evenq.client.rpc.calls import GROUPS, Calls, filter_of, model_queue
@@ -70,6 +73,29 @@ class ConsumerCalls(Calls):
             member.subscriptions.add(topic=topic, filter=filter_of(wanted), version=join.version)
 
 
+class _Members(Sequence[MemberInfo]):
+    """A list of members that is read only by those who divide by it: in a large group the list is long, changes often,
+    and means nothing to members that ask the server.
+    """
+
+    def __init__(self, wire: Sequence[groups_pb2.Member]) -> None:
+        self._wire = wire
+
+    @cached_property
+    def _all(self) -> tuple[MemberInfo, ...]:
+        return tuple(_member(member) for member in self._wire)
+
+    def __len__(self) -> int:
+        return len(self._wire)
+
+    @overload
+    def __getitem__(self, index: int) -> MemberInfo: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[MemberInfo]: ...
+    def __getitem__(self, index: int | slice) -> MemberInfo | Sequence[MemberInfo]:
+        return self._all[index]
+
+
 def _member(wire: groups_pb2.Member) -> MemberInfo:
     return MemberInfo(wire.client_id, wire.protocol, frozenset(entry.topic for entry in wire.subscriptions))
 
@@ -90,13 +116,17 @@ def _event(wire: groups_pb2.SessionEvent) -> SessionEvent | None:
             told = wire.welcome
             return Welcome(
                 told.beat_interval_ms,
-                tuple(_member(member) for member in told.members),
+                _Members(told.members),
                 told.settings.max_attempts,
                 told.settings.start_from,
                 told.session_timeout_ms,
+                told.settings.strategy,
             )
+        case "settings_changed":
+            settings = wire.settings_changed.settings
+            return SettingsChanged(settings.max_attempts, settings.start_from, settings.strategy)
         case "members_changed":
-            return MembersChanged(tuple(_member(member) for member in wire.members_changed.members))
+            return MembersChanged(_Members(wire.members_changed.members))
         case "assignment_changed":
             return _changed(wire.assignment_changed)
         case "queue_wanted":

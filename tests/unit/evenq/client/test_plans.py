@@ -1,9 +1,12 @@
 """A consumer's arguments are judged before anything starts."""
 
+from inspect import signature
 from typing import Any
 
 import pytest
 
+import evenq
+from evenq import aio
 from evenq.client.options import PullOptions, PushOptions
 from evenq.client.plans import pull_plan, push_plan, reset_target
 from evenq.errors import BadRequest, Error, IllegalFilterExpression, IllegalGroup, IllegalTopic
@@ -38,6 +41,7 @@ def test_texts_become_a_plan() -> None:
         ({"assignment": "nobody"}, BadRequest),
         ({"strategy": "BEST"}, BadRequest),
         ({"strategy": "STICKY"}, BadRequest),
+        ({"strategy": "STICKY", "assignment": "auto"}, BadRequest),
         ({"strategy": "MACHINE_ROOM_NEARBY-STICKY"}, BadRequest),
         ({"consume_threads": 0}, BadRequest),
         ({"start_from": "MIDDLE"}, BadRequest),
@@ -46,6 +50,16 @@ def test_texts_become_a_plan() -> None:
 def test_bad_arguments_have_their_own_errors(change: dict[str, Any], error: type[Error]) -> None:
     with pytest.raises(error):
         push_plan(**(GOOD | change))
+
+
+@pytest.mark.parametrize(("told", "asks"), [("auto", None), ("client", False), ("server", True)])
+def test_who_decides_is_the_groups_business_unless_told(told: str, asks: bool | None) -> None:
+    assert push_plan(**(GOOD | {"assignment": told})).ask_server is asks
+
+
+def test_the_faces_leave_it_to_the_group() -> None:
+    for face in (evenq.PushConsumer, evenq.PullConsumer, aio.PushConsumer, aio.PullConsumer):
+        assert signature(face).parameters["assignment"].default == "auto"
 
 
 def test_a_member_that_asks_the_server_divides_by_avg_where_sticky_cannot_be() -> None:

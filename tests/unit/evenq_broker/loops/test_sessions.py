@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 from evenq_broker.core.locks import Generation
 from evenq_broker.core.members import Member, Protocol
-from evenq_broker.loops.mailbox import AssignmentChanged, BrokerLeaving, MembersChanged, QueueWanted, Session
+from evenq_broker.loops.mailbox import (
+    AssignmentChanged,
+    BrokerLeaving,
+    MembersChanged,
+    QueueWanted,
+    Session,
+    SettingsChanged,
+)
 from evenq_broker.metrics import broker_metrics, constant_labels
 from evenq_broker.settings import StoreSettings
 
@@ -81,6 +88,24 @@ def test_a_mailbox_keeps_the_newest_of_each_kind_and_no_backlog(run: Run) -> Non
         assert mail == [MembersChanged(()), AssignmentChanged("t", Generation(1, 3)), QueueWanted(queue)]
         session.end()
         assert await session.take(broker.cluster.sessions) == []
+
+    run(story)
+
+
+def test_a_group_that_is_configured_anew_tells_its_members_and_only_when_it_changed(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        session = broker.cluster.sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ))
+        for strategy in ("AVG", "STICKY"):
+            await stage.during(broker.create_group("g", strategy=strategy))
+        session.assignment_changed("t", Generation(1, 3), 0)
+        (settings, assignment) = await session.take(broker.cluster.sessions)
+        assert settings == SettingsChanged(broker.groups.get("g")), "the newest, before decisions that hang on it"
+        assert settings.group.strategy == "STICKY"
+        assert isinstance(assignment, AssignmentChanged)
+        await stage.during(broker.create_group("g", strategy="STICKY"))
+        session.queue_wanted(MessageQueue("t", "a", 0), 0)
+        assert await session.take(broker.cluster.sessions) == [QueueWanted(MessageQueue("t", "a", 0))]
 
     run(story)
 

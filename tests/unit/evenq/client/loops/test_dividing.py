@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from evenq.allocation import by_name
-from evenq.client.core.calls import Assignment, AssignmentChanged, Generation
+from evenq.client.core.calls import NO_GENERATION, Assignment, AssignmentChanged, Generation, MemberInfo
 from evenq.client.core.route import Route
 from evenq.client.loops.dividing import Dividing
 from evenq.client.loops.routes import RouteBook
@@ -28,11 +28,13 @@ class Wire:
 
     def __init__(self) -> None:
         self.asked = 0
+        self.strategies: list[object] = []
         self.answer = Assignment(True, queues(0), Generation(1, 1))
         self.meanwhile = lambda: None
 
-    async def query_assignment(self, *_question: object) -> Assignment:
+    async def query_assignment(self, *question: object) -> Assignment:
         self.asked += 1
+        self.strategies.append(question[2])
         self.meanwhile()
         return self.answer
 
@@ -43,18 +45,24 @@ class Wire:
 
 
 class Sessions:
-    def members(self) -> None:
-        return None
+    def __init__(self) -> None:
+        self.told = ""
+
+    def members(self) -> list[MemberInfo] | None:
+        return [MemberInfo(name, "evenq", frozenset()) for name in ("m", "n")] if self.told == "" else None
+
+    def strategy(self) -> str:
+        return self.told
 
 
 class Desk:
-    def __init__(self, *, ask_server: bool = True) -> None:
-        self.wire, self.clock = Wire(), FakeClock()
+    def __init__(self, *, ask_server: bool | None = True) -> None:
+        self.wire, self.clock, self.sessions = Wire(), FakeClock(), Sessions()
         self.routes = RouteBook(self.wire, self.clock, refresh_ms=30_000)  # type: ignore[arg-type]  # only what it asks
         self.dividing = Dividing(
             calls=self.wire,  # type: ignore[arg-type]  # only what it asks
             routes=self.routes,
-            sessions=Sessions(),  # type: ignore[arg-type]  # only what it asks
+            sessions=self.sessions,  # type: ignore[arg-type]  # only what it asks
             group="g",
             client_id="m",
             strategy=by_name("AVG"),
@@ -120,7 +128,22 @@ def test_what_a_broker_computed_is_asked_for_each_time() -> None:
 def test_members_that_divide_by_themselves_take_no_shares() -> None:
     desk = Desk(ask_server=False)
     assert not desk.told(3, 0, 1)
-    assert desk.part() is None, "no members known"
+    assert (desk.part(), desk.wire.asked) == ([0], 0), "its own part of two queues among two members"
+
+
+def test_sr_1_sr_2_who_was_told_neither_asks_exactly_while_the_group_has_a_strategy() -> None:
+    desk = Desk(ask_server=None)
+    assert not desk.told(3, 0, 1)
+    assert (desk.part(), desk.wire.asked, desk.dividing.asks) == ([0], 0, False)
+    desk.sessions.told = "STICKY"
+    desk.wire.answer = Assignment(True, queues(1), Generation(1, 4))
+    desk.dividing.doubt()
+    assert (desk.part(), desk.wire.asked, desk.wire.strategies) == ([1], 1, [""])
+    assert desk.told(5, 0, 1)
+    assert (desk.part(), desk.dividing.generation("t"), desk.wire.asked) == ([0, 1], Generation(1, 5), 1)
+    desk.sessions.told = ""
+    assert (desk.part(), desk.dividing.generation("t"), desk.wire.asked) == ([0], NO_GENERATION, 1)
+    assert not desk.dividing.all_decided(["t"]), "joins and leaves are its own business again"
 
 
 def test_a_retry_topic_that_is_not_made_yet_costs_one_call() -> None:

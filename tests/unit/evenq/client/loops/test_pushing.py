@@ -24,6 +24,7 @@ from evenq.client.core.calls import (
     Pulled,
     QueueRange,
     SessionEvent,
+    SettingsChanged,
     Welcome,
 )
 from evenq.client.core.route import Route
@@ -43,6 +44,7 @@ class Broker:
         self.queues: dict[MessageQueue, list[bytes]] = {queue: [] for queue in QUEUES}
         self.route = QUEUES
         self.minimum = 0
+        self.strategy = ""
         self.committed: dict[MessageQueue, int] = {}
         self.holders: dict[MessageQueue, str] = {}
         self.mail: dict[str, asyncio.Queue[SessionEvent | None]] = {}
@@ -58,6 +60,12 @@ class Broker:
     def store(self, *bodies: bytes, queue: MessageQueue = QUEUES[0]) -> None:
         self.queues[queue] += bodies
         self.wake()
+
+    def configure(self, strategy: str) -> None:
+        """The group gets this strategy, or loses its own."""
+        self.strategy = strategy
+        for mailbox in self.mail.values():
+            mailbox.put_nowait(SettingsChanged(17, "LAST", strategy))
 
     def wake(self) -> None:
         self.changed.set()
@@ -100,7 +108,7 @@ class Calls:
         assert isinstance(await anext(requests), Join)
         mailbox = broker.mail[me] = asyncio.Queue()
         members = tuple(MemberInfo(client_id, "evenq", frozenset()) for client_id in broker.mail)
-        yield Welcome(1_000, members, 17, "LAST")
+        yield Welcome(1_000, members, 17, "LAST", strategy=broker.strategy)
         broker.tell_members()
         reader = asyncio.ensure_future(self.read(requests, mailbox))
         try:
@@ -223,7 +231,12 @@ class Group:
         self.handle: Callable[[ReceivedMessage], Awaitable[bool]] | None = None
 
     def member(
-        self, name: str, *, start: StartFrom | None = StartFrom.FIRST, ask_server: bool = False, **options: int | str
+        self,
+        name: str,
+        *,
+        start: StartFrom | None = StartFrom.FIRST,
+        ask_server: bool | None = False,
+        **options: int | str,
     ) -> Pushing:
         async def listen(messages: Sequence[ReceivedMessage]) -> bool:
             for message in messages:
@@ -554,6 +567,37 @@ def test_a_server_that_will_decide_in_a_moment_is_asked_again_soon_even_if_it_te
         broker.assignments["one"] = Assignment(True, (QUEUES[2],), Generation(1, 5))
         await until(lambda: owned(one) == [2])
         await one.close()
+
+    asyncio.run(story())
+
+
+def test_a_groups_new_strategy_switches_its_living_members_and_back_without_a_repeat() -> None:
+    async def story() -> None:
+        broker = Broker()
+        group = Group(broker)
+        one, two = group.member("one", ask_server=None), group.member("two", ask_server=None)
+        await until(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
+        assert broker.asked == 0
+        for number in range(200):
+            broker.store(b"%d" % number, queue=QUEUES[number % 4])
+        await until(lambda: len(group.seen) > 20)
+        broker.assignments = {
+            "one": Assignment(True, (QUEUES[0], QUEUES[2]), Generation(1, 5)),
+            "two": Assignment(True, (QUEUES[1], QUEUES[3]), Generation(1, 5)),
+        }
+        broker.configure("STICKY")
+        await until(lambda: (owned(one), owned(two)) == ([0, 2], [1, 3]))
+        three = group.member("three", ask_server=None)  # hears of it in its welcome
+        broker.assignments["three"] = Assignment(True, (), Generation(1, 5))
+        await until(lambda: three.balanced)
+        assert owned(three) == []
+        for number in range(200, 400):
+            broker.store(b"%d" % number, queue=QUEUES[number % 4])
+        broker.configure("")
+        await until(lambda: (owned(one), owned(three), owned(two)) == ([0, 1], [2], [3]))
+        await until(lambda: len(group.seen) == 400)
+        await asyncio.gather(one.close(), two.close(), three.close())
+        assert set(group.seen.values()) == {1}
 
     asyncio.run(story())
 
