@@ -124,11 +124,16 @@ class VirtualLoop(base_events.BaseEventLoop):
     call_soon_threadsafe = call_soon  # type: ignore[assignment]  # as above
 
     def taken_from(self, process: SimProcess) -> list[asyncio.Handle]:
-        """Take the callbacks of a process out of the queue."""
+        """Take the callbacks of a process out of the queue.
+
+        What does nothing stands in for each of them: asyncio has counted what it runs in this turn before it begins.
+        """
         ready = self._ready  # type: ignore[attr-defined]  # as above
         taken = [handle for handle in ready if _process_of(handle) is process]
         if taken:
-            kept = [handle for handle in ready if _process_of(handle) is not process]
+            nothing = asyncio.Handle(lambda: None, (), self)
+            nothing.cancel()
+            kept = [nothing if _process_of(handle) is process else handle for handle in ready]
             ready.clear()
             ready.extend(kept)
         return taken

@@ -54,6 +54,15 @@ def test_a_paused_process_goes_on_where_it_was_and_a_killed_one_never_does(loop:
     assert killed == [100]
 
 
+def test_a_process_may_be_killed_by_a_callback_of_a_turn_that_was_to_run_its_own_last(loop: VirtualLoop) -> None:
+    killed, ran = SimProcess("killed", loop), list[str]()
+    loop.call_soon(killed.kill)
+    for _ in range(3):
+        loop.call_soon(ran.append, "a dead process ran", context=killed.context)
+    loop.run_until_complete(ProcessClock(loop).sleep_ms(10))
+    assert ran == []
+
+
 def test_a_clock_may_be_wrong_and_run_fast(loop: VirtualLoop) -> None:
     right, fast = ProcessClock(loop), ProcessClock(loop, skew_ms=5_000, rate=2.0)
     loop.run_until_complete(fast.sleep_ms(1_000))
