@@ -89,7 +89,7 @@ def endpoint() -> Iterator[str]:
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert line.startswith("ready "), line
+        assert line.startswith("ready "), line or process.communicate(timeout=30)[1]
         yield line.split()[1]
         process.terminate()
         _, errors = process.communicate(timeout=30)
