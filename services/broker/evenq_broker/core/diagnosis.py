@@ -224,7 +224,8 @@ def _hand_overs(looks: Looks) -> Iterable[Finding]:
             severity=Severity.WARNING if holder else Severity.ERROR,
             subject=f"{topic} to {owner}",
             seen=f"{queue_names(queues)} of {topic} were given to {owner} {age(age_ms)} ago, but {has}",
-            fix=f"restart {holder or owner} if it hangs, or give up its assignment='client' if it has it; this shows it",
+            fix=f"restart {holder or owner} if it hangs, or let it follow the group, without assignment='client'; "
+            "this shows it",
             command=f"evenq client show {holder or owner}",
         )
 
