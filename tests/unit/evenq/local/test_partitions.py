@@ -67,3 +67,17 @@ def test_a_foreign_name_is_refused(disk, partitions, name):
     disk.open(f"deep/folder/{name}", create=True)
     with pytest.raises(StoreCorrupted, match="does not belong there"):
         partitions.load()
+
+
+def test_a_full_file_that_was_synced_keeps_its_length_and_an_unfinished_one_may_be_short(disk, partitions):
+    disk.files[partitions.path_of(100)].truncate(39)
+    partitions.check_lengths(199, lambda file_end: file_end)
+    partitions.check_lengths(240, lambda file_end: file_end - 61)
+    with pytest.raises(StoreCorrupted, match=r"0100 has 39 bytes where a full file has 100"):
+        partitions.check_lengths(240, lambda file_end: file_end - 60)
+
+
+def test_a_file_over_the_fixed_size_is_refused_wherever_it_is(disk, partitions):
+    disk.files[partitions.path_of(200)].truncate(101)
+    with pytest.raises(StoreCorrupted, match=r"0200 has 101 bytes"):
+        partitions.check_lengths(0, lambda file_end: file_end)
