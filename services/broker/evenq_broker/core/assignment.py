@@ -81,6 +81,10 @@ class LastAnswers:
             self._drop(next(iter(self._answers)))
         return answer
 
+    def last(self, group: str, topic: str, client_id: str) -> Answer | None:
+        """What the member was told last; None: nothing."""
+        return self._answers.get((group, topic, client_id))
+
     def of_group(self, group: str) -> dict[str, list[Answer]]:
         """All that members of the group were told last, by client id."""
         return {

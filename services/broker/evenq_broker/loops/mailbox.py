@@ -13,7 +13,7 @@ from typing import Protocol
 
 from evenq.model import GroupConfig, MessageQueue
 from evenq.wire.stubs.evenq.v1 import common_pb2
-from evenq_broker.core.locks import Generation
+from evenq_broker.core.locks import NO_GENERATION, Generation
 from evenq_broker.core.members import Member
 
 __all__ = [
@@ -105,6 +105,8 @@ class Session:
         self._members_changed = False
         self._settings: GroupConfig | None = None
         self._assignments: dict[str, tuple[Generation, common_pb2.Share | None]] = {}
+        self._routes: dict[str, None] = {}
+        """Topics whose queues changed."""
         self._wanted: dict[MessageQueue, None] = {}
         self._reset: dict[MessageQueue, None] = {}
         self._leaving_ms: int | None = None
@@ -136,6 +138,10 @@ class Session:
         soon: bool = True,
     ) -> None:
         """Another decision about a topic, or something that only asking will tell: then no share is told."""
+        if generation == NO_GENERATION:
+            self._routes[topic] = None  # beside a decision that waits: which of them knows of the other is unknown
+            self._note(now_ms, soon=soon)
+            return
         newest, told = self._assignments.get(topic, (generation, share))
         if share is not None and generation < newest:
             share = told
@@ -175,6 +181,7 @@ class Session:
             if self._settings is not None:  # before assignments: whether they count may depend on it
                 mail.append(SettingsChanged(self._settings))
             mail += [AssignmentChanged(topic, *changed) for topic, changed in self._assignments.items()]
+            mail += [AssignmentChanged(topic, NO_GENERATION) for topic in self._routes]
             mail += [QueueWanted(queue) for queue in self._wanted]
             if self._reset:
                 mail.append(OffsetsReset(tuple(self._reset)))
@@ -183,6 +190,7 @@ class Session:
             self._leaving_ms = self._settings = None
             self._members_changed = False
             self._assignments.clear()
+            self._routes.clear()
             self._wanted.clear()
             self._reset.clear()
             self.waiting_since_ms, self._waits = None, False

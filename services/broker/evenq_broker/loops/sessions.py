@@ -157,11 +157,12 @@ class Sessions:
         now_ms = self._broker.clock.monotonic_ms()
         wanted = list(topics)
         for group, sessions in self._sessions.items():
+            soon = not self._decided(group)
             for client_id, session in sessions.items():
                 member = self._broker.members.get(group, client_id)
                 for topic in wanted:
                     if member is not None and member.reads(topic):
-                        session.assignment_changed(topic, NO_GENERATION, now_ms)
+                        session.assignment_changed(topic, NO_GENERATION, now_ms, soon=soon)
 
     # ------------------------------------------------------------------------------------------------ v2 members
 

@@ -111,19 +111,42 @@ def test_a_group_that_is_configured_anew_tells_its_members_and_only_when_it_chan
 
 
 def test_a_share_travels_with_the_newest_decision_and_a_change_that_must_be_asked_for_takes_it_back() -> None:
-    def after(*changes: tuple[int, str | None]) -> AssignmentChanged:
+    def after(*changes: tuple[int, str | None]) -> Any:
         session = Session("g", "x")
         for counter, strategy in changes:
             share = None if strategy is None else common_pb2.Share(strategy=strategy)
-            session.assignment_changed("t", Generation(1, counter), 0, share)
-        (news,) = asyncio.run(session.take(SimpleNamespace(members=list)))
-        return news
+            session.assignment_changed("t", Generation(1, counter) if counter else Generation(), 0, share)
+        news = asyncio.run(session.take(SimpleNamespace(members=list)))
+        return news[0] if len(news) == 1 else news
 
     assert after((1, "a"), (2, "b")).share.strategy == "b"
     assert after((2, "b"), (1, "a")) == AssignmentChanged("t", Generation(1, 2), common_pb2.Share(strategy="b"))
-    assert after((2, "b"), (0, None)) == AssignmentChanged("t", Generation(1, 2))
+    assert after((2, "b"), (1, None)) == AssignmentChanged("t", Generation(1, 2))
     assert after((2, None), (2, "b")).share is None
-    assert after((0, None), (3, "c")).share.strategy == "c"
+    told = [
+        AssignmentChanged("t", Generation(1, 3), common_pb2.Share(strategy="c")),
+        AssignmentChanged("t", Generation()),
+    ]
+    assert after((0, None), (3, "c")) == after((3, "c"), (0, None)) == told, "a changed route is told beside it"
+
+
+def test_what_can_wait_goes_with_the_next_news_or_when_it_is_time(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        sessions = broker.cluster.sessions
+        session = Session("g", "x")
+        session.members_changed(5, soon=False)
+        session.assignment_changed("t", Generation(1, 1), 6, soon=False)
+        assert session.waiting_since_ms is None
+        session.late(7)
+        assert await session.take(sessions) == [MembersChanged(()), AssignmentChanged("t", Generation(1, 1))]
+        session.late(8)
+        assert session.waiting_since_ms is None, "nothing is left"
+        session.members_changed(9, soon=False)
+        session.queue_wanted(MessageQueue("t", "a", 0), 10)
+        assert len(await session.take(sessions)) == 2
+
+    run(story)
 
 
 def test_a_changed_route_tells_the_members_that_read_the_topic(run: Run) -> None:
