@@ -14,28 +14,18 @@ from types import TracebackType
 from typing import Self
 
 from evenq.allocation import Strategy
+from evenq.client.async_admin import Admin
 from evenq.client.async_lite_consumer import LitePushConsumer, LiteSimpleConsumer
 from evenq.client.async_pull_consumer import PullConsumer
-from evenq.client.core.views import (
-    BrokerView,
-    ClusterView,
-    GroupDetails,
-    GroupView,
-    OffsetMoveView,
-    PlacementView,
-    TopicDetails,
-    TopicView,
-)
 from evenq.client.loops.gates import TaskGate
 from evenq.client.loops.pushing import Pushing
 from evenq.client.loops.sending import Item, Nobody, Selector, SendResult
 from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
-from evenq.client.plans import filters, push_plan, reset_target
+from evenq.client.plans import filters, push_plan
 from evenq.client.transaction import AsyncTransaction, Checker, resolution_of
 from evenq.client.wiring import (
     Encoder,
     Ground,
-    admin_calls,
     new_client_id,
     producer_parts,
     pushing_parts,
@@ -47,7 +37,6 @@ from evenq.model import (
     Message,
     MessageModel,
     MessageQueue,
-    MessageType,
     ReceivedMessage,
     StartFrom,
     TransactionResolution,
@@ -377,102 +366,6 @@ class SimpleConsumer:
 
     async def __aenter__(self) -> Self:
         return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-
-class Admin:
-    """Topics, groups, brokers; see `evenq.Admin`."""
-
-    def __init__(
-        self,
-        *,
-        endpoint: str = "127.0.0.1:8081",
-        timeout_ms: int = 10_000,
-        credentials: Credentials | None = None,
-        ground: Ground | None = None,
-    ) -> None:
-        self._ground = Ground.of(ground, credentials)
-        self._calls = admin_calls(self._ground, endpoint, new_client_id(self._ground.clock), timeout_ms)
-
-    async def create_topic(
-        self, topic: str, *, queues: int = 0, message_type: MessageType | str = MessageType.NORMAL
-    ) -> list[PlacementView]:
-        """On every broker with equal counts (TQ-2); `queues` per broker, 0 = the server's default."""
-        return await self._calls.create_topic(topic, queues, MessageType(message_type))
-
-    async def delete_topic(self, topic: str) -> None:
-        """With all its messages."""
-        await self._calls.delete_topic(topic)
-
-    async def list_topics(self, *, include_system: bool = False) -> list[TopicView]:
-        """All topics of the cluster."""
-        return await self._calls.list_topics(include_system=include_system)
-
-    async def describe_topic(self, topic: str) -> TopicDetails:
-        """Its queues and who reads them."""
-        return await self._calls.describe_topic(topic)
-
-    async def create_group(
-        self,
-        group: str,
-        *,
-        ordered: bool | None = None,
-        max_attempts: int = 0,
-        strategy: str = "",
-        start_from: str = "",
-    ) -> None:
-        """On every broker. `max_attempts` 0 = 17."""
-        await self._calls.create_group(
-            group, ordered=ordered, max_attempts=max_attempts, strategy=strategy, start_from=start_from
-        )
-
-    async def delete_group(self, group: str) -> None:
-        """With all its progress."""
-        await self._calls.delete_group(group)
-
-    async def list_groups(self) -> list[GroupView]:
-        """All consumer groups of the cluster."""
-        return await self._calls.list_groups()
-
-    async def describe_group(self, group: str) -> GroupDetails:
-        """Its members, and its progress in each queue."""
-        return await self._calls.describe_group(group)
-
-    async def reset_offsets(
-        self,
-        group: str,
-        *,
-        topic: str = "",
-        to: str | int = "latest",
-        timestamp_ms: int | None = None,
-        skip: int | None = None,
-        like_group: str = "",
-        dry_run: bool = True,
-    ) -> list[OffsetMoveView]:
-        """Move a live group on all brokers; see `evenq.Admin.reset_offsets`."""
-        target, value = reset_target(to, timestamp_ms, skip, like_group)
-        return await self._calls.reset_offsets(
-            group, topic=topic, to=target, value=value, source_group=like_group, dry_run=dry_run
-        )
-
-    async def list_brokers(self) -> list[BrokerView]:
-        """All live brokers."""
-        return await self._calls.list_brokers()
-
-    async def describe_cluster(self) -> ClusterView:
-        """The cluster at a glance."""
-        return await self._calls.describe_cluster()
-
-    async def close(self) -> None:
-        """End the connections."""
-        await self._ground.let_go(self._calls.net)
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

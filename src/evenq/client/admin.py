@@ -12,17 +12,22 @@ from evenq.client.core.views import (
     BrokerView,
     ClusterView,
     DiagnosisView,
+    DrainView,
+    ExplainView,
     GroupDetails,
     GroupView,
     OffsetMoveView,
     PlacementView,
+    ResizeView,
+    SimulationView,
     TopicDetails,
     TopicView,
 )
 from evenq.client.loops.background import Background
-from evenq.client.plans import reset_target
+from evenq.client.loops.resizing import drained, scaled
+from evenq.client.plans import permission_of, reset_target
 from evenq.client.wiring import Ground, admin_calls, new_client_id
-from evenq.model import BalancePolicy, MessageType
+from evenq.model import BalancePolicy, MessageType, Permission
 from evenq.model.retry import RetryPolicy
 from evenq.runtime.closing import Closing
 from evenq.wire.credentials import Credentials
@@ -70,6 +75,35 @@ class Admin(Closing):
         """Its queues and who reads them."""
         return self._background.run(self._calls.describe_topic(topic))
 
+    def scale_topic(
+        self, topic: str, *, queues: int, broker: str = "", force: bool = False, wait_ms: int = 0
+    ) -> list[ResizeView]:
+        """Give the topic more or fewer queues (1 to 4,096 per broker), on all brokers that have it or on `broker`.
+
+        More are open at once. Fewer: the last ones take no messages any more, and are closed once every group has read
+        them (RT-8), or at once with `force`. `wait_ms` 0 does one step and tells what is left (each view's `done`; call
+        again to go on), else it waits so long at most and then raises RequestTimeout. Raises TopicNotFound,
+        BadRequest, ConnectionFailed for a broker that did not do it.
+        """
+        work = scaled(self._calls, self._ground.clock, topic, queues, broker=broker, force=force, wait_ms=wait_ms)
+        return self._background.run(work)
+
+    def permit_topic(self, topic: str, permission: Permission | str, *, broker: str = "") -> list[ResizeView]:
+        """What its queues are for, on all brokers that have it or on `broker`: READ_WRITE, READ (nobody sends), WRITE
+        (nobody reads) or NONE. Raises TopicNotFound, BadRequest, ConnectionFailed for a broker that did not do it.
+        """
+        return self._background.run(self._calls.permit_topic(topic, permission_of(permission), broker=broker))
+
+    def drain_broker(self, broker: str, *, wait_ms: int = 0) -> DrainView:
+        """Let it take no new messages while what it has is read; it may be stopped once it is `empty`. `wait_ms` as for
+        `scale_topic`. The broker keeps the state over restarts, until `resume_broker`.
+        """
+        return self._background.run(drained(self._calls, self._ground.clock, broker, wait_ms=wait_ms))
+
+    def resume_broker(self, broker: str) -> DrainView:
+        """Let a drained broker take messages again."""
+        return self._background.run(self._calls.drain_broker(broker, resume=True))
+
     def create_group(
         self,
         group: str,
@@ -109,6 +143,32 @@ class Admin(Closing):
     def describe_group(self, group: str) -> GroupDetails:
         """Its members, and its progress in each queue."""
         return self._background.run(self._calls.describe_group(group))
+
+    def explain_group(self, group: str, *, topic: str = "") -> ExplainView:
+        """Who has which queue, since when and why; of all its topics, or of one. Without a rebalancer: who holds which
+        lock, and `decides` says so. Raises GroupNotFound.
+        """
+        return self._background.run(self._calls.explain_group(group, topic))
+
+    def simulate_group(
+        self,
+        group: str,
+        *,
+        topic: str = "",
+        members: int = 0,
+        queues: int = 0,
+        strategy: str = "",
+        lose_zone: str = "",
+    ) -> list[SimulationView]:
+        """What would change with so many `members`, so many `queues` per broker, another `strategy`, or without what is
+        in a zone; one result per topic. Nothing is changed. Raises BadRequest if nothing is told to imagine or nothing
+        was decided yet, NotImplementedYet without a rebalancer.
+        """
+        return self._background.run(
+            self._calls.simulate_group(
+                group, topic=topic, members=members, queues=queues, strategy=strategy, lose_zone=lose_zone
+            )
+        )
 
     def diagnose_group(self, group: str, *, watch_ms: int = 0, stuck_ms: int = 0) -> DiagnosisView:
         """What is wrong with it, each finding with one fix; none: it is healthy. What is only there for a moment counts

@@ -12,9 +12,9 @@ from evenq.client.loops.pushing import PushPlan
 from evenq.client.options import LiteOptions, PullOptions, PushOptions
 from evenq.client.wiring import placed
 from evenq.errors import BadRequest, IllegalFilterExpression, IllegalGroup, IllegalTopic
-from evenq.model import FilterExpression, MessageModel, StartFrom, group_problem, topic_problem
+from evenq.model import FilterExpression, MessageModel, Permission, StartFrom, group_problem, topic_problem
 
-__all__ = ["filters", "lite_plan", "pull_plan", "push_plan", "reset_target"]
+__all__ = ["filters", "lite_plan", "permission_of", "pull_plan", "push_plan", "reset_target"]
 
 ASSIGNMENTS: dict[str, bool | None] = {"auto": None, "client": False, "server": True}
 """To whether a member asks the server; None: while the group has a strategy there."""
@@ -152,6 +152,16 @@ def _strategy(told: str | Strategy, assignment: str) -> Strategy:
 
 def _timestamp_ms(told: int | str) -> int:
     return timestamp_of(told) if isinstance(told, str) else told
+
+
+def permission_of(told: Permission | str) -> Permission:
+    """Of its name, `read-write` and `READ_WRITE` alike. Raises BadRequest."""
+    if isinstance(told, Permission):
+        return told
+    known = Permission.__members__.get(told.upper().replace("-", "_"))
+    if known is None:
+        raise BadRequest(f"permission {told!r} is unknown; it is one of {', '.join(Permission.__members__)}")
+    return known
 
 
 def reset_target(to: str | int, timestamp_ms: int | None, skip: int | None, like_group: str) -> tuple[str, int]:

@@ -12,6 +12,9 @@ __all__ = [
     "BrokerView",
     "ClusterView",
     "DiagnosisView",
+    "DrainView",
+    "ExplainView",
+    "ExplainedQueueView",
     "FindingView",
     "GroupDetails",
     "GroupQueueView",
@@ -19,9 +22,13 @@ __all__ = [
     "MemberView",
     "OffsetMoveView",
     "PlacementView",
+    "QueueMoveView",
     "QueueView",
+    "ResizeView",
+    "SimulationView",
     "TopicDetails",
     "TopicView",
+    "UnfinishedView",
 ]
 
 
@@ -66,6 +73,56 @@ class TopicDetails:
     message_type: MessageType
     queues: tuple[QueueView, ...]
     groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfinishedView:
+    """What a group has yet to read in one queue."""
+
+    queue: MessageQueue
+    group: str
+    lag: int
+    """Messages, those in flight included."""
+    inflight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeView:
+    """A topic's queues on one broker, after a change or in its middle."""
+
+    broker_name: str
+    write_queues: int
+    read_queues: int
+    permission: str
+    """READ_WRITE, READ, WRITE or NONE."""
+    unfinished: tuple[UnfinishedView, ...]
+    """What a shrinking waits for, 1,000 at most."""
+
+    @property
+    def done(self) -> bool:
+        """False: the last queues take no messages any more, and are closed once all groups have read them."""
+        return self.write_queues >= self.read_queues
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainView:
+    """What is left on a broker that takes no new messages, or takes them again."""
+
+    broker_name: str
+    draining: bool
+    empty: bool
+    """True: every group has finished everything there, and nothing is to come; it may be stopped."""
+    unfinished: tuple[UnfinishedView, ...]
+    """1,000 at most."""
+    lag: int
+    """Over all groups and queues."""
+    delayed: int
+    """Messages whose delivery time has not come, and open transactions."""
+    unread: int
+    """Messages of topics that no group ever read: they cannot be waited for."""
+    dead_letters: int
+    other_writers: int
+    """Other live brokers that take messages; 0: producers have nowhere to go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +181,70 @@ class GroupDetails:
     summary: GroupView
     members: tuple[MemberView, ...]
     queues: tuple[GroupQueueView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedQueueView:
+    """Why one queue is where it is."""
+
+    queue: MessageQueue
+    """Queue id -1: all of the broker."""
+    state: str
+    """OWNED, HELD (waits for a successor), UNOWNED."""
+    owner: str
+    """Client id; empty: nobody; `*`: every member."""
+    since_ms: int
+    """0: nobody knows."""
+    reason: str
+    previous_owner: str
+    owner_zone: str
+    broker_zone: str
+    """Empty: unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainView:
+    """Who has which queue of a group, since when and why."""
+
+    group: str
+    decides: str
+    """Who gives the queues to members."""
+    strategy: str
+    generation: str
+    """Of the newest decision, `epoch.counter`; empty: there is none."""
+    queues: tuple[ExplainedQueueView, ...]
+    idle: dict[str, str]
+    """Client id of a member without a queue to the reason."""
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueMoveView:
+    """A queue that would change its owner."""
+
+    queue: MessageQueue
+    before: str
+    after: str
+    """Client id; empty: nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationView:
+    """What would become of a topic's queues."""
+
+    topic: str
+    queues: int
+    moves: tuple[QueueMoveView, ...]
+    """Every queue with another owner than now, also those that have none now or would have none."""
+    moved: int
+    """Of these, those that go from one living member to another."""
+    unowned: int
+    share_min: int
+    share_max: int
+    """Queues of the member with the fewest and the most."""
+    other_zone_before: int
+    other_zone_after: int
+    """Queues whose owner is in another zone than their broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from evenq.client.core.views import (
     BrokerView,
     ClusterView,
     DiagnosisView,
+    DrainView,
+    ExplainView,
     FindingView,
     GroupDetails,
     GroupQueueView,
     GroupView,
-    MemberView,
     OffsetMoveView,
     PlacementView,
     QueueView,
+    ResizeView,
+    SimulationView,
     TopicDetails,
     TopicView,
 )
-from evenq.client.rpc.calls import Calls, model_queue
+from evenq.client.rpc.admin_views import (
+    broker_view,
+    drain_view,
+    explained_by_locks,
+    explanation,
+    group_view,
+    member_view,
+    message_type,
+    resize_view,
+    simulation,
+)
+from evenq.client.rpc.calls import ASSIGNMENT, Calls, model_queue
 from evenq.client.rpc.messages import type_of
-from evenq.model import BalancePolicy, MessageType, Weight
+from evenq.errors import BadRequest, ConnectionFailed, NotImplementedYet
+from evenq.model import BalancePolicy, MessageType, Permission
+from evenq.model.names import is_system_topic
 from evenq.model.retry import RetryPolicy
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
-from evenq.wire.stubs.evenq.v1 import admin_pb2, diagnosis_pb2, groups_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, diagnosis_pb2
 
 __all__ = ["AdminCalls"]
 
@@ -54,7 +71,7 @@ class AdminCalls(Calls):
         return [
             TopicView(
                 topic=t.topic,
-                message_type=_type(t.message_type),
+                message_type=message_type(t.message_type),
                 brokers=t.brokers,
                 queues=t.queues,
                 messages=t.messages,
@@ -76,8 +93,27 @@ class AdminCalls(Calls):
             for q in answer.queues
         ]
         return TopicDetails(
-            topic=topic, message_type=_type(answer.message_type), queues=tuple(queues), groups=tuple(answer.groups)
+            topic=topic,
+            message_type=message_type(answer.message_type),
+            queues=tuple(queues),
+            groups=tuple(answer.groups),
         )
+
+    async def scale_topic(self, topic: str, queues: int, *, broker: str, force: bool) -> list[ResizeView]:
+        request = admin_pb2.ScaleTopicRequest(topic=topic, queues=queues, broker_name=broker, force=force)
+        answer = await self._ask("ScaleTopic", request, admin_pb2.ScaleTopicResponse)
+        return _landed(answer.brokers, f"topic {topic} was not changed")
+
+    async def permit_topic(self, topic: str, permission: Permission, *, broker: str) -> list[ResizeView]:
+        number = v2.Permission.Value(permission.name)
+        request = admin_pb2.PermitTopicRequest(topic=topic, permission=number, broker_name=broker)
+        answer = await self._ask("PermitTopic", request, admin_pb2.PermitTopicResponse)
+        return _landed(answer.brokers, f"the permission of topic {topic} was not changed")
+
+    async def drain_broker(self, broker: str, *, resume: bool = False) -> DrainView:
+        change = admin_pb2.DrainBrokerRequest.RESUME if resume else admin_pb2.DrainBrokerRequest.DRAIN
+        request = admin_pb2.DrainBrokerRequest(broker_name=broker, change=change)
+        return drain_view(await self._ask("DrainBroker", request, admin_pb2.DrainBrokerResponse))
 
     async def create_group(
         self,
@@ -109,7 +145,7 @@ class AdminCalls(Calls):
 
     async def list_groups(self) -> list[GroupView]:
         answer = await self._ask("ListGroups", admin_pb2.ListGroupsRequest(), admin_pb2.ListGroupsResponse)
-        return [_group(group) for group in answer.groups]
+        return [group_view(group) for group in answer.groups]
 
     async def describe_group(self, group: str) -> GroupDetails:
         request = admin_pb2.DescribeGroupRequest(group=group)
@@ -126,10 +162,43 @@ class AdminCalls(Calls):
             for q in answer.queues
         ]
         return GroupDetails(
-            summary=_group(answer.summary),
-            members=tuple(_member(member) for member in answer.members),
+            summary=group_view(answer.summary),
+            members=tuple(member_view(member) for member in answer.members),
             queues=tuple(queues),
         )
+
+    async def explain_group(self, group: str, topic: str) -> ExplainView:
+        try:
+            return explanation(group, await self._explain(group, topic))
+        except NotImplementedYet:
+            decides = "no rebalancer: members and brokers compute it"
+        except ConnectionFailed as error:
+            decides = f"nobody at the moment: {error}"
+        return explained_by_locks(await self.describe_group(group), topic, decides)
+
+    async def simulate_group(
+        self, group: str, *, topic: str, members: int, queues: int, strategy: str, lose_zone: str
+    ) -> list[SimulationView]:
+        if not (members or queues or strategy or lose_zone):
+            raise BadRequest("say what to imagine: one of members, queues, strategy and lose_zone")
+        now = await self._explain(group, topic)
+        topics = sorted({row.queue.topic for row in now.queues if not is_system_topic(row.queue.topic)})
+        if not topics:
+            raise BadRequest(
+                f"nothing was decided about group {group} yet, so there is nothing to compare with; start its members"
+            )
+        found = []
+        for name in topics:
+            request = assignment_pb2.SimulateRequest(
+                group=group, topic=name, members=members, queues=queues, strategy=strategy, lose_zone=lose_zone
+            )
+            answer = await self._ask("Simulate", request, assignment_pb2.SimulateResponse, service=ASSIGNMENT)
+            found.append(simulation(name, answer))
+        return found
+
+    async def _explain(self, group: str, topic: str) -> assignment_pb2.ExplainResponse:
+        request = assignment_pb2.ExplainRequest(group=group, topic=topic)
+        return await self._ask("Explain", request, assignment_pb2.ExplainResponse, service=ASSIGNMENT)
 
     async def diagnose_group(self, group: str, *, watch_ms: int, stuck_ms: int) -> DiagnosisView:
         request = diagnosis_pb2.DiagnoseGroupRequest(group=group, watch_ms=watch_ms, stuck_ms=stuck_ms)
@@ -180,14 +249,14 @@ class AdminCalls(Calls):
 
     async def list_brokers(self) -> list[BrokerView]:
         answer = await self._ask("ListBrokers", admin_pb2.ListBrokersRequest(), admin_pb2.ListBrokersResponse)
-        return [_broker(broker) for broker in answer.brokers]
+        return [broker_view(broker) for broker in answer.brokers]
 
     async def describe_cluster(self) -> ClusterView:
         request = admin_pb2.DescribeClusterRequest()
         answer = await self._ask("DescribeCluster", request, admin_pb2.DescribeClusterResponse)
         return ClusterView(
             cluster=answer.cluster,
-            brokers=tuple(_broker(broker) for broker in answer.brokers),
+            brokers=tuple(broker_view(broker) for broker in answer.brokers),
             nameservers=tuple(answer.nameservers),
             rebalancer=answer.rebalancer,
             rebalancer_answers=answer.rebalancer_answers,
@@ -195,64 +264,17 @@ class AdminCalls(Calls):
             groups=answer.groups,
         )
 
-    async def _ask(self, rpc: str, request: Any, answer_type: type[Answer]) -> Answer:
+    async def _ask(self, rpc: str, request: Any, answer_type: type[Answer], *, service: str = ADMIN) -> Answer:
         made: Any = answer_type
-        answer = made.FromString(await self.at_access_point(ADMIN + rpc, request.SerializeToString()))
+        answer = made.FromString(await self.at_access_point(service + rpc, request.SerializeToString()))
         check(answer.status)
         told: Answer = answer
         return told
 
 
-def _type(number: v2.MessageType.ValueType) -> MessageType:
-    return MessageType.MIXED if number == v2.MESSAGE_TYPE_UNSPECIFIED else MessageType(v2.MessageType.Name(number))
-
-
-def _group(wire: admin_pb2.GroupSummary) -> GroupView:
-    return GroupView(
-        group=wire.group,
-        ordered=wire.ordered,
-        max_attempts=wire.max_attempts,
-        strategy=wire.strategy,
-        members=wire.members,
-        topics=wire.topics,
-        lag=wire.lag,
-        balance=BalancePolicy(
-            weight=Weight(wire.balance.weight),
-            moves_max=wire.balance.moves_max,
-            hold_ms=wire.balance.hold_ms,
-            hold_lag_max=wire.balance.hold_lag_max,
-        ),
-    )
-
-
-def _member(wire: groups_pb2.Member) -> MemberView:
-    return MemberView(
-        client_id=wire.client_id,
-        language=wire.language,
-        version=wire.version,
-        protocol=wire.protocol,
-        model=groups_pb2.MessageModel.Name(wire.model),
-        subscriptions={entry.topic: entry.filter.expression or "*" for entry in wire.subscriptions},
-        joined_ms=wire.joined_ms,
-        zone=wire.zone,
-        instance=wire.instance,
-        address=wire.address,
-        capacity=wire.capacity or 1.0,
-    )
-
-
-def _broker(wire: admin_pb2.BrokerSummary) -> BrokerView:
-    return BrokerView(
-        name=wire.broker.name,
-        broker_id=wire.broker.id,
-        cluster=wire.broker.cluster,
-        addresses=tuple(f"{listener.host}:{listener.port}" for listener in wire.broker.listeners),
-        version=wire.broker.version,
-        start_ms=wire.broker.start_ms,
-        topics=wire.topics,
-        messages_in=wire.messages_in,
-        messages_out=wire.messages_out,
-        log_bytes=wire.log_bytes,
-        connections=wire.connections,
-        answered=wire.answered,
-    )
+def _landed(brokers: Iterable[admin_pb2.ResizedTopic], what: str) -> list[ResizeView]:
+    brokers = list(brokers)
+    failed = [f"{one.broker_name} ({one.error})" for one in brokers if one.error]
+    if failed:
+        raise ConnectionFailed(f"{what} on {', '.join(failed)}; do it again")
+    return [resize_view(one) for one in brokers]

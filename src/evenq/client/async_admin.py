@@ -1,0 +1,179 @@
+"""The asyncio admin; `evenq.aio.Admin` is this one. See `evenq.Admin`.
+
+async with evenq.aio.Admin(endpoint="127.0.0.1:8081") as admin:
+    await admin.create_topic("orders", queues=8)
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from evenq.client.core.views import (
+    BrokerView,
+    ClusterView,
+    DiagnosisView,
+    DrainView,
+    ExplainView,
+    GroupDetails,
+    GroupView,
+    OffsetMoveView,
+    PlacementView,
+    ResizeView,
+    SimulationView,
+    TopicDetails,
+    TopicView,
+)
+from evenq.client.loops.resizing import drained, scaled
+from evenq.client.plans import permission_of, reset_target
+from evenq.client.wiring import Ground, admin_calls, new_client_id
+from evenq.model import BalancePolicy, MessageType, Permission
+from evenq.model.retry import RetryPolicy
+from evenq.wire.credentials import Credentials
+
+__all__ = ["Admin"]
+
+
+class Admin:
+    """Topics, groups, brokers; see `evenq.Admin`."""
+
+    def __init__(
+        self,
+        *,
+        endpoint: str = "127.0.0.1:8081",
+        timeout_ms: int = 10_000,
+        credentials: Credentials | None = None,
+        ground: Ground | None = None,
+    ) -> None:
+        self._ground = Ground.of(ground, credentials)
+        self._calls = admin_calls(self._ground, endpoint, new_client_id(self._ground.clock), timeout_ms)
+
+    async def create_topic(
+        self, topic: str, *, queues: int = 0, message_type: MessageType | str = MessageType.NORMAL
+    ) -> list[PlacementView]:
+        """On every broker with equal counts (TQ-2); `queues` per broker, 0 = the server's default."""
+        return await self._calls.create_topic(topic, queues, MessageType(message_type))
+
+    async def delete_topic(self, topic: str) -> None:
+        """With all its messages."""
+        await self._calls.delete_topic(topic)
+
+    async def list_topics(self, *, include_system: bool = False) -> list[TopicView]:
+        """All topics of the cluster."""
+        return await self._calls.list_topics(include_system=include_system)
+
+    async def describe_topic(self, topic: str) -> TopicDetails:
+        """Its queues and who reads them."""
+        return await self._calls.describe_topic(topic)
+
+    async def scale_topic(
+        self, topic: str, *, queues: int, broker: str = "", force: bool = False, wait_ms: int = 0
+    ) -> list[ResizeView]:
+        """More or fewer queues per broker; see `evenq.Admin.scale_topic`."""
+        return await scaled(self._calls, self._ground.clock, topic, queues, broker=broker, force=force, wait_ms=wait_ms)
+
+    async def permit_topic(self, topic: str, permission: Permission | str, *, broker: str = "") -> list[ResizeView]:
+        """What its queues are for: READ_WRITE, READ, WRITE or NONE."""
+        return await self._calls.permit_topic(topic, permission_of(permission), broker=broker)
+
+    async def drain_broker(self, broker: str, *, wait_ms: int = 0) -> DrainView:
+        """No new messages there, so that it may be stopped once it is `empty`; see `evenq.Admin.drain_broker`."""
+        return await drained(self._calls, self._ground.clock, broker, wait_ms=wait_ms)
+
+    async def resume_broker(self, broker: str) -> DrainView:
+        """Let a drained broker take messages again."""
+        return await self._calls.drain_broker(broker, resume=True)
+
+    async def create_group(
+        self,
+        group: str,
+        *,
+        ordered: bool | None = None,
+        max_attempts: int = 0,
+        strategy: str = "",
+        start_from: str = "",
+        retry: RetryPolicy | None = None,
+        balance: BalancePolicy | None = None,
+    ) -> None:
+        """Create on every broker, or change: what is not told stays; see `evenq.Admin.create_group`."""
+        await self._calls.create_group(
+            group,
+            ordered=ordered,
+            max_attempts=max_attempts,
+            strategy=strategy,
+            start_from=start_from,
+            retry=retry,
+            balance=balance,
+        )
+
+    async def delete_group(self, group: str) -> None:
+        """With all its progress."""
+        await self._calls.delete_group(group)
+
+    async def list_groups(self) -> list[GroupView]:
+        """All consumer groups of the cluster."""
+        return await self._calls.list_groups()
+
+    async def describe_group(self, group: str) -> GroupDetails:
+        """Its members, and its progress in each queue."""
+        return await self._calls.describe_group(group)
+
+    async def explain_group(self, group: str, *, topic: str = "") -> ExplainView:
+        """Who has which queue, since when and why; see `evenq.Admin.explain_group`."""
+        return await self._calls.explain_group(group, topic)
+
+    async def simulate_group(
+        self,
+        group: str,
+        *,
+        topic: str = "",
+        members: int = 0,
+        queues: int = 0,
+        strategy: str = "",
+        lose_zone: str = "",
+    ) -> list[SimulationView]:
+        """What would change if; see `evenq.Admin.simulate_group`."""
+        return await self._calls.simulate_group(
+            group, topic=topic, members=members, queues=queues, strategy=strategy, lose_zone=lose_zone
+        )
+
+    async def diagnose_group(self, group: str, *, watch_ms: int = 0, stuck_ms: int = 0) -> DiagnosisView:
+        """What is wrong with it, each finding with one fix; see `evenq.Admin.diagnose_group`."""
+        return await self._calls.diagnose_group(group, watch_ms=watch_ms, stuck_ms=stuck_ms)
+
+    async def reset_offsets(
+        self,
+        group: str,
+        *,
+        topic: str = "",
+        to: str | int = "latest",
+        timestamp_ms: int | None = None,
+        skip: int | None = None,
+        like_group: str = "",
+        dry_run: bool = True,
+    ) -> list[OffsetMoveView]:
+        """Move a live group on all brokers; see `evenq.Admin.reset_offsets`."""
+        target, value = reset_target(to, timestamp_ms, skip, like_group)
+        return await self._calls.reset_offsets(
+            group, topic=topic, to=target, value=value, source_group=like_group, dry_run=dry_run
+        )
+
+    async def list_brokers(self) -> list[BrokerView]:
+        """All live brokers."""
+        return await self._calls.list_brokers()
+
+    async def describe_cluster(self) -> ClusterView:
+        """The cluster at a glance."""
+        return await self._calls.describe_cluster()
+
+    async def close(self) -> None:
+        """End the connections."""
+        await self._ground.let_go(self._calls.net)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,73 @@
+"""Shrinking topics and draining brokers from a program: the call is repeated until nothing is left to wait for.
+
+Brokers keep the state between the steps, so a wait that ended too early is simply done again. Used by both admins.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Protocol
+
+from evenq.client.core.views import DrainView, ResizeView, UnfinishedView
+from evenq.errors import RequestTimeout
+from evenq.runtime.clock import Clock
+
+__all__ = ["drained", "scaled"]
+
+AGAIN_MS = 500
+WAITING_TOLD_MAX = 5
+
+
+class ResizingCalls(Protocol):
+    """What it needs of the wire."""
+
+    async def scale_topic(self, topic: str, queues: int, *, broker: str, force: bool) -> list[ResizeView]:
+        """One step."""
+        ...
+
+    async def drain_broker(self, broker: str, *, resume: bool = False) -> DrainView:
+        """One step."""
+        ...
+
+
+async def scaled(
+    calls: ResizingCalls, clock: Clock, topic: str, queues: int, *, broker: str, force: bool, wait_ms: int
+) -> list[ResizeView]:
+    """`wait_ms` 0: one step, whatever is left. Raises RequestTimeout if something is left after `wait_ms`."""
+    deadline_ms = clock.monotonic_ms() + wait_ms
+    while True:
+        views = await calls.scale_topic(topic, queues, broker=broker, force=force)
+        left = [one for view in views for one in view.unfinished if not view.done]
+        if not wait_ms or all(view.done for view in views):
+            return views
+        if clock.monotonic_ms() >= deadline_ms:
+            raise RequestTimeout(
+                f"topic {topic} has more than {queues} queues to read after {wait_ms} ms: {_who(left)}; call again to "
+                "go on waiting, with force=True to close them unread, or with more queues to go back"
+            )
+        await clock.sleep_ms(min(AGAIN_MS, deadline_ms - clock.monotonic_ms()))
+
+
+async def drained(calls: ResizingCalls, clock: Clock, broker: str, *, wait_ms: int) -> DrainView:
+    """`wait_ms` 0: one step, whatever is left. Raises RequestTimeout if something is left after `wait_ms`."""
+    deadline_ms = clock.monotonic_ms() + wait_ms
+    while True:
+        view = await calls.drain_broker(broker)
+        if not wait_ms or view.empty:
+            return view
+        if clock.monotonic_ms() >= deadline_ms:
+            raise RequestTimeout(
+                f"broker {view.broker_name} has messages to be read after {wait_ms} ms: {_who(view.unfinished)}; "
+                f"{view.delayed} delayed messages and open transactions; call again to go on waiting, or resume_broker"
+            )
+        await clock.sleep_ms(min(AGAIN_MS, deadline_ms - clock.monotonic_ms()))
+
+
+def _who(left: Iterable[UnfinishedView]) -> str:
+    lags: Counter[str] = Counter()
+    for one in left:
+        lags[one.group] += one.lag
+    told = [f"{group} {lag}" for group, lag in lags.most_common(WAITING_TOLD_MAX)]
+    more = len(lags) - len(told)
+    return ", ".join(told) + (f" and {more} more groups" if more > 0 else "") or "no group"

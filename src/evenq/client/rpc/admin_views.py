@@ -1,0 +1,203 @@
+"""From the wire of `evenq.v1` to what the admin calls tell (`core.views`). Pure; used by `rpc.admin` alone."""
+
+from __future__ import annotations
+
+from evenq.client.core.views import (
+    BrokerView,
+    DrainView,
+    ExplainedQueueView,
+    ExplainView,
+    GroupDetails,
+    GroupView,
+    MemberView,
+    QueueMoveView,
+    ResizeView,
+    SimulationView,
+    UnfinishedView,
+)
+from evenq.client.rpc.calls import model_queue
+from evenq.model import BalancePolicy, MessageType, Weight
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, groups_pb2
+
+__all__ = [
+    "broker_view",
+    "drain_view",
+    "explained_by_locks",
+    "explanation",
+    "group_view",
+    "member_view",
+    "message_type",
+    "resize_view",
+    "simulation",
+]
+
+
+def message_type(number: v2.MessageType.ValueType) -> MessageType:
+    """Of a topic, by its number."""
+    return MessageType.MIXED if number == v2.MESSAGE_TYPE_UNSPECIFIED else MessageType(v2.MessageType.Name(number))
+
+
+def group_view(wire: admin_pb2.GroupSummary) -> GroupView:
+    """A group at a glance."""
+    return GroupView(
+        group=wire.group,
+        ordered=wire.ordered,
+        max_attempts=wire.max_attempts,
+        strategy=wire.strategy,
+        members=wire.members,
+        topics=wire.topics,
+        lag=wire.lag,
+        balance=BalancePolicy(
+            weight=Weight(wire.balance.weight),
+            moves_max=wire.balance.moves_max,
+            hold_ms=wire.balance.hold_ms,
+            hold_lag_max=wire.balance.hold_lag_max,
+        ),
+    )
+
+
+def member_view(wire: groups_pb2.Member) -> MemberView:
+    """One member of a group."""
+    return MemberView(
+        client_id=wire.client_id,
+        language=wire.language,
+        version=wire.version,
+        protocol=wire.protocol,
+        model=groups_pb2.MessageModel.Name(wire.model),
+        subscriptions={entry.topic: entry.filter.expression or "*" for entry in wire.subscriptions},
+        joined_ms=wire.joined_ms,
+        zone=wire.zone,
+        instance=wire.instance,
+        address=wire.address,
+        capacity=wire.capacity or 1.0,
+    )
+
+
+def broker_view(wire: admin_pb2.BrokerSummary) -> BrokerView:
+    """One broker."""
+    return BrokerView(
+        name=wire.broker.name,
+        broker_id=wire.broker.id,
+        cluster=wire.broker.cluster,
+        addresses=tuple(f"{listener.host}:{listener.port}" for listener in wire.broker.listeners),
+        version=wire.broker.version,
+        start_ms=wire.broker.start_ms,
+        topics=wire.topics,
+        messages_in=wire.messages_in,
+        messages_out=wire.messages_out,
+        log_bytes=wire.log_bytes,
+        connections=wire.connections,
+        answered=wire.answered,
+    )
+
+
+def resize_view(wire: admin_pb2.ResizedTopic) -> ResizeView:
+    """A topic's queues on one broker."""
+    return ResizeView(
+        broker_name=wire.broker_name,
+        write_queues=wire.entry.write_queues,
+        read_queues=wire.entry.read_queues,
+        permission=v2.Permission.Name(wire.entry.permission),
+        unfinished=tuple(map(unfinished_view, wire.unfinished)),
+    )
+
+
+def unfinished_view(wire: admin_pb2.UnfinishedQueue) -> UnfinishedView:
+    """What a group has yet to read in one queue."""
+    return UnfinishedView(queue=model_queue(wire.queue), group=wire.group, lag=wire.lag, inflight=wire.inflight)
+
+
+def drain_view(wire: admin_pb2.DrainBrokerResponse) -> DrainView:
+    """What is left on a broker."""
+    return DrainView(
+        broker_name=wire.broker_name,
+        draining=wire.draining,
+        empty=wire.empty,
+        unfinished=tuple(map(unfinished_view, wire.unfinished)),
+        lag=wire.lag,
+        delayed=wire.delayed,
+        unread=wire.unread,
+        dead_letters=wire.dead_letters,
+        other_writers=wire.writers,
+    )
+
+
+def explanation(group: str, wire: assignment_pb2.ExplainResponse) -> ExplainView:
+    """What a rebalancer says of its decisions."""
+    rows = [
+        ExplainedQueueView(
+            queue=model_queue(row.queue),
+            state=row.state,
+            owner=row.owner,
+            since_ms=row.since_ms,
+            reason=row.reason,
+            previous_owner=row.previous_owner,
+            owner_zone=row.owner_zone,
+            broker_zone=row.broker_zone,
+        )
+        for row in wire.queues
+    ]
+    return ExplainView(
+        group=group,
+        decides="the rebalancer",
+        strategy=wire.strategy,
+        generation=f"{wire.generation.epoch}.{wire.generation.counter}" if rows else "",
+        queues=tuple(rows),
+        idle={one.client_id: one.reason for one in wire.idle},
+        problems=tuple(wire.problems),
+    )
+
+
+def explained_by_locks(details: GroupDetails, topic: str, decides: str) -> ExplainView:
+    """What brokers know by themselves: who holds the locks. `topic` empty: of all."""
+    zones = {member.client_id: member.zone for member in details.members}
+    holders = {at.owner for at in details.queues}
+    rows = [
+        ExplainedQueueView(
+            queue=at.queue,
+            state="OWNED" if at.owner else "UNOWNED",
+            owner=at.owner,
+            since_ms=0,
+            reason="holds the queue's lock" if at.owner else "nobody holds its lock",
+            previous_owner="",
+            owner_zone=zones.get(at.owner, ""),
+            broker_zone="",
+        )
+        for at in details.queues
+        if topic in {"", at.queue.topic}
+    ]
+    return ExplainView(
+        group=details.summary.group,
+        decides=decides,
+        strategy=details.summary.strategy,
+        generation="",
+        queues=tuple(rows),
+        idle={
+            member.client_id: "it holds no lock"
+            if member.protocol == "evenq"
+            else "it takes what others leave: it needs no lock"
+            for member in details.members
+            if member.client_id not in holders
+        },
+        problems=(),
+    )
+
+
+def simulation(topic: str, wire: assignment_pb2.SimulateResponse) -> SimulationView:
+    """What would be if."""
+    return SimulationView(
+        topic=topic,
+        queues=len({(row.queue.broker_name, row.queue.queue_id) for row in wire.queues}),
+        moves=tuple(
+            QueueMoveView(queue=model_queue(row.queue), before=row.previous_owner, after=row.owner)
+            for row in wire.queues
+            if row.owner != row.previous_owner
+        ),
+        moved=wire.moves,
+        unowned=sum(not row.owner for row in wire.queues),
+        share_min=wire.queues_per_member_min,
+        share_max=wire.queues_per_member_max,
+        other_zone_before=wire.cross_zone_now,
+        other_zone_after=wire.cross_zone_then,
+    )
