@@ -1,9 +1,10 @@
 """A message that its producer sends again is stored once (wire contract 3.7, checklist 20).
 
-`rpc.send` and `rpc.data` claim each message before they store it. A retry is answered like the first: at once when that
-is stored, after it while it is being written; one whose first try failed is stored. A call that was broken off in the
-middle (the producer's deadline, and that is when it tries again) leaves its messages to be looked for in the log. After
-a restart the newest messages of the queues are read back. Across brokers nothing is known, as the contract says.
+`rpc.send` and `rpc.publishing` claim each message before they store it. A retry is answered like the first: at once
+when that is stored, after it while it is being written; one whose first try failed is stored. A call that was broken
+off in the middle (the producer's deadline, and that is when it tries again) leaves its messages to be looked for in the
+log. After a restart the newest messages of the queues are read back. Across brokers nothing is known, as the contract
+says.
 """
 
 from __future__ import annotations

@@ -38,58 +38,6 @@ async def begin(stage: Any, queues: int = 2) -> Any:
     return broker
 
 
-def test_a_block_without_a_queue_goes_round_the_queues_and_stays_together(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await begin(stage)
-        told = [await publish(stage, block(place(-1), "x", "y")) for _ in range(3)]
-        assert [(answer.queue.queue_id, answer.first_offset) for answer in told] == [(0, 0), (1, 0), (0, 2)]
-
-    run(story)
-
-
-def test_a_block_with_one_bad_message_is_refused_whole(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await begin(stage)
-        with pytest.raises(Error) as caught:
-            await publish(stage, block(place(0), "x", "", "y"))
-        assert caught.value.code == definition_pb2.MESSAGE_BODY_EMPTY
-        assert broker.store.queue_range(broker.topics.get("t").topic_id, 0) == (0, 0)
-
-    run(story)
-
-
-@pytest.mark.parametrize(
-    ("queue", "code"),
-    [
-        (place(7), definition_pb2.BAD_REQUEST),
-        (place(-2), definition_pb2.BAD_REQUEST),
-        (place(0, broker="b"), definition_pb2.PRECONDITION_FAILED),
-        (place(0, topic="a b"), definition_pb2.ILLEGAL_TOPIC),
-    ],
-)
-def test_a_block_for_a_queue_that_is_not_here_is_refused(run: Run, queue: common_pb2.Queue, code: int) -> None:
-    async def story(stage: Any) -> None:
-        await begin(stage)
-        with pytest.raises(Error) as caught:
-            await publish(stage, block(queue, "x"))
-        assert caught.value.code == code
-
-    run(story)
-
-
-def test_an_empty_block_and_a_foreign_topic_are_refused(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await begin(stage)
-        foreign = block(place(0), "x")
-        foreign.messages[0].topic.name = "other"
-        for request in (block(place(0)), foreign):
-            with pytest.raises(Error) as caught:
-                await publish(stage, request)
-            assert caught.value.code == definition_pb2.MESSAGE_CORRUPTED
-
-    run(story)
-
-
 def test_garbage_bytes_are_a_bad_request(run: Run) -> None:
     async def story(stage: Any) -> None:
         await begin(stage)
