@@ -151,6 +151,7 @@ def test_rg_3_two_consumers_with_one_client_id_become_two_members_that_share_the
             twins.append(await twin.start())
         await world.until(lambda: sorted(len(twin.queues) for twin in twins) == [2, 2])
         assert not set(twins[0].queues) & set(twins[1].queues)
+        await world.until(lambda: all(len(broker.members.members("g")) == 2 for broker in brokers))
         for broker in brokers:
             first, second = (member.client_id for member in broker.members.members("g"))
             assert (first, second.startswith("same~")) == ("same", True)
