@@ -117,7 +117,9 @@ class BrokerApp:
     def _poisoned(self) -> bool:
         # Nothing can be committed any more; members wait for the restart.
         failed = self.broker.failed
-        return failed is not None and failed.done()
+        return (
+            failed is not None and failed.done() and not failed.cancelled()
+        )  # who waited for it may have been told to stop
 
     def _metrics(self) -> bytes:
         listed = [*broker_metrics(self.broker), *door_metrics(self._calls)]
