@@ -46,7 +46,7 @@ def longest_silence_ms(histories: Iterable[Path], *, from_ms: int, to_ms: int, b
                 for queue in {message.queue for message in event.messages or ()}:
                     if not broker or f"/{broker}/" in queue:
                         seen.setdefault(queue, []).append(event.at_ms)
-    longest = 0
+    longest = 0 if seen else to_ms - from_ms
     for times in seen.values():
         marks = [from_ms, *sorted(times), to_ms]
         longest = max(longest, *(later - earlier for earlier, later in pairwise(marks)))

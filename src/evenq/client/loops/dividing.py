@@ -86,6 +86,11 @@ class Dividing:
         wanted = [topic for topic in topics if not topic.startswith(RETRY_PREFIX)]
         return bool(wanted) and all(topic in self._decided for topic in wanted)
 
+    def decided(self, topic: str) -> list[MessageQueue]:
+        """Our part of the topic's newest decision; empty also if nobody told."""
+        decided = self._decided.get(topic)
+        return [] if decided is None else decided.queues
+
     def heard_since(self, ms: int) -> bool:
         """True if a decision reached us since then, monotonic ms."""
         return self._heard_ms >= ms

@@ -21,7 +21,6 @@ from evenq.client.core.calls import (
     AssignmentChanged,
     BrokerLeaving,
     ConsumerCalls,
-    Join,
     MembersChanged,
     OffsetsReset,
     QueueWanted,
@@ -29,11 +28,13 @@ from evenq.client.core.calls import (
     SettingsChanged,
     Welcome,
 )
+from evenq.client.core.introduction import Introduction
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.loops.dividing import Dividing
 from evenq.client.loops.notices import Notices, Tell
 from evenq.client.loops.ownership import Ownership
 from evenq.client.loops.progress import BrokerStore, FileStore, OffsetStore, Progress
+from evenq.client.loops.reading import Reading
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.sessions import Sessions
 from evenq.client.options import PushOptions
@@ -96,18 +97,17 @@ class Membership:
         self.clustering = plan.model is MessageModel.CLUSTERING
         if plan.retry_topic and self.clustering:
             self.subscriptions[self.retry_topic] = FilterExpression()
-        self._version_ms = clock.now_ms()
-        self._incarnation = rng.getrandbits(64) | 1
         self._group_attempts = MAX_ATTEMPTS
         self._group_start = StartFrom.LAST
         options = plan.options
+        self._introduction = self._introduced(rng.getrandbits(64) | 1)
         self.routes = RouteBook(calls, clock, refresh_ms=options.route_refresh_ms)
         self._calls = calls
         self.sessions = Sessions(
             calls,
             clock=clock,
             rng=rng,
-            join=self._join,
+            join=self._introduction.join,
             heard=self._heard,
             broken=lambda _: self.ownership.wake(),
             taken=self._taken,
@@ -130,6 +130,7 @@ class Membership:
             self._dividing.chosen = {}
         self.progress = Progress(self._store(), clock, interval_ms=options.commit_interval_ms)
         self.ownership = Ownership(
+            self._reading(),
             calls=calls,
             routes=self.routes,
             sessions=self.sessions,
@@ -138,18 +139,38 @@ class Membership:
             notices=Notices(tell),
             clock=clock,
             rng=rng,
-            group=plan.group,
-            options=options,
-            subscriptions=self.subscriptions,
-            clustering=self.clustering and not plan.chosen,
-            start_policy=lambda: plan.start_from or self._group_start,
-            start_timestamp_ms=plan.start_timestamp_ms or clock.now_ms() - HALF_HOUR_MS,
             arrived=arrived,
-            ordered=plan.ordered and self.clustering,
-            auto_commit=plan.auto_commit,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._doubting: asyncio.Task[None] | None = None
+        self._stale: set[str] = set()
+        """Topics whose routes are fetched again when there is time."""
+
+    def _introduced(self, incarnation: int) -> Introduction:
+        options = self._plan.options
+        return Introduction(
+            group=self._plan.group,
+            model=self._plan.model,
+            subscriptions=self.subscriptions,
+            zone=options.zone,
+            instance=options.instance,
+            capacity=options.capacity,
+            incarnation=incarnation,
+            now_ms=self._clock.now_ms(),
+        )
+
+    def _reading(self) -> Reading:
+        plan = self._plan
+        return Reading(
+            group=plan.group,
+            options=plan.options,
+            subscriptions=self.subscriptions,
+            clustering=self.clustering and not plan.chosen,
+            start_policy=lambda: plan.start_from or self._group_start,
+            start_timestamp_ms=plan.start_timestamp_ms or self._clock.now_ms() - HALF_HOUR_MS,
+            ordered=plan.ordered and self.clustering,
+            auto_commit=plan.auto_commit,
+        )
 
     def _store(self) -> OffsetStore:
         if not self.clustering:  # OF-7
@@ -218,22 +239,9 @@ class Membership:
             self.routes.changed(self.retry_topic, self.ownership.wake)
 
     def _changed(self) -> None:
-        self._version_ms = self._clock.now_ms()  # RG-6
+        self._introduction.changed(self._clock.now_ms())
         self.sessions.rejoin()
         self.ownership.wake()
-
-    def _join(self) -> Join:
-        options = self._plan.options
-        return Join(
-            self._plan.group,
-            self._plan.model,
-            dict(self.subscriptions),
-            self._version_ms,
-            zone=options.zone,
-            instance=options.instance,
-            capacity=options.capacity,
-            incarnation=self._incarnation,
-        )
 
     def _relock(self, broker_name: str) -> None:
         self.ownership.relock(broker_name)
@@ -241,7 +249,7 @@ class Membership:
     def _taken(self, client_id: str, why: str) -> None:
         if self._calls.client_id != client_id:
             return  # another broker said so before
-        name = f"{client_id}~{self._incarnation:x}"
+        name = self._introduction.other_name(client_id)
         log.error(
             "duplicate client id", extra={"group": self._plan.group, "client_id": client_id, "now": name, "why": why}
         )
@@ -261,8 +269,11 @@ class Membership:
                 self._configured(event)
                 self._dividing.doubt()
             case AssignmentChanged() if event.generation == NO_GENERATION and self._dividing.all_decided([event.topic]):
-                self._doubt_later()  # its queues changed; what that means for us is being decided
-                return
+                if self.routes.names(event.topic, self._dividing.decided(event.topic)):
+                    self._stale.add(event.topic)
+                    self._doubt_later()  # its queues changed; what that means for us is being decided
+                    return
+                self.routes.changed(event.topic, self.ownership.wake)
             case AssignmentChanged():
                 if not self._dividing.take(event) or not self.routes.names(event.topic, event.queues or ()):
                     self.routes.changed(event.topic, self.ownership.wake)  # it may have other queues (NS-8)
@@ -294,6 +305,9 @@ class Membership:
 
     async def _doubt(self, since_ms: int) -> None:
         await self._clock.sleep_ms(DOUBT_MS)
+        stale, self._stale = self._stale, set()
+        for topic in stale:  # a broker may have another address
+            self.routes.changed(topic, self.ownership.wake)
         if not self._dividing.heard_since(since_ms):
             self._dividing.doubt()
             self.ownership.wake()
