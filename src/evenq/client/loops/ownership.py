@@ -14,21 +14,22 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from evenq.client.core import rebalance
-from evenq.client.core.calls import ConsumerCalls
+from evenq.client.core.calls import ConsumerCalls, Locked
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.core.rebalance import Table
 from evenq.client.core.thresholds import Thresholds
 from evenq.client.loops.dividing import Dividing
+from evenq.client.loops.locks import Locks
 from evenq.client.loops.notices import Notices
 from evenq.client.loops.progress import Progress
 from evenq.client.loops.pulling import Pulling
+from evenq.client.loops.reading import Reading
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.sessions import Sessions
 from evenq.client.loops.starting import Starting
 from evenq.client.loops.wakeup import Wakeup
-from evenq.client.options import PushOptions
 from evenq.errors import Error, PreconditionFailed
-from evenq.model import FilterExpression, MessageQueue, QueueOffset, StartFrom
+from evenq.model import MessageQueue, QueueOffset
 from evenq.model.names import RETRY_PREFIX
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
@@ -47,6 +48,7 @@ class Ownership:
 
     def __init__(
         self,
+        reading: Reading,
         *,
         calls: ConsumerCalls,
         routes: RouteBook,
@@ -56,17 +58,9 @@ class Ownership:
         notices: Notices,
         clock: Clock,
         rng: random.Random,
-        group: str,
-        options: PushOptions,
-        subscriptions: dict[str, FilterExpression],
-        clustering: bool,
-        start_policy: Callable[[], StartFrom],
-        start_timestamp_ms: int,
         arrived: Callable[[ProcessQueue], None],
-        ordered: bool = False,
-        auto_commit: bool = True,
     ) -> None:
-        """`arrived` hears of each answered pull. `auto_commit` False: progress moves only where the user commits."""
+        """`arrived` hears of each answered pull."""
         self._calls = calls
         self._routes = routes
         self._sessions = sessions
@@ -75,33 +69,28 @@ class Ownership:
         self._notices = notices
         self._clock = clock
         self._rng = rng
-        self._group = group
-        self._options = options
-        self._subscriptions = subscriptions
-        self._clustering = clustering
-        self._starting = Starting(
+        self._group, self._options, self._subscriptions = reading.group, reading.options, reading.subscriptions
+        self._clustering, self._ordered, self._auto_commit = reading.clustering, reading.ordered, reading.auto_commit
+        self._starting = Starting(reading, calls=calls, progress=progress, address=self._address)
+        self._locks = Locks(
+            reading,
             calls=calls,
-            progress=progress,
+            sessions=sessions,
             address=self._address,
-            group=group,
-            clustering=clustering,
-            policy=start_policy,
-            timestamp_ms=start_timestamp_ms,
-            young_from_first=options.young_from_first,
+            generation=dividing.generation,
+            told=self._table_locked,
+            spawn=self._spawn,
         )
         self._arrived = arrived
-        self._ordered = ordered
-        self._auto_commit = auto_commit
         self.paused = False
         """CS-9: no rebalance and no pulls."""
-        self._table = Table(locks=clustering)
+        self._table = Table(locks=reading.clustering)
         self._pulls: dict[MessageQueue, Pulling] = {}
         self._pull_tasks: dict[MessageQueue, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wakeup = Wakeup(clock)
         self._retry_soon = False
         self._unknown: set[str] = set()
-        self._owed: set[MessageQueue] = set()  # locks that may be ours although we do not want them
         self._relocking: set[str] = set()
         self._rounds = 0
         self._started_ms = clock.monotonic_ms()
@@ -193,7 +182,7 @@ class Ownership:
     def asked_for(self, queue: MessageQueue) -> None:
         """Somebody waits for a queue that its broker thinks is ours: let go, if it is not."""
         if self._clustering and not self._table.known(queue):
-            self._spawn(self._unlock(queue), f"evenq-unlock-{queue}")
+            self._spawn(self._locks.release(queue), f"evenq-unlock-{queue}")
 
     def reset(self, queues: Iterable[MessageQueue]) -> None:
         """An operator moved the group's offsets: what is in hand is left, and the queues are taken anew from there."""
@@ -236,9 +225,8 @@ class Ownership:
             self._sessions.want(brokers)
         for broker_name in self._sessions.doubtful():
             self.relock(broker_name)
-        for queue in sorted(self._owed):
+        for queue in self._locks.owed(self._table.known):
             self.asked_for(queue)
-        self._owed = {queue for queue in self._owed if not self._table.known(queue)}
         waited_ms = self._clock.monotonic_ms() - self._started_ms
         if self._clustering and not self._sessions.settled and waited_ms < SETTLE_MS:
             self._soon()  # the last Welcome wakes us earlier
@@ -287,50 +275,15 @@ class Ownership:
                 case rebalance.Stop(queue, fenced, stalled):
                     self._stop(queue, fenced=fenced, stalled=stalled)
                 case rebalance.Unlock(queue):
-                    self._spawn(self._unlock(queue), f"evenq-unlock-{queue}")
+                    self._spawn(self._locks.release(queue), f"evenq-unlock-{queue}")
                 case rebalance.RetrySoon():
                     self._soon()
         for broker_name, queues in locks.items():
-            self._spawn(self._lock(broker_name, queues), f"evenq-lock-{broker_name}")
+            self._spawn(self._locks.take(broker_name, queues), f"evenq-lock-{broker_name}")
 
-    async def _lock(self, broker_name: str, queues: list[MessageQueue]) -> None:
-        """First all at once without waiting, then each one that is held by somebody in its own waiting call."""
-        if not self._sessions.up(broker_name):
-            for queue in queues:
-                self._table_locked(queue, granted=False)  # the Welcome wakes the next round
-            return
-        taken = await self._try_lock(broker_name, queues, wait_ms=0)
-        for queue in queues:
-            committed = taken.get(queue)
-            if committed is not None:
-                self._table_locked(queue, granted=True, committed=committed)
-            else:
-                self._spawn(self._wait_lock(broker_name, queue), f"evenq-lock-{queue}")
-
-    async def _wait_lock(self, broker_name: str, queue: MessageQueue) -> None:
-        taken = await self._try_lock(broker_name, [queue], wait_ms=self._options.lock_wait_ms)
-        committed = taken.get(queue)
-        self._table_locked(queue, granted=committed is not None, committed=-1 if committed is None else committed)
-
-    async def _try_lock(self, broker_name: str, queues: list[MessageQueue], *, wait_ms: int) -> dict[MessageQueue, int]:
-        """The queues that were granted, with their committed offsets. After an unclear end nothing is held."""
-        try:
-            answers = await self._calls.lock(
-                await self._address(queues[0]),
-                self._group,
-                queues,
-                wait_ms=wait_ms,
-                generation=self._dividing.generation(queues[0].topic),
-            )
-            return {answer.queue: answer.committed for answer in answers if answer.granted}
-        except Error as error:
-            log.info("no lock", extra={"group": self._group, "broker": broker_name, "error": str(error)})
-            for queue in queues:  # it may have been granted without our hearing of it
-                await self._unlock(queue)
-            return {}
-
-    def _table_locked(self, queue: MessageQueue, *, granted: bool, committed: int = -1) -> None:
-        self._perform(self._table.locked(queue, granted=granted, committed=committed))
+    def _table_locked(self, queue: MessageQueue, committed: int | None) -> None:
+        granted = committed is not None
+        self._perform(self._table.locked(queue, granted=granted, committed=-1 if committed is None else committed))
 
     async def _relock(self, broker_name: str) -> None:
         doubts = self._sessions.doubts(broker_name)
@@ -348,26 +301,12 @@ class Ownership:
     async def _ask_again(self, broker_name: str) -> bool:
         """Take the locks of our queues there anew, and leave those that are ours no more; True: it was not told."""
         queues = [queue for queue in sorted(self._table.working()) if queue.broker_name == broker_name]
-        unclear = False
-        for topic in sorted({queue.topic for queue in queues}):
-            some = [queue for queue in queues if queue.topic == topic]
-            try:
-                answers = await self._calls.lock(
-                    await self._address(some[0]),
-                    self._group,
-                    some,
-                    wait_ms=0,
-                    generation=self._dividing.generation(topic),
-                )
-            except Error as error:  # the session breaks as well and asks again once it is back
-                log.info("locks were not renewed", extra={"group": self._group, "topic": topic, "error": str(error)})
-                unclear = True
-                continue
-            for answer in answers:
-                if not answer.granted or self._passed(answer.queue, answer.committed):
-                    log.warning("a queue was lost", extra={"queue": str(answer.queue), "holder": answer.holder})
-                    self._perform(self._table.lost(answer.queue))
-        return unclear
+        return await self._locks.renew(queues, self._renewed)
+
+    def _renewed(self, answer: Locked) -> None:
+        if not answer.granted or self._passed(answer.queue, answer.committed):
+            log.warning("a queue was lost", extra={"queue": str(answer.queue), "holder": answer.holder})
+            self._perform(self._table.lost(answer.queue))
 
     def _passed(self, queue: MessageQueue, committed: int) -> bool:
         """True if somebody else had the queue meanwhile and came further than we did."""
@@ -446,7 +385,7 @@ class Ownership:
         if not queue.topic.startswith(RETRY_PREFIX):
             await self._notices.lost(queue)
         if self._clustering and not fenced:
-            await self._unlock(queue)
+            await self._locks.release(queue)
         del self._pulls[queue]
         self._sessions.beat()  # RB-38
         self._perform(self._table.left(queue))
@@ -463,15 +402,6 @@ class Ownership:
                 )
                 return
             await wakeup.wait(left_ms)
-
-    async def _unlock(self, queue: MessageQueue) -> None:
-        try:
-            await self._calls.unlock(await self._address(queue), self._group, [queue])
-        except Error as error:  # the lock ends with the session, but the session may survive what broke this call
-            log.info("no unlock", extra={"queue": str(queue), "error": str(error)})
-            self._owed.add(queue)
-        else:
-            self._owed.discard(queue)
 
     async def _address(self, queue: MessageQueue) -> str:
         return await self._routes.address(queue.topic, queue.broker_name)

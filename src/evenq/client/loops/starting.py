@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from evenq.client.core.calls import ConsumerCalls
 from evenq.client.core.start_offset import Stored, policy_start, stored_start
 from evenq.client.loops.progress import Progress
+from evenq.client.loops.reading import Reading
 from evenq.errors import Error
 from evenq.model import MessageQueue, QueueOffset, StartFrom
 
@@ -24,31 +25,23 @@ class Starting:
 
     def __init__(
         self,
+        reading: Reading,
         *,
         calls: ConsumerCalls,
         progress: Progress,
         address: Callable[[MessageQueue], Awaitable[str]],
-        group: str,
-        clustering: bool,
-        policy: Callable[[], StartFrom],
-        timestamp_ms: int,
-        young_from_first: bool,
     ) -> None:
+        self._reading = reading
         self._calls = calls
         self._progress = progress
         self._address = address
-        self._group = group
-        self._clustering = clustering
-        self._policy = policy
-        self._timestamp_ms = timestamp_ms
-        self._young_from_first = young_from_first
 
     async def find(self, queue: MessageQueue) -> tuple[QueueOffset | None, bool]:
         """The offset, None if it could not be found, and whether the group begins here for the first time."""
         offset: QueueOffset | None = None
         first = True
         try:
-            stored = -1 if self._clustering else await self._progress.load(queue)
+            stored = -1 if self._reading.clustering else await self._progress.load(queue)
             match stored_start(stored):
                 case Stored.KNOWN:
                     offset, first = QueueOffset(stored), False
@@ -61,12 +54,12 @@ class Starting:
         return offset, first
 
     async def _by_policy(self, queue: MessageQueue) -> QueueOffset:
-        policy = self._policy()
+        policy = self._reading.start_policy()
         if policy is StartFrom.FIRST:
             return policy_start(queue.topic, policy, maximum=0, found=0)
-        timestamp_ms = self._timestamp_ms if policy is StartFrom.TIMESTAMP else 0
+        timestamp_ms = self._reading.start_timestamp_ms if policy is StartFrom.TIMESTAMP else 0
         told = await self._calls.query_offsets(
-            await self._address(queue), self._group, queue, timestamp_ms=timestamp_ms
+            await self._address(queue), self._reading.group, queue, timestamp_ms=timestamp_ms
         )
-        young = self._young_from_first and told.young
+        young = self._reading.options.young_from_first and told.young
         return policy_start(queue.topic, policy, maximum=told.maximum, found=told.at_timestamp, young=young)

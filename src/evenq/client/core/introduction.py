@@ -1,0 +1,57 @@
+"""Who a member is to its brokers: what it reads since when (RG-6), where it runs, and which start of its program this
+is. Told as the first word of each session, and again when it has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from evenq.client.core.calls import Join
+from evenq.model import FilterExpression, MessageModel
+
+__all__ = ["Introduction"]
+
+
+class Introduction:
+    """Of one member."""
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        model: MessageModel,
+        subscriptions: Mapping[str, FilterExpression],
+        zone: str,
+        instance: str,
+        capacity: float,
+        incarnation: int,
+        now_ms: int,
+    ) -> None:
+        """`subscriptions` are its user's to change, followed by `changed`; `now_ms` since the epoch."""
+        self._group = group
+        self._model = model
+        self._subscriptions = subscriptions
+        self._zone, self._instance, self._capacity = zone, instance, capacity
+        self._incarnation = incarnation
+        self._version_ms = now_ms
+
+    def changed(self, now_ms: int) -> None:
+        """The subscriptions are others since now (RG-6)."""
+        self._version_ms = now_ms
+
+    def join(self) -> Join:
+        """As it is now."""
+        return Join(
+            self._group,
+            self._model,
+            dict(self._subscriptions),
+            self._version_ms,
+            zone=self._zone,
+            instance=self._instance,
+            capacity=self._capacity,
+            incarnation=self._incarnation,
+        )
+
+    def other_name(self, client_id: str) -> str:
+        """To go on under, when another living member has this client id."""
+        return f"{client_id}~{self._incarnation:x}"

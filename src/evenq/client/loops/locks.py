@@ -1,0 +1,118 @@
+"""The locks of one consumer's queues at their brokers: taken, renewed, let go.
+
+Used by `loops.ownership`. A lock is the right to read: whoever stands in line for it waits in a call of its own, and
+after a call whose end is unclear nothing is held here that could not also be held there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+from evenq.client.core.calls import ConsumerCalls, Generation, Locked
+from evenq.client.loops.reading import Reading
+from evenq.client.loops.sessions import Sessions
+from evenq.errors import Error
+from evenq.model import MessageQueue
+
+__all__ = ["Locks"]
+
+log = logging.getLogger(__name__)
+
+
+class Locks:
+    """What one consumer asks its brokers about locks."""
+
+    def __init__(
+        self,
+        reading: Reading,
+        *,
+        calls: ConsumerCalls,
+        sessions: Sessions,
+        address: Callable[[MessageQueue], Awaitable[str]],
+        generation: Callable[[str], Generation],
+        told: Callable[[MessageQueue, int | None], None],
+        spawn: Callable[[Coroutine[Any, Any, None], str], None],
+    ) -> None:
+        """`told(queue, committed offset)` hears of each lock that was asked for, None: it was not granted."""
+        self._calls = calls
+        self._sessions = sessions
+        self._address = address
+        self._generation = generation
+        self._group = reading.group
+        self._wait_ms = reading.options.lock_wait_ms
+        self._told = told
+        self._spawn = spawn
+        self._owed: set[MessageQueue] = set()
+        """Locks that may be ours although we let them go."""
+
+    async def take(self, broker_name: str, queues: list[MessageQueue]) -> None:
+        """First all at once without waiting, then each one that is held by somebody in its own waiting call."""
+        if not self._sessions.up(broker_name):
+            for queue in queues:
+                self._told(queue, None)  # the Welcome wakes the next round
+            return
+        taken = await self._try(broker_name, queues, wait_ms=0)
+        for queue in queues:
+            committed = taken.get(queue)
+            if committed is not None:
+                self._told(queue, committed)
+            else:
+                self._spawn(self._wait(broker_name, queue), f"evenq-lock-{queue}")
+
+    async def renew(self, queues: Sequence[MessageQueue], answered: Callable[[Locked], None]) -> bool:
+        """Take the locks of a broker's queues, which should be ours, anew; True: of some nobody told whose they are.
+
+        `answered` hears of each at once: what is not ours any more must not be read while others are asked for.
+        """
+        unclear = False
+        for topic in sorted({queue.topic for queue in queues}):
+            try:
+                answers = await self._ask([queue for queue in queues if queue.topic == topic], wait_ms=0)
+            except Error as error:  # the session breaks as well and asks again once it is back
+                log.info("locks were not renewed", extra={"group": self._group, "topic": topic, "error": str(error)})
+                unclear = True
+                continue
+            for answer in answers:
+                answered(answer)
+        return unclear
+
+    async def release(self, queue: MessageQueue) -> None:
+        """Let go; if that is unclear it is owed."""
+        try:
+            await self._calls.unlock(await self._address(queue), self._group, [queue])
+        except Error as error:  # the lock ends with the session, but the session may survive what broke this call
+            log.info("no unlock", extra={"queue": str(queue), "error": str(error)})
+            self._owed.add(queue)
+        else:
+            self._owed.discard(queue)
+
+    def owed(self, wanted: Callable[[MessageQueue], bool]) -> list[MessageQueue]:
+        """Queues that are still to be let go; those that are `wanted` again are not."""
+        self._owed = {queue for queue in self._owed if not wanted(queue)}
+        return sorted(self._owed)
+
+    async def _wait(self, broker_name: str, queue: MessageQueue) -> None:
+        taken = await self._try(broker_name, [queue], wait_ms=self._wait_ms)
+        self._told(queue, taken.get(queue))
+
+    async def _try(self, broker_name: str, queues: list[MessageQueue], *, wait_ms: int) -> dict[MessageQueue, int]:
+        """The queues that were granted, with their committed offsets. After an unclear end nothing is held."""
+        try:
+            answers = await self._ask(queues, wait_ms=wait_ms)
+            return {answer.queue: answer.committed for answer in answers if answer.granted}
+        except Error as error:
+            log.info("no lock", extra={"group": self._group, "broker": broker_name, "error": str(error)})
+            for queue in queues:  # it may have been granted without our hearing of it
+                await self.release(queue)
+            return {}
+
+    async def _ask(self, queues: list[MessageQueue], *, wait_ms: int) -> list[Locked]:
+        return await self._calls.lock(
+            await self._address(queues[0]),
+            self._group,
+            queues,
+            wait_ms=wait_ms,
+            generation=self._generation(queues[0].topic),
+        )

@@ -1,0 +1,28 @@
+"""How one member reads the queues that are its own; made by `loops.membership`, for `loops.ownership` and its rooms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from evenq.client.options import PushOptions
+from evenq.model import FilterExpression, StartFrom
+
+__all__ = ["Reading"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How a member reads what is its own."""
+
+    group: str
+    options: PushOptions
+    subscriptions: dict[str, FilterExpression]
+    """Its user's to change."""
+    clustering: bool
+    """True: queues have one owner, who holds their lock."""
+    start_policy: Callable[[], StartFrom]
+    start_timestamp_ms: int
+    ordered: bool
+    auto_commit: bool
+    """False: progress moves only where the user commits."""
