@@ -175,7 +175,7 @@ def test_sr_1_sr_2_a_member_that_was_told_neither_asks_while_any_broker_knows_of
         assert (paged, own.wire.questions) == ([0, 1, 2, 3], [])
         own = Sdk(server, "c1", "c1", "c2", flag=None, knows={"broker-b": "AVG_BY_CIRCLE"})
         assert [queue.queue_id for queue in await own.assigned() or ()] == [0, 2, 0, 2]
-        assert own.wire.questions == [("g", "T", "", MessageModel.CLUSTERING)], "by the group's strategy, not its own"
+        assert own.wire.questions == [("g", "T", "AVG_BY_CIRCLE", MessageModel.CLUSTERING)], "the group's, not its own"
 
     asyncio.run(story())
 

@@ -84,7 +84,7 @@ async def assign(
                 return last
             if of_v2 and not link.gone():
                 return Answer(all_brokers(broker.routes.readable(topic)))
-    name = group.strategy or strategy
+    name = strategy or group.strategy  # members ask alike; brokers that were away may know of an older one
     readers = broker.members.readers(group.name, topic)
     share, name = _share(name)
     answer = compute(group.name, client_id, broker.routes.readable(topic), readers, share)

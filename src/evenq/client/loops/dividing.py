@@ -139,7 +139,7 @@ class Dividing:
             return decided.queues
         if topic.startswith(RETRY_PREFIX):
             await self._routes.get(topic)  # raises, without a call, as long as the topic is not made
-        name = "" if self._ask_server is None else self._strategy.name  # "": as the group has it
+        name = self._strategy.name if self._ask_server is not None else self._sessions.strategy()
         told = await self._calls.query_assignment(self._group, topic, name, self._model)
         newer = self._decided.get(topic)
         if newer is not None and newer.generation > told.generation:

@@ -138,7 +138,7 @@ def test_sr_1_sr_2_who_was_told_neither_asks_exactly_while_the_group_has_a_strat
     desk.sessions.told = "STICKY"
     desk.wire.answer = Assignment(True, queues(1), Generation(1, 4))
     desk.dividing.doubt()
-    assert (desk.part(), desk.wire.asked, desk.wire.strategies) == ([1], 1, [""])
+    assert (desk.part(), desk.wire.asked, desk.wire.strategies) == ([1], 1, ["STICKY"])
     assert desk.told(5, 0, 1)
     assert (desk.part(), desk.dividing.generation("t"), desk.wire.asked) == ([0, 1], Generation(1, 5), 1)
     desk.sessions.told = ""
