@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from evenq_sim.plants import PLANTS
-from evenq_sim.scenario import CHAOS, plan_of
+from evenq_sim.scenario import CHAOS, FOLLOWING, plan_of
 from evenq_sim.world import run
 
 HERE = Path(__file__).resolve().parent
@@ -45,6 +45,12 @@ def test_a_seed_that_failed_once_holds_every_promise_now(seed: int) -> None:
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
 def test_every_promise_holds_in_every_world(first: int) -> None:
+    for seed in range(first, first + BLOCK):
+        played(seed)
+
+
+@pytest.mark.parametrize("first", range(FOLLOWING, FOLLOWING + 3 * BLOCK, BLOCK))
+def test_every_promise_holds_while_groups_get_strategies_and_members_follow(first: int) -> None:
     for seed in range(first, first + BLOCK):
         played(seed)
 

@@ -7,9 +7,12 @@ user would call graceful, and there nothing may come twice; the other half is tr
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-__all__ = ["CHAOS", "GRACEFUL", "Plan", "Step", "plan_of"]
+__all__ = ["CHAOS", "FOLLOWING", "GRACEFUL", "Plan", "Step", "plan_of"]
+
+FOLLOWING = 1_000_000
+"""From this seed on members follow their group, which has no strategy at first and gets one, and others, on the way."""
 
 GRACEFUL = (
     "join", "join", "leave", "leave", "roll member", "roll member", "roll nameserver", "kill nameserver",
@@ -41,8 +44,8 @@ class Plan:
     brokers: int
     nameservers: int
     rebalancers: int
-    ask_server: bool
-    """True: members ask for their share; False: each divides by itself."""
+    ask_server: bool | None
+    """True: members ask for their share; False: each divides by itself; None: as the group has it at the time."""
     strategy: str
     queues: int
     """Per broker."""
@@ -57,7 +60,9 @@ class Plan:
     """When everything that can be repaired is."""
 
     def __str__(self) -> str:
-        asked = f"asks ({self.rebalancers} rebalancers)" if self.ask_server else "divides by itself"
+        asked = "divides by itself"
+        if self.ask_server is not False:
+            asked = f"{'asks' if self.ask_server else 'follows the group'} ({self.rebalancers} rebalancers)"
         kind = "graceful" if self.graceful else "chaos"
         order = "ordered" if self.ordered else "concurrent"
         return (
@@ -82,7 +87,7 @@ def plan_of(seed: int) -> Plan:
         at_ms += rng.choice((0, 5, 50, 300, 1_000, 2_500)) + rng.randint(0, 300)
         steps.append(Step(at_ms, rng.choice(kinds), rng.choice((300, 1_000, 2_500, 4_500, 7_000))))
     lasts_ms = max(step.at_ms + step.lasts_ms for step in steps)
-    return Plan(
+    plan = Plan(
         seed=seed,
         graceful=graceful,
         brokers=rng.randint(1, 3),
@@ -97,4 +102,20 @@ def plan_of(seed: int) -> Plan:
         clocks_off=rng.random() < 0.5,
         steps=tuple(steps),
         heal_ms=lasts_ms + 200,
+    )
+    return plan if seed < FOLLOWING else _following(plan)
+
+
+def _following(plan: Plan) -> Plan:
+    rng = random.Random(f"following {plan.seed}")
+    names = ("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "STICKY")
+    last_ms = max(step.at_ms for step in plan.steps)
+    times = sorted(rng.randint(2_500, last_ms + 500) for _ in range(rng.randint(1, 3)))
+    steps = [*plan.steps, *(Step(at_ms, f"configure {rng.choice(names)}", 0) for at_ms in times)]
+    return replace(
+        plan,
+        ask_server=None,
+        rebalancers=rng.choice((0, 1, 2)),
+        steps=tuple(sorted(steps, key=lambda step: step.at_ms)),
+        heal_ms=max(plan.heal_ms, last_ms + 1_000),
     )

@@ -325,7 +325,8 @@ class World:
     async def _prepare(self, node: Node) -> None:
         broker = node.app.broker
         await broker.create_topic(TOPIC, queues=self.plan.queues)
-        await broker.create_group(GROUP, ordered=self.plan.ordered, strategy=self.plan.strategy)
+        strategy = "" if self.plan.ask_server is None else self.plan.strategy
+        await broker.create_group(GROUP, ordered=self.plan.ordered, strategy=strategy)
 
     async def _join(self) -> None:
         self.members_made += 1
@@ -422,10 +423,20 @@ class World:
                     node.busy = True
                     self.add(Kind.FAULT, node.process.name, text=f"{verb} (for {lasts_ms} ms)")
                     await self._to_node(verb, node, lasts_ms)
+            case "configure":
+                self.add(Kind.FAULT, "world", text=what)
+                await self._configure(kind)
             case "lease":
                 await self._for(lasts_ms, "the lease is away", self._set_lease)
             case _:
                 await self._to_net(what, lasts_ms)
+
+    async def _configure(self, strategy: str) -> None:
+        """The group gets this strategy, on one broker after the other; one that is away misses it."""
+        for node in self._of("broker"):
+            await self.clock.sleep_ms(self.rng.choice((0, 3, 50)))
+            if node.process.running and not node.busy:
+                node.process.spawn(node.app.broker.create_group(GROUP, strategy=strategy), name="configure")
 
     def _pick(self, kind: str) -> Node | None:
         living = [node for node in self._of(kind) if node.process.running and not node.busy]
