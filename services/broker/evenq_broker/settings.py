@@ -267,11 +267,12 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     )
     register_interval_ms: int = Field(default=10_000, ge=10, description="Beat interval towards each nameserver, ms.")
     route_settle_ms: int = Field(
-        default=3_000,
+        default=2_000,
         ge=0,
         le=60_000,
         description="How long questions for routes wait after a restart of this broker and the first word of a "
-        "nameserver, while that has just started too and has not heard from all brokers, ms; 0 = not at all.",
+        "nameserver, while that has just started too and has not heard from all brokers, ms; below the 3 s that "
+        "clients wait for an answer; 0 = not at all.",
     )
     peer_timeout_ms: int = Field(
         default=2_500, ge=10, description="Deadline of calls to other brokers, nameservers and rebalancer, ms."

@@ -71,6 +71,11 @@ class Peer:
         """The values of the key, in order."""
         return [s[key] for s in self.of(key)]
 
+    def stop(self) -> None:
+        """Ask it to end, and wait until it said that its work is done."""
+        self.write("stop")
+        self.wait_done()
+
     def end(self) -> None:
         """Kill it, if it lives, and leave nothing open. Idempotent."""
         if self.process.poll() is None:

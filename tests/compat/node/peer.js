@@ -184,7 +184,7 @@ async function main() {
     try {
       say({ done: command.do, ...await actions[command.do](command) });
     } catch (error) {
-      say({ done: command.do, error: String(error), code: error.code });
+      say({ done: command.do, error: [error, error.cause, error.cause?.cause].filter(Boolean).map(String).join(' <- '), code: error.code });
     }
     if (command.do === 'stop') break;
   }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,8 @@ __all__ = ["Sessions"]
 log = logging.getLogger(__name__)
 
 SWEEP_MS = 250
+LATE_AT_ONCE = 32  # sessions of a group that hear at one sweep what they need not hear soon
+LATE_PARTS = 4  # sweeps over which a larger group hears it
 NOBODYS: Mapping[str, common_pb2.Share] = MappingProxyType({})
 CLIENT_TYPES_OF_GROUPS = frozenset({2, 3, 4, 5, 6})  # apache.rocketmq.v2.ClientType: all consumers, no producers
 
@@ -44,6 +47,7 @@ class Sessions:
         self._broker = broker
         self._sessions: dict[str, dict[str, Session]] = {}
         self.locking = Locking(broker, lambda group, client_id: self._sessions.get(group, {}).get(client_id))
+        self._late_turn = 0
         self.duplicates: dict[str, int] = {}
         """Group to how many times a second living client came with an id that was taken."""
         self._reports = SubscriptionReports(broker.members, broker.clock)
@@ -272,8 +276,11 @@ class Sessions:
         self.locking.close()
 
     def _tell_late(self, now_ms: int) -> None:
+        # A large group in parts: its members may share machines with each other and with those who take over queues.
+        self._late_turn += 1
         for sessions in self._sessions.values():
-            for session in sessions.values():
+            parts = 1 if len(sessions) <= LATE_AT_ONCE else LATE_PARTS
+            for session in islice(sessions.values(), self._late_turn % parts, None, parts):
                 session.late(now_ms)
 
     def _decided(self, group: str) -> bool:
