@@ -179,7 +179,7 @@ def test_a_topic_in_the_making_is_answered_when_all_of_it_is_there(run: Run) -> 
     run(story)
 
 
-@pytest.mark.parametrize(("settles", "waits_ms"), [(True, 1_000), (False, 3_000)])
+@pytest.mark.parametrize(("settles", "waits_ms"), [(True, 1_000), (False, 2_000)])
 def test_a_broker_and_a_nameserver_that_restarted_together_tell_no_route_that_lacks_the_others(
     run: Run, tmp_path: Path, settles: bool, waits_ms: int
 ) -> None:
