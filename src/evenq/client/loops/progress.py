@@ -97,6 +97,7 @@ class FileStore:
     def __init__(self, folder: Path, group: str) -> None:
         self._path = folder / group / "offsets.json"
         self._known: dict[MessageQueue, QueueOffset] | None = None
+        self._busy = asyncio.Lock()  # queues report each by itself; one file, one writer
 
     async def save(
         self,
@@ -104,18 +105,20 @@ class FileStore:
         *,
         backward: bool = False,  # noqa: ARG002 - a file keeps what it is told
     ) -> Iterable[MessageQueue]:
-        known = await self._content()
-        known.update(offsets)
-        content = encode_offsets(known)
-        try:
-            await asyncio.to_thread(self._write, content)
-        except OSError as error:
-            log.warning("offsets were not stored", extra={"file": str(self._path), "error": str(error)})
-            return ()
-        return offsets
+        async with self._busy:
+            known = await self._content()
+            known.update(offsets)
+            content = encode_offsets(known)
+            try:
+                await asyncio.to_thread(self._write, content)
+            except OSError as error:
+                log.warning("offsets were not stored", extra={"file": str(self._path), "error": str(error)})
+                return ()
+            return offsets
 
     async def load(self, queue: MessageQueue) -> int:
-        return (await self._content()).get(queue, QueueOffset(-1))
+        async with self._busy:
+            return (await self._content()).get(queue, QueueOffset(-1))
 
     async def _content(self) -> dict[MessageQueue, QueueOffset]:
         if self._known is None:

@@ -51,3 +51,15 @@ def test_a_damaged_file_is_refused_and_an_unwritable_folder_loses_nothing(tmp_pa
         assert progress.table.due() == {QUEUE: 3}
 
     asyncio.run(story())
+
+
+def test_queues_that_report_at_the_same_moment_are_all_in_the_file(tmp_path: Path) -> None:
+    async def story() -> None:
+        queues = [MessageQueue("t", "b", number) for number in range(40)]
+        store = FileStore(tmp_path, "g")
+        saved = await asyncio.gather(*(store.save({queue: QueueOffset(queue.queue_id + 1)}) for queue in queues))
+        assert [list(done) for done in saved] == [[queue] for queue in queues]
+        again = FileStore(tmp_path, "g")
+        assert await asyncio.gather(*(again.load(queue) for queue in queues)) == list(range(1, 41))
+
+    asyncio.run(story())
