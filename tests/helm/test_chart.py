@@ -115,7 +115,7 @@ def test_without_a_rebalancer_brokers_are_not_told_of_one(helm: str) -> None:
 
 
 def test_with_auth_every_pod_reads_the_users_file_of_the_secret(helm: str) -> None:
-    assert "auth" not in yaml.safe_dump(render(helm))
+    assert "AUTH__" not in yaml.safe_dump(render(helm))
     documents = render(helm, "--set", "auth.enabled=true,auth.existingSecret=mine")
     assert len(pods(documents)) == 3
     for pod in pods(documents):
