@@ -7,24 +7,11 @@ import pytest
 from evenq_broker.core.filters import LOOK_AHEAD, TURNS_MIN
 
 from evenq.errors import Error
+from evenq.testing.blocks import block, place
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
-
-
-def place(queue_id: int, broker: str = "a", topic: str = "t") -> common_pb2.Queue:
-    return common_pb2.Queue(topic=topic, broker_name=broker, queue_id=queue_id)
-
-
-def block(queue: common_pb2.Queue, *bodies: str, message_group: str = "") -> data_pb2.PublishRequest:
-    request = data_pb2.PublishRequest(queue=queue)
-    for body in bodies:
-        message = request.messages.add(body=body.encode())
-        message.system_properties.message_id = f"id-{body[:20]}"
-        if message_group:
-            message.system_properties.message_group = message_group
-    return request
 
 
 async def publish(stage: Any, request: data_pb2.PublishRequest) -> data_pb2.PublishResponse:
