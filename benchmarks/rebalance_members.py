@@ -2,15 +2,16 @@
 
     python benchmarks/rebalance_members.py --endpoint HOST:PORT --topic T --group G --name w1
 
-Commands are lines: `join N`, `leave N` (the last that joined), `seen`, `end`. Answers are JSON lines with `at`, the
-machine's monotonic clock in seconds, which all processes of a machine share: queues gained (just before their first
-pull) and lost (after the last message, before the lock is let go), and at `seen` the offsets that were delivered.
+Commands are lines: `join N`, `leave N` (the last that joined), `calm`, `seen`, `end`. Answers are JSON lines with
+`at`, the machine's monotonic clock in seconds, which all processes of a machine share: queues gained (just before their
+first pull) and lost (after the last message, before the lock is let go), and at `seen` the offsets that were delivered.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import sys
 import time
@@ -100,6 +101,10 @@ async def serve(members: Members) -> None:
                 tell("joined")
             case ["leave", number]:
                 await members.leave(int(number))
+            case ["calm"]:
+                gc.collect()
+                gc.freeze()
+                tell("calm")
             case ["seen"]:
                 members.seen()
             case _:

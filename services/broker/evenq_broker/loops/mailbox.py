@@ -102,7 +102,7 @@ class Session:
         """True when the stream should end: left, dropped, or replaced by a newer stream of the same member."""
         self.waiting_since_ms: int | None = None
         """Monotonic ms since when the oldest event waits to be taken."""
-        self._members_changed = False
+        self._members_changed = self._members_late = False
         self._settings: GroupConfig | None = None
         self._assignments: dict[str, tuple[Generation, common_pb2.Share | None]] = {}
         self._routes: dict[str, None] = {}
@@ -114,13 +114,19 @@ class Session:
         self._wake = asyncio.Event()
 
     def members_changed(self, now_ms: int, *, soon: bool = True) -> None:
-        """The group is not what it was. Not `soon`: told with the next news, or at `late`."""
-        self._members_changed = True
+        """The group is not what it was. Not `soon`: told at `late`, so that a long list does not stand before a share
+        that cannot wait.
+        """
+        if soon:
+            self._members_changed = True
+        else:
+            self._members_late = True
         self._note(now_ms, soon=soon)
 
     def late(self, now_ms: int) -> None:
         """Tell what need not be told soon."""
         if self._waits:
+            self._members_changed |= self._members_late
             self._ring(now_ms)
 
     def settings_changed(self, group: GroupConfig, now_ms: int) -> None:
@@ -188,12 +194,13 @@ class Session:
             if self._leaving_ms is not None:
                 mail.append(BrokerLeaving(self._leaving_ms))
             self._leaving_ms = self._settings = None
-            self._members_changed = False
+            if self._members_changed:
+                self._members_changed = self._members_late = False
             self._assignments.clear()
             self._routes.clear()
             self._wanted.clear()
             self._reset.clear()
-            self.waiting_since_ms, self._waits = None, False
+            self.waiting_since_ms, self._waits = None, self._members_late
             if mail and not self.ended:
                 return mail
         return []

@@ -34,8 +34,8 @@ __all__ = ["Sessions"]
 log = logging.getLogger(__name__)
 
 SWEEP_MS = 250
-LATE_AT_ONCE = 32  # sessions of a group that hear at one sweep what they need not hear soon
-LATE_PARTS = 4  # sweeps over which a larger group hears it
+LATE_NAMES = 1_024  # members in the lists that one sweep sends to a group which need not hear them soon
+LATE_PARTS = 40  # sweeps over which the largest groups hear them: 10 s, before anybody could divide by them
 NOBODYS: Mapping[str, common_pb2.Share] = MappingProxyType({})
 CLIENT_TYPES_OF_GROUPS = frozenset({2, 3, 4, 5, 6})  # apache.rocketmq.v2.ClientType: all consumers, no producers
 
@@ -279,7 +279,7 @@ class Sessions:
         # A large group in parts: its members may share machines with each other and with those who take over queues.
         self._late_turn += 1
         for sessions in self._sessions.values():
-            parts = 1 if len(sessions) <= LATE_AT_ONCE else LATE_PARTS
+            parts = min(LATE_PARTS, 1 + len(sessions) ** 2 // (LATE_NAMES + 1))
             for session in islice(sessions.values(), self._late_turn % parts, None, parts):
                 session.late(now_ms)
 

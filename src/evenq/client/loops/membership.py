@@ -50,6 +50,10 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 17  # RD-3: 16 retries
 DOUBT_MS = 1_000
 """A decision follows what it is about within milliseconds. Who hears of none for so long asks."""
+RENEW_MS = 4_000
+"""Over so long the members of a group spread what they ask without need."""
+LATE_MS = 11_000
+"""A large group hears up to ten seconds after the decision about it who joined and who left."""
 HALF_HOUR_MS = 30 * 60 * 1000  # RB-45
 
 
@@ -143,7 +147,8 @@ class Membership:
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._doubting: asyncio.Task[None] | None = None
-        self._stale: set[str] = set()
+        self._rng = rng
+        self._renewing: dict[str, asyncio.Task[None]] = {}
         """Topics whose routes are fetched again when there is time."""
 
     def _introduced(self, incarnation: int) -> Introduction:
@@ -194,6 +199,7 @@ class Membership:
         await self.sessions.leave()
         if self._doubting is not None:
             self._tasks.append(self._doubting)
+        self._tasks += self._renewing.values()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -270,7 +276,7 @@ class Membership:
                 self._dividing.doubt()
             case AssignmentChanged() if event.generation == NO_GENERATION and self._dividing.all_decided([event.topic]):
                 if self.routes.names(event.topic, self._dividing.decided(event.topic)):
-                    self._stale.add(event.topic)
+                    self._renew_later(event.topic)
                     self._doubt_later()  # its queues changed; what that means for us is being decided
                     return
                 self.routes.changed(event.topic, self.ownership.wake)
@@ -280,7 +286,7 @@ class Membership:
             case MembersChanged():
                 log.info("members changed", extra={"group": self._plan.group, "members": len(event.members)})
                 if self._dividing.all_decided(self.subscriptions):
-                    self._doubt_later()
+                    self._doubt_later(LATE_MS)
                     return
             case QueueWanted():
                 self.ownership.asked_for(event.queue)
@@ -298,19 +304,27 @@ class Membership:
         if told.start_from in set(StartFrom):
             self._group_start = StartFrom(told.start_from)
 
-    def _doubt_later(self) -> None:
-        """Whoever decides will tell us in a moment; if not, ask."""
+    def _doubt_later(self, back_ms: int = DOUBT_MS) -> None:
+        """Whoever decides has told us in the last `back_ms`, or will in a moment; if not, ask."""
         if self._doubting is None or self._doubting.done():
-            self._doubting = spawn(self._doubt(self._clock.monotonic_ms() - DOUBT_MS), name="evenq-doubt")
+            self._doubting = spawn(self._doubt(self._clock.monotonic_ms() - back_ms), name="evenq-doubt")
 
     async def _doubt(self, since_ms: int) -> None:
         await self._clock.sleep_ms(DOUBT_MS)
-        stale, self._stale = self._stale, set()
-        for topic in stale:  # a broker may have another address
-            self.routes.changed(topic, self.ownership.wake)
         if not self._dividing.heard_since(since_ms):
             self._dividing.doubt()
             self.ownership.wake()
+
+    def _renew_later(self, topic: str) -> None:
+        """A broker may have another address. Nobody waits for it, so the members of a large group ask one by one."""
+        if topic not in self._renewing:
+            pause_ms = DOUBT_MS + self._rng.randrange(RENEW_MS)
+            self._renewing[topic] = spawn(self._renew(topic, pause_ms), name=f"evenq-renew-{topic}")
+
+    async def _renew(self, topic: str, pause_ms: int) -> None:
+        await self._clock.sleep_ms(pause_ms)
+        del self._renewing[topic]
+        self.routes.changed(topic, self.ownership.wake)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -12,6 +12,7 @@ from evenq import __version__
 from evenq.client.core.calls import Assignment, Generation, Locked, Pulled, QueueRange, Stored
 from evenq.client.core.route import Route
 from evenq.client.rpc.messages import decode, queue_of, repeated
+from evenq.client.rpc.routing import Routing
 from evenq.errors import (
     ConnectionFailed,
     IllegalAccessPoint,
@@ -19,7 +20,6 @@ from evenq.errors import (
     InternalError,
     NotImplementedYet,
     RequestTimeout,
-    TopicNotFound,
     Unsupported,
 )
 from evenq.model import FilterExpression, FilterType, MessageModel, MessageQueue, QueueOffset
@@ -83,6 +83,7 @@ class Calls:
         self._turn = 0
         self._no_publish: set[str] = set()
         self._no_assignment: set[str] = set()
+        self._routing = Routing()
 
     def rename(self, client_id: str) -> None:
         """Be another client from the next call on."""
@@ -119,23 +120,8 @@ class Calls:
     async def query_route(self, topic: str) -> Route:
         request = service_pb2.QueryRouteRequest(endpoints=self.endpoints())
         request.topic.name = topic
-        answer = service_pb2.QueryRouteResponse.FromString(
-            await self.at_access_point(V2 + "QueryRoute", request.SerializeToString())
-        )
-        check(answer.status)
-        if not answer.message_queues:
-            raise TopicNotFound(f"the access point knows no queue of topic {topic}; create it first")
-        masters = [queue for queue in answer.message_queues if queue.broker.id == 0]
-        return Route(
-            topic=topic,
-            writable=tuple(sorted(queue_of(q) for q in masters if q.permission in {v2.WRITE, v2.READ_WRITE})),
-            readable=tuple(sorted(queue_of(q) for q in masters if q.permission in {v2.READ, v2.READ_WRITE})),
-            addresses={
-                queue.broker.name: f"{address.host}:{address.port}"
-                for queue in masters
-                for address in queue.broker.endpoints.addresses[:1]
-            },
-        )
+        answer = await self.at_access_point(V2 + "QueryRoute", request.SerializeToString())
+        return self._routing.read(topic, answer)
 
     async def publish(
         self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int, apart: bool = False

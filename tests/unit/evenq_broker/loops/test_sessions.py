@@ -1,6 +1,7 @@
 """What sessions do beyond the promises in tests/spec/test_cluster.py: v2 members, mailboxes."""
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,7 +131,7 @@ def test_a_share_travels_with_the_newest_decision_and_a_change_that_must_be_aske
     assert after((0, None), (3, "c")) == after((3, "c"), (0, None)) == told, "a changed route is told beside it"
 
 
-def test_what_can_wait_goes_with_the_next_news_or_when_it_is_time(run: Run) -> None:
+def test_what_can_wait_goes_when_it_is_time_and_a_long_list_stands_before_nothing_urgent(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
         sessions = broker.cluster.sessions
@@ -144,7 +145,40 @@ def test_what_can_wait_goes_with_the_next_news_or_when_it_is_time(run: Run) -> N
         assert session.waiting_since_ms is None, "nothing is left"
         session.members_changed(9, soon=False)
         session.queue_wanted(MessageQueue("t", "a", 0), 10)
-        assert len(await session.take(sessions)) == 2
+        session.assignment_changed("t", Generation(1, 2), 11, soon=False)
+        assert await session.take(sessions) == [
+            AssignmentChanged("t", Generation(1, 2)),
+            QueueWanted(MessageQueue("t", "a", 0)),
+        ]
+        session.late(12)
+        assert await session.take(sessions) == [MembersChanged(())]
+        session.late(13)
+        assert session.waiting_since_ms is None
+        session.members_changed(14, soon=False)
+        session.members_changed(15)
+        assert await session.take(sessions) == [MembersChanged(())]
+        session.late(16)
+        assert session.waiting_since_ms is None, "told with what was urgent"
+
+    run(story)
+
+
+@pytest.mark.parametrize(("members", "sweeps"), [(3, 1), (32, 1), (100, 10), (400, 40)])
+def test_who_need_not_know_soon_hears_of_others_in_parts_that_cost_little(
+    run: Run, monkeypatch: pytest.MonkeyPatch, members: int, sweeps: int
+) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        sessions = broker.cluster.sessions
+        monkeypatch.setattr(sessions, "_decided", lambda _group: True)
+        joined = [sessions.join("g", Member(client_id=f"c{n}", protocol=Protocol.EVENQ)) for n in range(members)]
+        told = [0]
+        for _ in range(sweeps):
+            await stage.clock.advance(250)
+            told.append(sum(session.waiting_since_ms is not None for session in joined))
+        parts = [after - before for before, after in itertools.pairwise(told)]
+        assert told[-1] == members - 1, "the last that joined knows all"
+        assert max(parts) * members <= 4 * 1_024, parts
 
     run(story)
 

@@ -1,0 +1,72 @@
+"""Routes as the access point tells them, read in one pass and only when they are not the bytes of last time.
+
+Used by `rpc.calls`. A topic of a thousand queues has an answer of tens of kilobytes, and every client asks for it again
+and again; nearly always it is what it was.
+"""
+
+from __future__ import annotations
+
+from evenq.client.core.route import Route
+from evenq.errors import TopicNotFound
+from evenq.model import MessageQueue
+from evenq.wire.status import check
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
+from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+
+__all__ = ["Routing", "route_of"]
+
+KEPT_MAX = 1_000
+
+
+class Routing:
+    """Reads answers of QueryRoute; keeps the last one of each of at most `KEPT_MAX` topics."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[bytes, Route]] = {}
+
+    def read(self, topic: str, answer: bytes) -> Route:
+        """The route in this answer; the same object as long as the bytes are the same. Raises what its status says,
+        TopicNotFound if it names no queue.
+        """
+        last = self._last.get(topic)
+        if last is not None and last[0] == answer:
+            return last[1]
+        route = route_of(topic, answer)
+        if len(self._last) < KEPT_MAX or topic in self._last:
+            self._last[topic] = (answer, route)
+        return route
+
+
+def route_of(topic: str, answer: bytes) -> Route:
+    """The masters' queues, sorted, and their brokers' addresses. Raises as `Routing.read`."""
+    told = service_pb2.QueryRouteResponse.FromString(answer)
+    check(told.status)
+    if not told.message_queues:
+        raise TopicNotFound(f"the access point knows no queue of topic {topic}; create it first")
+    writable: list[MessageQueue] = []
+    readable: list[MessageQueue] = []
+    addresses: dict[str, str] = {}
+    for wire in told.message_queues:
+        broker = wire.broker
+        if broker.id != 0:
+            continue
+        name = broker.name
+        if name not in addresses:
+            for address in broker.endpoints.addresses[:1]:
+                addresses[name] = f"{address.host}:{address.port}"
+        queue, permission = MessageQueue(wire.topic.name, name, wire.id), wire.permission
+        if permission in _WRITE:
+            writable.append(queue)
+        if permission in _READ:
+            readable.append(queue)
+    writable.sort(key=_place)
+    readable.sort(key=_place)
+    return Route(topic=topic, writable=tuple(writable), readable=tuple(readable), addresses=addresses)
+
+
+_WRITE = frozenset({v2.WRITE, v2.READ_WRITE})
+_READ = frozenset({v2.READ, v2.READ_WRITE})
+
+
+def _place(queue: MessageQueue) -> tuple[str, str, int]:
+    return queue.topic, queue.broker_name, queue.queue_id

@@ -1,0 +1,62 @@
+"""Routes are read in one pass, and not read again as long as they say the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from evenq.client.rpc.routing import KEPT_MAX, Routing, route_of
+from evenq.errors import TopicNotFound
+from evenq.model import MessageQueue
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
+from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+
+
+def answer(*queues: tuple[str, int, int], code: int = v2.OK, replica: int = 0) -> bytes:
+    told = service_pb2.QueryRouteResponse()
+    told.status.code = code
+    for broker, number, permission in queues:
+        queue = told.message_queues.add(id=number, permission=permission)
+        queue.topic.name, queue.broker.name, queue.broker.id = "t", broker, replica
+        queue.broker.endpoints.addresses.add(host=f"host-{broker}", port=8081)
+        queue.broker.endpoints.addresses.add(host="other", port=1)
+    return told.SerializeToString()
+
+
+def queues(*places: tuple[str, int]) -> tuple[MessageQueue, ...]:
+    return tuple(MessageQueue("t", broker, number) for broker, number in places)
+
+
+def test_queues_are_sorted_and_split_by_what_may_be_done_with_them() -> None:
+    route = route_of("t", answer(("b", 0, v2.READ_WRITE), ("a", 10, v2.WRITE), ("a", 2, v2.READ), ("c", 0, v2.NONE)))
+    assert route.readable == queues(("a", 2), ("b", 0))
+    assert route.writable == queues(("a", 10), ("b", 0))
+    assert route.addresses == {"a": "host-a:8081", "b": "host-b:8081", "c": "host-c:8081"}
+
+
+def test_only_masters_count() -> None:
+    route = route_of("t", answer(("a", 0, v2.READ_WRITE), replica=1))
+    assert (route.readable, route.writable, route.addresses) == ((), (), {})
+
+
+def test_a_topic_without_a_queue_is_not_found() -> None:
+    with pytest.raises(TopicNotFound, match="create it first"):
+        route_of("t", answer())
+    with pytest.raises(TopicNotFound):
+        route_of("t", answer(code=v2.TOPIC_NOT_FOUND))
+
+
+def test_the_same_bytes_give_the_same_object_and_others_another() -> None:
+    routing = Routing()
+    first = routing.read("t", answer(("a", 0, v2.READ_WRITE)))
+    assert routing.read("t", answer(("a", 0, v2.READ_WRITE))) is first
+    grown = routing.read("t", answer(("a", 0, v2.READ_WRITE), ("a", 1, v2.READ_WRITE)))
+    assert len(grown.readable) == 2
+    assert routing.read("t", answer(("a", 0, v2.READ_WRITE))) == first
+
+
+def test_no_more_answers_are_kept_than_the_limit() -> None:
+    routing, same = Routing(), answer(("a", 0, v2.READ_WRITE))
+    for number in range(KEPT_MAX):
+        routing.read(f"t{number}", same)
+    assert routing.read("one more", same) is not routing.read("one more", same)
+    assert routing.read("t0", same) is routing.read("t0", same)
