@@ -74,7 +74,7 @@ verify: dev ## evenq verify while a broker is killed every 30 s: make verify MIN
 	EVENQ_TEST_KILL_SECONDS=30 EVENQ_TEST_ROUNDS=$$(( 2 * $(or $(MINUTES),10) )) $(BIN)/pytest -q -s tests/chaos/test_verify.py
 
 live: dev ## groups grow, shrink and restart under 2,000 messages/s: make live RATE=2000 MEMBERS=8
-	EVENQ_TEST_RATE=$(or $(RATE),2000) EVENQ_TEST_MEMBERS=$(or $(MEMBERS),8) EVENQ_TEST_REST_MS=$(or $(REST_MS),250) $(BIN)/pytest -q -s tests/live/test_changes.py
+	EVENQ_TEST_RATE=$(or $(RATE),2000) EVENQ_TEST_MEMBERS=$(or $(MEMBERS),8) EVENQ_TEST_REST_MS=$(or $(REST_MS),250) EVENQ_TEST_SDK_RATE=$(or $(SDK_RATE),2000) $(BIN)/pytest -q -s tests/live/test_changes.py
 
 live-kills: dev ## kill -9 members, brokers and rebalancers in turn under load: make live-kills MINUTES=10
 	EVENQ_TEST_RATE=$(or $(RATE),2000) EVENQ_TEST_MINUTES=$(or $(MINUTES),10) $(BIN)/pytest -q -s tests/live/test_kills.py

@@ -160,14 +160,15 @@ class Sdks:
             self._said[f"{name} {word}"] += word in told
 
 
+@pytest.mark.timeout(1_800)
 def test_official_python_consumers_come_and_go_and_miss_nothing(cluster: LocalCluster, tmp_path: Path) -> None:
     """The protocol of the SDK is at least once: what it had in hand when it was told to stop may come again."""
     sdks = Sdks(cluster.endpoint, tmp_path)
     try:
-        for _ in range(2):
+        for _ in range(3 if FULL else 2):
             sdks.join()
         with Stream(cluster.endpoint, TOPIC, rate=SDK_RATE, history=tmp_path / "sender.history.jsonl") as stream:
-            while len(sdks.running) < MEMBERS - 1:
+            while len(sdks.running) < (MEMBERS if FULL else 3):
                 sdks.join()
             for _ in range(MEMBERS if FULL else 1):
                 sdks.leave()
@@ -178,7 +179,9 @@ def test_official_python_consumers_come_and_go_and_miss_nothing(cluster: LocalCl
                 eventually(lambda goal=goal: len(sdks.got) > goal, f"messages come after {node.name} was restarted")  # type: ignore[misc]  # bound now
             while len(sdks.running) > 2:
                 sdks.leave()
-        eventually(lambda: len(sdks.got) == stream.sent, "all messages", seconds=90)
+        while len(sdks.got) < stream.sent:  # two members work off what was too much for all
+            goal = min(stream.sent, len(sdks.got) + SDK_RATE)
+            eventually(lambda goal=goal: len(sdks.got) >= goal, "more messages come", seconds=90)  # type: ignore[misc]  # bound now
     finally:
         sdks.end()
     repeats = sdks.got.total() - len(sdks.got)
