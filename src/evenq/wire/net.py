@@ -34,7 +34,7 @@ CHANNEL_OPTIONS: Sequence[tuple[str, int | str]] = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),  # a restarted server is back at once, not after gRPC's 1 s .. 120 s
     ("grpc.min_reconnect_backoff_ms", 1_000),
-    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 200),
     ("grpc.dns_min_time_between_resolutions_ms", 500),  # a pod's name comes a moment after it was first asked for
     ("grpc.enable_retries", 0),  # callers retry by class of error; gRPC would do so behind their back
     ("grpc.service_config_disable_resolution", 1),  # no TXT look-ups

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 BEAT_MIN_MS = 200
 GHOST_MS = 5_000
+WARN_MS = 30_000
+"""So often a broker that stays away is told of."""
 """A restarted broker hears of the group's members one by one. So long, those it knew before count as well: else the
 first to come back would take everybody's queues."""
 
@@ -68,6 +70,8 @@ class _Line:
         self.joined_as = ""
         """The client id it was opened with."""
         self.tried = False
+        self.warned_ms = -(1 << 60)
+        """When we last told people that it is down, monotonic ms."""
         self.closing = False
         """True from the word of its broker that it goes until it takes us in again: nothing is to be had there."""
         self.leaving = False
@@ -241,7 +245,8 @@ class Sessions:
             line.task.cancel()
 
     async def _keep(self, line: _Line) -> None:
-        backoff = Backoff(self._rng, first_ms=200, max_ms=1_000)  # a killed broker is back within seconds
+        # A broker that restarts is back within a second or a few: each wait is a small part of what has passed by then.
+        backoff = Backoff(self._rng, first_ms=200, max_ms=1_000, factor=1.2)
         while not line.leaving:
             try:
                 await self._once(line, backoff)
@@ -253,7 +258,7 @@ class Sessions:
                 if line.joined_as != self._calls.client_id:
                     backoff.reset()
                     continue
-                log.warning("no session", extra={"broker": line.name, "address": line.address, "error": str(error)})
+                self._warn(line, error)
             finally:
                 if line.members is not None:
                     line.down_ms = line.said_ms if self._stood_still(line) else self._clock.monotonic_ms()
@@ -266,6 +271,12 @@ class Sessions:
             if not line.leaving:
                 await self._clock.sleep_ms(backoff.next_ms())
 
+    def _warn(self, line: _Line, error: Error) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - line.warned_ms >= WARN_MS:
+            line.warned_ms = now_ms
+            log.warning("no session", extra={"broker": line.name, "address": line.address, "error": str(error)})
+
     async def _once(self, line: _Line, backoff: Backoff) -> None:
         line.outbox = asyncio.Queue(maxsize=100)
         line.joined_as = self._calls.client_id
@@ -276,6 +287,7 @@ class Sessions:
                 match event:
                     case Welcome():
                         backoff.reset()
+                        line.warned_ms = -(1 << 60)
                         line.members, line.lease_ms = event.members, event.session_timeout_ms
                         line.strategy = event.strategy
                         line.said_ms, line.closing = self._clock.monotonic_ms(), False
