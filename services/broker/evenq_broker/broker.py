@@ -364,14 +364,14 @@ class Broker:
         *,
         ordered: bool | None = None,
         max_attempts: int = 0,
-        strategy: str = "",
+        strategy: str | None = None,
         start_from: StartFrom | None = None,
         retry: RetryPolicy | None = None,
         balance: BalancePolicy | None = None,
     ) -> GroupConfig:
         """Create a group HERE, or change an existing one; durable when it returns.
 
-        What is not told (None, 0, empty) stays as it is, or is the default for a new group.
+        What is not told (None, 0) stays as it is, or is the default for a new group. `strategy`: empty takes it away.
         """
         problem = group_problem(name)
         if problem:
@@ -386,7 +386,7 @@ class Broker:
                 ordered=(old.ordered if old else False) if ordered is None else ordered,
                 max_attempts=max_attempts or (old.max_attempts if old else self.settings.default_group_max_attempts),
                 start_from=start_from or (old.start_from if old else StartFrom(self.settings.default_start_from)),
-                strategy=strategy or (old.strategy if old else ""),
+                strategy=(old.strategy if old else "") if strategy is None else strategy,
                 retry=retry or (old.retry if old else CLASSIC_RETRY),
                 balance=balance or (old.balance if old else EVEN_BALANCE),
             )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import Message
 
-from evenq.allocation import by_name
+from evenq.allocation import strategy_asked
 from evenq.errors import (
     BadRequest,
     ConnectionFailed,
@@ -234,13 +234,11 @@ class _Groups:
 
     async def create(self, request: bytes, _context: RpcContext) -> bytes:
         asked = parsed(admin_pb2.CreateGroupRequest, request)
-        if asked.strategy:
-            by_name(asked.strategy)  # a name that nobody knows is refused now, not warned of later
         await self._broker.create_group(
             asked.group,
             ordered=asked.ordered if asked.HasField("ordered") else None,
             max_attempts=asked.max_attempts,
-            strategy=asked.strategy,
+            strategy=strategy_asked(asked.strategy),  # a name that nobody knows is refused now, not warned of later
             start_from=_start_from(asked.start_from),
             retry=retry_of(asked.retry) if asked.HasField("retry") else None,
             balance=balance_of(asked.balance) if asked.HasField("balance") else None,
