@@ -3,7 +3,7 @@
 Any broker answers for the whole cluster: it asks the others, each with a deadline, and adds up. A request with `local`
 set, or with the header `x-evenq-local`, is such a question from another broker and is answered from here alone.
 Creating is idempotent and reaches every live broker (TQ-2); what a broker that does not answer has missed is said, and
-doing it again completes it.
+doing it again completes it. A group's settings also come to it by themselves (`loops.group_settings`).
 """
 
 from __future__ import annotations
