@@ -106,6 +106,37 @@ def test_a_topic_lands_on_both_brokers_and_a_killed_broker_leaves_the_route_unti
     run(story)
 
 
+def test_a_broker_that_was_down_while_groups_were_changed_has_their_settings_when_it_is_back() -> None:
+    async def story(cluster: LocalCluster, net: GrpcNet) -> None:
+        first, second = cluster.brokers
+
+        async def change(group: str, **settings: Any) -> None:
+            request = admin_pb2.CreateGroupRequest(group=group, **settings)
+            await call(net, first.address, "/evenq.v1.Admin/CreateGroup", request, admin_pb2.CreateGroupResponse)
+
+        async def there(group: str) -> tuple[str, int]:
+            request = admin_pb2.DescribeGroupRequest(group=group, local=True)
+            method = "/evenq.v1.Admin/DescribeGroup"
+            answer = await call(net, second.address, method, request, admin_pb2.DescribeGroupResponse)
+            return answer.summary.strategy, answer.summary.max_attempts
+
+        await change("billing", strategy="STICKY", max_attempts=5)
+        assert await there("billing") == ("STICKY", 5)
+        second.stop()
+        await change("billing", strategy="NONE")
+        await change("new", strategy="AVG")
+        second.restart()
+        assert await there("billing") == ("", 5), "before it says that it is ready"
+        assert await there("new") == ("AVG", 17)
+        first.stop()
+        second.stop()
+        for one in (first, second):  # each has it by itself by now
+            one.restart()
+        assert await there("billing") == ("", 5)
+
+    run(story)
+
+
 def test_a_lock_passes_to_the_waiting_member_when_the_holders_stream_breaks() -> None:
     """TQ-9, RG-5."""
 

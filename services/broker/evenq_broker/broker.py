@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -49,6 +50,7 @@ from evenq_broker.loops.burials import Burials
 from evenq_broker.loops.commands import Commands
 from evenq_broker.loops.delays import due
 from evenq_broker.loops.grants import Grants
+from evenq_broker.loops.group_settings import GroupSettings
 from evenq_broker.loops.heads import watch_heads
 from evenq_broker.loops.journal import Journal
 from evenq_broker.loops.lite import Lites
@@ -112,6 +114,7 @@ class Broker:
         """What producers sent lately; None = a retry is one more message."""
         self.journal = Journal(self)
         self.cluster = ClusterLink(self)
+        self.group_settings = GroupSettings(self)
         self.addresses: tuple[BrokerAddress, ...] = ()
         """What clients are told, the default listener first; set by `start`."""
         self.started_ms = clock.now_ms()
@@ -156,6 +159,7 @@ class Broker:
         if self.once is not None:
             self.once.start()
         await self.cluster.start()
+        await self.group_settings.start()
 
     async def close(self) -> None:
         """End polls and loops, flush, close the store. Idempotent."""
@@ -364,14 +368,16 @@ class Broker:
         *,
         ordered: bool | None = None,
         max_attempts: int = 0,
-        strategy: str = "",
+        strategy: str | None = None,
         start_from: StartFrom | None = None,
         retry: RetryPolicy | None = None,
         balance: BalancePolicy | None = None,
+        revised_ms: int = 0,
     ) -> GroupConfig:
         """Create a group HERE, or change an existing one; durable when it returns.
 
-        What is not told (None, 0, empty) stays as it is, or is the default for a new group.
+        What is not told (None, 0) stays as it is, or is the default for a new group. `strategy`: empty takes it away.
+        `revised_ms`: when an operator asked for it (`GroupConfig`); 0: none did.
         """
         problem = group_problem(name)
         if problem:
@@ -386,16 +392,18 @@ class Broker:
                 ordered=(old.ordered if old else False) if ordered is None else ordered,
                 max_attempts=max_attempts or (old.max_attempts if old else self.settings.default_group_max_attempts),
                 start_from=start_from or (old.start_from if old else StartFrom(self.settings.default_start_from)),
-                strategy=strategy or (old.strategy if old else ""),
+                strategy=(old.strategy if old else "") if strategy is None else strategy,
                 retry=retry or (old.retry if old else CLASSIC_RETRY),
                 balance=balance or (old.balance if old else EVEN_BALANCE),
+                revised_ms=max(revised_ms, old.revised_ms if old else 0),
             )
         except ValueError as error:
             raise IllegalGroup(str(error)) from error
         if group != old:
             self.groups.put(group)
-            self.cluster.facts_changed(group=name)
-            self.cluster.sessions.settings_changed(group)
+            if old is None or replace(old, revised_ms=group.revised_ms) != group:
+                self.cluster.facts_changed(group=name)
+                self.cluster.sessions.settings_changed(group)
             await self.journal.record(GroupPut(group))
         return group
 

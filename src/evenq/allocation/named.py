@@ -1,4 +1,7 @@
-"""From the name on the wire to the strategy (XO-14): ours, then those of installed packages."""
+"""From the name on the wire to the strategy (XO-14): ours, then those of installed packages.
+
+One name is no strategy's: `NONE`, in any case, asks for none, so that a group can lose the one it has.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from evenq.allocation.machine_room import MachineRoom
 from evenq.allocation.nearby import Nearby, RoomResolver
 from evenq.allocation.sticky import Sticky
 from evenq.allocation.strategy import Strategy
-from evenq.allocation.supplied import offered, supplied
+from evenq.allocation.supplied import NO_STRATEGY, offered, supplied
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 
-__all__ = ["by_name", "known_names", "stand_in"]
+__all__ = ["NO_STRATEGY", "by_name", "known_names", "stand_in", "strategy_asked"]
 
 NEARBY_PREFIX = "MACHINE_ROOM_NEARBY-"
 BUILT_IN = ("AVG", "AVG_BY_CIRCLE", "CONFIG", "CONSISTENT_HASH", "MACHINE_ROOM", "STICKY")
@@ -63,6 +66,18 @@ def by_name(
         return own
     known = ", ".join(known_names()[:SHOWN_MAX])
     raise BadRequest(f"no allocate strategy is named {name[:80]!r}; known are {known}")
+
+
+def strategy_asked(name: str) -> str | None:
+    """What a group's strategy becomes when somebody asks for `name`: None for "as it is" (nothing was asked), empty for
+    none at all (`NONE`, in any case). Raises BadRequest for a name that nobody knows.
+    """
+    if not name:
+        return None
+    if name.upper() == NO_STRATEGY:
+        return ""
+    by_name(name)
+    return name
 
 
 def stand_in(strategy: Strategy) -> Strategy:

@@ -24,9 +24,11 @@ from evenq.allocation.verified import verified
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 
-__all__ = ["ENTRY_POINTS", "Supplied", "offered", "supplied"]
+__all__ = ["ENTRY_POINTS", "NO_STRATEGY", "Supplied", "offered", "supplied"]
 
 ENTRY_POINTS = "evenq.allocation"
+NO_STRATEGY = "NONE"
+"""Asks for no strategy, in any case; no package can take the name."""
 OFFERED_MAX = 64
 """So many names are looked at, in alphabetical order; the rest is not known."""
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,63}")
@@ -36,10 +38,10 @@ T = TypeVar("T")
 
 @lru_cache(maxsize=1)
 def offered() -> Mapping[str, tuple[EntryPoint, ...]]:
-    """What installed packages offer, by name. Names that no group could have are left out."""
+    """What installed packages offer, by name. Names that no group could have are left out, and `NONE`."""
     found: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=ENTRY_POINTS):
-        if NAME.fullmatch(point.name):
+        if NAME.fullmatch(point.name) and point.name.upper() != NO_STRATEGY:
             found.setdefault(point.name, []).append(point)
     return {name: tuple(found[name]) for name in sorted(found)[:OFFERED_MAX]}
 
@@ -47,8 +49,11 @@ def offered() -> Mapping[str, tuple[EntryPoint, ...]]:
 def supplied(name: str) -> Supplied | None:
     """The strategy that a package offers under this name; None if there is none.
 
-    Raises BadRequest, with what to fix, if two packages offer it, or if it cannot be imported or is no strategy.
+    Raises BadRequest, with what to fix, if two packages offer it, if it cannot be imported or is no strategy,
+    and for the name `NONE`, whoever offers it.
     """
+    if name.upper() == NO_STRATEGY:
+        raise BadRequest(f"{name!r} is no strategy: the name takes a group's own away; a package needs another one")
     points = offered().get(name, ())
     if not points:
         return None

@@ -81,6 +81,7 @@ examples:
   evenq group create calls --retry-delays "1s 10s 1m" --max-attempts 5
   evenq group create feeds --retry-initial 500ms --retry-max 10m
   evenq group create rides --strategy STICKY --weight LAG --moves-max 50 --hold 30s --hold-lag-max 10000
+  evenq group create rides --strategy NONE     members divide by themselves again
   evenq group list
   evenq group show billing
   evenq group explain billing              why each queue is where it is
@@ -267,7 +268,8 @@ def _add_group(commands: Any) -> None:
         "--strategy",
         default="",
         metavar="NAME",
-        help="how queues are shared: STICKY, AVG, AVG_BY_CIRCLE ... (default: all brokers to everybody)",
+        help="how queues are shared: STICKY, AVG, AVG_BY_CIRCLE ...; NONE takes the group's own away, so that members "
+        "divide by themselves (default for a new group)",
     )
     create.add_argument(
         "--from",

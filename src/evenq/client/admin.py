@@ -118,7 +118,8 @@ class Admin(Closing):
         """Create on every broker, or change: what is not told stays, or is the default of a new group (not ordered, 17
         attempts, no strategy for QueryAssignment, LAST, the classic pauses, even shares). `start_from` is LAST or
         FIRST; `retry` (`evenq.model.retry`) says how long a failed message waits, `balance` (`evenq.model.balance`)
-        how a rebalancer shares the queues. Raises BadRequest for a strategy that nobody knows.
+        how a rebalancer shares the queues. `strategy` NONE takes the group's own away: members divide by themselves
+        again. Raises BadRequest for a strategy that nobody knows.
         """
         self._background.run(
             self._calls.create_group(

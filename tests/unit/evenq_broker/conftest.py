@@ -29,14 +29,23 @@ class Stage:
         self.brokers: list[Broker] = []
 
     async def broker(self, name: str = "a", **settings: Any) -> Broker:
+        broker = self.made(name, **settings)
+        await broker.open()
+        await self.begin(broker)
+        return broker
+
+    def made(self, name: str, **settings: Any) -> Broker:
+        """A broker that is not open yet."""
         settings.setdefault("duplicates_window_ms", 0)  # stories send one id often; those about retries say so
         told = Settings(broker_name=name, **settings)
-        broker = Broker(told, clock=self.clock, rng=random.Random(name), net=self.net)
-        await broker.open()
+        return Broker(told, clock=self.clock, rng=random.Random(name), net=self.net)
+
+    async def begin(self, broker: Broker) -> None:
+        """Let a broker that is open answer and live."""
+        name = broker.settings.broker_name
         self.net.serve(f"{name}:8081", broker.rpcs())
         await self.during(broker.start([BrokerAddress("default", name, 8081)]))
         self.brokers.append(broker)
-        return broker
 
     async def call(self, method: str, request: Any, response: Any, broker: str = "a") -> Any:
         """One unary call while time passes; raises the error that the answer's status says."""

@@ -31,6 +31,7 @@ from evenq_broker.core.findings import (
 )
 from evenq_broker.core.group_facts import GivenQueue, GroupFacts, MemberAt, QueueAt
 from evenq_broker.core.members import Protocol
+from evenq_broker.core.queue_troubles import QUEUE_RULES
 from evenq_broker.core.subscriptions import different_filters, wanted_of
 
 __all__ = ["HANGS_MS", "findings"]
@@ -361,65 +362,41 @@ def _idle(looks: Looks) -> Iterable[Finding]:
         )
 
 
-# ------------------------------------------------------------------------------------------------- queues
+# ------------------------------------------------------------------------------------------------- settings
 
 
-def _widths(looks: Looks) -> Iterable[Finding]:
-    facts = looks.now
+def _differing(facts: GroupFacts) -> dict[str, dict[str, list[str]]]:
+    """Setting -> value -> brokers that have it, where they differ."""
+    found: dict[str, dict[str, list[str]]] = {}
     for part in facts.brokers:
-        for topic, counts in sorted(part.counts.items()):
-            write, read = counts.write_queues, counts.read_queues
-            if write == read or is_system_topic(topic):
-                continue
-            at = f"{topic} at {part.broker_name} is written in {write} and read in {read} queues"
-            edge = range(min(write, read), max(write, read))
-            left = sum(one.lag for one in part.queues if one.queue.topic == topic and one.queue.queue_id in edge)
-            deaf = f"what is sent to the last {count(len(edge), 'queue')} is not read by anybody"
-            closing = f"the last {count(len(edge), 'queue')} get nothing new and hold {left} messages for the group"
-            yield Finding(
-                kind=Kind.UNEQUAL_QUEUES,
-                severity=Severity.ERROR if write > read else Severity.NOTE,
-                subject=f"{topic} at {part.broker_name}",
-                seen=f"{at}: {deaf if write > read else closing}",
-                fix="let all queues be read" if write > read else "close them once all groups have read them",
-                command=f"evenq topic scale {topic} --queues {write}",
-            )
+        for name, value in part.settings.items():
+            found.setdefault(name, {}).setdefault(value, []).append(part.broker_name)
+    return {name: values for name, values in found.items() if len(values) > 1}
 
 
-def _heads(looks: Looks) -> Iterable[Finding]:
-    facts = looks.now
-    for queue, at in facts.queues.items():
-        if not at.lag or at.unmoved_ms < facts.stuck_ms or not (at.holder or at.inflight or at.head_attempt):
-            continue
-        who = f"{at.holder} holds the queue" if at.holder else f"{at.inflight} deliveries are under way"
-        tried = f", delivered {at.head_attempt} times" if at.head_attempt > 1 else ""
-        yield Finding(
-            kind=Kind.STUCK_HEAD,
-            severity=Severity.ERROR if at.holder or facts.ordered else Severity.WARNING,
-            subject=place(queue),
-            seen=f"the oldest message of {place(queue)}, offset {at.committed}{tried}, has not been finished for "
-            f"{age(at.unmoved_ms)} while {who}; {at.lag} messages wait",
-            fix="if it cannot be handled, pass over it (this shows the plan, --yes does it)",
-            command=f"evenq offset skip {facts.group} --topic {queue.topic} --count 1 "
-            f"--queue {queue.broker_name}/{queue.queue_id}",
-        )
-
-
-def _back(looks: Looks) -> Iterable[Finding]:
-    facts = looks.now
-    for queue, at in facts.queues.items():
-        if at.back_from < 0:
-            continue
-        yield Finding(
-            kind=Kind.OFFSETS_WENT_BACK,
-            severity=Severity.WARNING,
-            subject=place(queue),
-            seen=f"the group went back in {place(queue)} from {at.back_from} to {at.back_to} {age(at.back_ms)} ago, "
-            "and no operator moved it: what lies between came again",
-            fix="if a client did not mean it, go forward again (this shows the plan, --yes does it)",
-            command=f"evenq offset reset {facts.group} --topic {queue.topic} --to-offset {at.back_from} "
-            f"--queue {queue.broker_name}/{queue.queue_id}",
-        )
+def _settings(looks: Looks) -> Iterable[Finding]:
+    facts, differing = looks.now, looks.lasting(_differing)
+    if not differing:
+        return
+    newest = max((part for part in facts.brokers if part.settings), key=lambda part: part.revised_ms)
+    told = "; ".join(
+        f"{name} is " + ", ".join(f"{value or 'NONE'} at {names(brokers)}" for value, brokers in values.items())
+        for name, values in differing.items()
+    )
+    options = [
+        f" --{name.replace('_', '-')} {newest.settings[name] or 'NONE'}"
+        for name in ("strategy", "max_attempts")
+        if name in differing
+    ]
+    yield Finding(
+        kind=Kind.DIFFERENT_SETTINGS,
+        severity=Severity.WARNING,
+        subject=facts.group,
+        seen=f"brokers know the group by different settings: {told}",
+        fix=f"tell all brokers the same; this tells the newest, those of {newest.broker_name}, and the rest as the "
+        "broker has it that is asked",
+        command=f"evenq group create {facts.group}{''.join(options)}",
+    )
 
 
 _RULES: tuple[Callable[[Looks], Iterable[Finding]], ...] = (
@@ -434,9 +411,8 @@ _RULES: tuple[Callable[[Looks], Iterable[Finding]], ...] = (
     _duplicates,
     _silent_members,
     _idle,
-    _widths,
-    _heads,
-    _back,
+    _settings,
+    *QUEUE_RULES,
 )
 
 

@@ -82,6 +82,12 @@ class BrokerPart:
     told: tuple[Told, ...] = ()
     counts: Mapping[str, QueueCounts] = field(default_factory=dict)
     """By topic that the group reads."""
+    stranded: tuple[QueueAt, ...] = ()
+    """Queues that are not readable, with messages that the group has not read."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Name -> value of what the group is configured to be there; empty: the group is not there."""
+    revised_ms: int = 0
+    """When an operator asked for a change of the settings last, ms since the epoch (`GroupConfig`)."""
     duplicates: int = 0
     """So often a second living client came with an id that was taken, since the broker started."""
 

@@ -275,7 +275,7 @@ def encode_op(op: Op) -> bytes:
             return _json(_GROUP, {
                 "name": group.name, "id": group.group_id, "ordered": group.ordered, "attempts": group.max_attempts,
                 "start": str(group.start_from), "strategy": group.strategy, "retry": _retry_json(group.retry),
-                "balance": _balance_json(group.balance),
+                "balance": _balance_json(group.balance), "revised": group.revised_ms,
             })  # fmt: skip
         case TopicRemoved():
             return _json(_TOPIC_GONE, {"id": op.topic_id})
@@ -434,6 +434,7 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
                 strategy=value["strategy"],
                 retry=_retry_of(value.get("retry")),  # none in journals of before
                 balance=_balance_of(value.get("balance")),
+                revised_ms=value.get("revised", 0),
             )
         )
     if kind == _UNSUBSCRIBED:

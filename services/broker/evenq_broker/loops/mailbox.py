@@ -130,8 +130,11 @@ class Session:
             self._ring(now_ms)
 
     def settings_changed(self, group: GroupConfig, now_ms: int) -> None:
-        """The group is configured like this from now on."""
+        """The group is configured like this from now on. By whom it is divided may hang on it, so that members are
+        told who they are, too, if that had time so far.
+        """
         self._settings = group
+        self._members_changed |= self._members_late
         self._ring(now_ms)
 
     def assignment_changed(

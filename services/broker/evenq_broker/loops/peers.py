@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from evenq.errors import ConnectionFailed, Error
-from evenq.model import BrokerAddress, MessageType
+from evenq.model import BrokerAddress, GroupConfig, MessageType
 from evenq.wire import status
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
@@ -26,7 +26,7 @@ from evenq_broker.loops.registration import Registration, own_view
 from evenq_broker.loops.routes import RouteWatch
 from evenq_broker.loops.sessions import Sessions
 from evenq_broker.loops.signals import Signal, done_within
-from evenq_broker.loops.translation import counts_of, entry_of, message_type_number
+from evenq_broker.loops.translation import counts_of, entry_of, group_settings, message_type_number
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -197,11 +197,16 @@ class ClusterLink:
         answers = await self.ask_peers("/evenq.v1.Admin/DeleteTopic", request)
         return _failures(answers, admin_pb2.DeleteTopicResponse)
 
-    async def create_group_everywhere(self, request: admin_pb2.CreateGroupRequest) -> list[tuple[str, Error]]:
-        """Create the group on all other live brokers with the settings of the request; who did not do it, and why."""
+    async def create_group_everywhere(
+        self, request: admin_pb2.CreateGroupRequest, group: GroupConfig
+    ) -> list[tuple[str, Error]]:
+        """Create the group on all other live brokers with all its settings, as they are here now; who did not do it,
+        and why. An older broker follows the request alone.
+        """
         told = admin_pb2.CreateGroupRequest()
         told.CopyFrom(request)
         told.local = True
+        told.settings.CopyFrom(group_settings(group))
         answers = await self.ask_peers("/evenq.v1.Admin/CreateGroup", told.SerializeToString())
         return _failures(answers, admin_pb2.CreateGroupResponse)
 

@@ -294,6 +294,7 @@ def group_settings(group: GroupConfig) -> groups_pb2.GroupSettings:
         start_from=group.start_from.value,
         retry=retry_message(group.retry),
         balance=balance_message(group.balance),
+        revised_ms=group.revised_ms,
     )
 
 

@@ -96,6 +96,7 @@ _ROWS: dict[str, dict[str, tuple[Resource, Action]]] = {
     },
     "/evenq.v1.Peers/": {
         "Interest": (_CLUSTER, Action.INTERNAL),
+        "GroupSettings": (_CLUSTER, Action.INTERNAL),
         "LiteSubscriptions": (_CLUSTER, Action.INTERNAL),
         "LiteReady": (_CLUSTER, Action.INTERNAL),
     },

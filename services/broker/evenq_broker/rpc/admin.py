@@ -3,7 +3,7 @@
 Any broker answers for the whole cluster: it asks the others, each with a deadline, and adds up. A request with `local`
 set, or with the header `x-evenq-local`, is such a question from another broker and is answered from here alone.
 Creating is idempotent and reaches every live broker (TQ-2); what a broker that does not answer has missed is said, and
-doing it again completes it.
+doing it again completes it. A group's settings also come to it by themselves (`loops.group_settings`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import Message
 
-from evenq.allocation import by_name
+from evenq.allocation import strategy_asked
 from evenq.errors import (
     BadRequest,
     ConnectionFailed,
@@ -22,6 +22,7 @@ from evenq.errors import (
     GroupNotFound,
     IllegalTopic,
     MessageTypeConflict,
+    PreconditionFailed,
     TopicNotFound,
 )
 from evenq.model import GroupConfig, MessageQueue, MessageType, StartFrom, TopicConfig
@@ -234,19 +235,29 @@ class _Groups:
 
     async def create(self, request: bytes, _context: RpcContext) -> bytes:
         asked = parsed(admin_pb2.CreateGroupRequest, request)
-        if asked.strategy:
-            by_name(asked.strategy)  # a name that nobody knows is refused now, not warned of later
-        await self._broker.create_group(
+        old = self._broker.groups.get(asked.group)
+        if asked.local and asked.HasField("settings"):
+            if old is not None and old.revised_ms > asked.settings.revised_ms:
+                own = self._broker.settings.broker_name
+                raise PreconditionFailed(
+                    f"group {asked.group} was changed later at {own}, which tells it to the others"
+                )
+            await self._broker.group_settings.adopt(asked.group, asked.settings)
+            return admin_pb2.CreateGroupResponse(status=OK).SerializeToString()
+        group = await self._broker.create_group(
             asked.group,
             ordered=asked.ordered if asked.HasField("ordered") else None,
             max_attempts=asked.max_attempts,
-            strategy=asked.strategy,
+            strategy=strategy_asked(asked.strategy),  # a name that nobody knows is refused now, not warned of later
             start_from=_start_from(asked.start_from),
             retry=retry_of(asked.retry) if asked.HasField("retry") else None,
             balance=balance_of(asked.balance) if asked.HasField("balance") else None,
+            revised_ms=max(self._broker.clock.now_ms(), old.revised_ms + 1 if old else 0),
         )
         if not asked.local:
-            failed = await self._broker.cluster.create_group_everywhere(asked)
+            failed = await self._broker.cluster.create_group_everywhere(asked, group)
+            if any(isinstance(error, PreconditionFailed) for _, error in failed):
+                self._broker.group_settings.ask_again()
             _must_be_complete(failed, f"group {asked.group} is created")
         return admin_pb2.CreateGroupResponse(status=OK).SerializeToString()
 

@@ -131,9 +131,10 @@ def _who_decides(facts: GroupFacts) -> str:
         return f"no rebalancer answers: brokers repeat its last decisions, then compute by {strategy}"
     if facts.decided is None:
         return f"no rebalancer: brokers and members compute by {strategy}"
-    if any(one.owner == EVERYBODY for one in facts.decided.queues):
+    decides_by = facts.decided.strategy or facts.strategy
+    if not decides_by or any(one.owner == EVERYBODY for one in facts.decided.queues):
         return "the rebalancer gives all queues to every member: the group has no strategy"
-    return f"the rebalancer decides by {facts.decided.strategy or strategy}"
+    return f"the rebalancer decides by {decides_by}"
 
 
 def _message(finding: Finding) -> diagnosis_pb2.Finding:

@@ -6,14 +6,16 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from evenq.model import GroupConfig, MessageQueue, MessageType, TopicConfig
-from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, diagnosis_pb2
+from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, diagnosis_pb2, groups_pb2
 from evenq_broker.core.group_facts import BrokerPart, Decided, GivenQueue, MemberAt, QueueAt, Told
 from evenq_broker.core.members import MemberTally, Protocol
+from evenq_broker.loops.resizing import unfinished
 from evenq_broker.loops.translation import (
     counts_of,
     counts_of_entry,
     entry_of,
     generation_of,
+    group_settings,
     member_message,
     member_of,
     queue_message,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["decided_of", "part_here", "part_of"]
 
 QUEUES_MAX = 20_000
+STRANDED_MAX = 1_000
 TOLD_MAX = 20_000
 SLICE = 500
 
@@ -43,9 +46,11 @@ async def part_here(broker: Broker, name: str) -> diagnosis_pb2.GroupPart:
     if group is None:
         return part
     part.strategy, part.ordered = group.strategy, group.ordered
+    part.settings.CopyFrom(group_settings(group))
     for topic in _topics(broker, group, tallies):
         counts = counts_of(broker.settings.broker_name, topic, draining=broker.draining)
         part.topics.append(entry_of(topic.name, counts))
+        part.stranded.extend(_stranded(broker, group, topic)[: STRANDED_MAX - len(part.stranded)])
         for queue_id in range(topic.read_queues if topic.permission.readable else 0):
             if len(part.queues) >= QUEUES_MAX:
                 return part
@@ -53,6 +58,19 @@ async def part_here(broker: Broker, name: str) -> diagnosis_pb2.GroupPart:
             if len(part.queues) % SLICE == 0:
                 await broker.clock.sleep_ms(1)
     return part
+
+
+def _stranded(broker: Broker, group: GroupConfig, topic: TopicConfig) -> list[diagnosis_pb2.QueueState]:
+    """Queues that the group cannot read and has not finished. Those that are written and not read yet are the topic's
+    trouble, not the group's.
+    """
+    unread = topic.closed if topic.permission.readable else range(topic.queues_ever)
+    closed = [one for one in unread if not topic.permission.readable or one >= topic.write_queues]
+    return [
+        diagnosis_pb2.QueueState(queue=queue_message(one.queue), committed=-1, lag=one.lag, inflight=one.inflight)
+        for one in unfinished(broker, topic, closed)
+        if one.group == group.name
+    ]
 
 
 def _topics(broker: Broker, group: GroupConfig, tallies: Iterable[MemberTally]) -> list[TopicConfig]:
@@ -156,8 +174,25 @@ def part_of(part: diagnosis_pb2.GroupPart) -> BrokerPart:
             for one in part.told
         ),
         counts={entry.name: counts_of_entry(part.broker_name, entry) for entry in part.topics},
+        stranded=tuple(QueueAt(queue=queue_of(one.queue), lag=one.lag) for one in part.stranded),
+        settings=_settings_of(part.settings) if part.HasField("settings") else {},
+        revised_ms=part.settings.revised_ms,
         duplicates=part.duplicates,
     )
+
+
+def _settings_of(told: groups_pb2.GroupSettings) -> dict[str, str]:
+    """As `evenq group create` names them."""
+    retry = [told.retry.kind, *told.retry.delays_ms, told.retry.initial_ms, told.retry.max_ms, told.retry.multiplier]
+    balance = [told.balance.weight, told.balance.moves_max, told.balance.hold_ms, told.balance.hold_lag_max]
+    return {
+        "strategy": told.strategy,
+        "max_attempts": str(told.max_attempts),
+        "ordered": "yes" if told.ordered else "no",
+        "start_from": told.start_from,
+        "retry": " ".join(str(one) for one in retry if one),
+        "balance": " ".join(str(one) for one in balance if one) or "EVEN",
+    }
 
 
 def decided_of(answer: assignment_pb2.ExplainResponse, *, now_ms: int) -> Decided:

@@ -1,6 +1,7 @@
-"""`evenq.v1.Peers`: what brokers say to each other about parked polls, and about what clients want of lite topics.
+"""`evenq.v1.Peers`: what brokers say to each other about parked polls, settings of groups, and what clients want of
+lite topics.
 
-The work is that of `loops.wide_polls` and `loops.lite`.
+The work is that of `loops.wide_polls`, `loops.group_settings` and `loops.lite`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ def rpcs(broker: Broker) -> list[Rpc]:
     def interest(requests: AsyncIterator[bytes], _context: RpcContext) -> AsyncIterator[bytes]:
         return broker.wide_polls.serve(requests)
 
+    async def group_settings(request: bytes, _context: RpcContext) -> bytes:
+        asked = parsed(peers_pb2.GroupSettingsRequest, request)
+        return broker.group_settings.answer(asked).SerializeToString()
+
     async def lite_subscriptions(_request: bytes, _context: RpcContext) -> bytes:
         return peers_pb2.LiteSubscriptionsResponse(status=OK, sets=broker.lite.told()).SerializeToString()
 
@@ -42,5 +47,6 @@ def rpcs(broker: Broker) -> list[Rpc]:
     return [
         rpc("/evenq.v1.Peers/LiteReady", lite_ready, peers_pb2.LiteReadyResponse),
         rpc("/evenq.v1.Peers/Interest", interest, peers_pb2.InterestEvent, Kind.BIDI),
+        rpc("/evenq.v1.Peers/GroupSettings", group_settings, peers_pb2.GroupSettingsResponse),
         rpc("/evenq.v1.Peers/LiteSubscriptions", lite_subscriptions, peers_pb2.LiteSubscriptionsResponse),
     ]

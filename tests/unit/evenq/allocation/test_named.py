@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from evenq.allocation import MachineRoom, Nearby, by_name, known_names, stand_in
+from evenq.allocation import MachineRoom, Nearby, by_name, known_names, stand_in, strategy_asked
+from evenq.errors import BadRequest
 
 
 def test_options_reach_the_strategy_that_takes_them() -> None:
@@ -39,3 +40,11 @@ def test_all_known_names_are_names_of_strategies() -> None:
 )
 def test_avg_stands_in_for_sticky_where_nobody_knows_who_has_what(name, instead) -> None:
     assert stand_in(by_name(name)).name == instead
+
+
+def test_a_group_asks_for_a_known_strategy_for_none_or_for_what_it_has() -> None:
+    assert strategy_asked("") is None
+    assert strategy_asked("None") == ""
+    assert strategy_asked("STICKY") == "STICKY"
+    with pytest.raises(BadRequest, match="'FAIREST'; known are AVG"):
+        strategy_asked("FAIREST")

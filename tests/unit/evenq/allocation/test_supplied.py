@@ -129,3 +129,13 @@ def test_odd_names_and_names_beyond_the_limit_are_not_known(install) -> None:
     with pytest.raises(BadRequest, match="no allocate strategy is named 'with-dash'") as info:
         by_name("with-dash")
     assert len(str(info.value)) < 400
+
+
+@pytest.mark.parametrize("name", ["NONE", "none"])
+def test_no_package_can_offer_the_name_that_takes_a_strategy_away(install, name: str) -> None:
+    install("evenq_test_ours", {name: "Reversed"})
+    assert name not in known_names()
+    with pytest.raises(BadRequest, match="is no strategy: the name takes a group's own away"):
+        by_name(name)
+    with pytest.raises(BadRequest):
+        by_name(f"MACHINE_ROOM_NEARBY-{name}")

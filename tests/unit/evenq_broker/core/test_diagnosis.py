@@ -61,6 +61,9 @@ def group(
     queue: Callable[[QueueAt], QueueAt] = lambda at: at,
     told: tuple[Told, ...] = (),
     zones: tuple[str, str] = ("", ""),
+    settings: tuple[dict[str, str], dict[str, str]] = ({}, {}),
+    stranded: int = 0,
+    permission: Permission = Permission.READ_WRITE,
     age_ms: int = LONG_MS,
     **facts: Any,
 ) -> GroupFacts:
@@ -75,7 +78,10 @@ def group(
                 members=everybody,
                 queues=tuple(queue(QueueAt(queue=one, holder=owner, committed=5)) for one, owner in held),
                 told=told if broker == "a" else (),
-                counts={TOPIC: _counts(broker, *counts)},
+                counts={TOPIC: replace(_counts(broker, *counts), permission=permission)},
+                stranded=(QueueAt(queue=MessageQueue(TOPIC, broker, 3), lag=stranded),) if stranded else (),
+                settings=settings[BROKERS.index(broker)],
+                revised_ms=BROKERS.index(broker),
             )
         )
     decided = None
@@ -124,6 +130,8 @@ HEALTHY = {
     "just decided, not yet taken": group(owners=("",) * 4, age_ms=10),
     "a hand-over under way": group(owners=("m2", "m1", "m2", "m1"), age_ms=HANGS_MS - 1),
     "a busy queue that moves": group(queue=lambda at: replace(at, lag=1_000, unmoved_ms=5_000, inflight=20)),
+    "the same settings everywhere": group(settings=({"strategy": "AVG"}, {"strategy": "AVG"})),
+    "a broker that does not have the group": group(settings=({"strategy": "AVG"}, {})),
     "a queue without messages": group(queue=lambda at: replace(at, lag=0, unmoved_ms=900_000)),
     "the same tags in another order": group(
         member("m1", subscriptions=tags("x || y")), member("m2", subscriptions=tags("y || x"))
@@ -176,6 +184,8 @@ SICK = {
     Kind.DIFFERENT_SUBSCRIPTIONS: group(member("m1", subscriptions=tags("x")), member("m2", subscriptions=tags("y"))),
     Kind.DUPLICATE_CLIENT_ID: group(member("m1"), member("m2"), member("m1~5eed")),
     Kind.UNEQUAL_QUEUES: group(counts=(2, 1)),
+    Kind.DIFFERENT_SETTINGS: group(settings=({"strategy": "STICKY", "start_from": "LAST"}, {"strategy": ""})),
+    Kind.STRANDED_MESSAGES: group(stranded=7),
     Kind.STUCK_HEAD: group(queue=first(lambda at: replace(at, lag=3, unmoved_ms=60_000, head_attempt=4))),
     Kind.SILENT_MEMBER: group(member("m1", silent_ms=7_000), member("m2")),
     Kind.OFFSETS_WENT_BACK: group(queue=first(lambda at: replace(at, back_from=9, back_to=2, back_ms=1))),
@@ -247,6 +257,28 @@ def test_more_queues_written_than_read_lose_messages_and_fewer_are_a_step() -> N
     step = findings(group(counts=(2, 1), queue=lambda at: replace(at, lag=4)))
     assert step[0].severity == "NOTE"
     assert step[0].seen.endswith("the last 1 queue get nothing new and hold 4 messages for the group")
+
+
+def test_messages_that_nobody_can_read_are_opened_by_the_change_that_closed_them() -> None:
+    (a, b) = findings(group(stranded=7))
+    assert a.seen == "7 messages wait in queue a/3 of orders, which were closed before the group had read them"
+    assert (b.subject, b.command) == ("orders at b", "evenq topic scale orders --queues 2")
+    told = {
+        permission: findings(group(stranded=7, permission=permission))[0]
+        for permission in (Permission.NONE, Permission.WRITE)
+    }
+    assert told[Permission.NONE].seen.endswith("which nobody may read: the topic's permission there is NONE")
+    assert told[Permission.NONE].command == "evenq topic permit orders read --broker a"
+    assert told[Permission.WRITE].command == "evenq topic permit orders read-write --broker a"
+
+
+def test_brokers_with_different_settings_are_told_the_newest() -> None:
+    mine, other = {"strategy": "STICKY", "max_attempts": "5", "ordered": "no"}, {"strategy": "", "max_attempts": "17"}
+    (found,) = findings(group(settings=(mine, other | {"ordered": "no"})))
+    assert found.seen == (
+        "brokers know the group by different settings: strategy is STICKY at a, NONE at b; max_attempts is 5 at a, 17 at b"
+    )
+    assert found.command == "evenq group create g --strategy NONE --max-attempts 17"
 
 
 def test_many_queues_are_one_finding_and_the_worst_comes_first() -> None:

@@ -93,6 +93,17 @@ def test_a_mailbox_keeps_the_newest_of_each_kind_and_no_backlog(run: Run) -> Non
     run(story)
 
 
+def test_members_that_begin_to_divide_by_themselves_are_told_who_they_are(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        group, session = await stage.during(broker.create_group("g", strategy="STICKY")), Session("g", "x")
+        session.members_changed(0, soon=False)
+        session.settings_changed(group, 0)
+        assert await session.take(broker.cluster.sessions) == [MembersChanged(()), SettingsChanged(group)]
+
+    run(story)
+
+
 def test_a_group_that_is_configured_anew_tells_its_members_and_only_when_it_changed(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
@@ -103,6 +114,11 @@ def test_a_group_that_is_configured_anew_tells_its_members_and_only_when_it_chan
         (settings, assignment) = await session.take(broker.cluster.sessions)
         assert settings == SettingsChanged(broker.groups.get("g")), "the newest, before decisions that hang on it"
         assert settings.group.strategy == "STICKY"
+        await stage.during(broker.create_group("g", strategy=""))
+        (settings,) = await session.take(broker.cluster.sessions)
+        assert settings.group.strategy == "", "none at all"
+        await stage.during(broker.create_group("g", strategy="STICKY"))
+        await session.take(broker.cluster.sessions)
         assert isinstance(assignment, AssignmentChanged)
         await stage.during(broker.create_group("g", strategy="STICKY"))
         session.queue_wanted(MessageQueue("t", "a", 0), 0)

@@ -194,6 +194,21 @@ def test_an_unknown_strategy_is_refused_with_the_known_names(run: Run) -> None:
     run(story)
 
 
+@pytest.mark.parametrize("name", ["NONE", "none"])
+def test_the_strategy_none_takes_a_groups_strategy_away_everywhere(run: Run, name: str) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await two(stage)
+        await ask(stage, "CreateGroup", admin_pb2.CreateGroupRequest(group="keep", strategy="STICKY", max_attempts=5))
+        await ask(stage, "CreateGroup", admin_pb2.CreateGroupRequest(group="keep"))
+        assert [broker.groups.get("keep").strategy for broker in (a, b)] == ["STICKY", "STICKY"], "empty: as it is"
+        await ask(stage, "CreateGroup", admin_pb2.CreateGroupRequest(group="keep", strategy=name))
+        for broker in (a, b):
+            kept = broker.groups.get("keep")
+            assert (kept.strategy, kept.max_attempts) == ("", 5)
+
+    run(story)
+
+
 def test_a_balance_policy_is_kept_everywhere_until_another_is_told(run: Run) -> None:
     async def story(stage: Any) -> None:
         a, b = await two(stage)

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.members import Member, Protocol
+from evenq_broker.loops.resizing import permit, scale
 
 from evenq.errors import BadRequest, ConnectionFailed, GroupNotFound
-from evenq.model import FilterExpression, MessageQueue, Subscription
+from evenq.model import FilterExpression, MessageQueue, Permission, Subscription
+from evenq.testing.fake_registry import FakeRegistry
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
-from evenq.wire.stubs.evenq.v1 import diagnosis_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2, diagnosis_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 METHOD = "/evenq.v1.Admin/DiagnoseGroup"
@@ -90,6 +92,50 @@ def test_a_broker_that_does_not_answer_and_a_member_that_others_know_are_told(ru
         answer = await ask(stage)
         assert [(one.kind, one.subject) for one in answer.findings] == [("BROKER_SILENT", "c")]
         assert (list(answer.brokers), list(answer.silent), answer.queues) == (["a", "b"], ["c"], 4)
+
+    run(story)
+
+
+@pytest.mark.parametrize("how", ["closed", "permission"])
+def test_messages_in_queues_that_nobody_can_read_any_more_are_told(run: Run, how: str) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.during(broker.create_topic("t", queues=2))
+        group, topic = await stage.during(broker.create_group("g")), broker.topics.get("t")
+        other = await stage.during(broker.create_group("other"))
+        request = data_pb2.PublishRequest(queue=common_pb2.Queue(topic="t", broker_name="a", queue_id=1))
+        request.messages.add(body=b"x").system_properties.message_id = "id"
+        for _ in range(3):
+            await stage.call("/evenq.v1.Data/Publish", request, data_pb2.PublishResponse)
+        broker.progress.start(group.group_id, topic.topic_id, 1, 1)
+        broker.progress.start(other.group_id, topic.topic_id, 1, 3)
+        if how == "closed":
+            await stage.during(scale(broker, "t", 1, force=True))
+        else:
+            await stage.during(permit(broker, "t", Permission.WRITE))
+        [one] = (await ask(stage)).findings
+        assert (one.kind, one.subject) == ("STRANDED_MESSAGES", "t at a")
+        assert one.seen.startswith("2 messages wait in queue a/1 of t, which ")
+        assert list((await ask(stage, group="other")).findings) == [], "it has read all"
+
+    run(story)
+
+
+def test_a_group_that_brokers_know_differently_is_told(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        stage.net.serve("ns:1", FakeRegistry().rpcs())
+        a, b = await stage.broker("a", nameservers="ns:1"), await stage.broker("b", nameservers="ns:1")
+        await stage.until(lambda: len(a.routes.brokers()) == 2)
+        await stage.during(a.create_group("g", strategy="AVG"))
+        await stage.during(b.create_group("g", max_attempts=3))
+        [one] = (await ask(stage)).findings
+        assert (one.kind, one.command) == (
+            "DIFFERENT_SETTINGS",
+            "evenq group create g --strategy AVG --max-attempts 17",
+        )
+        request = admin_pb2.CreateGroupRequest(group="g", strategy="AVG", max_attempts=17)
+        await stage.call("/evenq.v1.Admin/CreateGroup", request, admin_pb2.CreateGroupResponse)
+        assert list((await ask(stage)).findings) == []
 
     run(story)
 

@@ -105,6 +105,10 @@ class GroupPart(_Message):
     @builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[_evenq_v1_registry.TopicEntry]: ...
     duplicates: builtins.int
+    @builtins.property
+    def stranded(self) -> _containers.RepeatedCompositeFieldContainer[QueueState]: ...
+    @builtins.property
+    def settings(self) -> _evenq_v1_groups.GroupSettings: ...
 
     def __init__(
         self,
@@ -118,8 +122,11 @@ class GroupPart(_Message):
         told: Iterable[ToldQueues] | None = ...,
         topics: Iterable[_evenq_v1_registry.TopicEntry] | None = ...,
         duplicates: builtins.int | None = ...,
+        stranded: Iterable[QueueState] | None = ...,
+        settings: _evenq_v1_groups.GroupSettings | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["broker_name", "known", "strategy", "ordered", "members", "queues", "told", "topics", "duplicates"]) -> None: ...
+    def HasField(self, field_name: Literal["settings"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["broker_name", "known", "strategy", "ordered", "members", "queues", "told", "topics", "duplicates", "stranded", "settings"]) -> None: ...
 
 class MemberState(_Message):
     DESCRIPTOR: Descriptor

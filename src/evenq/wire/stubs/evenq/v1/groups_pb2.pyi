@@ -313,6 +313,7 @@ class GroupSettings(_Message):
     def retry(self) -> RetryPolicy: ...
     @builtins.property
     def balance(self) -> BalancePolicy: ...
+    revised_ms: builtins.int
 
     def __init__(
         self,
@@ -323,9 +324,10 @@ class GroupSettings(_Message):
         start_from: builtins.str | None = ...,
         retry: RetryPolicy | None = ...,
         balance: BalancePolicy | None = ...,
+        revised_ms: builtins.int | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["retry", "balance"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["ordered", "max_attempts", "strategy", "start_from", "retry", "balance"]) -> None: ...
+    def ClearField(self, field_name: Literal["ordered", "max_attempts", "strategy", "start_from", "retry", "balance", "revised_ms"]) -> None: ...
 
 class BalancePolicy(_Message):
     DESCRIPTOR: Descriptor

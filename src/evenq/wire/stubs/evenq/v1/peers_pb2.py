@@ -2,22 +2,29 @@
 
 from evenq.wire.stubs import pool as _pool
 import evenq.wire.stubs.apache.rocketmq.v2.definition_pb2
+import evenq.wire.stubs.evenq.v1.groups_pb2
 
 _FILE = (
-    b'\n\x14evenq/v1/peers.proto\x12\x08evenq.v1\x1a#apache/rocketmq/v2/definition.proto"T\n\x10LiteReadyRequest\x12'
-    b'\x11\n\tclient_id\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x0f\n\x07'
-    b'wait_ms\x18\x04 \x01(\x03"N\n\x11LiteReadyResponse\x12*\n\x06status\x18\x01 \x01(\x0b2\x1a.apache.rocketmq.v2.Sta'
-    b'tus\x12\r\n\x05ready\x18\x02 \x01(\x08"\x1a\n\x18LiteSubscriptionsRequest"h\n\x19LiteSubscriptionsResponse\x12*\n'
-    b'\x06status\x18\x01 \x01(\x0b2\x1a.apache.rocketmq.v2.Status\x12\x1f\n\x04sets\x18\x02 \x03(\x0b2\x11.evenq.v1.Lit'
-    b'eSet"_\n\x07LiteSet\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\r\n\x05topic\x18'
-    b'\x03 \x01(\t\x12\x13\n\x0blite_topics\x18\x04 \x03(\t\x12\x0e\n\x06age_ms\x18\x05 \x01(\x03"O\n\x0fInterestReques'
-    b't\x12\x13\n\x0bbroker_name\x18\x01 \x01(\t\x12\'\n\x07waiting\x18\x02 \x03(\x0b2\x16.evenq.v1.WaitingPolls"I\n'
-    b'\x0cWaitingPolls\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0c\n\x04push\x18\x03 \x01'
-    b'(\x08\x12\r\n\x05count\x18\x04 \x01(\x05";\n\rInterestEvent\x12*\n\x0bdeliverable\x18\x01 \x03(\x0b2\x15.evenq.v1'
-    b'.Deliverable"9\n\x0bDeliverable\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0c\n\x04pu'
-    b'sh\x18\x03 \x01(\x082\xef\x01\n\x05Peers\x12B\n\x08Interest\x12\x19.evenq.v1.InterestRequest\x1a\x17.evenq.v1.Int'
-    b'erestEvent(\x010\x01\x12\\\n\x11LiteSubscriptions\x12".evenq.v1.LiteSubscriptionsRequest\x1a#.evenq.v1.LiteSubscr'
-    b'iptionsResponse\x12D\n\tLiteReady\x12\x1a.evenq.v1.LiteReadyRequest\x1a\x1b.evenq.v1.LiteReadyResponseb\x06proto3'
+    b'\n\x14evenq/v1/peers.proto\x12\x08evenq.v1\x1a#apache/rocketmq/v2/definition.proto\x1a\x15evenq/v1/groups.proto"H'
+    b'\n\x14GroupSettingsRequest\x12\x13\n\x0bbroker_name\x18\x01 \x01(\t\x12\x0c\n\x04back\x18\x02 \x01(\x08\x12\r\n'
+    b'\x05after\x18\x03 \x01(\t"z\n\x15GroupSettingsResponse\x12*\n\x06status\x18\x01 \x01(\x0b2\x1a.apache.rocketmq.v2'
+    b'.Status\x12\'\n\x06groups\x18\x02 \x03(\x0b2\x17.evenq.v1.NamedSettings\x12\x0c\n\x04more\x18\x03 \x01(\x08"I\n\r'
+    b'NamedSettings\x12\r\n\x05group\x18\x01 \x01(\t\x12)\n\x08settings\x18\x02 \x01(\x0b2\x17.evenq.v1.GroupSettings"T'
+    b'\n\x10LiteReadyRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\r\n\x05topic\x18'
+    b'\x03 \x01(\t\x12\x0f\n\x07wait_ms\x18\x04 \x01(\x03"N\n\x11LiteReadyResponse\x12*\n\x06status\x18\x01 \x01(\x0b2'
+    b'\x1a.apache.rocketmq.v2.Status\x12\r\n\x05ready\x18\x02 \x01(\x08"\x1a\n\x18LiteSubscriptionsRequest"h\n\x19LiteS'
+    b'ubscriptionsResponse\x12*\n\x06status\x18\x01 \x01(\x0b2\x1a.apache.rocketmq.v2.Status\x12\x1f\n\x04sets\x18\x02 '
+    b'\x03(\x0b2\x11.evenq.v1.LiteSet"_\n\x07LiteSet\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01'
+    b'(\t\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x13\n\x0blite_topics\x18\x04 \x03(\t\x12\x0e\n\x06age_ms\x18\x05 \x01('
+    b'\x03"O\n\x0fInterestRequest\x12\x13\n\x0bbroker_name\x18\x01 \x01(\t\x12\'\n\x07waiting\x18\x02 \x03(\x0b2\x16.ev'
+    b'enq.v1.WaitingPolls"I\n\x0cWaitingPolls\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0c'
+    b'\n\x04push\x18\x03 \x01(\x08\x12\r\n\x05count\x18\x04 \x01(\x05";\n\rInterestEvent\x12*\n\x0bdeliverable\x18\x01 '
+    b'\x03(\x0b2\x15.evenq.v1.Deliverable"9\n\x0bDeliverable\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 '
+    b'\x01(\t\x12\x0c\n\x04push\x18\x03 \x01(\x082\xc1\x02\n\x05Peers\x12B\n\x08Interest\x12\x19.evenq.v1.InterestReque'
+    b'st\x1a\x17.evenq.v1.InterestEvent(\x010\x01\x12\\\n\x11LiteSubscriptions\x12".evenq.v1.LiteSubscriptionsRequest'
+    b'\x1a#.evenq.v1.LiteSubscriptionsResponse\x12P\n\rGroupSettings\x12\x1e.evenq.v1.GroupSettingsRequest\x1a\x1f.even'
+    b'q.v1.GroupSettingsResponse\x12D\n\tLiteReady\x12\x1a.evenq.v1.LiteReadyRequest\x1a\x1b.evenq.v1.LiteReadyResponse'
+    b'b\x06proto3'
 )
 
 DESCRIPTOR = _pool.load(_FILE, __name__, globals())

@@ -11,8 +11,60 @@ from google.protobuf.message import Message as _Message
 
 from evenq.wire.stubs import pool as _pool
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as _apache_rocketmq_v2_definition
+from evenq.wire.stubs.evenq.v1 import groups_pb2 as _evenq_v1_groups
 
 DESCRIPTOR: FileDescriptor
+
+class GroupSettingsRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    broker_name: builtins.str
+    back: builtins.bool
+    after: builtins.str
+
+    def __init__(
+        self,
+        *,
+        broker_name: builtins.str | None = ...,
+        back: builtins.bool | None = ...,
+        after: builtins.str | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "back", "after"]) -> None: ...
+
+class GroupSettingsResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    @builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[NamedSettings]: ...
+    more: builtins.bool
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        groups: Iterable[NamedSettings] | None = ...,
+        more: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "groups", "more"]) -> None: ...
+
+class NamedSettings(_Message):
+    DESCRIPTOR: Descriptor
+
+    group: builtins.str
+    @builtins.property
+    def settings(self) -> _evenq_v1_groups.GroupSettings: ...
+
+    def __init__(
+        self,
+        *,
+        group: builtins.str | None = ...,
+        settings: _evenq_v1_groups.GroupSettings | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["settings"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["group", "settings"]) -> None: ...
 
 class LiteReadyRequest(_Message):
     DESCRIPTOR: Descriptor
