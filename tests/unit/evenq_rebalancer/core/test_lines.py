@@ -258,12 +258,14 @@ def test_a_hold_survives_a_change_of_the_leader_and_its_successor_gets_exactly_i
     assert after.states() == world.states(), "HELD"
     assert after.decision.inputs.held.keys() == world.decision.inputs.held.keys()
     row = next(holding for holding in after.decision.holdings if holding.state is HoldingState.HELD)
+    assert row.previous_owner == "web-1.1"
     assert row.reason.startswith("web-1.1 left and instance web-1 is being refilled: held")
     assert row.reason.endswith("until 1970-01-01T00:16:45.000+00:00"), "the same time as before"
     after.wait(1_000)
     after.tell("web-0.1", "web-1.2", "web-2.1")
     assert after.decision.owner_of() == {q: own.replace("web-1.1", "web-1.2") for q, own in before.items()}
-    assert (after.decision.held, after.decision.moves) == (0, 0)
+    assert (after.decision.held, after.decision.moves) == (0, 4)
+    assert {row.previous_owner for row in after.decision.holdings if row.owner == "web-1.2"} == {"web-1.1"}
     assert after.board.next_event_ms() is None
 
 
