@@ -303,10 +303,15 @@ class Facts:
 
     def legacy(self, group: str) -> Legacy:
         """What a leader before let wait for successors, as brokers know."""
-        brokers, there = list(self._brokers.values()), {member.client_id for member in self.members(group)}
+        brokers, there = self._brokers, {member.client_id for member in self.members(group)}
         return legacy_of(
-            (fact for broker in brokers for fact in broker.holds.get(group, ())),
-            lambda: (fact for broker in brokers for fact in broker.held.get(group, ()) if fact.holder in there),
+            (fact for broker in brokers.values() for fact in broker.holds.get(group, ())),
+            lambda: (
+                (name, fact)
+                for name, broker in brokers.items()
+                for fact in broker.held.get(group, ())
+                if fact.holder in there
+            ),
         )
 
     def lags(self, group: str) -> dict[MessageQueue, int]:

@@ -1,8 +1,8 @@
 """What the leader before left to wait for: holds that still run, as brokers report them to the next leader.
 
 Made by `groups.py` from reports, taken up by `crews.py` when it sees a group for the first time. Brokers may know of
-different decisions, so of each topic the newest counts; and a queue that a living member got since then waits for
-nobody. Pure: when a hold is over is judged by `holds.py`.
+different decisions, so of each topic the newest counts; and a queue that a living member got since then, or whose lock
+it has, waits for nobody. Pure: when a hold is over is judged by `holds.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from evenq.model import MessageQueue
-from evenq_rebalancer.core.told import NO_GENERATION, Generation, HeldFact, HeldPlaceFact, HoldsFact
+from evenq_rebalancer.core.told import Generation, HeldFact, HeldPlaceFact, HoldsFact
 
 __all__ = ["NO_LEGACY", "Legacy", "legacy_of"]
 
@@ -23,15 +23,15 @@ class Legacy:
     places: tuple[HeldPlaceFact, ...] = ()
     """One for each client id, with the queues of all topics; the one that ends first comes first."""
     settled: frozenset[str] = frozenset()
-    """Members that have queues already, so that they are nobody's successors."""
+    """Members that have queues which did not wait, so that they are nobody's successors."""
 
 
 NO_LEGACY = Legacy()
 
 
-def legacy_of(told: Iterable[HoldsFact], holders: Callable[[], Iterable[HeldFact]]) -> Legacy:
-    """What waits. `holders`: who has queues as brokers know, living members only; not asked if nothing waits, as there
-    may be many.
+def legacy_of(told: Iterable[HoldsFact], holders: Callable[[], Iterable[tuple[str, HeldFact]]]) -> Legacy:
+    """What waits. `holders`: what living members have, each row with the name of the broker that tells of it; not asked
+    if nothing waits, as there may be many.
     """
     newest: dict[str, HoldsFact] = {}
     for fact in told:
@@ -50,16 +50,18 @@ def legacy_of(told: Iterable[HoldsFact], holders: Callable[[], Iterable[HeldFact
                 places[place.client_id] = replace(known, queues=known.queues + queues)
             elif queues:
                 places[place.client_id] = replace(place, queues=queues)
-    settled = frozenset({row.holder for row in rows} - places.keys())
+    waited = {queue for fact in newest.values() for place in fact.places for queue in place.queues}
+    settled = frozenset({row.holder for _, row in rows if row.queue not in waited} - places.keys())
     return Legacy(tuple(sorted(places.values(), key=lambda place: place.until_wall_ms)), settled)
 
 
-def _given_since(rows: Iterable[HeldFact], topic: str, generation: Generation) -> set[MessageQueue]:
-    """Queues that somebody got by this decision or a later one, or took while nobody decided. Who has a queue by an
-    older one is about to let go of it.
+def _given_since(rows: Iterable[tuple[str, HeldFact]], topic: str, generation: Generation) -> set[MessageQueue]:
+    """Queues that somebody got by this decision or a later one, or took while nobody decided: the queue's own broker
+    gave the lock, which remembers the generation of who had it before. What other brokers answered by an older
+    decision is out of date.
     """
     return {
         row.queue
-        for row in rows
-        if row.queue.topic == topic and (row.generation >= generation or row.generation == NO_GENERATION)
+        for broker, row in rows
+        if row.queue.topic == topic and (row.generation >= generation or row.queue.broker_name == broker)
     }

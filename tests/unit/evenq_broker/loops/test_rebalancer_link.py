@@ -378,6 +378,14 @@ def test_a_newcomer_waits_for_the_first_decision_and_not_for_a_rebalancer_that_i
         asked = assignment_pb2.AssignmentRequest(group="g", topic="t", client_id="y").SerializeToString()
         broker.cluster.sessions.join("g", replace(member("y"), joined_ms=stage.clock.now_ms()))
         assert not (await told()).known, "the next leader will say"
+        await stage.clock.advance(4_000)
+        rebalancer.decide(2, known=False)
+        stage.net.serve("r:1", rebalancer.rpcs())
+        await stage.until(lambda: broker.cluster.rebalancer.connected)
+        assert not (await told()).known, "it has just begun and is still collecting reports"
+        await stage.clock.advance(4_000)
+        assert (await told()).known, "it does not hear of the group"
+        stage.net.stop("r:1")
         await stage.clock.advance(20_000)
         broker.cluster.sessions.join("g", replace(member("y"), joined_ms=stage.clock.now_ms()))
         assert (await told()).known, "nobody leads for so long that this broker decides"

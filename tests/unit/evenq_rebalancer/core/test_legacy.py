@@ -22,8 +22,8 @@ def holds(counter: int, *places: HeldPlaceFact, topic: str = "T") -> HoldsFact:
     return HoldsFact(topic=topic, places=places, generation=Generation(1, counter))
 
 
-def has(own: str, number: int, counter: int, epoch: int = 1) -> HeldFact:
-    return HeldFact(queue=queues(number)[0], holder=own, generation=Generation(epoch, counter))
+def has(own: str, number: int, counter: int, *, by: str = "other") -> tuple[str, HeldFact]:
+    return by, HeldFact(queue=queues(number)[0], holder=own, generation=Generation(1, counter))
 
 
 def test_of_each_topic_the_newest_decision_counts_also_one_that_holds_nothing() -> None:
@@ -34,7 +34,7 @@ def test_of_each_topic_the_newest_decision_counts_also_one_that_holds_nothing() 
 
 
 def test_nobody_is_asked_for_holders_where_nothing_waits() -> None:
-    def holders() -> list[HeldFact]:
+    def holders() -> list[tuple[str, HeldFact]]:
         raise AssertionError("there may be many")
 
     assert legacy_of([holds(3)], holders) is NO_LEGACY
@@ -53,9 +53,15 @@ def test_one_that_left_waits_with_its_queues_of_all_topics_and_the_first_to_end_
 
 def test_a_queue_that_somebody_got_since_then_waits_for_nobody() -> None:
     told = [holds(3, place("web-1.1", 1, 2, 3, 4))]
-    rows = [has("a", 1, 3), has("a", 2, 9), has("a", 3, 2), has("a", 4, 0, epoch=0)]
-    assert legacy_of(told, lambda: rows).places == (place("web-1.1", 3),), "by an older decision: about to let go"
+    rows = [has("a", 1, 3), has("a", 2, 9), has("a", 3, 2), has("a", 4, 2, by="b")]
+    assert legacy_of(told, lambda: rows).places == (place("web-1.1", 3),), "told by an older decision, and no lock"
     assert legacy_of(told, lambda: [has("a", number, 4) for number in (1, 2, 3, 4)]).places == ()
+
+
+def test_who_has_nothing_but_locks_of_queues_that_waited_may_still_be_a_successor() -> None:
+    legacy = legacy_of([holds(3, place("web-1.1", 1, 2))], lambda: [has("n", 1, 2, by="b")])
+    assert legacy.places == (place("web-1.1", 2),)
+    assert legacy.settled == set()
 
 
 def test_who_has_queues_is_settled_but_not_who_came_back_itself() -> None:
