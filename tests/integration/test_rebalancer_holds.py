@@ -171,8 +171,10 @@ def test_a_hold_survives_the_killed_leader_and_its_successor_gets_exactly_the_he
             desk.stop("web-2.1")
             eventually(lambda: desk.states() == {"OWNED": 4, "HELD": 8}, what="their queues are held")
             kept, (epoch, held) = desk.places(), desk.held()
+            eventually(lambda: '"held": 8' in first.log_text(), what="handed out to brokers, not only explained")
+            desk.publish(range(200, 400))  # brokers have long heard of it when they have taken these
             first.kill()
-            desk.publish(range(200, 400))
+            desk.publish(range(400, 600))
             if came == "before":
                 desk.start("web-1.2")
             eventually(lambda: leads(second), seconds=5, what="the other leads")
@@ -188,7 +190,7 @@ def test_a_hold_survives_the_killed_leader_and_its_successor_gets_exactly_the_he
             assert desk.states() == {"OWNED": 8, "HELD": 4}, "the other place is still waited for"
             desk.start("web-2.2")
             eventually(lambda: desk.places() == before, what="the second successor reads the rest")
-            eventually(lambda: len(desk.seen) == 400, what="all messages")
+            eventually(lambda: len(desk.seen) == 600, what="all messages")
             assert max(desk.seen.values()) == 1, "nothing twice"
         finally:
             desk.close()
