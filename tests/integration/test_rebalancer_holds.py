@@ -1,5 +1,5 @@
 """A rollout, member by member, in a group that holds the queues of who is being replaced: nothing moves between
-places, nothing is delivered twice.
+places, nothing is delivered twice; also when the leading rebalancer is replaced meanwhile.
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from urllib.request import urlopen
 
 import pytest
 
 import evenq
 from evenq.model import BalancePolicy
 from evenq.testing import LocalCluster
+from evenq.testing.node import Node
 from evenq.wire.net import GrpcNet
 from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
 
 TOPIC, GROUP = "flights", "desk"
+LEASE = {"LEASE_MS": "1500", "LEASE_RENEW_MS": "1000", "LEASE_RETRY_MS": "200", "WARM_UP_MS": "300", "DRAIN_MS": "0"}
 pytestmark = pytest.mark.integration
 
 
@@ -30,6 +33,11 @@ def eventually(condition: Callable[[], bool], *, seconds: float = 20, what: str 
         assert time.monotonic() < started + seconds, f"not within {seconds} s: {what}"
         time.sleep(0.02)
     return time.monotonic() - started
+
+
+def leads(node: Node) -> bool:
+    with urlopen(f"http://127.0.0.1:{node.metrics_port}/metrics", timeout=5) as page:
+        return 'evenq_rebalancer_leads{node_type="rebalancer"} 1.0' in page.read().decode()
 
 
 class Desk:
@@ -68,6 +76,18 @@ class Desk:
         return {str(queue): own.partition(".")[0] for own, member in self.members.items() for queue in member.queues}
 
     def states(self) -> Counter[str]:
+        return Counter(row.state for row in self.explained().queues)
+
+    def held(self) -> tuple[int, list[str]]:
+        """The epoch of the leader that tells of it, and the queues that wait; (0, []) while nobody tells."""
+        try:
+            told = self.explained()
+        except evenq.Error:
+            return 0, []
+        held = [f"{row.queue.broker_name}/{row.queue.queue_id}" for row in told.queues if row.state == "HELD"]
+        return told.generation.epoch, held
+
+    def explained(self) -> assignment_pb2.ExplainResponse:
         async def once() -> assignment_pb2.ExplainResponse:
             net = GrpcNet()
             try:
@@ -81,7 +101,7 @@ class Desk:
 
         told = asyncio.run(once())
         check(told.status)
-        return Counter(row.state for row in told.queues)
+        return told
 
     def publish(self, numbers: range) -> None:
         with evenq.Producer(endpoint=self.cluster.endpoint) as producer:
@@ -130,5 +150,47 @@ def test_a_hold_without_a_successor_ends_in_time() -> None:
             took = eventually(lambda: desk.states() == {"OWNED": 6}, what="given to the others")
             assert 2.5 < took < 8
             eventually(lambda: len(desk.places()) == 6, what="and read by them")
+        finally:
+            desk.close()
+
+
+@pytest.mark.parametrize("came", ["before", "after"])
+def test_a_hold_survives_the_killed_leader_and_its_successor_gets_exactly_the_held_queues(came: str) -> None:
+    """XO-7, OC-18. The successor comes after the next leader began, or before."""
+    with LocalCluster(brokers=2, rebalancers=2, rebalancer_settings=LEASE) as cluster:
+        eventually(lambda: sum(leads(node) for node in cluster.rebalancers) == 1, what="one leads")
+        first, second = sorted(cluster.rebalancers, key=leads, reverse=True)
+        desk = Desk(cluster, hold_ms=60_000)
+        try:
+            for number in range(3):
+                desk.start(f"web-{number}.1")
+            eventually(lambda: len(desk.places()) == 12, what="12 queues among 3")
+            before = desk.places()
+            desk.publish(range(200))
+            desk.stop("web-1.1")
+            desk.stop("web-2.1")
+            eventually(lambda: desk.states() == {"OWNED": 4, "HELD": 8}, what="their queues are held")
+            kept, (epoch, held) = desk.places(), desk.held()
+            eventually(lambda: '"held": 8' in first.log_text(), what="handed out to brokers, not only explained")
+            desk.publish(range(200, 400))  # brokers have long heard of it when they have taken these
+            first.kill()
+            desk.publish(range(400, 600))
+            if came == "before":
+                desk.start("web-1.2")
+            eventually(lambda: leads(second), seconds=5, what="the other leads")
+            if came == "after":
+                eventually(lambda: desk.held()[0] > epoch, what="the new leader decided")
+                assert desk.held()[1] == held
+                assert desk.places() == kept
+                desk.start("web-1.2")
+            mine = {queue: place for queue, place in before.items() if place != "web-2"}
+            took = eventually(lambda: desk.places() == mine, what="the successor reads its predecessor's, no others")
+            assert took < 10, "long before the hold ends"
+            assert desk.held()[0] > epoch
+            assert desk.states() == {"OWNED": 8, "HELD": 4}, "the other place is still waited for"
+            desk.start("web-2.2")
+            eventually(lambda: desk.places() == before, what="the second successor reads the rest")
+            eventually(lambda: len(desk.seen) == 600, what="all messages")
+            assert max(desk.seen.values()) == 1, "nothing twice"
         finally:
             desk.close()

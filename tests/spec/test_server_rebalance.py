@@ -11,10 +11,12 @@ import random
 from collections.abc import Mapping
 
 import pytest
+from evenq_broker.loops.told_holds import ToldHolds
 from evenq_rebalancer.core.board import Board, Limits
 from evenq_rebalancer.rpc.assignment import Assignment
 from evenq_rebalancer.rpc.streams import Streams
-from evenq_rebalancer.rpc.translation import report_of
+from evenq_rebalancer.rpc.telling import Telling
+from evenq_rebalancer.rpc.translation import queue_message, report_of
 
 from evenq.allocation import by_name
 from evenq.client.core.calls import Assignment as Told
@@ -270,6 +272,62 @@ def test_xo_7_a_late_answer_does_not_win() -> None:
         assert await sdk.assigned() is None
 
     asyncio.run(story())
+
+
+class Rollout(Server):
+    """Members `PLACE.INCARNATION` in a group that holds queues; the brokers keep what decisions tell."""
+
+    def __init__(self, epoch: int, kept: Mapping[str, ToldHolds]) -> None:
+        super().__init__("STICKY")
+        self.board = Board(epoch=epoch, limits=Limits(warm_up_ms=0))
+        for number, broker in enumerate(BROKERS):
+            self.board.facts.opened(broker, number)
+        self.calls = Assignment(self.board, Streams(), clock=FakeClock(), poke=lambda: None)
+        self.kept = kept
+
+    def see(self, *ids: str, held: Mapping[MessageQueue, str] | None = None) -> dict[MessageQueue, str]:
+        """Who has each queue by the decision about these members. `held`: the locks, which a stream begins with."""
+        for number, broker in enumerate(BROKERS):
+            report = pb.BrokerReport(broker_name=broker, full=held is not None)
+            report.topics.add(name="T", read_queues=4, write_queues=4)
+            group = report.groups.add(group="g", strategy="STICKY")
+            group.balance.hold_ms = 30_000
+            for own in ids:
+                group.members.add(client_id=own, instance=own.partition(".")[0]).subscriptions.add(topic="T")
+            for queue, own in (held or {}).items():
+                if queue.broker_name == broker and own in ids:
+                    row = group.held.add(holder=own)
+                    row.queue.CopyFrom(queue_message(queue))
+            if held is not None:
+                group.holds.extend(self.kept[broker].of_group("g"))
+            self.board.reported(number, report_of(report), now_ms=0)
+        for decision in self.board.settle(now_ms=0, wall_ms=1_000):
+            for kept in self.kept.values():
+                kept.decided(pb.Decision.FromString(Telling().bytes_of(decision)))
+        (decision,) = self.board.decisions()
+        return decision.owner_of()
+
+    def states(self) -> list[str]:
+        request = pb.ExplainRequest(group="g", topic="T").SerializeToString()
+        told = pb.ExplainResponse.FromString(asyncio.run(self.calls.explain(request, CONTEXT)))
+        return [row.state for row in told.queues]
+
+
+def test_xo_7_rb_37_what_waits_for_a_successor_goes_on_waiting_under_the_next_leader() -> None:
+    kept = {broker: ToldHolds() for broker in BROKERS}
+    first = Rollout(1_000, kept)
+    before = first.see("web-0.1", "web-1.1")
+    locks = first.see("web-0.1")
+    assert list(locks.values()) == ["web-0.1"] * 4
+    second = Rollout(2_000, kept)
+    assert second.see("web-0.1", held=locks) == locks, "nothing moves"
+    assert sorted(second.states()) == ["HELD"] * 4 + ["OWNED"] * 4
+    third = Rollout(3_000, kept)
+    owners = third.see("web-0.1", "web-1.2", held=locks)
+    assert owners == {queue: own.replace("web-1.1", "web-1.2") for queue, own in before.items()}, "one to one"
+    fourth = Rollout(4_000, kept)
+    assert fourth.see("web-0.1", "web-1.2", held=owners) == owners
+    assert set(fourth.states()) == {"OWNED"}, "what is over is over"
 
 
 def test_xo_4_a_retry_topic_is_pulled_by_all_members_whatever_the_group_does() -> None:

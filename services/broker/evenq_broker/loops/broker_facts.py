@@ -2,7 +2,8 @@
 
 Owned by `loops/rebalancer_link.py`. Whoever changes a group or a topic says its name, and only named ones are looked
 at again, so that a thousand quiet groups cost nothing while one moves. Holders change with each lock, and only the next
-leader needs them: they are told in the first report of a stream, encoded before it in slices between other work.
+leader needs them, and what waits for successors: they are told in the first report of a stream, holders encoded before
+it in slices between other work.
 Messages are put together from parts that stay encoded, two for each member: itself, and what it holds. Always true: a
 group that was told is told again, or told to be gone, after it was named as changed.
 """
@@ -21,6 +22,7 @@ from evenq_broker.core.assignment import Answer
 from evenq_broker.core.frames import field, text_field
 from evenq_broker.core.locks import NO_GENERATION, Generation
 from evenq_broker.core.members import Member
+from evenq_broker.loops.told_holds import ToldHolds
 from evenq_broker.loops.translation import balance_message, counts_of, entry_of, member_message, queue_message
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ __all__ = ["BrokerFacts"]
 LAGS_MS = 5_000
 ROWS_MAX = 40_000
 """Most holders, and most lags, in one report: about 4 MB."""
+ROW_BYTES = 100
+"""About so many bytes in a row."""
 SLICE_ROWS = 200
 """So many holders are encoded at a time: some 2 ms."""
 ROWS_PER_MS = 20
@@ -38,7 +42,7 @@ ROWS_PER_MS = 20
 MODES_MAX = 1_000
 """Of one group."""
 _GROUPS, _LAGS = 3, 8  # fields of BrokerReport
-_MEMBERS, _HELD = 4, 5  # fields of GroupFacts
+_MEMBERS, _HELD, _HOLDS = 4, 5, 8  # fields of GroupFacts
 
 
 @dataclass(slots=True)
@@ -68,6 +72,7 @@ class BrokerFacts:
         """Groups whose holders found no room in the first report."""
         self._modes: dict[str, dict[str, assignment_pb2.TopicMode]] = {}
         """Request modes by group and topic, as decisions told them."""
+        self._holds = ToldHolds()
         self._look_at_all = True
         self._told_groups: dict[str, int] = {}
         """Name to the hash of what was told."""
@@ -83,8 +88,13 @@ class BrokerFacts:
     # --- events
 
     def decided(self, decision: assignment_pb2.Decision) -> None:
-        """Keep the request mode in a decision: it is told to the next leader, whose memory is empty."""
-        if decision.HasField("set_mode") and decision.group in self._told_groups:
+        """Keep the request mode in a decision, and what waits by it: they are told to the next leader, whose memory is
+        empty.
+        """
+        if decision.group not in self._told_groups:
+            return
+        self._holds.decided(decision)
+        if decision.HasField("set_mode"):
             modes = self._modes.setdefault(decision.group, {})
             if decision.topic in modes or len(modes) < MODES_MAX:
                 modes[decision.topic] = decision.set_mode
@@ -173,6 +183,7 @@ class BrokerFacts:
         if config is None and not members:
             self._parts.pop(name, None)
             self._modes.pop(name, None)
+            self._holds.forget(name)
             if self._told_groups.pop(name, None) is not None:
                 head.groups_gone.append(name)
             return b""
@@ -186,12 +197,14 @@ class BrokerFacts:
         return field(_GROUPS, group + (self._held_of(name, parts) if with_held else b""))
 
     def _held_of(self, group: str, parts: Sequence[_Part]) -> bytes:
-        rows = sum(part.rows for part in parts)
+        holds = self._holds.of_group(group)
+        rows = sum(part.rows for part in parts) + sum(1 + told.ByteSize() // ROW_BYTES for told in holds)
         if self._rows and self._rows + rows > ROWS_MAX:
             self._untold[group] = None
             return b""
         self._rows += rows
-        return b"".join(part.held for part in parts)
+        waiting = (field(_HOLDS, told.SerializeToString()) for told in holds)
+        return b"".join((*(part.held for part in parts), *waiting))
 
     def _parts_of(self, group: str, members: list[Member]) -> list[_Part]:
         before = self._parts.get(group, {})

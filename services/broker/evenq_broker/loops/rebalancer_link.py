@@ -57,6 +57,8 @@ class RebalancerLink:
         self._away_since_ms: int | None = None
         self._warned = False
         self._ever_led = False
+        self.found_ms = 0
+        """Ms since the epoch at which the present leader, or the last one, first gave a sign of life."""
         self._turn = 0
         """Number of the present stream."""
 
@@ -174,6 +176,7 @@ class RebalancerLink:
         log.info("rebalancer leads", extra={"rebalancer": leader})
         self._search.found()
         self._leader, self._ever_led = leader, True
+        self.found_ms = self._broker.clock.now_ms()
         self._asked_again_ms, self._away_since_ms, self._warned = 0, None, False
 
     def _lost(self) -> None:

@@ -178,7 +178,7 @@ class _Routing:
         link, member = self._broker.cluster.rebalancer, self._broker.members.get(group, client_id)
         if link is None or member is None or link.gone():
             return False
-        return not link.connected or self._broker.clock.now_ms() - member.joined_ms < NEWCOMER_MS
+        return not link.connected or self._broker.clock.now_ms() - max(member.joined_ms, link.found_ms) < NEWCOMER_MS
 
     async def forward(self, method: str, request: bytes, _context: RpcContext) -> bytes:
         """What only the rebalancer knows."""

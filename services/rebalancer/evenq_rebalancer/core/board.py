@@ -7,8 +7,8 @@ to date first. A decision that tells no member anything new keeps the generation
 
 After the process starts it answers nothing for `warm_up_ms` from the first report: until then only some brokers have
 reported, and decisions over half the facts would move queues twice. A broker that others name and that has not come is
-waited for a little longer. Its first decisions go on from what brokers report
-as held, so that a new leader moves nothing that need not move.
+waited for a little longer. Its first decisions go on from what brokers report as held, and from what the leader before
+let wait for successors, so that a new leader moves nothing that need not move.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from evenq_rebalancer.core.crews import Crew
 from evenq_rebalancer.core.deciding import Decider
 from evenq_rebalancer.core.decisions import NO_GENERATION, Decision, Generation
 from evenq_rebalancer.core.groups import Facts, Report
+from evenq_rebalancer.core.legacy import NO_LEGACY
 from evenq_rebalancer.core.lines import Line, Lines
 from evenq_rebalancer.core.modes import ModeTable, RequestMode, RequestModeSetting
 from evenq_rebalancer.core.simulate import Simulation, Wish, simulate
@@ -334,7 +335,12 @@ class Board:
             place_of=self.facts.place,
             now_ms=now_ms,
             wall_ms=wall_ms,
+            legacy=NO_LEGACY if crew.version else self.facts.legacy(group),
         )
+        for topic, held in changes.resumed.items():
+            if self.facts.topic_version(topic) and not self._lines.full:
+                self._lines.open(group, topic).take_up(held)
+                self._late[group, topic] = None
         for topic, line in self._lines.of_group(group).items():
             if line.follow(changes):
                 self._late[group, topic] = None
@@ -342,7 +348,7 @@ class Board:
             self._holding[group] = None
         else:
             self._holding.pop(group, None)
-        if changes.began:
+        if changes.began or changes.resumed:
             self._break_holds(group)
 
     def _break_holds(self, group: str) -> None:

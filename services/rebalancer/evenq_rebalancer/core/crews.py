@@ -2,16 +2,18 @@
 
 Called by `board.py` whenever the facts of a group may have changed, before any of its lines decides. It compares with
 the members it saw last, and keeps the group's holds. Nobody is waited for whose successor is there already: that one
-has a share of its own by then.
+has a share of its own by then. A crew that sees a group for the first time goes on with what the leader before waited
+for; successors that came while nobody led have no queues yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from evenq.model import MessageModel
+from evenq.model import MessageModel, MessageQueue
 from evenq_rebalancer.core.holds import Hold, Holds
+from evenq_rebalancer.core.legacy import NO_LEGACY, Legacy
 from evenq_rebalancer.core.places import Place
 from evenq_rebalancer.core.told import MemberFact
 
@@ -22,6 +24,8 @@ __all__ = ["Changes", "Crew"]
 class Changes:
     """What lines must be told, in the order of the fields."""
 
+    resumed: dict[str, dict[MessageQueue, Hold]] = field(default_factory=dict)
+    """By topic: queues that waited under the leader before, and go on waiting."""
     began: list[Hold] = field(default_factory=list)
     taken: list[tuple[Hold, str]] = field(default_factory=list)
     """With the client id of the successor."""
@@ -49,8 +53,11 @@ class Crew:
         place_of: Callable[[MemberFact], Place | None],
         now_ms: int,
         wall_ms: int,
+        legacy: Legacy = NO_LEGACY,
     ) -> Changes:
-        """These are the members now. `hold_ms`: of the group's policy, 0 = nothing is held (any more)."""
+        """These are the members now. `hold_ms`: of the group's policy, 0 = nothing is held (any more). `legacy` counts
+        the first time only.
+        """
         before, self.members = self.members, {member.client_id: member for member in members}
         first, self.version = not self.version, version
         changes = Changes()
@@ -64,16 +71,38 @@ class Crew:
                 if place is not None and place.leaving and not self._replaced(place.key, now_ms - hold_ms):
                     hold = self.holds.left(client_id, place.key, hold_ms=hold_ms, now_ms=now_ms, wall_ms=wall_ms)
                     changes.began += [hold] if hold else []
-        for client_id, member in self.members.items() if not first else ():
-            if client_id not in before and member.model is MessageModel.CLUSTERING:
+        old: Collection[str] = before
+        if first:
+            changes.resumed = self._resume(legacy, hold_ms=hold_ms, now_ms=now_ms, wall_ms=wall_ms)
+            old = legacy.settled if changes.resumed else self.members
+        for client_id, member in self.members.items():
+            if client_id not in old and member.model is MessageModel.CLUSTERING:
                 place = place_of(member)
                 taken = self.holds.joined(client_id, place.key if place else "")
                 if taken is not None:
                     changes.taken.append((taken, client_id))
-                elif place is not None:
+                elif place is not None and not first:
                     self._early[client_id] = (place.key, now_ms)
         changes.ended = self.holds.expire(now_ms)
         return changes
+
+    def _resume(
+        self, legacy: Legacy, *, hold_ms: int, now_ms: int, wall_ms: int
+    ) -> dict[str, dict[MessageQueue, Hold]]:
+        resumed: dict[str, dict[MessageQueue, Hold]] = {}
+        for told in legacy.places:
+            hold = self.holds.resumed(
+                told.client_id,
+                told.place,
+                until_wall_ms=told.until_wall_ms,
+                hold_ms=hold_ms,
+                now_ms=now_ms,
+                wall_ms=wall_ms,
+            )
+            if hold is not None:
+                for queue in told.queues:
+                    resumed.setdefault(queue.topic, {})[queue] = hold
+        return resumed
 
     def _replaced(self, place: str, since_ms: int) -> bool:
         """True if somebody came to the place before who was there left it (it died unseen, or the rollout starts the

@@ -207,6 +207,9 @@ def decide(
         Stamp(now_ms, reason, generation),
         waiting=before.inputs.held if before else {},
     )
+    if before is None and inputs.held:  # the leader before knew who left, and its holds still tell
+        held = inputs.held
+        rows = replace(rows, previous=[held[queue].client_id if queue in held else "" for queue in rows.queues])
     return Decision(
         group=group,
         topic=topic,

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from evenq.errors import PreconditionFailed, TooManyRequests
 from evenq.model import MessageModel, MessageQueue
 from evenq.model.balance import EVEN_BALANCE, BalancePolicy
+from evenq_rebalancer.core.legacy import Legacy, legacy_of
 from evenq_rebalancer.core.modes import RequestModeSetting
 from evenq_rebalancer.core.places import Place, PlaceOf, Places, ZoneOf
 from evenq_rebalancer.core.told import (
@@ -23,6 +24,7 @@ from evenq_rebalancer.core.told import (
     GroupFact,
     HeldFact,
     HeldLater,
+    HoldsFact,
     LagFact,
     MemberFact,
     Report,
@@ -45,10 +47,12 @@ class _Broker:
     zone: str = ""
     address: str = ""
     groups: dict[str, GroupFact] = field(default_factory=dict)
-    """Without holders."""
+    """Without holders and holds."""
     topics: dict[str, int] = field(default_factory=dict)
     held: dict[str, Sequence[HeldFact]] = field(default_factory=dict)
     """By group."""
+    holds: dict[str, tuple[HoldsFact, ...]] = field(default_factory=dict)
+    """By group, where there are any."""
     lags: dict[str, dict[MessageQueue, int]] = field(default_factory=dict)
     """By group."""
     brokers: tuple[str, ...] = ()
@@ -297,6 +301,19 @@ class Facts:
                         newest[fact.queue] = told
         return {queue: holder for queue, (_, _, holder) in newest.items()}
 
+    def legacy(self, group: str) -> Legacy:
+        """What a leader before let wait for successors, as brokers know."""
+        brokers, there = self._brokers, {member.client_id for member in self.members(group)}
+        return legacy_of(
+            (fact for broker in brokers.values() for fact in broker.holds.get(group, ())),
+            lambda: (
+                (name, fact)
+                for name, broker in brokers.items()
+                for fact in broker.held.get(group, ())
+                if fact.holder in there
+            ),
+        )
+
     def lags(self, group: str) -> dict[MessageQueue, int]:
         """Messages that wait, by queue; only what a queue's own broker told. Without lags told: empty."""
         return {
@@ -316,7 +333,7 @@ class Facts:
         assert self._members.keys() <= groups
         assert self._queues.keys() <= topics
         for broker in self._brokers.values():
-            assert broker.held.keys() <= broker.groups.keys()
+            assert broker.held.keys() | broker.holds.keys() <= broker.groups.keys()
 
     # --- inside
 
@@ -325,12 +342,16 @@ class Facts:
         return [brokers[name].groups[group] for name in sorted(brokers) if group in brokers[name].groups]
 
     def _take_group(self, broker: _Broker, fact: GroupFact, *, full: bool) -> None:
-        if self.epoch_seen < (epoch := _epoch_of(fact.held)) <= self._epoch_max:
-            self.epoch_seen = epoch
+        for epoch in (_epoch_of(fact.held), *(holds.generation.epoch for holds in fact.holds)):
+            if self.epoch_seen < epoch <= self._epoch_max:
+                self.epoch_seen = epoch
         if full or fact.held:  # brokers tell holders when a stream begins, and no more as long as it lasts
             broker.held[fact.group] = fact.held
-        if fact.held:
-            fact = replace(fact, held=())
+            broker.holds.pop(fact.group, None)
+        if fact.holds:
+            broker.holds[fact.group] = fact.holds
+        if fact.held or fact.holds:
+            fact = replace(fact, held=(), holds=())
         if broker.groups.get(fact.group) != fact:
             broker.groups[fact.group] = fact
             self._touch_group(fact.group)
@@ -352,6 +373,7 @@ class Facts:
     def _drop(self, broker: _Broker, groups: Iterable[str], topics: Iterable[str]) -> None:
         for group in groups:
             broker.held.pop(group, None)
+            broker.holds.pop(group, None)
             broker.lags.pop(group, None)
             if broker.groups.pop(group, None) is not None:
                 self._touch_group(group)

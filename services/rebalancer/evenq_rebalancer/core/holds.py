@@ -3,11 +3,12 @@
 One `Holds` per group, driven by `lines.py`: members leave and join, time passes, lags are told. Pure: no queue is
 named here, only who left, until when its queues wait, and who came instead. States of one hold:
 
-    left(...)  -> standing -- joined(same id or place) --> ended, the successor takes over
-                           -- time, too much lag, a policy without holds --> ended, the queues are given away
+    left, resumed -> standing -- joined(same id or place) --> ended, the successor takes over
+                              -- time, too much lag, a policy without holds --> ended, the queues are given away
 
-Always true: a hold ends at the latest `hold_ms` after it began, whatever happens; at most `holds_max` stand at once,
-one for each client id; one successor ends one hold, of several with one place the oldest.
+Always true: a hold ends at the latest `hold_ms` after it began, or after a new leader took it up, whatever clocks say;
+at most `holds_max` stand at once, one for each client id; one successor ends one hold, of several with one place the
+oldest.
 """
 
 from __future__ import annotations
@@ -54,6 +55,14 @@ class Holds:
         hold = Hold(client_id=client_id, place=place, until_ms=now_ms + hold_ms, until_wall_ms=wall_ms + hold_ms)
         self._standing[client_id] = hold
         return hold
+
+    def resumed(
+        self, client_id: str, place: str, *, until_wall_ms: int, hold_ms: int, now_ms: int, wall_ms: int
+    ) -> Hold | None:
+        """A leader before waited for a successor until then; None if that is over, or as for `left`."""
+        return self.left(
+            client_id, place, hold_ms=min(until_wall_ms - wall_ms, hold_ms), now_ms=now_ms, wall_ms=wall_ms
+        )
 
     def joined(self, client_id: str, place: str) -> Hold | None:
         """Whose queues the newcomer takes over: its own from before, else the oldest of its place; None: nobody's."""

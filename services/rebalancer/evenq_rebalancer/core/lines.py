@@ -51,6 +51,12 @@ class Line:
         owners = self.decision.owner_of() if self.decision else {}
         return owners | self.owed if self.owed else owners
 
+    def take_up(self, held: Mapping[MessageQueue, Hold]) -> None:
+        """These waited under the leader before, and go on waiting; a line that has decided already knows better."""
+        if self.decision is None:
+            self.held |= {queue: hold for queue, hold in held.items() if queue not in self.owed}
+            self.touched += 1
+
     def follow(self, changes: Changes) -> bool:
         """Hold the queues of who left, owe those of who came, give up the rest; True if that asks for a decision."""
         touched = self.touched

@@ -19,6 +19,8 @@ __all__ = [
     "GroupFact",
     "HeldFact",
     "HeldLater",
+    "HeldPlaceFact",
+    "HoldsFact",
     "LagFact",
     "MemberFact",
     "ModeFact",
@@ -107,6 +109,28 @@ class ModeFact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPlaceFact:
+    """A member that left and whose queues waited for a successor under a leader before."""
+
+    client_id: str
+    place: str
+    until_wall_ms: int
+    """Ms since the epoch, by the clock of that leader."""
+    queues: tuple[MessageQueue, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldsFact:
+    """All that waited in one topic, as the newest decision that reached this broker told it."""
+
+    topic: str
+    places: tuple[HeldPlaceFact, ...] = ()
+    """None: that decision held nothing (any more)."""
+    generation: Generation = NO_GENERATION
+    """Of that decision."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFact:
     """A whole group as a broker sees it."""
 
@@ -118,6 +142,8 @@ class GroupFact:
     balance: BalancePolicy = EVEN_BALANCE
     held: Sequence[HeldFact] = ()
     modes: tuple[ModeFact, ...] = ()
+    holds: tuple[HoldsFact, ...] = ()
+    """With `held`, when a stream begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,18 @@
 """What brokers are told of a decision: each member's share travels with it, so that no member need ask for its own.
 
+What waits for successors travels too, for the leader after this one.
 A group of a hundred members would else ask two hundred times per change, in the very moment when its queues rest.
 Called by `assignment.py` for each stream; the bytes of a decision are made once for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from evenq.model import MessageQueue
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
 from evenq_rebalancer.core.decisions import Decision
+from evenq_rebalancer.core.holds import Hold
 from evenq_rebalancer.rpc import translation as to
 
 __all__ = ["Telling"]
@@ -44,6 +46,8 @@ def _message(decision: Decision) -> assignment_pb2.Decision:
         group=decision.group, topic=decision.topic, generation=to.generation_message(decision.generation)
     )
     inputs = decision.inputs
+    if inputs.held and inputs.one_owner and len(inputs.held) <= QUEUES_TOLD_MAX:
+        told.held.extend(_held(inputs.held))
     if inputs.mode is not None:
         told.set_mode.CopyFrom(to.topic_mode_message(decision.topic, inputs.mode, decision.generation))
     if inputs.one_owner and len(inputs.queues) <= QUEUES_TOLD_MAX:
@@ -54,6 +58,13 @@ def _message(decision: Decision) -> assignment_pb2.Decision:
             for broker_name, queue_ids in _by_broker(decision.shares.get(client_id, ())):
                 member.share.queues.add(broker_name=broker_name, queue_ids=queue_ids)
     return told
+
+
+def _held(held: Mapping[MessageQueue, Hold]) -> Iterable[assignment_pb2.HeldPlace]:
+    waiting: dict[str, tuple[Hold, list[MessageQueue]]] = {}
+    for queue, hold in held.items():
+        waiting.setdefault(hold.client_id, (hold, []))[1].append(queue)
+    return (to.held_place_message(hold, _by_broker(queues)) for hold, queues in waiting.values())
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> Iterable[tuple[str, list[int]]]:

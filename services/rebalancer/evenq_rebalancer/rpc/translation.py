@@ -5,7 +5,9 @@ here.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import lru_cache
+from itertools import islice
 from typing import Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -18,6 +20,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, groups_pb2, registry_pb2
 from evenq_rebalancer.core.board import Question
 from evenq_rebalancer.core.decisions import Holding
+from evenq_rebalancer.core.holds import HOLDS_MAX, Hold
 from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
 from evenq_rebalancer.core.simulate import Wish
 from evenq_rebalancer.core.told import (
@@ -25,6 +28,8 @@ from evenq_rebalancer.core.told import (
     GroupFact,
     HeldFact,
     HeldLater,
+    HeldPlaceFact,
+    HoldsFact,
     LagFact,
     MemberFact,
     ModeFact,
@@ -35,6 +40,7 @@ from evenq_rebalancer.core.told import (
 __all__ = [
     "checked_pair",
     "generation_message",
+    "held_place_message",
     "holding_message",
     "mode_message",
     "ok",
@@ -51,6 +57,11 @@ READ_QUEUES_MAX = 4_096
 BROKERS_TOLD_MAX = 1_000
 STRATEGY_LENGTH_MAX = 127
 LABEL_LENGTH_MAX = 255
+PLACE_LENGTH_MAX = 1_024
+"""Characters; `instance` and a label, or namespace, kind and name."""
+HOLD_TOPICS_MAX = 1_000
+HOLD_QUEUES_MAX = 20_000
+"""Of one topic and group, as many as are told with a decision."""
 LAGS_MAX = 100_000
 CAPACITY_MAX = 1_000_000.0
 MEMBERS_KNOWN = 50_000
@@ -149,6 +160,14 @@ def topic_mode_message(topic: str, setting: RequestModeSetting, generation: Gene
     )
 
 
+def held_place_message(hold: Hold, queues: Iterable[tuple[str, list[int]]]) -> assignment_pb2.HeldPlace:
+    """A member that is waited for and its queues, for brokers to keep. `queues`: broker names with queue ids."""
+    place = assignment_pb2.HeldPlace(client_id=hold.client_id, place=hold.place, until_wall_ms=hold.until_wall_ms)
+    for broker_name, queue_ids in queues:
+        place.queues.add(broker_name=broker_name, queue_ids=queue_ids)
+    return place
+
+
 def mode_message(mode: RequestMode) -> assignment_pb2.RequestMode.ValueType:
     """PULL or POP."""
     return assignment_pb2.POP if mode is RequestMode.POP else assignment_pb2.PULL
@@ -191,6 +210,7 @@ def _group_fact(facts: assignment_pb2.GroupFacts) -> GroupFact:
             ModeFact(topic=_topic(told.topic), setting=setting_of(told), generation=_generation(told.generation))
             for told in facts.modes
         ),
+        holds=tuple(_holds_fact(told) for told in facts.holds[:HOLD_TOPICS_MAX]),
     )
 
 
@@ -229,6 +249,22 @@ def _held_facts(facts: assignment_pb2.GroupFacts) -> HeldLater:
 
     brokers = frozenset({held.queue.broker_name for held in facts.held})
     return HeldLater(count=len(facts.held), epoch=epoch, brokers=brokers, make=rows)
+
+
+def _holds_fact(told: assignment_pb2.TopicHolds) -> HoldsFact:
+    """What is too much or has no sense is left out: a lost hold costs a move, a refused report the whole broker."""
+    topic, left, places = _topic(told.topic), HOLD_QUEUES_MAX, []
+    for place in told.places[:HOLDS_MAX]:
+        ids = ((part.broker_name, number) for part in place.queues for number in part.queue_ids)
+        queues = tuple(MessageQueue(topic, name, number) for name, number in islice(ids, left))
+        left -= len(queues)
+        if 0 < len(place.client_id) <= CLIENT_LENGTH_MAX and len(place.place) <= PLACE_LENGTH_MAX and queues:
+            places.append(
+                HeldPlaceFact(
+                    client_id=place.client_id, place=place.place, until_wall_ms=place.until_wall_ms, queues=queues
+                )
+            )
+    return HoldsFact(topic=topic, places=tuple(places), generation=_generation(told.generation))
 
 
 def _lag_fact(lag: assignment_pb2.GroupLag) -> LagFact:

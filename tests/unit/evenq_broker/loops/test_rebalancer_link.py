@@ -148,6 +148,30 @@ def test_a_request_mode_that_a_decision_tells_is_told_to_the_next_leader(run: Ru
     run(story)
 
 
+def test_what_waits_by_a_decision_is_told_to_the_next_leader_and_only_when_a_stream_begins(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        rebalancer, broker = await begin(stage)
+        generation = common_pb2.Generation(epoch=1, counter=9)
+        place = assignment_pb2.HeldPlace(client_id="x", place="instance web-0", until_wall_ms=77)
+        place.queues.add(broker_name="a", queue_ids=[1, 3])
+        for group in ("g", "stranger"):
+            decision = assignment_pb2.Decision(group=group, topic="t", generation=generation, held=[place])
+            rebalancer.decisions.put_nowait(decision.SerializeToString())
+        broker.cluster.sessions.join("g", member("y"))
+        await stage.clock.advance(50)
+        assert not any(facts.holds for report in rebalancer.reports for facts in report.groups)
+        stage.net.stop("r:1")
+        await stage.clock.advance(1_000)
+        rebalancer.reports.clear()
+        stage.net.serve("r:1", rebalancer.rpcs())
+        await stage.until(lambda: bool(rebalancer.reports))
+        (facts,) = rebalancer.reports[0].groups
+        kept = assignment_pb2.TopicHolds(topic="t", generation=generation, places=[place])
+        assert (facts.group, list(facts.holds)) == ("g", [kept])
+
+    run(story)
+
+
 def test_a_broken_report_stream_starts_again_with_everything(run: Run) -> None:
     async def story(stage: Any) -> None:
         rebalancer, _ = await begin(stage)
@@ -354,6 +378,14 @@ def test_a_newcomer_waits_for_the_first_decision_and_not_for_a_rebalancer_that_i
         asked = assignment_pb2.AssignmentRequest(group="g", topic="t", client_id="y").SerializeToString()
         broker.cluster.sessions.join("g", replace(member("y"), joined_ms=stage.clock.now_ms()))
         assert not (await told()).known, "the next leader will say"
+        await stage.clock.advance(4_000)
+        rebalancer.decide(2, known=False)
+        stage.net.serve("r:1", rebalancer.rpcs())
+        await stage.until(lambda: broker.cluster.rebalancer.connected)
+        assert not (await told()).known, "it has just begun and is still collecting reports"
+        await stage.clock.advance(4_000)
+        assert (await told()).known, "it does not hear of the group"
+        stage.net.stop("r:1")
         await stage.clock.advance(20_000)
         broker.cluster.sessions.join("g", replace(member("y"), joined_ms=stage.clock.now_ms()))
         assert (await told()).known, "nobody leads for so long that this broker decides"

@@ -6,7 +6,17 @@ import pytest
 from evenq_rebalancer.core.board import Board, Limits, Question
 from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
 from evenq_rebalancer.core.simulate import Wish
-from evenq_rebalancer.core.told import Generation, GroupFact, HeldFact, LagFact, MemberFact, Report, TopicFact
+from evenq_rebalancer.core.told import (
+    Generation,
+    GroupFact,
+    HeldFact,
+    HeldPlaceFact,
+    HoldsFact,
+    LagFact,
+    MemberFact,
+    Report,
+    TopicFact,
+)
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -322,6 +332,24 @@ HELD = st.builds(
     holder=st.sampled_from("abcde"),
     generation=st.builds(Generation, st.sampled_from([0, 1, 5, 1 << 62]), st.integers(0, 5)),
 )
+HOLDS = st.builds(
+    HoldsFact,
+    topic=st.sampled_from("TU"),
+    generation=st.builds(Generation, st.sampled_from([0, 1, 5, 1 << 62]), st.integers(0, 5)),
+    places=st.lists(
+        st.builds(
+            HeldPlaceFact,
+            client_id=st.sampled_from("abcdef"),
+            place=st.sampled_from(["instance place-0", "instance place-1"]),
+            until_wall_ms=st.integers(-10, 1_000),
+            queues=st.lists(
+                st.builds(MessageQueue, st.sampled_from("TU"), st.sampled_from(["b1", "b2"]), st.integers(0, 4)),
+                max_size=5,
+            ).map(tuple),
+        ),
+        max_size=3,
+    ).map(tuple),
+)
 GROUPS, TOPICS, BROKERS = ("g1", "g2"), ("T", "U"), ("b1", "b2")
 
 
@@ -356,10 +384,11 @@ class AnyHistory(RuleBasedStateMachine):
         strategy=st.sampled_from(["", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "STICKY", "STICKY", "NO_SUCH"]),
         balance=st.sampled_from(POLICIES),
         held=st.lists(HELD, max_size=3),
+        holds=st.lists(HOLDS, max_size=2),
         lags=st.lists(st.sampled_from([0, 50, 5_000]), max_size=5),
         full=st.booleans(),
     )
-    def tell(self, broker, group, ids, topics, count, strategy, balance, held, lags, full) -> None:
+    def tell(self, broker, group, ids, topics, count, strategy, balance, held, holds, lags, full) -> None:
         if broker not in self.streams:
             return
         members = tuple(
@@ -370,7 +399,16 @@ class AnyHistory(RuleBasedStateMachine):
         report = Report(
             broker_name=broker,
             full=full,
-            groups=(GroupFact(group=group, strategy=strategy, members=members, balance=balance, held=tuple(held)),),
+            groups=(
+                GroupFact(
+                    group=group,
+                    strategy=strategy,
+                    members=members,
+                    balance=balance,
+                    held=tuple(held),
+                    holds=tuple(holds),
+                ),
+            ),
             topics=tuple(TopicFact(topic=topic, read_queues=count) for topic in topics),
             lags=(LagFact(group=group, lags=rows),),
         )

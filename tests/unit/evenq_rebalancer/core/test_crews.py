@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from evenq_rebalancer.core.crews import Changes, Crew
+from evenq_rebalancer.core.legacy import Legacy
 from evenq_rebalancer.core.places import Place
-from evenq_rebalancer.core.told import MemberFact
+from evenq_rebalancer.core.told import HeldPlaceFact, MemberFact
 
-from evenq.model import MessageModel
+from evenq.model import MessageModel, MessageQueue
 
 
 def place_of(member: MemberFact) -> Place | None:
@@ -92,3 +93,55 @@ def test_those_that_a_new_leader_finds_are_nobodys_successors() -> None:
     crew = Crew()
     seen(crew, member("a", address="pod"), member("b", address="pod"))
     assert len(seen(crew, member("b", address="pod"), now_ms=1).began) == 1
+
+
+LEFT = MessageQueue("T", "b", 1)
+
+
+def left(*ids: str, settled=(), until_ms: int = 60) -> Legacy:
+    places = (
+        HeldPlaceFact(client_id=own, place=own.partition(".")[0], until_wall_ms=until_ms, queues=(LEFT,)) for own in ids
+    )
+    return Legacy(tuple(places), frozenset(settled))
+
+
+def found(crew: Crew, legacy: Legacy, *members: MemberFact, hold_ms: int = 100, now_ms: int = 0) -> Changes:
+    return crew.see(
+        members,
+        version=crew.version + 1,
+        hold_ms=hold_ms,
+        place_of=place_of,
+        now_ms=now_ms,
+        wall_ms=now_ms,
+        legacy=legacy,
+    )
+
+
+def test_a_new_leader_goes_on_waiting_for_whom_the_one_before_waited() -> None:
+    crew = Crew()
+    changes = found(crew, left("web-0.1", settled="b"), member("b", "web-1"))
+    ((queue, hold),) = changes.resumed["T"].items()
+    assert (queue, hold.client_id, hold.until_ms, changes.taken) == (LEFT, "web-0.1", 60, [])
+    assert seen(crew, member("b", "web-1"), member("web-0.2", "web-0"), now_ms=10).taken == [(hold, "web-0.2")]
+
+
+def test_a_successor_that_came_while_nobody_led_takes_over_at_once() -> None:
+    for own in ("web-0.2", "web-0.1"):
+        changes = found(Crew(), left("web-0.1", settled="b"), member("b", "web-0"), member(own, "web-0"))
+        assert [(hold.client_id, successor) for hold, successor in changes.taken] == [("web-0.1", own)]
+
+
+def test_who_has_queues_already_is_not_the_successor_that_a_new_leader_finds() -> None:
+    changes = found(Crew(), left("web-0.1", settled="b"), member("b", "web-0"))
+    assert (len(changes.resumed["T"]), changes.taken) == (1, [])
+
+
+def test_nothing_is_taken_up_that_is_over_or_that_the_policy_does_not_hold_any_more() -> None:
+    assert found(Crew(), left("web-0.1", until_ms=5), member("n", "web-0"), now_ms=5) == Changes()
+    assert found(Crew(), left("web-0.1"), member("n", "web-0"), hold_ms=0) == Changes()
+
+
+def test_only_the_first_look_at_a_group_takes_anything_up() -> None:
+    crew = Crew()
+    seen(crew, member("b", "web-1"))
+    assert found(crew, left("web-0.1"), member("b", "web-1")) == Changes()

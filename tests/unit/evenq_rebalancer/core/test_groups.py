@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from evenq_rebalancer.core.groups import Facts, GroupFact, MemberFact, Report, TopicFact
+from evenq_rebalancer.core.told import Generation, HeldFact, HeldPlaceFact, HoldsFact
 
 from evenq.errors import PreconditionFailed, TooManyRequests
 from evenq.model import MessageModel, MessageQueue
@@ -161,3 +162,23 @@ def test_a_broker_too_many_is_refused() -> None:
     table.opened("b1", 2)
     with pytest.raises(TooManyRequests, match="brokers_max"):
         table.opened("b2", 3)
+
+
+def test_holds_of_a_leader_before_are_kept_from_the_first_report_and_change_no_version() -> None:
+    table, queue = facts(), MessageQueue("T", "b1", 0)
+    place = HeldPlaceFact(client_id="x", place="web-0", until_wall_ms=9, queues=(queue,))
+    holds = (HoldsFact(topic="T", places=(place,), generation=Generation(77, 1)),)
+    table.opened("b1", 1)
+    told(table, "b1", 1, GroupFact(group="g", holds=holds, held=(HeldFact(queue=queue, holder="gone"),)))
+    assert table.legacy("g").places == (place,), "the holder is no member"
+    assert table.epoch_seen == 77
+    version = table.group_version("g")
+    told(table, "b1", 1, GroupFact(group="g"))
+    assert table.group_version("g") == version
+    assert table.legacy("g").places == (place,), "later reports do not tell of it"
+    table.opened("b1", 2)
+    told(table, "b1", 2, GroupFact(group="g"))
+    assert table.legacy("g").places == (), "the first of a stream replaces it"
+    told(table, "b1", 2, GroupFact(group="g", holds=holds))
+    told(table, "b1", 2, groups_gone=("g",))
+    assert table.legacy("g").places == ()

@@ -87,3 +87,27 @@ def test_every_hold_ends_within_its_time_whatever_happens(events) -> None:
             assert now_ms < began[hold.client_id] + 50
     holds.expire(now_ms + 50)
     assert len(holds) == 0
+
+
+def test_a_hold_of_the_leader_before_goes_on_until_its_time() -> None:
+    holds = Holds()
+    hold = holds.resumed("a", "web-0", until_wall_ms=5_310, **TIMES)
+    assert hold is not None
+    assert (hold.until_ms, hold.until_wall_ms) == (310, 5_310)
+    assert holds.resumed("b", "web-0", until_wall_ms=5_010, **TIMES) is None, "it is over"
+    assert holds.resumed("a", "web-0", until_wall_ms=5_310, **TIMES) is None, "one for each"
+    assert holds.resumed("c", "web-0", until_wall_ms=5_310, **TIMES | {"hold_ms": 0}) is None
+
+
+@given(until_wall_ms=st.integers(-(1 << 62), 1 << 62), wall_ms=st.integers(0, 1 << 50), hold_ms=st.integers(0, 10_000))
+def test_no_clock_makes_a_hold_longer_than_the_policy_says(until_wall_ms, wall_ms, hold_ms) -> None:
+    hold = Holds().resumed("a", "web-0", until_wall_ms=until_wall_ms, hold_ms=hold_ms, now_ms=7, wall_ms=wall_ms)
+    if hold is not None:
+        assert 7 < hold.until_ms <= 7 + hold_ms
+        assert hold.until_wall_ms - wall_ms == hold.until_ms - 7
+
+
+def test_a_new_leader_takes_up_no_more_holds_than_any() -> None:
+    holds = Holds(holds_max=2)
+    taken = [holds.resumed(own, "web", until_wall_ms=5_310, **TIMES) for own in "abc"]
+    assert [hold is not None for hold in taken] == [True, True, False]

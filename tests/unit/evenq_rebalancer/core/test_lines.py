@@ -7,7 +7,16 @@ from evenq_rebalancer.core.board import Board, Limits, Question
 from evenq_rebalancer.core.decisions import HoldingState
 from evenq_rebalancer.core.lines import Lines
 from evenq_rebalancer.core.places import Place
-from evenq_rebalancer.core.told import GroupFact, LagFact, MemberFact, Report, TopicFact
+from evenq_rebalancer.core.told import (
+    GroupFact,
+    HeldFact,
+    HeldPlaceFact,
+    HoldsFact,
+    LagFact,
+    MemberFact,
+    Report,
+    TopicFact,
+)
 
 from evenq.errors import TooManyRequests
 from evenq.model import MessageQueue
@@ -16,20 +25,55 @@ from evenq.model.balance import BalancePolicy
 HOLD = BalancePolicy(hold_ms=5_000, hold_lag_max=1_000)
 
 
+def holds_of(decision) -> HoldsFact:
+    """As a broker keeps it."""
+    ids = dict.fromkeys(hold.client_id for hold in decision.inputs.held.values())
+    places = []
+    for own in ids:
+        mine = {queue: hold for queue, hold in decision.inputs.held.items() if hold.client_id == own}
+        hold = next(iter(mine.values()))
+        places.append(
+            HeldPlaceFact(client_id=own, place=hold.place, until_wall_ms=hold.until_wall_ms, queues=tuple(mine))
+        )
+    return HoldsFact(topic=decision.topic, places=tuple(places), generation=decision.generation)
+
+
 class World:
     """Members named by place and incarnation: `web-0.1` is the first in place `web-0`. One broker of 12 queues."""
 
     def __init__(self, *ids: str, strategy="STICKY", balance=HOLD) -> None:
         self.board = Board(epoch=1, limits=Limits(warm_up_ms=0))
         self.board.facts.opened("b", 1)
-        self.strategy, self.balance, self.now_ms = strategy, balance, 0
+        self.strategy, self.balance, self.now_ms, self.ahead_ms = strategy, balance, 0, 0
+        self.heard: dict = {}
         self.tell(*ids)
+
+    def followed(self, *ids, later_ms=0, skew_ms=0, balance=HOLD, held=None):
+        """A new leader, `later_ms` after this one's last word, which its broker kept; its clock is ahead by `skew_ms`."""
+        after = object.__new__(World)
+        after.board = Board(epoch=1_000, limits=Limits(warm_up_ms=0))
+        after.board.facts.opened("b", 1)
+        after.strategy, after.balance = self.strategy, balance
+        after.now_ms, after.ahead_ms = 50_000, self.now_ms + self.ahead_ms + later_ms - 50_000 + skew_ms
+        rows = {decision.topic: decision for decision in self.board.decisions()}
+        after.heard = {
+            "held": tuple(
+                HeldFact(queue=queue, holder=own, generation=decision.generation)
+                for decision in rows.values()
+                for queue, own in decision.owner_of().items()
+                if own in ids
+            ),
+            "holds": tuple(holds_of(decision) for decision in rows.values()) if held is None else held,
+        }
+        after.tell(*ids)
+        return after
 
     def tell(self, *ids):
         members = tuple(
             MemberFact(client_id=own, topics=("T", "U"), instance=own.partition(".")[0]) for own in sorted(ids)
         )
-        fact = GroupFact(group="g", strategy=self.strategy, members=members, balance=self.balance)
+        fact = GroupFact(group="g", strategy=self.strategy, members=members, balance=self.balance, **self.heard)
+        self.heard = {}
         topics = (TopicFact(topic="T", read_queues=12), TopicFact(topic="U", read_queues=3))
         self.board.reported(1, Report(broker_name="b", groups=(fact,), topics=topics), now_ms=self.now_ms)
         return self.settle()
@@ -40,7 +84,7 @@ class World:
         return self.settle()
 
     def settle(self):
-        decisions = self.board.settle(now_ms=self.now_ms, wall_ms=1_000_000 + self.now_ms)
+        decisions = self.board.settle(now_ms=self.now_ms, wall_ms=1_000_000 + self.now_ms + self.ahead_ms)
         self.board.check()
         return decisions
 
@@ -202,6 +246,103 @@ def test_a_pod_that_terminates_in_a_rollout_is_waited_for_without_labels() -> No
     after = tell("1", "3", "4", at_ms=10_000)
     assert (after.held, after.moves) == (0, 2)
     assert before.shares.keys() == {"c1", "c2", "c3"}
+
+
+@pytest.mark.parametrize("strategy", ["STICKY", "AVG"])
+def test_a_hold_survives_a_change_of_the_leader_and_its_successor_gets_exactly_its_queues(strategy) -> None:
+    world = World("web-0.1", "web-1.1", "web-2.1", strategy=strategy)
+    before = world.decision.owner_of()
+    world.tell("web-0.1", "web-2.1")
+    after = world.followed("web-0.1", "web-2.1", later_ms=2_000)
+    assert after.decision.owner_of() == world.decision.owner_of()
+    assert after.states() == world.states(), "HELD"
+    assert after.decision.inputs.held.keys() == world.decision.inputs.held.keys()
+    row = next(holding for holding in after.decision.holdings if holding.state is HoldingState.HELD)
+    assert row.previous_owner == "web-1.1"
+    assert row.reason.startswith("web-1.1 left and instance web-1 is being refilled: held")
+    assert row.reason.endswith("until 1970-01-01T00:16:45.000+00:00"), "the same time as before"
+    after.wait(1_000)
+    after.tell("web-0.1", "web-1.2", "web-2.1")
+    assert after.decision.owner_of() == {q: own.replace("web-1.1", "web-1.2") for q, own in before.items()}
+    assert (after.decision.held, after.decision.moves) == (0, 4)
+    assert {row.previous_owner for row in after.decision.holdings if row.owner == "web-1.2"} == {"web-1.1"}
+    assert after.board.next_event_ms() is None
+
+
+def test_a_successor_that_came_between_two_leaders_gets_exactly_the_held_queues() -> None:
+    world = World("web-0.1", "web-1.1", "web-2.1")
+    before = world.decision.owner_of()
+    world.tell("web-0.1", "web-2.1")
+    after = world.followed("web-0.1", "web-1.2", "web-2.1")
+    assert after.decision.owner_of() == {q: own.replace("web-1.1", "web-1.2") for q, own in before.items()}
+
+
+def test_all_that_waits_goes_on_waiting_also_in_a_group_without_members() -> None:
+    world = World("web-0.1", "web-1.1")
+    before = world.decision.owner_of()
+    world.tell()
+    after = world.followed()
+    assert (after.decision.held, after.decision.owners) == (12, 0)
+    third = after.followed()
+    third.tell("web-0.2", "web-1.2")
+    assert third.decision.owner_of() == {q: own.replace(".1", ".2") for q, own in before.items()}
+
+
+def test_what_goes_on_waiting_ends_in_time_by_lag_or_with_the_policy() -> None:
+    world = World("web-0.1", "web-1.1", "web-2.1")
+    lost = world.share("web-1.1")
+    world.tell("web-0.1", "web-2.1")
+    after = world.followed("web-0.1", "web-2.1", later_ms=4_000)
+    assert after.wait(999) == []
+    assert (after.decision.held, after.board.next_event_ms()) == (4, after.now_ms + 1)
+    after.lag(lost[0], 1_001)
+    assert after.decision.held == 3
+    after.wait(1)
+    assert (after.decision.held, after.decision.unowned) == (0, 0)
+    assert world.followed("web-0.1", "web-2.1", balance=BalancePolicy()).decision.held == 0
+    late = world.followed("web-0.1", "web-2.1", later_ms=5_000)
+    assert (late.decision.held, late.decision.unowned) == (0, 0)
+
+
+@pytest.mark.parametrize("skew_ms", [-3_600_000, 3_600_000])
+def test_a_leader_with_another_clock_waits_no_longer_than_the_policy_says(skew_ms) -> None:
+    world = World("web-0.1", "web-1.1", "web-2.1")
+    world.tell("web-0.1", "web-2.1")
+    after = world.followed("web-0.1", "web-2.1", skew_ms=skew_ms)
+    assert after.decision.held == (4 if skew_ms < 0 else 0)
+    after.wait(5_000)
+    assert (after.decision.held, after.decision.unowned) == (0, 0)
+
+
+def test_brokers_that_tell_of_no_holds_or_of_unknown_queues_do_no_harm() -> None:
+    world = World("web-0.1", "web-1.1", "web-2.1")
+    world.tell("web-0.1", "web-2.1")
+    assert world.followed("web-0.1", "web-2.1", held=()).decision.held == 0
+    odd = tuple(
+        HoldsFact(
+            topic=topic,
+            places=(
+                HeldPlaceFact(
+                    client_id="x", place="p", until_wall_ms=1 << 62, queues=(MessageQueue(topic, "gone", 900),)
+                ),
+            ),
+        )
+        for topic in ("T", "NO_SUCH")
+    )
+    after = world.followed("web-0.1", "web-2.1", held=odd)
+    assert (after.decision.held, after.decision.unowned) == (0, 0)
+    assert {decision.topic for decision in after.board.decisions()} == {"T", "U"}
+
+
+def test_a_broker_that_reports_anew_to_the_same_leader_revives_nothing() -> None:
+    world = World("web-0.1", "web-1.1", "web-2.1")
+    world.tell("web-0.1", "web-2.1")
+    kept = tuple(holds_of(decision) for decision in world.board.decisions())
+    world.wait(5_000)
+    world.board.facts.opened("b", 1)
+    world.heard = {"holds": kept}
+    world.tell("web-0.1", "web-2.1")
+    assert world.decision.held == 0
 
 
 def test_lines_are_limited_and_indexed_by_topic() -> None:

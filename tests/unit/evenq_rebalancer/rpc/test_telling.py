@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from evenq_rebalancer.core.decisions import Generation, Inputs, decide, named
+from evenq_rebalancer.core.holds import Hold
 from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
 from evenq_rebalancer.core.told import MemberFact
 from evenq_rebalancer.rpc import telling
@@ -13,12 +14,12 @@ from evenq.model import MessageModel, MessageQueue
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
 
 
-def decided(*ids: str, queues: int = 4, strategy: str = "AVG", mode=None, broadcasting: str = ""):
+def decided(*ids: str, queues: int = 4, strategy: str = "AVG", mode=None, broadcasting: str = "", held=None):
     members = [MemberFact(client_id=own, topics=("T",)) for own in ids]
     if broadcasting:
         members.append(MemberFact(client_id=broadcasting, model=MessageModel.BROADCASTING))
     rows = tuple(MessageQueue("T", broker, number) for broker in ("b1", "b2") for number in range(queues // 2))
-    inputs = Inputs(strategy=strategy, mode=mode, queues=rows, members=tuple(members), topic="T")
+    inputs = Inputs(strategy=strategy, mode=mode, queues=rows, members=tuple(members), topic="T", held=held or {})
     return decide(
         group="g",
         topic="T",
@@ -75,3 +76,21 @@ def test_the_bytes_are_made_once_for_all_streams_and_anew_for_the_next_decision(
     one, decision, after = Telling(), decided("a"), decided("a", "b")
     assert one.bytes_of(decision) is one.bytes_of(decision)
     assert one.bytes_of(after) != one.bytes_of(decision)
+
+
+def test_what_waits_for_successors_is_told_by_place_and_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Hold(client_id="x", place="instance web-0", until_ms=5, until_wall_ms=1_005)
+    second = Hold(client_id="y", place="instance web-1", until_ms=6, until_wall_ms=1_006)
+    held = {MessageQueue("T", "b1", 0): first, MessageQueue("T", "b1", 1): second, MessageQueue("T", "b2", 1): first}
+    message = told(decided("a", queues=4, held=held))
+    assert [
+        (place.client_id, place.place, place.until_wall_ms, [(q.broker_name, list(q.queue_ids)) for q in place.queues])
+        for place in message.held
+    ] == [
+        ("x", "instance web-0", 1_005, [("b1", [0]), ("b2", [1])]),
+        ("y", "instance web-1", 1_006, [("b1", [1])]),
+    ]
+    assert shares(message) == {"a": [("b2", [0])]}
+    assert not told(decided("a", strategy="", held=held)).held, "all members read all queues"
+    monkeypatch.setattr(telling, "QUEUES_TOLD_MAX", 2)
+    assert not told(decided("a", queues=4, held=held)).held

@@ -143,3 +143,35 @@ def test_a_policy_out_of_range_is_refused() -> None:
     message.groups.add(group="g").balance.hold_ms = -1
     with pytest.raises(BadRequest, match="hold"):
         to.report_of(message)
+
+
+def test_holds_of_a_leader_before_are_taken_in_as_far_as_they_make_sense(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = assignment_pb2.BrokerReport(broker_name="b")
+    told = message.groups.add(group="g").holds.add(topic="T")
+    told.generation.epoch, told.generation.counter = 9, 2
+    for own, place in (("x", "instance web-0"), ("", "p"), ("y" * 256, "p"), ("z", "p" * 1_025), ("none", "p")):
+        waiting = told.places.add(client_id=own, place=place, until_wall_ms=-5)
+        if own != "none":
+            waiting.queues.add(broker_name="b", queue_ids=[1, 2])
+            waiting.queues.add(broker_name="b2", queue_ids=[0])
+
+    def queues(report) -> list[int]:
+        return [len(place.queues) for place in report.groups[0].holds[0].places]
+
+    (holds,) = to.report_of(message).groups[0].holds
+    assert (holds.topic, holds.generation) == ("T", Generation(9, 2))
+    (place,) = holds.places
+    assert (place.client_id, place.place, place.until_wall_ms) == ("x", "instance web-0", -5)
+    assert place.queues == (MessageQueue("T", "b", 1), MessageQueue("T", "b", 2), MessageQueue("T", "b2", 0))
+    told.places.add(client_id="w").queues.add(broker_name="b", queue_ids=[7])
+    assert queues(to.report_of(message)) == [3, 1]
+    monkeypatch.setattr(to, "HOLD_QUEUES_MAX", 2)
+    assert queues(to.report_of(message)) == [2]
+    monkeypatch.setattr(to, "HOLDS_MAX", 0)
+    assert queues(to.report_of(message)) == []
+    monkeypatch.setattr(to, "HOLD_TOPICS_MAX", 0)
+    assert to.report_of(message).groups[0].holds == ()
+    message.groups[0].holds[0].topic = "a b"
+    monkeypatch.undo()
+    with pytest.raises(IllegalTopic):
+        to.report_of(message)

@@ -128,6 +128,8 @@ class GroupFacts(_Message):
     def balance(self) -> _evenq_v1_groups.BalancePolicy: ...
     @builtins.property
     def modes(self) -> _containers.RepeatedCompositeFieldContainer[TopicMode]: ...
+    @builtins.property
+    def holds(self) -> _containers.RepeatedCompositeFieldContainer[TopicHolds]: ...
 
     def __init__(
         self,
@@ -139,9 +141,10 @@ class GroupFacts(_Message):
         held: Iterable[HeldQueue] | None = ...,
         balance: _evenq_v1_groups.BalancePolicy | None = ...,
         modes: Iterable[TopicMode] | None = ...,
+        holds: Iterable[TopicHolds] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["balance"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["group", "ordered", "strategy", "members", "held", "balance", "modes"]) -> None: ...
+    def ClearField(self, field_name: Literal["group", "ordered", "strategy", "members", "held", "balance", "modes", "holds"]) -> None: ...
 
 class TopicMode(_Message):
     DESCRIPTOR: Descriptor
@@ -163,6 +166,44 @@ class TopicMode(_Message):
     def HasField(self, field_name: Literal["generation"]) -> builtins.bool: ...
     def ClearField(self, field_name: Literal["topic", "mode", "pop_share_queue_num", "generation"]) -> None: ...
 
+class TopicHolds(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    @builtins.property
+    def generation(self) -> _evenq_v1_common.Generation: ...
+    @builtins.property
+    def places(self) -> _containers.RepeatedCompositeFieldContainer[HeldPlace]: ...
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        generation: _evenq_v1_common.Generation | None = ...,
+        places: Iterable[HeldPlace] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["generation"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["topic", "generation", "places"]) -> None: ...
+
+class HeldPlace(_Message):
+    DESCRIPTOR: Descriptor
+
+    client_id: builtins.str
+    place: builtins.str
+    until_wall_ms: builtins.int
+    @builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[_evenq_v1_common.BrokerQueues]: ...
+
+    def __init__(
+        self,
+        *,
+        client_id: builtins.str | None = ...,
+        place: builtins.str | None = ...,
+        until_wall_ms: builtins.int | None = ...,
+        queues: Iterable[_evenq_v1_common.BrokerQueues] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["client_id", "place", "until_wall_ms", "queues"]) -> None: ...
+
 class Decision(_Message):
     DESCRIPTOR: Descriptor
 
@@ -175,6 +216,8 @@ class Decision(_Message):
     leader: builtins.str
     @builtins.property
     def shares(self) -> Shares: ...
+    @builtins.property
+    def held(self) -> _containers.RepeatedCompositeFieldContainer[HeldPlace]: ...
 
     def __init__(
         self,
@@ -185,9 +228,10 @@ class Decision(_Message):
         set_mode: TopicMode | None = ...,
         leader: builtins.str | None = ...,
         shares: Shares | None = ...,
+        held: Iterable[HeldPlace] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["generation", "set_mode", "shares"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["group", "topic", "generation", "set_mode", "leader", "shares"]) -> None: ...
+    def ClearField(self, field_name: Literal["group", "topic", "generation", "set_mode", "leader", "shares", "held"]) -> None: ...
 
 class Shares(_Message):
     DESCRIPTOR: Descriptor
