@@ -1,7 +1,7 @@
 """What brokers are told of a decision: each member's share travels with it, so that no member need ask for its own.
 
-What waits for successors travels too, for the leader after this one.
 A group of a hundred members would else ask two hundred times per change, in the very moment when its queues rest.
+What waits for successors travels too, for the leader after this one.
 Called by `assignment.py` for each stream; the bytes of a decision are made once for all of them.
 """
 
