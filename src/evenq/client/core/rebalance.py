@@ -111,6 +111,11 @@ class Table:
         commands += [self._none_to_taken(queue) for queue in sorted(wanted) if queue not in self._states]
         return commands
 
+    def retake(self, topic: str, *, reachable: Callable[[str], bool]) -> list[Command]:
+        """What is wanted by the last assignment and in no state: its broker is back before a newer one is known."""
+        lost = [queue for queue in self._wanted.get(topic, ()) if queue not in self._states]
+        return [self._none_to_taken(queue) for queue in sorted(lost) if reachable(queue.broker_name)]
+
     def keep_topics(self, subscribed: Iterable[str]) -> list[Command]:
         """RB-5: drop what belongs to topics that are not subscribed any more, through the same hook (RB-7's better
         way).
@@ -188,6 +193,11 @@ class Table:
     def known(self, queue: MessageQueue) -> bool:
         """True if the queue is in some state, so that its lock may be ours on purpose."""
         return queue in self._states
+
+    def brokers(self) -> set[str]:
+        """Brokers of all queues that are in some state, or should be."""
+        wanted = {queue.broker_name for queues in self._wanted.values() for queue in queues}
+        return wanted | {queue.broker_name for queue in self._states}
 
     @property
     def empty(self) -> bool:

@@ -51,7 +51,9 @@ MAX_ATTEMPTS = 17  # RD-3: 16 retries
 DOUBT_MS = 1_000
 """A decision follows what it is about within milliseconds. Who hears of none for so long asks."""
 RENEW_MS = 4_000
-"""Over so long the members of a group spread what they ask without need."""
+"""Over so long the members of a large group spread what they ask without need."""
+RENEW_EACH_MS = 40
+"""A smaller one over so long for each member."""
 LATE_MS = 11_000
 """A large group hears up to ten seconds after the decision about it who joined and who left."""
 HALF_HOUR_MS = 30 * 60 * 1000  # RB-45
@@ -318,7 +320,8 @@ class Membership:
     def _renew_later(self, topic: str) -> None:
         """A broker may have another address. Nobody waits for it, so the members of a large group ask one by one."""
         if topic not in self._renewing:
-            pause_ms = DOUBT_MS + self._rng.randrange(RENEW_MS)
+            spread_ms = min(RENEW_MS, RENEW_EACH_MS * len(self.sessions.members() or ()))
+            pause_ms = DOUBT_MS + self._rng.randrange(1 + spread_ms)
             self._renewing[topic] = spawn(self._renew(topic, pause_ms), name=f"evenq-renew-{topic}")
 
     async def _renew(self, topic: str, pause_ms: int) -> None:

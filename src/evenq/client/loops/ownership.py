@@ -219,8 +219,11 @@ class Ownership:
                 if not topic.startswith(RETRY_PREFIX):  # RB-2: made with its first message
                     log.warning("no route", extra={"topic": topic, "error": str(error)})
                     self._soon()
-        for queue in self._pulls:  # a broker that left the route must still hear of progress and of what is let go
-            brokers.setdefault(queue.broker_name, self._routes.met(queue.broker_name))
+        # A broker that left the route must still hear of progress and of what is let go; and as long as its queues are
+        # ours it is thought to restart: the line waits for it.
+        for name in self._table.brokers():
+            if address := self._routes.met(name):
+                brokers.setdefault(name, address)
         if brokers:
             self._sessions.want(brokers)
         for broker_name in self._sessions.doubtful():
@@ -233,6 +236,10 @@ class Ownership:
             return
         self._unknown.clear()
         for topic in list(self._subscriptions):
+            if (
+                self._clustering and self._dividing.asks
+            ):  # the answer may take as long as a restarted broker looks about
+                self._perform(self._table.retake(topic, reachable=self._sessions.up))
             assigned: list[MessageQueue] | None = None
             try:
                 assigned = await self._dividing.assigned(topic)

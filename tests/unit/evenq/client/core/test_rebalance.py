@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from evenq.client.core.rebalance import Command, FindStart, Lock, Start, Stop, Table, Unlock
+from evenq.client.core.rebalance import Command, FindStart, Lock, RetrySoon, Start, Stop, Table, Unlock
 from evenq.errors import InvalidTransition
 from evenq.model import MessageQueue, QueueOffset
 
@@ -83,6 +83,10 @@ class Loop(RuleBasedStateMachine):
     def vacate(self, broker: str) -> None:
         self.perform(self.table.vacate([queue for queue in QUEUES if queue.broker_name == broker]))
 
+    @rule(topic=st.sampled_from(["t", "u"]), up=st.booleans())
+    def retake(self, topic: str, up: bool) -> None:
+        self.perform(self.table.retake(topic, reachable=lambda _: up))
+
     @invariant()
     def holds(self) -> None:
         self.table.check()
@@ -118,3 +122,28 @@ def test_what_a_leaving_broker_has_is_committed_let_go_and_taken_anew() -> None:
     assert table.vacate(QUEUES) == [Stop(QUEUES[0])]
     assert table.vacate(QUEUES) == []
     assert table.left(QUEUES[0]) == [Lock(QUEUES[0])]
+
+
+def test_what_was_refused_is_taken_again_once_its_broker_is_up_and_nothing_else_is() -> None:
+    table = Table()
+    here, there = MessageQueue("t", "b", 0), MessageQueue("t", "c", 0)
+    table.assign("t", [here, there, QUEUES[1]])
+    table.locked(QUEUES[1], granted=True, committed=1)
+    for queue in (here, there):
+        assert table.locked(queue, granted=False) == [RetrySoon()]
+    assert table.brokers() == {"b", "c"}
+    assert table.retake("t", reachable=lambda broker: broker == "c") == [Lock(there)]
+    assert table.retake("t", reachable=lambda _: True) == [Lock(here)]
+    assert table.retake("t", reachable=lambda _: True) == []
+    assert table.retake("u", reachable=lambda _: True) == []
+
+
+def test_brokers_are_those_of_what_is_wanted_and_of_what_is_left_behind() -> None:
+    table = Table()
+    left = MessageQueue("t", "old", 0)
+    table.assign("t", [left])
+    table.locked(left, granted=True, committed=1)
+    table.assign("t", [QUEUES[0]])
+    assert table.brokers() == {"b", "old"}
+    table.left(left)
+    assert table.brokers() == {"b"}
