@@ -236,9 +236,8 @@ class Ownership:
             return
         self._unknown.clear()
         for topic in list(self._subscriptions):
-            if (
-                self._clustering and self._dividing.asks
-            ):  # the answer may take as long as a restarted broker looks about
+            if self._clustering and self._dividing.asks:
+                # The answer may take as long as a restarted broker looks about.
                 self._perform(self._table.retake(topic, reachable=self._sessions.up))
             assigned: list[MessageQueue] | None = None
             try:
