@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark docs bench bench-store bench-delivery bench-rebalance up demo check clean
+.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark docs bench bench-store bench-delivery bench-rebalance up demo check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -16,10 +16,20 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "evenq needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "python3 -m venv failed; on Debian: apt-get install python3-venv"; exit 1; }
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet -c constraints.txt --group dev -e ".[server,spark,kubernetes]"
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r constraints.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
 dev: $(VENV)/.ready ## make .venv with everything in it, pinned
+
+lock: dev ## pin every package with its hashes again, after a change of pyproject.toml
+	$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)
+
+audit: dev ## bandit over the code, advisories of every pinned package
+	$(BIN)/python tools/audit.py
+
+sbom: dev ## a bill of materials (CycloneDX) for each image, in dist/sbom
+	$(BIN)/python tools/sbom.py
 
 protos: dev ## generate the stubs again from protos/
 	$(BIN)/python tools/gen_protos.py
@@ -109,7 +119,7 @@ up: dev ## a local cluster in one command
 demo: dev ## the whole job: a year of flights, a group that changes, two Spark jobs, every figure compared
 	JAVA_HOME=$(JAVA) $(BIN)/python -m evenq.cli.demo
 
-check: dev lint type arch tidy spec test compat helm kubernetes spark docs ## all that CI runs
+check: dev lint type arch tidy audit sbom spec test compat helm kubernetes spark docs ## all that CI runs
 	EVENQ_TEST_ROUNDS=2 EVENQ_TEST_CYCLES=100 $(BIN)/pytest -q tests/chaos tests/live
 
 clean: ## remove what make made

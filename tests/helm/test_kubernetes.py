@@ -26,6 +26,10 @@ FLIGHTS = int(os.environ.get("EVENQ_TEST_FLIGHTS", "20000"))
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "evenq"
 IMAGES = ("nameserver", "broker", "rebalancer", "demo")
+BASE = (
+    "--build-arg",
+    "PYTHON_IMAGE=python:3.11-slim",
+)  # the test cluster makes its own base image and asks no registry
 REGISTRY, TAG = "localhost/evenq", "test"
 TOPIC, GROUP = "flights", "delay-desk"
 MEMBERS = ("ada", "bea", "cem")
@@ -71,7 +75,7 @@ def kubernetes(cluster_tools: Path) -> Iterator[Kubernetes]:
         kubernetes = Kubernetes(folder)
         for image in IMAGES:
             name = f"{REGISTRY}/{image}:{TAG}"
-            kubernetes.tool("build-image", name, ".", "-f", "docker/Dockerfile", "--target", image)
+            kubernetes.tool("build-image", name, ".", "-f", "docker/Dockerfile", "--target", image, *BASE)
             kubernetes.tool("load-image", name)
         yield kubernetes
     finally:

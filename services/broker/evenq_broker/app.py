@@ -31,7 +31,7 @@ __all__ = ["BrokerApp"]
 
 log = logging.getLogger(__name__)
 
-_WILDCARDS = frozenset({"0.0.0.0", "::", ""})
+_WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # compared with, never bound  # nosec B104
 LAST_CALLS_MS = 1_000
 REQUEST_ROOM = 4 << 20
 """Bytes a request may have beyond one largest body: properties, and the other messages of a batch."""

@@ -13,7 +13,7 @@ from evenq_rebalancer.settings import Settings
 
 __all__ = ["lease_of"]
 
-EVERYWHERE = {"", "0.0.0.0", "::"}
+EVERYWHERE = {"", "0.0.0.0", "::"}  # compared with, never bound  # nosec B104
 
 
 def lease_of(settings: Settings) -> Lease | None:
