@@ -356,7 +356,7 @@ def _idle(looks: Looks) -> Iterable[Finding]:
             subject=topic,
             seen=f"{names(idle)} {'has' if len(idle) == 1 else 'have'} no queue: {why}",
             fix="run fewer members, or give the topic more queues" if more else "share evenly",
-            command=f"evenq topic create {topic} --queues {width}"
+            command=f"evenq topic scale {topic} --queues {width}"
             if more
             else f"evenq group create {facts.group} --strategy STICKY",
         )

@@ -228,7 +228,7 @@ def test_queues_without_a_lock_are_found_where_members_share_among_themselves() 
 def test_a_member_more_than_queues_is_found_without_a_rebalancer_as_soon_as_all_queues_are_taken() -> None:
     young = [replace(one, age_ms=10) for one in FIVE]
     (found,) = findings(group(*young, owners=ONE_EACH, given=None))
-    assert (found.kind, found.command) == (Kind.IDLE_MEMBERS, "evenq topic create orders --queues 3")
+    assert (found.kind, found.command) == (Kind.IDLE_MEMBERS, "evenq topic scale orders --queues 3")
     assert found.seen == "m5 has no queue: 5 members share 4 queues"
     assert findings(group(*young, owners=("", *ONE_EACH[1:]), given=None)) == []
 
