@@ -1,9 +1,10 @@
 """Which test proves which promise: `make spec` prints `docs/internals/semantics_index.md` with its tests.
 
-A test proves an id that its name begins with (`test_pq_7_...`, also `test_rd_13_14_cl_13_...`) or that its docstring
-names (`PQ-7`); a docstring of a module proves nothing. Exits 1 when a row has neither a test nor a reason, or both; in
-the sections below `# Other sections` only the latter.
-`--counts` prints only the counts per section.
+A test proves an id that its name begins with (`test_pq_7_...`, also `test_rd_13_14_cl_13_...`) or that it is marked
+with (`@pytest.mark.spec("PQ-7")`); an id that a docstring mentions proves nothing. A row says in its last column why it
+has no test: because it does not apply, or `open: ...` because what it promises is not built. Exits 1 when a row has
+neither a test nor a reason, or both, or a test is marked with an id that the index does not have.
+`--counts` prints only the counts per section and the open rows.
 """
 
 from __future__ import annotations
@@ -11,21 +12,20 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Row", "cited", "main", "rows", "tests_by_id"]
+__all__ = ["Row", "cited", "main", "problems_of", "rows", "tests_by_id"]
 
 ROOT = Path(__file__).resolve().parent.parent
-OTHERS = "\n# Other sections\n"
+OPEN = "open:"
 INDEX = ROOT / "docs" / "internals" / "semantics_index.md"
 
 ROW = re.compile(r"^\| ([A-Z]{2})-(\d+) \| (.*?) \| ?(.*?) ?\|$")
 LEADING = re.compile(r"test((?:_[a-z]{2}(?:_\d+)+)+)(?:_|$)")
 NAMED = re.compile(r"([a-z]{2})((?:_\d+)+)")
-WRITTEN = re.compile(r"\b([A-Z]{2}-\d+)\b")
 
 
 class Row(NamedTuple):
@@ -36,6 +36,15 @@ class Row(NamedTuple):
     reason: str
     """Why there is no test; empty: there must be one."""
 
+    @property
+    def kind(self) -> str:
+        """`open`, `not applicable` or `missing`: what it is without a test."""
+        return "open" if self.reason.startswith(OPEN) else "not applicable" if self.reason else "missing"
+
+
+KINDS = {"tested": "with tests", "not applicable": "not applicable", "open": "open", "missing": "WITHOUT A TEST"}
+"""In the order of the counts."""
+
 
 def rows(text: str) -> list[Row]:
     """The rows of the index, in its order."""
@@ -43,59 +52,83 @@ def rows(text: str) -> list[Row]:
     return [Row(f"{match[1]}-{match[2]}", match[3], match[4]) for match in matches if match]
 
 
-def cited(name: str, docstring: str, known: set[str]) -> set[str]:
-    """The known ids that a test names. In a name, numbers that follow each other count while they grow."""
-    found = {told for told in WRITTEN.findall(docstring) if told in known}
+def cited(name: str, marked: Iterable[str], known: set[str]) -> set[str]:
+    """The ids that a test proves. In a name, numbers that follow each other count while they grow and are known; all of
+    a marker's ids count.
+    """
+    ids = set(marked)
     leading = LEADING.match(name)
     for prefix, numbers in NAMED.findall(leading[1] if leading else ""):
         last = -1
         for number in (int(part) for part in numbers.split("_")[1:]):
-            told = f"{prefix.upper()}-{number}"
-            if told not in known or number <= last:
+            cited_id = f"{prefix.upper()}-{number}"
+            if cited_id not in known or number <= last:
                 break
-            found.add(told)
+            ids.add(cited_id)
             last = number
-    return found
+    return ids
 
 
 def tests_by_id(folder: Path, known: set[str]) -> dict[str, list[str]]:
     """Id to `path::test`, over all test files below the folder."""
     table: dict[str, list[str]] = defaultdict(list)
     for path in sorted(folder.rglob("test_*.py")):
-        for name, docstring in _tests(path):
-            for told in cited(name, docstring, known):
-                table[told].append(f"{path.relative_to(folder.parent)}::{name}")
+        for name, marked in _tests(path):
+            for cited_id in sorted(cited(name, marked, known)):
+                table[cited_id].append(f"{path.relative_to(folder.parent)}::{name}")
     return table
 
 
-def _tests(path: Path) -> Iterator[tuple[str, str]]:
+def _tests(path: Path) -> Iterator[tuple[str, set[str]]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            yield node.name, ast.get_docstring(node) or ""
+            yield node.name, {one for decorator in node.decorator_list for one in _marked(decorator)}
+
+
+def _marked(decorator: ast.expr) -> list[str]:
+    if not isinstance(decorator, ast.Call) or ast.unparse(decorator.func) != "pytest.mark.spec":
+        return []
+    return [ast.literal_eval(argument) for argument in decorator.args]
+
+
+def problems_of(rows_of_index: Sequence[Row], table: Mapping[str, Sequence[str]]) -> list[str]:
+    """What is wrong, a sentence each."""
+    problems = []
+    for row in rows_of_index:
+        tests = table.get(row.id, ())
+        if not tests and not row.reason:
+            problems.append(f"{row.id} has no test: {row.promise}")
+        if tests and row.reason:
+            problems.append(f"{row.id} says why it has no test, but {tests[0]} proves it; take the reason out")
+    known = {row.id for row in rows_of_index}
+    problems += [
+        f"{tests[0]} is marked with {id_}, which the index does not have"
+        for id_, tests in table.items()
+        if id_ not in known
+    ]
+    return problems
 
 
 def main(arguments: list[str]) -> int:
     """Print the table; the number of problems decides the exit code."""
-    text = INDEX.read_text(encoding="utf-8")
-    told = rows(text)
-    must = {row.id for row in rows(text.partition(OTHERS)[0])}
-    table = tests_by_id(ROOT / "tests", {row.id for row in told})
-    problems: list[str] = []
-    counts: dict[str, list[int]] = {}
-    for row in told:
+    index = rows(INDEX.read_text(encoding="utf-8"))
+    table = tests_by_id(ROOT / "tests", {row.id for row in index})
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in index:
         tests = table.get(row.id, [])
-        count = counts.setdefault(row.id[:2], [0, 0, 0])
-        count[0 if tests else 1 if row.reason else 2] += 1
-        if not tests and not row.reason and row.id in must:
-            problems.append(f"{row.id} has no test: {row.promise}")
-        if tests and row.reason:
-            problems.append(f"{row.id} says why it has no test, but {tests[0]} proves it; take the reason out")
+        counts[row.id[:2]]["tested" if tests else row.kind] += 1
         if "--counts" not in arguments:
-            shown = tests[:3] or ([f"not applicable: {row.reason}"] if row.reason else ["NO TEST"])
+            shown = tests[:3] or [
+                row.reason if row.kind == "open" else f"not applicable: {row.reason}" if row.reason else "NO TEST"
+            ]
             more = f" (+{len(tests) - 3})" if len(tests) > 3 else ""
             print(f"{row.id:6} {row.promise}\n" + "\n".join(f"         {line}" for line in shown) + more)
-    for section, (tested, reasoned, missing) in counts.items():
-        print(f"{section}: {tested} with tests, {reasoned} not applicable, {missing} without")
+    for section, count in counts.items():
+        words = (f"{count[kind]} {text}" for kind, text in KINDS.items() if count[kind])
+        print(f"{section}: {', '.join(words)}")
+    still_open = [row.id for row in index if row.kind == "open"]
+    print(f"open, because it is not built: {len(still_open)} ({', '.join(still_open)})")
+    problems = problems_of(index, table)
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

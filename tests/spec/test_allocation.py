@@ -129,6 +129,7 @@ def test_al_4_each_queue_once_and_sizes_within_one_for_1_to_39_queues_and_member
         pytest.param(1, 3, [[1], [], []], id="AL-10-1-3"),
     ],
 )
+@pytest.mark.spec("AL-7", "AL-8", "AL-9", "AL-10")
 def test_al_6_to_al_10_averagely_gives_pages(queue_count, member_count, expected) -> None:
     """AL-6, AL-7, AL-8, AL-9, AL-10: the worked examples."""
     assert numbers(Averagely(), q(queue_count), c(member_count)) == expected
@@ -261,6 +262,7 @@ def test_al_20_queues_of_a_room_outside_the_set_go_to_nobody_and_the_room_is_tol
 THREE_ROOMS = [*q(4, "r1@b"), *q(4, "r2@b"), *q(4, "r3@b")]
 
 
+@pytest.mark.spec("AL-23", "AL-24", "AL-25")
 def test_al_21_to_al_25_a_room_keeps_its_queues_and_unattended_rooms_are_shared() -> None:
     """AL-21, AL-23, AL-24, AL-25: the example of three rooms, whose step 2 always runs."""
     assert numbers(Nearby(), THREE_ROOMS, ["r1@a", "r1@b", "r3@c"]) == [

@@ -653,6 +653,7 @@ def test_sr_1_without_a_rebalancer_every_member_gets_every_broker() -> None:
     run(story)
 
 
+@pytest.mark.spec("RB-11")
 def test_sr_3_a_groups_strategy_shares_the_queues_of_all_brokers_alike_at_any_broker() -> None:
     """SR-3, RB-11, AL-4: whichever broker is asked."""
 

@@ -8,6 +8,7 @@ from evenq.errors import BadRequest
 from evenq.model.delay_levels import CLASSIC, DelayLevels
 
 
+@pytest.mark.spec("RD-9", "RD-11", "XO-12")
 def test_there_are_18_levels_and_level_5_is_one_minute():
     """RD-9, RD-11, XO-12."""
     assert CLASSIC.highest == 18
@@ -16,6 +17,7 @@ def test_there_are_18_levels_and_level_5_is_one_minute():
     assert CLASSIC.delay_ms(18) == 7_200_000
 
 
+@pytest.mark.spec("RD-10")
 def test_the_pauses_between_retries_are_levels_3_to_18():
     """RD-10."""
     delays = [CLASSIC.delay_ms(CLASSIC.retry_level(attempt)) // 1_000 for attempt in range(1, 18)]
