@@ -321,7 +321,7 @@ def test_tq_1_the_first_route_query_creates_the_topic_on_all_brokers_at_once() -
     run(story)
 
 
-def test_tq_7_a_group_created_at_one_broker_exists_on_all_with_its_settings() -> None:
+def test_a_group_created_at_one_broker_exists_on_all_with_its_settings() -> None:
     async def story(world: World) -> None:
         a, b = await world.start("a", auto_create_groups=False), await world.start("b", auto_create_groups=False)
         request = admin_pb2.CreateGroupRequest(group="g", ordered=True, max_attempts=3, strategy="AVG")
@@ -439,7 +439,7 @@ def test_rg_10_a_member_that_beats_stays_and_a_silent_one_expires() -> None:
     run(story)
 
 
-def test_rg_2_a_member_that_comes_back_within_the_grace_keeps_its_queues_and_nobody_is_told() -> None:
+def test_a_member_that_comes_back_within_the_grace_keeps_its_queues_and_nobody_is_told() -> None:
     async def story(world: World) -> None:
         a = await world.start("a")
         await world.create("a", "t", 1)

@@ -291,9 +291,9 @@ def test_lq_14_better_messages_outlive_the_process(engine, tmp_path):
 # Embedded: bytes
 
 
+@pytest.mark.spec("XO-11")
 def test_lq_15_16_the_embedded_record_byte_for_byte():
-    """XO-11: the magic code of a message."""
-
+    assert (records.MESSAGE_MAGIC, records.BLANK_MAGIC) == (0xDAA320A7, 0xCBD43194)
     assert (
         records.pack_embedded(Message("T", 0, b"hi")).hex()
         == "00000012" + "daa320a7" + "00000002" + "6869" + "0000" * 2

@@ -10,9 +10,7 @@ import evenq
 FAST = {"suspend_ms": 100, "commit_interval_ms": 100}
 
 
-def test_oc_3_oc_10_oc_11_oc_12_one_call_at_a_time_per_queue_in_offset_order_and_queues_in_parallel(play):
-    """OC-4: with the lock that is enough for order."""
-
+def test_oc_3_oc_11_oc_12_one_call_at_a_time_per_queue_in_offset_order_and_queues_in_parallel(play):
     async def story(world):
         await world.start()
         await world.create("t", 3)

@@ -38,6 +38,7 @@ def test_cs_6_cs_9_cs_11_the_first_round_comes_at_once_and_rebalance_only_says_w
     play(story)
 
 
+@pytest.mark.spec("RB-26")
 def test_members_share_the_queues_and_a_hand_over_repeats_nothing_that_was_polled_past(play):
     """RB-26: a removed queue waits for the next poll of its messages, then goes with its progress."""
 

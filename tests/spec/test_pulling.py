@@ -84,7 +84,7 @@ def test_pq_4_of_2_a_pull_names_group_client_queue_and_offset_and_carries_progre
     play(story)
 
 
-def test_pq_5_rb_1_what_a_process_queue_holds():
+def test_pq_5_what_a_process_queue_holds():
     """Messages in offset order, those a listener has, the dropped flag, the time of the last pull."""
     process = ProcessQueue(evenq.MessageQueue("t", "a", 0), QueueOffset(5), now_ms=77)
     assert (process.next, process.dropped, process.last_pull_ms, process.count) == (5, False, 77, 0)

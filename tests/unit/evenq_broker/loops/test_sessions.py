@@ -334,7 +334,7 @@ def test_a_v2_member_whose_stream_is_lost_goes_after_a_short_grace(run: Run) -> 
     run(story)
 
 
-def test_rg_2_a_member_that_moved_to_another_network_keeps_its_queues(run: Run) -> None:
+def test_a_member_that_moved_to_another_network_keeps_its_queues(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
         sessions, queue = broker.cluster.sessions, MessageQueue("t", "a", 0)
