@@ -252,7 +252,7 @@ def test_cc_10_the_next_owner_of_a_dead_member_starts_at_its_last_commit(play):
     play(story)
 
 
-def test_cc_11_cc_12_a_message_that_runs_too_long_is_sent_back_and_holds_progress_no_more(play):
+def test_cc_12_a_message_that_runs_too_long_is_sent_back_and_holds_progress_no_more(play):
     """CC-2: the timer that clears expired messages; how its listener ends later does not count."""
 
     async def story(world):

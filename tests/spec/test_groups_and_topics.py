@@ -229,3 +229,28 @@ def test_tq_13_reserved_names_are_the_brokers_own(play, name):
         assert not world.has(name)
 
     play(story)
+
+
+def test_tq_4_a_topics_queues_on_several_brokers_are_independent_and_as_many_as_the_user_chose(play):
+    async def story(world):
+        await world.start("a")
+        await world.start("b")
+        await world.create("t", 1)
+        await world.scale(3, broker="b")
+        consumer = await world.push()
+        await world.ready(consumer, queues=4)
+        assert sorted((queue.broker_name, queue.queue_id) for queue in consumer.queues) == [
+            ("a", 0),
+            ("b", 0),
+            ("b", 1),
+            ("b", 2),
+        ]
+        for broker, queues in (("a", 1), ("b", 3)):
+            for queue in range(queues):
+                assert await world.publish(f"{broker}{queue}", queue=queue, broker=broker) == 0
+        await world.until(lambda: sorted(world.saw()) == ["a0", "b0", "b1", "b2"])
+        world.cut("b")
+        assert await world.publish("still", queue=0, broker="a") == 1
+        await world.until(lambda: "still" in world.saw())
+
+    play(story)

@@ -1,4 +1,4 @@
-"""The promises about delayed messages in the store: semantics.md RD-13 to RD-18 (storage parts) and CL-13."""
+"""The promises about delayed messages in the store: semantics.md RD-13 to RD-18 (storage parts)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def frames(disk):
     return found
 
 
-def test_rd_13_14_16_cl_13_a_delayed_message_is_kept_with_its_delivery_time_and_nobody_sees_it():
+def test_rd_13_14_a_delayed_message_is_kept_with_its_delivery_time_and_nobody_sees_it():
     async def scenario():
         disk = FaultDisk()
         store = await opened(disk)

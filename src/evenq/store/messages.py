@@ -85,7 +85,7 @@ class StoredTimer:
 
 
 class TimerAppend(StoredTimer):
-    """One timer to store: `kind` 0..255 (1 = delayed message), `due_ms` since the epoch (CL-13), and what will go
+    """One timer to store: `kind` 0..255 (1 = delayed message), `due_ms` since the epoch, and what will go
     where. `append` fills in log_offset and store_ms (-1 until then).
     """
 

@@ -70,5 +70,5 @@ def test_it_prints_and_says_what_is_missing_by_its_exit_code(capsys: pytest.Capt
     code = spec_table.main(["--counts"])
     printed = capsys.readouterr()
     assert "CC: " in printed.out
-    assert "open, because it is not built: 10 (HA-1," in printed.out
+    assert "open, because it is not built: 11 (CC-11, HA-1," in printed.out
     assert code == (1 if printed.err else 0)
