@@ -31,6 +31,7 @@ from evenq.runtime.tasks import spawn
 from evenq.serving import reflection
 from evenq.serving.health import Health
 from evenq.serving.latency import MethodStats
+from evenq.serving.namespaces import resolved
 from evenq.serving.rpc import Bidi, Kind, Rpc, RpcContext, ServerStream, Unary
 from evenq.wire.net import CODE_TRAILER
 from evenq.wire.status import INTERNAL, DecodeError, status_of
@@ -98,7 +99,7 @@ class Door:
         self._endless: set[asyncio.Task[Any]] = set()
         self._server: Any = grpc.aio.server(options=options.channel_arguments())
         extra = [*self.health.rpcs(), *reflection.rpcs([rpc.method for rpc in rpcs])]
-        methods = {rpc.method: self._method_handler(rpc) for rpc in [*extra, *rpcs]}
+        methods = {rpc.method: self._method_handler(resolved(rpc)) for rpc in [*extra, *rpcs]}
         if len(methods) != len(rpcs) + len(extra):
             raise ValueError("two Rpcs have one method")
         finder: Any = _Methods(methods)  # all that gRPC wants of its abstract class

@@ -15,6 +15,7 @@ from typing import Any, cast
 from evenq.errors import ConnectionFailed, Error, RequestTimeout
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
+from evenq.serving.namespaces import resolved
 from evenq.serving.rpc import Bidi, Kind, Rpc, RpcContext, ServerStream, Unary
 from evenq.wire.status import status_of
 
@@ -23,7 +24,7 @@ __all__ = ["LoopNet"]
 
 class _Host:
     def __init__(self, rpcs: Iterable[Rpc]) -> None:
-        self.rpcs = {rpc.method: rpc for rpc in rpcs}
+        self.rpcs = {rpc.method: resolved(rpc) for rpc in rpcs}
         self.calls: set[asyncio.Task[Any]] = set()
 
 

@@ -46,7 +46,7 @@ _ROWS: dict[str, dict[str, tuple[Resource, Action]]] = {
         "DescribeGroupAccumulation": (_GROUP, Action.DESCRIBE),
         "ListConsumerConnection": (_GROUP, Action.DESCRIBE),
         "ResetGroupOffset": (_BOTH, Action.OPERATE),
-        "QueryMessage": (_TOPIC, Action.DESCRIBE),
+        "QueryMessage": (_TOPIC, Action.CONSUME),
         "PrintThreadStackTrace": (_CLIENT, Action.OPERATE),
         "VerifyMessage": (_BOTH, Action.OPERATE),
         "AdminSendMessage": (_TOPIC, Action.PUBLISH),

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING
 
-from evenq.errors import BadRequest, Error, PreconditionFailed
+from evenq.errors import BadRequest, Error, Forbidden, PreconditionFailed
 from evenq.model import FilterType, MessageQueue
-from evenq.serving.rpc import Kind, Rpc, RpcContext
+from evenq.model.names import DLQ_PREFIX
+from evenq.serving.rpc import Action, Kind, Rpc, RpcContext
 from evenq.store import StoredMessage
 from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -61,8 +62,10 @@ class _Letters:
 
     # ------------------------------------------------------------------------------------------------ list
 
-    async def listed(self, request: bytes, _context: RpcContext) -> bytes:
+    async def listed(self, request: bytes, context: RpcContext) -> bytes:
         asked = parsed(pb.ListDeadLettersRequest, request)
+        if asked.bodies:
+            _must_be_readable(asked.group, context, "bodies of dead letters are", "leave them out")
         if not 0 <= asked.max <= LETTERS_MAX:
             raise BadRequest(f"{asked.max} letters are asked for, the range is 1 to {LETTERS_MAX}; 0 = 100")
         response = pb.ListDeadLettersResponse(status=OK)
@@ -89,7 +92,7 @@ class _Letters:
         return response.SerializeToString()
 
     async def _own(self, asked: pb.ListDeadLettersRequest) -> list[pb.DeadLetter]:
-        topic = self._broker.topics.get(f"%DLQ%{asked.group}")
+        topic = self._broker.topics.get(DLQ_PREFIX + asked.group)
         if topic is None:
             return []
         low, high = self._broker.store.queue_range(topic.topic_id, 0)
@@ -135,8 +138,10 @@ class _Letters:
 
     # ------------------------------------------------------------------------------------------------ replay
 
-    async def replay(self, request: bytes, _context: RpcContext) -> AsyncGenerator[bytes, None]:
+    async def replay(self, request: bytes, context: RpcContext) -> AsyncGenerator[bytes, None]:
         asked = parsed(pb.ReplayDeadLettersRequest, request)
+        if asked.to_topic:
+            _must_be_readable(asked.group, context, "a copy in another topic is", "replay to where they came from")
         if not asked.group:
             raise BadRequest("the request names no group; say whose dead letters are meant")
         if not 0 <= asked.per_second <= 1e6 or asked.max < 0:
@@ -203,6 +208,11 @@ class _Letters:
             error=count.error,
             done=done,
         )
+
+
+def _must_be_readable(group: str, context: RpcContext, what: str, otherwise: str) -> None:
+    if group and not context.may_topic(Action.CONSUME, DLQ_PREFIX + group):
+        raise Forbidden(f"{what} for those who may consume with group {group}; {otherwise}")
 
 
 def _number(text: str | None, otherwise: int) -> int:

@@ -23,7 +23,6 @@ from evenq_broker.core.filters import MessageFilter, message_filter
 from evenq_broker.core.frames import field, varint
 from evenq_broker.core.locks import NO_GENERATION
 from evenq_broker.core.polls import ANY
-from evenq_broker.core.resources import qualified
 from evenq_broker.loops.popping import Batch, Popping
 from evenq_broker.rpc.answers import OK_STATUS, parsed, status_frame, told
 from evenq_broker.rpc.fetching import Fetched, fetch
@@ -70,7 +69,7 @@ class Receiving:
 
     async def receive(self, request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
         """The frames of one answer."""
-        asked = parsed(service_pb2.ReceiveMessageRequest, request)
+        asked = parsed(service_pb2.ReceiveMessageRequest, request, context)
         address = owner_of(self._broker, asked.message_queue.broker.name, context)
         if address is not None:
             async for frame in forward_stream(self._broker, address, request, context):
@@ -233,14 +232,12 @@ class Receiving:
 
     async def _understand(self, asked: service_pb2.ReceiveMessageRequest, context: RpcContext) -> _Receive:
         broker, settings = self._broker, self._broker.settings
-        namespace = context.namespace
-        topic_name = qualified(asked.message_queue.topic, namespace)
+        topic_name, group_name = asked.message_queue.topic.name, asked.group.name
         topic = broker.topics.get(topic_name) or await broker.ensure_topic(topic_name)
         if topic.permission is not Permission.READ_WRITE and not topic.permission.readable:
             raise Forbidden(
                 f"topic {topic.name} has no readable queue on this broker; its permission is {topic.permission.name}"
             )
-        group_name = qualified(asked.group, namespace)
         group = broker.groups.get(group_name) or await broker.ensure_group(group_name)
         client_id = context.client_id
         if client_id:

@@ -22,7 +22,6 @@ from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
 from evenq_broker.core.assignment import Answer, Share, all_brokers, compute
-from evenq_broker.core.resources import qualified
 from evenq_broker.core.routes import BrokerView, TopicAt, listener_of
 from evenq_broker.loops.translation import message_type_number, permission_of, queue_message
 from evenq_broker.rpc.access import MESSAGING, rpc
@@ -94,14 +93,14 @@ async def assign(
 class _Routing:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._routes: dict[tuple[str, str, str, str], tuple[int, bytes]] = {}
+        self._routes: dict[tuple[str, str], tuple[int, bytes]] = {}
 
     async def query_route(self, request: bytes, context: RpcContext) -> bytes:
-        asked = parsed(service_pb2.QueryRouteRequest, request)
+        asked = parsed(service_pb2.QueryRouteRequest, request, context)
         point = _access_point(asked.endpoints)
         listener = listener_of(self._broker.cluster.own(), point.host, point.port)
-        name = qualified(asked.topic, context.namespace)
-        key = (asked.topic.resource_namespace, asked.topic.name, name, listener)
+        name = asked.topic.name
+        key = (name, listener)
         known = self._routes.get(key)
         if known is not None and known[0] == self._broker.routes.version:
             return known[1]
@@ -123,9 +122,9 @@ class _Routing:
         return answer
 
     async def query_assignment(self, request: bytes, context: RpcContext) -> bytes:
-        asked = parsed(service_pb2.QueryAssignmentRequest, request)
-        group = await self._broker.ensure_group(qualified(asked.group, context.namespace))
-        name = qualified(asked.topic, context.namespace)
+        asked = parsed(service_pb2.QueryAssignmentRequest, request, context)
+        group = await self._broker.ensure_group(asked.group.name)
+        name = asked.topic.name
         await self._exists(name)
         self._broker.members_seen_v2(context, group.name, definition_pb2.PUSH_CONSUMER)
         answer = await self._shared(group, name, context.client_id)

@@ -21,10 +21,10 @@ from evenq.wire.stubs.evenq.v1 import registry_pb2
 
 HERE = Path(__file__).parent
 ACCESS = Access(resource=Resource.NONE, action=Action.DESCRIBE)
-UNARY = "/apache.rocketmq.v2.MessagingService/AckMessage"
-STREAM = "/apache.rocketmq.v2.MessagingService/ReceiveMessage"
+UNARY = "/evenq.v1.Groups/UnlockQueues"
+STREAM = "/evenq.v1.Data/Scan"
 BARE = "/evenq.v1.Registry/WatchRoutes"
-BIDI = "/apache.rocketmq.v2.MessagingService/Telemetry"
+BIDI = "/evenq.v1.Groups/Session"
 
 
 class Service:
