@@ -77,7 +77,7 @@ class Names:
             kind, place, *action = path.split(" ")
             self.paths.append(_Path(Kind(kind), place, Action(action[0]) if action else None, request))
 
-    def of(self, request: bytes, decoded: tuple[bytes, Any] | None = None) -> Sequence[Named]:
+    def of(self, request: bytes, decoded: tuple[bytes, Any, Any] | None = None) -> Sequence[Named]:
         """All that is named, each once. `decoded`: the call's (`RpcContext`), used if it is of this request. Raises
         BadRequest.
         """

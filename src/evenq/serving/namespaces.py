@@ -78,7 +78,7 @@ class _Resources:
             if self._is_one:
                 found = (found,)
         for get in self._several:
-            found = [*found, *get(message)]
+            found = [*found, *get(message)] if found else get(message)
         return found
 
 
@@ -109,7 +109,12 @@ def _getter(path: _Path) -> Callable[[Any], list[Any]]:
         deeper = _getter(rest)
         return lambda message: [found for one in each(message) for found in deeper(one)]
     inside = attrgetter(".".join(name for name, _ in rest))
-    return lambda message: list(map(inside, each(message)))
+
+    def get(message: Any) -> list[Any]:
+        values = each(message)
+        return [inside(values[0])] if len(values) == 1 else list(map(inside, values))  # one is what is sent mostly
+
+    return get
 
 
 class _Spoken:
@@ -162,22 +167,23 @@ class _Resolver:
     def __init__(self, request: _Resources, response: _Resources) -> None:
         self._request = request
         self._response = response
+        self._parse: Callable[[bytes], Any] = request.kind.FromString
+        self._find = request.of
 
     def read(self, request: bytes, context: RpcContext, spoken: _Spoken | None = None) -> tuple[bytes, _Spoken | None]:
         """The request with full names, and the client's words if they are others. Raises BadRequest."""
         try:
-            message = self._request.kind.FromString(request)
+            message = self._parse(request)
         except DecodeError as error:
             raise BadRequest(
                 f"the request of {len(request)} bytes is no {self._request.kind.__name__}: {error}"
             ) from error
-        namespace = context.namespace
-        resources = self._request.of(message)
+        resources, namespace = self._find(message), context.namespace
         if namespace or any(map(_OWN, resources)):
             spoken = spoken or _Spoken(namespace)
             if spoken.resolve(resources):
                 request = message.SerializeToString()
-        context.decoded = request, message
+        context.decoded = request, message, resources
         return request, spoken
 
     def unary(self, handler: Unary) -> Unary:

@@ -40,8 +40,10 @@ class RpcContext:
         """`host:port` of the caller, for logs and the member tables."""
         self.deadline_ms = deadline_ms
         """Monotonic ms (of the server's Clock) at which the caller stops waiting; None: it waits for ever."""
-        self.decoded: tuple[bytes, Any] | None = None
-        """A request of this call, with full names, and the same as a message (`evenq.serving.namespaces`)."""
+        self.decoded: tuple[bytes, Any, Any] | None = None
+        """A request of this call, with full names, and the same as a message (`evenq.serving.namespaces`); then its
+        `Resource`s, because what is still held is not made again.
+        """
         self.caller: Caller | None = None
         """Whose rights bind the call; None: nobody's, everything may be told."""
         self._metadata = metadata
