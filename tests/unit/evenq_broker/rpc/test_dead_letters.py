@@ -10,7 +10,7 @@ import pytest
 from evenq_broker.core.letters import replay_group
 from evenq_broker.core.routes import BrokerView
 
-from evenq.errors import BadRequest, Error
+from evenq.errors import BadRequest, Error, Forbidden
 from evenq.model import MessageType
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2
@@ -221,5 +221,33 @@ def test_numbers_that_make_no_sense_are_refused(run: Run, fields: dict[str, Any]
         assert only.status.code == definition_pb2.BAD_REQUEST
         with pytest.raises(Error):
             await listed(stage, max=-1)
+
+    run(story)
+
+
+def test_bodies_of_letters_are_for_those_who_may_consume_with_the_group(run: Run) -> None:
+    """A copy in a topic of the caller's own would be a body, too."""
+
+    async def story(stage: Any) -> None:
+        broker = await died(stage, 2)
+        await stage.during(broker.create_topic("mine", queues=1))
+        asked = pb.ListDeadLettersRequest(group="g", bodies=True)
+        for local in (False, True):
+            asked.local = local
+            with pytest.raises(Forbidden, match="consume with group g; leave them out"):
+                await stage.as_user("group:g describe", SERVICE + "List", asked, pb.ListDeadLettersResponse)
+            told = await stage.as_user("group:g consume", SERVICE + "List", asked, pb.ListDeadLettersResponse)
+            assert [one.body for one in told.letters] == [b"poison"] * 2
+        asked.bodies = False
+        told = await stage.as_user("group:g describe", SERVICE + "List", asked, pb.ListDeadLettersResponse)
+        assert [(one.body, one.body_bytes) for one in told.letters] == [(b"", 6)] * 2
+        copy = pb.ReplayDeadLettersRequest(group="g", to_topic="mine")
+        with pytest.raises(Forbidden, match="replay to where they came from"):
+            await stage.as_user("group:g operate; topic:mine publish", SERVICE + "Replay", copy, pb.ReplayProgress)
+        assert await arrived(broker, "mine") == []
+        grants = "group:g operate,consume; topic:mine publish"
+        assert (await stage.as_user(grants, SERVICE + "Replay", copy, pb.ReplayProgress))[-1].replayed == 2
+        back = pb.ReplayDeadLettersRequest(group="g")
+        assert (await stage.as_user("group:g operate", SERVICE + "Replay", back, pb.ReplayProgress))[-1].done
 
     run(story)
