@@ -11,6 +11,7 @@ import asyncio
 import importlib
 import pkgutil
 import random
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -282,7 +283,7 @@ class Stage:
         topic, group = ("gone", "gone") if name in GONE else ("orders", "billing")
         message = GetMessageClass(CALLS[row.call].input_type)()
         filled(message, naming, topic, group)
-        special = getattr(self, f"_{row.call.split('.')[-1].replace('/', '_')}", None)
+        special = getattr(self, _snake(row.call.rpartition(".")[2]), None)
         if special is not None:
             special(message, naming, row.variant)
         encoded: bytes = message.SerializeToString()
@@ -292,50 +293,50 @@ class Stage:
         """Whose message in flight is aimed at: that of the names without a namespace under a header, else Y's."""
         return "" if naming.header == "X" else "Y"
 
-    def _MessagingService_QueryRoute(self, m: Any, n: Naming, _: str) -> None:
+    def _messaging_query_route(self, m: Any, n: Naming, _: str) -> None:
         m.endpoints.addresses.add(host="127.0.0.1", port=8081)
 
-    _MessagingService_QueryAssignment = _MessagingService_QueryRoute
+    _messaging_query_assignment = _messaging_query_route
 
-    def _MessagingService_Heartbeat(self, m: Any, n: Naming, variant: str) -> None:
+    def _messaging_heartbeat(self, m: Any, n: Naming, variant: str) -> None:
         if variant:
             m.ClearField("group")
 
-    def _MessagingService_SendMessage(self, m: Any, n: Naming, variant: str) -> None:
+    def _messaging_send_message(self, m: Any, n: Naming, variant: str) -> None:
         m.messages[0].body = b"of the caller"
         m.messages[0].system_properties.message_id = f"{random.Random(len(n.title)).getrandbits(100):034X}"
         if variant:
             m.messages[0].topic.name = n.name({"retry": "%RETRY%billing", "dlq": "%DLQ%billing"}[variant])
 
-    def _MessagingService_ReceiveMessage(self, m: Any, n: Naming, _: str) -> None:
+    def _messaging_receive_message(self, m: Any, n: Naming, _: str) -> None:
         m.batch_size = 1
         m.message_queue.id = -1
         m.filter_expression.expression = "*"
         m.invisible_duration.seconds = 300
         m.long_polling_timeout.seconds = 0
 
-    def _MessagingService_AckMessage(self, m: Any, n: Naming, _: str) -> None:
+    def _messaging_ack_message(self, m: Any, n: Naming, _: str) -> None:
         del m.entries[:]
         m.entries.add(message_id=self.held[self.victim(n)], receipt_handle=self.handles[self.victim(n)])
 
-    def _MessagingService_ChangeInvisibleDuration(self, m: Any, n: Naming, _: str) -> None:
+    def _messaging_change_invisible_duration(self, m: Any, n: Naming, _: str) -> None:
         m.receipt_handle = self.handles[self.victim(n)]
         m.invisible_duration.seconds = 0
 
-    def _MessagingService_ForwardMessageToDeadLetterQueue(self, m: Any, n: Naming, variant: str) -> None:
+    def _messaging_forward_message_to_dead_letter_queue(self, m: Any, n: Naming, variant: str) -> None:
         m.message_id = self.held[self.victim(n)]
         m.receipt_handle = "" if variant else self.handles[self.victim(n)]
 
-    def _MessagingService_PullMessage(self, m: Any, n: Naming, _: str) -> None:
+    def _messaging_pull_message(self, m: Any, n: Naming, _: str) -> None:
         m.filter_expression.expression = "*"
 
-    def _MessagingService_EndTransaction(self, m: Any, n: Naming, _: str) -> None:
+    def _messaging_end_transaction(self, m: Any, n: Naming, _: str) -> None:
         m.transaction_id, m.resolution = self.transaction, d.COMMIT
 
-    def _MessagingService_RecallMessage(self, m: Any, n: Naming, _: str) -> None:
+    def _messaging_recall_message(self, m: Any, n: Naming, _: str) -> None:
         m.recall_handle = self.recall
 
-    def _MessagingService_Telemetry(self, m: Any, n: Naming, variant: str) -> None:
+    def _messaging_telemetry(self, m: Any, n: Naming, variant: str) -> None:
         m.ClearField("settings")
         resource = d.Resource(resource_namespace=n.own, name=n.name("orders" if variant else "billing"))
         if variant:
@@ -343,46 +344,46 @@ class Stage:
         else:
             m.settings.subscription.group.CopyFrom(resource)
 
-    def _Admin_ChangeLogLevel(self, m: Any, n: Naming, _: str) -> None:
+    def _admin_change_log_level(self, m: Any, n: Naming, _: str) -> None:
         m.level = 77
 
-    def _Admin_QueryMessage(self, m: Any, n: Naming, variant: str) -> None:
+    def _admin_query_message(self, m: Any, n: Naming, variant: str) -> None:
         if variant:
             owner = "Y" if n.tenant == "X" and n.header else n.tenant
             m.message_id = self.ids.get(owner, self.ids[""])
 
-    def _Admin_VerifyMessage(self, m: Any, n: Naming, _: str) -> None:
+    def _admin_verify_message(self, m: Any, n: Naming, _: str) -> None:
         m.client_id, m.message_id = "client-of-other", self.ids["Y"]
 
-    def _Admin_AdminSendMessage(self, m: Any, n: Naming, _: str) -> None:
+    def _admin_admin_send_message(self, m: Any, n: Naming, _: str) -> None:
         m.body = b"of the caller"
 
-    def _Data_Publish(self, m: Any, n: Naming, _: str) -> None:
+    def _data_publish(self, m: Any, n: Naming, _: str) -> None:
         m.queue.queue_id = -1
         m.messages[0].topic.ClearField("resource_namespace")
         m.messages[0].body = b"of the caller"
         m.messages[0].system_properties.message_id = f"{len(n.title):034X}"
 
-    def _Data_Pull(self, m: Any, n: Naming, variant: str) -> None:
+    def _data_pull(self, m: Any, n: Naming, variant: str) -> None:
         m.committed = -1
         if variant:
             m.group = ""
 
-    def _Data_Scan(self, m: Any, n: Naming, _: str) -> None:
+    def _data_scan(self, m: Any, n: Naming, _: str) -> None:
         m.end = 1_000
 
-    def _Admin_ScaleTopic(self, m: Any, n: Naming, _: str) -> None:
+    def _admin_scale_topic(self, m: Any, n: Naming, _: str) -> None:
         m.queues = 1
 
-    def _Admin_PermitTopic(self, m: Any, n: Naming, _: str) -> None:
+    def _admin_permit_topic(self, m: Any, n: Naming, _: str) -> None:
         m.permission = d.READ_WRITE
 
-    def _Admin_ResetOffsets(self, m: Any, n: Naming, variant: str) -> None:
+    def _admin_reset_offsets(self, m: Any, n: Naming, variant: str) -> None:
         m.dry_run = True
         if variant:
             m.topic, m.local = "", True
 
-    def _Admin_FindMessages(self, m: Any, n: Naming, variant: str) -> None:
+    def _admin_find_messages(self, m: Any, n: Naming, variant: str) -> None:
         m.ClearField("queue")
         m.ClearField("positions")
         if variant:
@@ -392,22 +393,22 @@ class Stage:
         if variant in {"everywhere", "local"}:
             m.topic, m.local = "", variant == "local"
 
-    def _Admin_TraceMessage(self, m: Any, n: Naming, _: str) -> None:
+    def _admin_trace_message(self, m: Any, n: Naming, _: str) -> None:
         m.message_id, m.group = self.ids["Y"], ""
 
-    def _DeadLetters_List(self, m: Any, n: Naming, variant: str) -> None:
+    def _dead_letters_list(self, m: Any, n: Naming, variant: str) -> None:
         m.bodies = bool(variant)
 
-    def _DeadLetters_Replay(self, m: Any, n: Naming, variant: str) -> None:
+    def _dead_letters_replay(self, m: Any, n: Naming, variant: str) -> None:
         m.max = 1
         m.filter.expression = "nothing-has-this-tag"
         if variant:
             m.to_topic = ""
 
-    def _Peers_LiteReady(self, m: Any, n: Naming, _: str) -> None:
+    def _peers_lite_ready(self, m: Any, n: Naming, _: str) -> None:
         m.wait_ms = 0
 
-    def _Registry_Unregister(self, m: Any, n: Naming, _: str) -> None:
+    def _registry_unregister(self, m: Any, n: Naming, _: str) -> None:
         m.broker_name = "never-here"
 
     # -------------------------------------------------------------------------------------------- one call
@@ -434,9 +435,9 @@ class Stage:
             finally:
                 done.set()
                 await frames.aclose()
-            return code, came
         except Error as error:
             return error.code, came
+        return code, came
 
     async def cell(self, row: Row, naming: Naming, who: str) -> Iterator[str]:
         caller = CALLERS[who]
@@ -454,6 +455,11 @@ class Stage:
                     if not caller.may(right, tenant):
                         problems.append(f"{where}: the answer holds a body of {tenant or 'nobody'}'s {kind}")
         return iter(problems)
+
+
+def _snake(call: str) -> str:
+    """`_messaging_send_message` of MessagingService/SendMessage."""
+    return "".join(f"_{part.lower()}" for part in re.findall("[A-Z][a-z]+", call.replace("Service/", "")))
 
 
 def _canary(kind: str, tenant: str) -> bytes:
@@ -512,7 +518,9 @@ async def plant(stage: Stage, tenant: str) -> None:
         request.filter_expression.expression = "*"
         told = headers(CALLERS["admin"], "", stage.clock.now_ms())
         encoded = request.SerializeToString()
-        frames = stage.net.stream(stage.targets["broker"], M + "ReceiveMessage", encoded, timeout_ms=5_000, metadata=told)
+        frames = stage.net.stream(
+            stage.targets["broker"], M + "ReceiveMessage", encoded, timeout_ms=5_000, metadata=told
+        )
         answers = [s.ReceiveMessageResponse.FromString(frame) async for frame in frames]
         return next(one.message for one in answers if one.HasField("message"))
 
@@ -563,8 +571,7 @@ class Servers:
 
     everything: list[Any]
 
-    async def change_users(self, users: Path) -> None:
-        users.write_text(users_file(leaver=False))
+    async def reload(self) -> None:
         for server in self.everything:
             assert await server._auth.reload()
 
@@ -630,15 +637,22 @@ def test_every_cell_is_as_the_table_says_and_no_answer_holds_a_foreign_body(
             for tenant in ("", "Y", "X"):
                 await plant(stage, tenant)
             leaver = CALLERS["revoked"]
-            rows = {row.server: row for row in table() if row.call.rpartition("/")[2] in {"QueryRoute", "GetRoutes", "Explain"}}
+            rows = {
+                row.server: row
+                for row in table()
+                if row.call.rpartition("/")[2] in {"QueryRoute", "GetRoutes", "Explain"}
+            }
             for row in rows.values():  # each server remembers this signature as a right one
                 assert (await stage.call(row, V2_NAMINGS[0], leaver))[0] != UNAUTHORIZED
-            await servers.change_users(tmp_path / "users.toml")
+            (tmp_path / "users.toml").write_text(users_file(leaver=False))
+            await servers.reload()
             before = [state(stage, tenant) for tenant in ("", "Y")]
             outside, problems = await judged(stage, OUTSIDERS)
             for tenant, was in zip(("", "Y"), before, strict=True):
                 if state(stage, tenant) != was:
-                    problems.append(f"outsiders changed what is of {tenant or 'nobody'}: {was} is {state(stage, tenant)}")
+                    problems.append(
+                        f"outsiders changed what is of {tenant or 'nobody'}: {was} is {state(stage, tenant)}"
+                    )
             timer = stage.broker.broker.recalls.read(stage.recall)
             inside, more = await judged(stage, INSIDERS)
             if not await stage.broker.broker.store.cancel_timers([timer.timer_id]):

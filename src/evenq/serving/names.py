@@ -29,8 +29,8 @@ __all__ = ["NAMES", "Named", "Names"]
 
 
 class Named(NamedTuple):
-    """One name in a request. With an action of its own it is not what the call as a whole is about: it is looked at, and
-    does not stand for the name that the call leaves out.
+    """One name in a request. With an action of its own it is not what the call as a whole is about: it is judged, and
+    does not stand for a name that the call leaves out.
     """
 
     kind: Kind
@@ -178,10 +178,17 @@ NAMES: Mapping[str, Names] = {
             "DescribeGroup": Names(admin_pb2.DescribeGroupRequest, _GROUP),
             "DiagnoseGroup": Names(diagnosis_pb2.DiagnoseGroupRequest, _GROUP),
             "ResetOffsets": Names(
-                admin_pb2.ResetOffsetsRequest, _GROUP, _TOPIC, "topic queues.topic operate", "group source_group describe"
+                admin_pb2.ResetOffsetsRequest,
+                _GROUP,
+                _TOPIC,
+                "topic queues.topic operate",
+                "group source_group describe",
             ),
             "FindMessages": Names(
-                admin_pb2.FindMessagesRequest, _TOPIC, "topic queue.topic consume", "topic positions.queue.topic consume"
+                admin_pb2.FindMessagesRequest,
+                _TOPIC,
+                "topic queue.topic consume",
+                "topic positions.queue.topic consume",
             ),
             "TraceMessage": Names(admin_pb2.TraceMessageRequest, _TOPIC),
         },

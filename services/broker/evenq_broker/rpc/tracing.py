@@ -52,7 +52,9 @@ def rpcs(broker: Broker) -> list[Rpc]:
 async def trace_everywhere(
     broker: Broker, asked: admin_pb2.TraceMessageRequest, context: RpcContext
 ) -> admin_pb2.TraceMessageResponse:
-    """What all brokers know of copies in topics that the caller may describe. Raises BadRequest, MessageNotFound, NotImplementedYet (no index)."""
+    """What all brokers know of copies in topics that the caller may describe. Raises BadRequest, MessageNotFound,
+    NotImplementedYet (no index).
+    """
     if not asked.message_id:
         raise BadRequest("the request names no message id; give the one that the send answered")
     told = admin_pb2.TraceMessageRequest(

@@ -86,8 +86,7 @@ def seen_by_handler(method: str, request: bytes, header: str) -> tuple[bytes, Rp
     async def bidi(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
         async for one in requests:
             seen.append((one, context))
-        return
-        yield b""
+            yield b""
 
     async def run() -> None:
         descriptor = METHODS[method]

@@ -143,9 +143,7 @@ def test_an_id_tells_nothing_of_copies_in_topics_that_the_caller_may_not_look_at
         [taken] = await receive(stage)
         forward = service_pb2.ForwardMessageToDeadLetterQueueRequest(receipt_handle=taken.receipt_handle)
         forward.group.name, forward.topic.name = group.name, topic.name
-        await stage.ask(
-            "ForwardMessageToDeadLetterQueue", forward, service_pb2.ForwardMessageToDeadLetterQueueResponse
-        )
+        await stage.ask("ForwardMessageToDeadLetterQueue", forward, service_pb2.ForwardMessageToDeadLetterQueueResponse)
 
         async def topics(grants: str, **told: Any) -> list[str]:
             request = admin_pb2.TraceMessageRequest(message_id="id", **told)
