@@ -12,12 +12,14 @@ import pytest
 from evenq.testing import LocalCluster
 from evenq.testing.peer import Peer
 
-USERS = """
+USERS = (
+    """
 [users.evenq-internal]
 secret = "secret-of-the-servers"
 internal = true
-""" + "".join(
-    f"""
+"""
+    + "".join(
+        f"""
 [users.{name}]
 secret = "secret-of-{name}"
 allow = [
@@ -25,7 +27,19 @@ allow = [
   {{ resource = "group:signed-*", actions = ["consume"] }},
 ]
 """
-    for name in ("python", "node")
+        for name in ("python", "node")
+    )
+    + """
+[users.tenant]
+secret = "secret-of-tenant"
+allow = [
+  { resource = "topic:shop%*", actions = ["publish", "consume"] },
+  { resource = "group:shop%*", actions = ["consume"] },
+]
+[users.root]
+secret = "secret-of-root"
+admin = true
+"""
 )
 
 

@@ -41,7 +41,7 @@ def say(**fields: object) -> None:
 
 def configuration(endpoint: str) -> ClientConfiguration:
     keys = os.environ.get("PEER_ACCESS_KEY", ""), os.environ.get("PEER_SECRET_KEY", "")
-    return ClientConfiguration(endpoint, Credentials(*keys))
+    return ClientConfiguration(endpoint, Credentials(*keys), os.environ.get("PEER_NAMESPACE", ""))
 
 
 def wanted(text: str) -> FilterExpression:

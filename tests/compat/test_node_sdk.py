@@ -340,3 +340,34 @@ def test_4_with_its_keys_the_sdk_sends_and_receives_and_without_it_raises(
     assert "Failed to fetch topic routes" in answer["error"]  # the SDK keeps the code for its log
     lines = [json.loads(line) for line in signed.brokers[0].log_text().splitlines() if '"refused"' in line]
     assert {(line["user"], line["code"]) for line in lines} == {("node", 40100)}
+
+
+def test_a_namespace_is_a_wall_and_its_clients_notice_nothing_of_it(
+    tmp_path: Path, modules: Path, signed: LocalCluster, keep: Callable[[Peer], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This SDK tells its namespace with a message only; everywhere else it stands in the header alone (contract 2.4)."""
+    for name, value in {"ACCESS_KEY": "root", "SECRET_KEY": "secret-of-root"}.items():
+        monkeypatch.setenv(f"EVENQ_{name}", value)
+    for topic in ("orders", "shop%orders"):
+        evenq(signed, "topic", "create", topic)
+    for name, value in {"ACCESS_KEY": "tenant", "SECRET_KEY": "secret-of-tenant", "NAMESPACE": "shop"}.items():
+        monkeypatch.setenv(f"PEER_{name}", value)
+
+    def peer() -> NodePeer:
+        made = NodePeer(tmp_path, modules)
+        keep(made)
+        return made
+
+    producer = peer()
+    producer.do("producer", endpoint=signed.endpoint, topics=["orders"])
+    producer.do("send", topic="orders", first=0, count=20)
+    consumer = peer()
+    consumer.do("simple", endpoint=signed.endpoint, group="billing", topic="orders")
+    consumer.do("take", count=20, empty=10)
+    assert sorted(consumer.numbers()) == list(range(20))
+    pushed = peer()
+    pushed.do("push", endpoint=signed.endpoint, group="shipping", topic="orders", fail="never")
+    wait_for_all([pushed], set(range(20)))
+    listed = json.loads(evenq(signed, "topic", "list", "--json"))
+    stored = {one["topic"]: one["messages"] for one in listed}
+    assert (stored["orders"], stored["shop%orders"]) == (0, 20)
