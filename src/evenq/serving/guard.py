@@ -2,7 +2,8 @@
 
 `Guard.guarded` turns an `Rpc` into one that checks first and then calls the same handler, so that no handler knows of
 it and a server without authentication pays nothing. Who calls is found by the signature over `x-mq-date-time`; what a
-user may is decided by the call's `Access` row and the names in its request (`evenq.serving.names`).
+user may is decided by the call's `Access` row and the names in its request (`evenq.serving.names`), which are full
+names: namespaces are resolved in front of it (`evenq.serving.namespaces`).
 
 Always true: an identity is remembered only together with the exact signature that proved it; failures are never
 remembered; an `Rpc` about topics or groups without a row of names is refused when the server starts.

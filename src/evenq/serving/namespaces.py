@@ -34,8 +34,9 @@ _LEGAL = re.compile(rf"[a-zA-Z0-9_-]{{1,{NAMESPACE_LENGTH_MAX}}}\Z")
 _OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
 _RESOURCE = definition_pb2.Resource.DESCRIPTOR.full_name
 _OWN = attrgetter("resource_namespace")
-_MESSAGE_TAG = 0x12
-"""Of a message in a frame of ReceiveMessage and PullMessage."""
+_MESSAGE = 2
+_MESSAGE_TAG = b"\x12"
+"""Number and first byte of the message in a frame of ReceiveMessage and PullMessage."""
 
 
 def full_name(namespace: str, name: str) -> str:
@@ -72,14 +73,14 @@ class _Resources:
 
     def of(self, message: Any) -> Sequence[Any]:
         """All of them, those that are not set as empty ones."""
-        found: Sequence[Any] = ()
+        resources: Sequence[Any] = ()
         if self._single is not None:
-            found = self._single(message)
+            resources = self._single(message)
             if self._is_one:
-                found = (found,)
+                resources = (resources,)
         for get in self._several:
-            found = [*found, *get(message)] if found else get(message)
-        return found
+            resources = [*resources, *get(message)] if resources else get(message)
+        return resources
 
 
 _Path = Sequence[tuple[str, bool]]
@@ -107,7 +108,7 @@ def _getter(path: _Path) -> Callable[[Any], list[Any]]:
         return lambda message: list(each(message))
     if any(repeated for _, repeated in rest):
         deeper = _getter(rest)
-        return lambda message: [found for one in each(message) for found in deeper(one)]
+        return lambda message: [resource for one in each(message) for resource in deeper(one)]
     inside = attrgetter(".".join(name for name, _ in rest))
 
     def get(message: Any) -> list[Any]:
@@ -117,7 +118,7 @@ def _getter(path: _Path) -> Callable[[Any], list[Any]]:
     return get
 
 
-class _Spoken:
+class _ClientNames:
     """How one client names things: full names back into its words."""
 
     def __init__(self, header: str) -> None:
@@ -170,7 +171,9 @@ class _Resolver:
         self._parse: Callable[[bytes], Any] = request.kind.FromString
         self._find = request.of
 
-    def read(self, request: bytes, context: RpcContext, spoken: _Spoken | None = None) -> tuple[bytes, _Spoken | None]:
+    def read(
+        self, request: bytes, context: RpcContext, names: _ClientNames | None = None
+    ) -> tuple[bytes, _ClientNames | None]:
         """The request with full names, and the client's words if they are others. Raises BadRequest."""
         try:
             message = self._parse(request)
@@ -180,31 +183,31 @@ class _Resolver:
             ) from error
         resources, namespace = self._find(message), context.namespace
         if namespace or any(map(_OWN, resources)):
-            spoken = spoken or _Spoken(namespace)
-            if spoken.resolve(resources):
+            names = names or _ClientNames(namespace)
+            if names.resolve(resources):
                 request = message.SerializeToString()
         context.decoded = request, message, resources
-        return request, spoken
+        return request, names
 
     def unary(self, handler: Unary) -> Unary:
         read, answers = self.read, bool(self._response)
 
         async def call(request: bytes, context: RpcContext) -> bytes:
-            request, spoken = read(request, context)
-            if spoken is None or not answers:
+            request, names = read(request, context)
+            if names is None or not answers:
                 return await handler(request, context)
-            return self._spoken(await handler(request, context), spoken)
+            return self._named_for(await handler(request, context), names)
 
         return call
 
     def server_stream(self, handler: ServerStream) -> ServerStream:
         async def frames(request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
-            request, spoken = self.read(request, context)
-            topic = _topic_field(context, spoken)
+            request, names = self.read(request, context)
+            topic = _topic_field(context, names)
             answer = handler(request, context)
             try:
                 async for frame in answer:
-                    yield _renamed(frame, topic) if topic and frame[0] == _MESSAGE_TAG else frame
+                    yield _renamed(frame, topic) if topic and frame.startswith(_MESSAGE_TAG) else frame
             finally:
                 close = getattr(answer, "aclose", None)
                 if close is not None:
@@ -214,16 +217,16 @@ class _Resolver:
 
     def bidi(self, handler: Bidi) -> Bidi:
         async def frames(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
-            spoken = _Spoken(context.namespace)
+            names = _ClientNames(context.namespace)
 
             async def each() -> AsyncIterator[bytes]:
                 async for request in requests:
-                    yield self.read(request, context, spoken)[0]
+                    yield self.read(request, context, names)[0]
 
             answer = handler(each(), context)
             try:
                 async for frame in answer:
-                    yield self._spoken(frame, spoken) if spoken.namespace else frame
+                    yield self._named_for(frame, names) if names.namespace else frame
             finally:
                 close = getattr(answer, "aclose", None)
                 if close is not None:
@@ -231,20 +234,20 @@ class _Resolver:
 
         return frames
 
-    def _spoken(self, answer: bytes, spoken: _Spoken) -> bytes:
+    def _named_for(self, answer: bytes, names: _ClientNames) -> bytes:
         message = self._response.kind.FromString(answer)
         for resource in self._response.of(message):
-            spoken.name(resource)
+            names.name(resource)
         encoded: bytes = message.SerializeToString()
         return encoded
 
 
-def _topic_field(context: RpcContext, spoken: _Spoken | None) -> bytes:
+def _topic_field(context: RpcContext, names: _ClientNames | None) -> bytes:
     """The field `topic` of messages that come out of the queue the request names, in the client's words."""
-    if spoken is None or context.decoded is None:
+    if names is None or context.decoded is None:
         return b""
     full = context.decoded[1].message_queue.topic.name
-    namespace, name = spoken.given.get(full, ("", full))
+    namespace, name = names.given.get(full, ("", full))
     # Both fields, also an empty one: this stands behind what is stored, and readers take the later one.
     return write_bytes(1, write_bytes(1, namespace.encode()) + write_bytes(2, name.encode()))
 
@@ -253,19 +256,19 @@ def _renamed(frame: bytes, topic: bytes) -> bytes:
     start = 1
     while frame[start] > 0x7F:
         start += 1
-    return write_bytes(_MESSAGE_TAG >> 3, frame[start + 1 :] + topic)
+    return write_bytes(_MESSAGE, frame[start + 1 :] + topic)
 
 
 def _table() -> Mapping[str, _Resolver]:
-    found: dict[str, _Resolver] = {}
+    resolvers: dict[str, _Resolver] = {}
     for module in (service_pb2, admin_pb2):
         for service in module.DESCRIPTOR.services_by_name.values():
             for method in service.methods:
                 request = _Resources(GetMessageClass(method.input_type))
                 response = _Resources(GetMessageClass(method.output_type))
                 if request:
-                    found[f"/{service.full_name}/{method.name}"] = _Resolver(request, response)
-    return found
+                    resolvers[f"/{service.full_name}/{method.name}"] = _Resolver(request, response)
+    return resolvers
 
 
 _RESOLVERS = _table()

@@ -115,15 +115,15 @@ class Publishing:
         ).SerializeToString()
 
     def _entry(self, message: definition_pb2.Message, topic: TopicConfig) -> Append:
-        told = message.topic
-        if told.name not in {"", topic.name}:
-            raise MessageCorrupted(f"a block is for one topic: {topic.name}, a message names {told.name}")
-        if told.resource_namespace:
+        resource = message.topic
+        if resource.name not in {"", topic.name}:
+            raise MessageCorrupted(f"a block is for one topic: {topic.name}, a message names {resource.name}")
+        if resource.resource_namespace:
             raise MessageCorrupted(
-                f"a message names a namespace, {told.resource_namespace[:64]!r}; a block's topic is a full name, "
+                f"a message names a namespace, {resource.resource_namespace[:64]!r}; a block's topic is a full name, "
                 f"{topic.name}"
             )
-        told.name = topic.name
+        resource.name = topic.name
         if self._limits is None:
             self._limits = limits_of(self._broker)
         entry = checked(message, topic, self._limits, now_ms=self._broker.clock.now_ms())

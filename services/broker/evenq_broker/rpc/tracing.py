@@ -69,7 +69,7 @@ async def trace_everywhere(
             continue
         part = admin_pb2.TraceMessageResponse.FromString(other)
         check(part.status)
-        answer.traces.extend(one for one in part.traces if _told(one, context))
+        answer.traces.extend(one for one in part.traces if _may_describe(one, context))
     if not answer.traces:
         where = f"topic {asked.topic}" if asked.topic else "any topic"
         silent = f" ({', '.join(answer.silent)} did not answer)" if answer.silent else ""
@@ -81,7 +81,7 @@ async def trace_everywhere(
     return answer
 
 
-def _told(trace: admin_pb2.MessageTrace, context: RpcContext) -> bool:
+def _may_describe(trace: admin_pb2.MessageTrace, context: RpcContext) -> bool:
     # An id of somebody else's message finds its copies in their retry and dead-letter topics.
     return context.may_topic(Action.DESCRIBE, trace.message.queue.topic)
 
@@ -102,7 +102,7 @@ async def _here(
                 continue
             for stored in await _copies(broker, topic_of_group, asked.message_id):
                 answer.traces.append(await _trace(broker, topic_of_group, stored, asked))
-    kept = [one for one in answer.traces if _told(one, context)]
+    kept = [one for one in answer.traces if _may_describe(one, context)]
     return admin_pb2.TraceMessageResponse(status=OK, traces=kept)
 
 
