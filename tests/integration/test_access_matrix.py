@@ -92,6 +92,7 @@ CALLERS = {
     "publish": Caller("publisher", "topic:publish"),
     "consume": Caller("consumer", "topic:consume group:consume"),
     "operate": Caller("mover", "topic:operate group:operate"),
+    "operate and publish": Caller("replayer", "topic:operate topic:publish group:operate"),
     "owner": Caller("owner", "topic:* group:*"),
     "cluster describe": Caller("viewer", "cluster:describe"),
     "cluster operate": Caller("captain", "cluster:*"),
