@@ -14,22 +14,31 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from evenq.model import PLAIN_DOOR, Listener
+
 __all__ = ["Access", "Action", "Bidi", "Kind", "Resource", "Rpc", "RpcContext", "ServerStream", "Unary"]
 
 
 class RpcContext:
     """What is known about one call beside its request."""
 
-    __slots__ = ("__dict__", "_metadata", "deadline_ms", "method", "peer")
+    __slots__ = ("__dict__", "_metadata", "deadline_ms", "listener", "method", "peer")
 
     def __init__(
-        self, method: str, metadata: Sequence[tuple[str, str | bytes]], peer: str, deadline_ms: int | None
+        self,
+        method: str,
+        metadata: Sequence[tuple[str, str | bytes]],
+        peer: str,
+        deadline_ms: int | None,
+        listener: Listener = PLAIN_DOOR,
     ) -> None:
         self.method = method
         self.peer = peer
         """`host:port` of the caller, for logs and the member tables."""
         self.deadline_ms = deadline_ms
         """Monotonic ms (of the server's Clock) at which the caller stops waiting; None: it waits for ever."""
+        self.listener = listener
+        """The door that the call came through: the caller can reach addresses of such doors."""
         self._metadata = metadata
 
     @cached_property
