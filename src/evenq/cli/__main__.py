@@ -30,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if getattr(options, "run", None) is None:
         getattr(options, "help_of", parser).print_help()
         return EXIT_OK
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our own sentence says what its core would say in lines of its own
     if getattr(options, "credentials", None):
         _sign_with(options.credentials)
     try:

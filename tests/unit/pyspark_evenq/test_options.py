@@ -37,7 +37,7 @@ def test_one_option_under_two_names_is_refused() -> None:
     [
         ({"endpoints": ""}, "endpoints is missing"),
         ({"endpoints": "host"}, "'host' is not host:port"),
-        ({"endpoints": "host:99999"}, "port in 1..65535"),
+        ({"endpoints": "host:99999"}, "port of 1 to 65535"),
         ({"subscribe": "no spaces"}, "holds a character"),
         ({"group": "a b"}, "holds a character"),
         ({"maxOffsetsPerTrigger": "many"}, "'many'"),
