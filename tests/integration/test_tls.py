@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ import evenq
 import evenq.aio
 from evenq.errors import IllegalAccessPoint, SettingsError, TlsFailed
 from evenq.testing.certificates import Authority, Pair, here
+from evenq.testing.forward import Forward
 from evenq.testing.free_ports import FreePorts
 from evenq.testing.local_cluster import LocalCluster
 from evenq.wire.net import GrpcNet
@@ -32,42 +32,6 @@ from evenq.wire.tls import Tls
 pytestmark = pytest.mark.timeout(120)
 QUERY_ROUTE = "/apache.rocketmq.v2.MessagingService/QueryRoute"
 OPEN = {"AUTO_CREATE_TOPICS": "true", "AUTO_CREATE_GROUPS": "true", "DEFAULT_START_FROM": "FIRST"}
-
-
-class Forward:
-    """A forwarded port, as `kubectl port-forward`, a load balancer or a NAT makes it: bytes go on, names do not."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listening.getsockname()[1]
-        self.connections = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                incoming, _ = self._listening.accept()
-            except OSError:
-                return
-            self.connections += 1
-            outgoing = socket.create_connection(("127.0.0.1", self._target))
-            for source, target in ((incoming, outgoing), (outgoing, incoming)):
-                threading.Thread(target=self._copy, args=(source, target), daemon=True).start()
-
-    @staticmethod
-    def _copy(source: socket.socket, target: socket.socket) -> None:
-        try:
-            while data := source.recv(65_536):
-                target.sendall(data)
-        except OSError:
-            pass
-        finally:
-            for one in (source, target):
-                one.close()
-
-    def close(self) -> None:
-        self._listening.close()
 
 
 def route(net: GrpcNet, address: str, topic: str, typed: tuple[str, int]) -> set[tuple[str, int]]:
