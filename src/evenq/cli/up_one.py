@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -38,7 +38,7 @@ _DISK_FREE_MIN_BYTES = 64 << 20
 async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
     """Start all, announce, wait for `stop` or for a failure, stop all in the opposite order."""
     async with AsyncExitStack() as stack:
-        certificates = _certificates(plan, stack)
+        certificates = make_certificates(plan.data, stack) if plan.tls else None
         tls = certificates.settings() if certificates is not None else None
         net = GrpcNet() if tls is None else GrpcNet(tls=tls.for_peers())
         stack.push_async_callback(net.close)
@@ -56,13 +56,6 @@ async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
             ca=certificates.ca if certificates is not None else None,
         )
         await _first(stop.wait, *(broker.wait for broker in brokers))
-
-
-def _certificates(plan: Plan, stack: AsyncExitStack) -> Certificates | None:
-    if not plan.tls:
-        return None
-    files = stack.enter_context(ExitStack())
-    return make_certificates(plan.data, files)
 
 
 async def _start(

@@ -6,7 +6,7 @@ made anew at each start, in the data folder's `tls` or in a folder that goes wit
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
@@ -29,7 +29,7 @@ class Certificates:
         return TlsSettings(port=port, certificate=self.pair.certificate, key=self.pair.key, peers=True, peer_ca=self.ca)
 
 
-def make_certificates(data: Path | None, stack: ExitStack) -> Certificates:
+def make_certificates(data: Path | None, stack: AsyncExitStack) -> Certificates:
     """In `data`/tls, or in a folder that `stack` removes. Raises SettingsError without the package `cryptography`."""
     folder = Path(mkdtemp(prefix="evenq-up-tls-")) if data is None else data / "tls"
     if data is None:
