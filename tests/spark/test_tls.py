@@ -10,7 +10,7 @@ import pytest
 import evenq
 from evenq.testing.local_cluster import LocalCluster
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(300)
 COUNT = 200
 
 
@@ -45,5 +45,5 @@ def test_a_batch_and_a_stream_over_tls_with_a_certificate(spark: Any, tmp_path: 
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(100)
+        query.awaitTermination(200)
         assert spark.sql("select count(*) from secure_rows").first()[0] == COUNT
