@@ -84,6 +84,7 @@ WHAT_TO_DO = {
     "SettingsError": "Correct the setting; the text names the nearest known one or the bounds.",
     "PortInUse": "Stop the other program, or choose another port.",
     "ConnectionFailed": "Look at the address, at the server, at TLS on one side only. The SDK retries sends by itself.",
+    "TlsFailed": "Do what the sentence says: it names the scheme, authority, name or certificate that does not fit.",
     "InvalidTransition": "A mistake of ours: report it with its text.",
 }
 

@@ -31,6 +31,7 @@ from rocketmq import (
 from rocketmq.grpc_protocol import FilterType
 from rocketmq.v5.exception import ClientException, LiteSubscriptionQuotaExceededException
 
+TLS = bool(os.environ.get("PEER_TLS"))  # of produce and simple
 SPOKEN = threading.Lock()  # listeners run in many threads; a line is one line
 
 
@@ -49,7 +50,7 @@ def wanted(text: str) -> FilterExpression:
 
 
 def produce(endpoint: str, topic: str, first: str, count: str) -> None:
-    producer = Producer(configuration(endpoint), (topic,))
+    producer = Producer(configuration(endpoint), (topic,), tls_enable=TLS)
     producer.startup()
     pending = []
     for number in range(int(first), int(first) + int(count)):
@@ -68,7 +69,7 @@ def produce(endpoint: str, topic: str, first: str, count: str) -> None:
 
 
 def simple(endpoint: str, topic: str, group: str, tag: str, count: str) -> None:
-    consumer = SimpleConsumer(configuration(endpoint), group, {topic: wanted(tag)}, await_duration=5)
+    consumer = SimpleConsumer(configuration(endpoint), group, {topic: wanted(tag)}, await_duration=5, tls_enable=TLS)
     consumer.startup()
     say(ready=True)
     got, empty = 0, 0

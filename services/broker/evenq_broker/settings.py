@@ -11,10 +11,12 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from evenq.errors import BadRequest
+from evenq.errors import BadRequest, SettingsError
 from evenq.model.delay_levels import CLASSIC_TEXT, DelayLevels
 from evenq.model.names import broker_problem
 from evenq.serving.auth import AuthSettings
+from evenq.serving.tls import TlsSettings
+from evenq_broker.core.listeners import parse_listeners
 
 __all__ = ["BODY_BYTES_MAX", "Settings", "StoreSettings"]
 
@@ -79,16 +81,23 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default="evenq", min_length=1, max_length=127, description="Name of the cluster it belongs to."
     )
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to bind.")
-    port: int = Field(default=8081, ge=0, le=65_535, description="gRPC port, without TLS; 0 = any free one.")
-    tls_port: int = Field(default=-1, ge=-1, le=65_535, description="gRPC port with TLS; -1 = off, 0 = any free one.")
-    tls_certificate: Path | None = Field(default=None, description="PEM file with the certificate chain.")
-    tls_key: Path | None = Field(default=None, description="PEM file with the private key.")
+    port: int = Field(default=8081, ge=-1, le=65_535, description="gRPC port without TLS; 0 = any free one, -1 = off.")
+    tls: TlsSettings = Field(default=TlsSettings(), description="Encryption.")
+    listeners: str = Field(
+        default="",
+        description="Further doors, `name=host:port`, or `name+tls=host:port` for TLS, comma-separated; a client is "
+        "answered with the addresses of the door it came through.",
+    )
     metrics_port: int = Field(default=5557, ge=-1, le=65_535, description="HTTP port of metrics and health; -1 = off.")
     advertise: str = Field(
-        default="", description="`[listener=]host:port`, comma-separated, that clients are told; empty = what is bound."
+        default="",
+        description="`[listener=]host:port`, comma-separated, that clients of each door are told: `default` (plain "
+        "text), `tls`, those of `listeners`, and `internal` for other servers; empty = what is bound.",
     )
     nameservers: str = Field(
-        default="", description="`host:port`, comma-separated; empty = this broker is the whole cluster."
+        default="",
+        description="`host:port`, with evenqs:// in front for TLS, comma-separated; empty = this broker is the whole "
+        "cluster.",
     )
     rebalancer: str = Field(
         default="",
@@ -305,6 +314,12 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
             DelayLevels.parse(self.delay_levels)
         except BadRequest as error:
             raise ValueError(error.message) from error
-        if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ValueError("tls_certificate and tls_key belong together; give both or neither")
+        try:
+            spots = parse_listeners(self.listeners)
+        except SettingsError as error:
+            raise ValueError(error.message) from error
+        if self.tls.certificate is None and any(spot.listener.tls for spot in spots):
+            raise ValueError("listeners opens a TLS door without tls.certificate and tls.key; give both PEM files")
+        if self.port < 0 and self.tls.port < 0 and not spots:
+            raise ValueError("port and tls.port are both -1, so nothing would be served; give one of them")
         return self

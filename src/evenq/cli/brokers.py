@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from evenq.cli.admin import Admin, with_admin
 from evenq.cli.output import Column, Listing, Page, print_page
 from evenq.errors import NotFound
+from evenq.model import BrokerAddress
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 
 __all__ = ["cluster", "list_all", "show"]
@@ -49,7 +50,8 @@ def _listing(brokers: Iterable[admin_pb2.BrokerSummary]) -> Listing:
 
 
 def _address(broker: admin_pb2.BrokerSummary) -> str:
-    return f"{broker.broker.listeners[0].host}:{broker.broker.listeners[0].port}" if broker.broker.listeners else ""
+    first = next(iter(broker.broker.listeners), None)
+    return BrokerAddress(first.name, first.host, first.port, first.tls).address if first is not None else ""
 
 
 def list_all(options: argparse.Namespace) -> None:

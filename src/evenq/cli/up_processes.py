@@ -36,8 +36,9 @@ async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
         broker_ports=plan.ports,
         folder=folder,
         broker_settings=settings,
+        tls=plan.tls,
     )
-    net = GrpcNet()
+    net = GrpcNet(tls=cluster.client_tls)
     try:
         await asyncio.to_thread(cluster.start)
         admin = Admin(net, cluster.endpoint)
@@ -50,6 +51,7 @@ async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
             metrics_port=metrics_port,
             brokers=len(plan.ports),
             where=f"a process each, logs in {folder / 'logs'}",
+            ca=cluster.authority.ca.resolve() if cluster.authority is not None else None,
         )
         await _watch(cluster, stop, clock)
     finally:

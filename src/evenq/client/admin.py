@@ -31,6 +31,7 @@ from evenq.model import BalancePolicy, MessageType, Permission
 from evenq.model.retry import RetryPolicy
 from evenq.runtime.closing import Closing
 from evenq.wire.credentials import Credentials
+from evenq.wire.tls import Tls
 
 if TYPE_CHECKING:
     from evenq.client.rpc.admin import AdminCalls
@@ -46,14 +47,15 @@ class Admin(Closing):
     def __init__(
         self,
         *,
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         timeout_ms: int = 10_000,
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
-        self._ground = Ground.of(ground, credentials)
+        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self._background = Background.shared()
-        self._calls = self._background.run(self._open(endpoint, timeout_ms))
+        self._calls = self._background.run(self._open(timeout_ms))
 
     def create_topic(
         self, topic: str, *, queues: int = 0, message_type: MessageType | str = MessageType.NORMAL
@@ -214,5 +216,5 @@ class Admin(Closing):
         """End the connections."""
         self._background.run(self._ground.let_go(self._calls.net))
 
-    async def _open(self, endpoint: str, timeout_ms: int) -> AdminCalls:
-        return admin_calls(self._ground, endpoint, new_client_id(self._ground.clock), timeout_ms)
+    async def _open(self, timeout_ms: int) -> AdminCalls:
+        return admin_calls(self._ground, new_client_id(self._ground.clock), timeout_ms)

@@ -14,6 +14,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Protocol
 
+from evenq.model import PLAIN_DOOR, Listener
+
 __all__ = ["Access", "Action", "Bidi", "Caller", "Kind", "Resource", "Rpc", "RpcContext", "ServerStream", "Unary"]
 
 
@@ -30,10 +32,15 @@ class Caller(Protocol):
 class RpcContext:
     """What is known about one call beside its request."""
 
-    __slots__ = ("__dict__", "_metadata", "caller", "deadline_ms", "decoded", "method", "peer")
+    __slots__ = ("__dict__", "_metadata", "caller", "deadline_ms", "decoded", "listener", "method", "peer")
 
     def __init__(
-        self, method: str, metadata: Sequence[tuple[str, str | bytes]], peer: str, deadline_ms: int | None
+        self,
+        method: str,
+        metadata: Sequence[tuple[str, str | bytes]],
+        peer: str,
+        deadline_ms: int | None,
+        listener: Listener = PLAIN_DOOR,
     ) -> None:
         self.method = method
         self.peer = peer
@@ -46,6 +53,8 @@ class RpcContext:
         """
         self.caller: Caller | None = None
         """Whose rights bind the call; None: nobody's, everything may be told."""
+        self.listener = listener
+        """The door that the call came through: the caller can reach addresses of such doors."""
         self._metadata = metadata
 
     @cached_property

@@ -28,9 +28,20 @@ class Node:
     """A server as a process."""
 
     def __init__(
-        self, module: str, *, name: str, port: int, metrics_port: int, log_path: Path, environment: Mapping[str, str]
+        self,
+        module: str,
+        *,
+        name: str,
+        port: int,
+        metrics_port: int,
+        log_path: Path,
+        environment: Mapping[str, str],
+        tls: bool = False,
     ) -> None:
-        """`environment`: the program's settings as variables; other `EVENQ_` variables of ours are not passed on."""
+        """`environment`: the program's settings as variables; other `EVENQ_` variables of ours are not passed on.
+        `tls`: its port speaks TLS.
+        """
+        self.tls = tls
         self.module = module
         self.name = name
         self.port = port
@@ -42,8 +53,8 @@ class Node:
 
     @property
     def address(self) -> str:
-        """`host:port` of its gRPC port."""
-        return f"127.0.0.1:{self.port}"
+        """Its gRPC port: `host:port`, or `evenqs://host:port`."""
+        return f"evenqs://127.0.0.1:{self.port}" if self.tls else f"127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int | None:

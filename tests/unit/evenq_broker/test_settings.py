@@ -46,7 +46,11 @@ def test_flags_win_over_the_environment_and_folders_are_nested() -> None:
     ("flags", "told"),
     [
         (["--broker-name=a b"], "broker name 'a b'"),
-        (["--tls-key=k"], "belong together"),
+        (["--tls.key=k"], "belong together"),
+        (["--tls.port=0"], "give both PEM files"),
+        (["--port=-1"], "nothing would be served"),
+        (["--listeners=out+tls=0.0.0.0:1"], "listeners opens a TLS door without"),
+        (["--listeners=default=0.0.0.0:1"], "choose another name"),
         (["--store.flush=never"], "one of async, sync"),
         (["--default-start-from=MIDDLE"], "one of LAST, FIRST"),
         (["--lock-ttl-ms=1"], "unknown flag --lock-ttl-ms"),

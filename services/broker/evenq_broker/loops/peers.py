@@ -15,8 +15,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from evenq.errors import ConnectionFailed, Error
-from evenq.model import BrokerAddress, GroupConfig, MessageType
+from evenq.model import GroupConfig, MessageType
 from evenq.wire import status
+from evenq.wire.addresses import split_addresses
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.assignment import LastAnswers
@@ -37,7 +38,6 @@ log = logging.getLogger(__name__)
 
 ROUTE_WAIT_MS = 1_000
 ROUNDS_MAX = 3
-PEER_LISTENER = "internal"
 
 Placement = admin_pb2.TopicPlacement
 
@@ -51,14 +51,14 @@ class ClusterLink:
         """Random per start: tells a restart from a twin with the same name."""
         self.sessions = Sessions(broker)
         self.answers = LastAnswers()
-        self.nameservers = _addresses(broker.settings.nameservers)
+        self.nameservers = split_addresses(broker.settings.nameservers)
         self._topic_changes = Signal()
         self._fact_changes = Signal()
         self._route_changes = Signal()
         self._topics_version = -1
         self._registrations = [Registration(broker, address, self._topic_changes) for address in self.nameservers]
         self._watches = [RouteWatch(broker, address) for address in self.nameservers]
-        rebalancers = _addresses(broker.settings.rebalancer)
+        rebalancers = split_addresses(broker.settings.rebalancer)
         self.rebalancer = RebalancerLink(broker, rebalancers, self._fact_changes) if rebalancers else None
         self._own: BrokerView | None = None
         self._started = False
@@ -228,6 +228,10 @@ class ClusterLink:
         own = self._broker.settings.broker_name
         return [view for view in self._broker.routes.brokers() if view.name != own and view.broker_id == 0]
 
+    def address_of(self, peer: BrokerView) -> str:
+        """Where another broker is called, as the net takes it."""
+        return peer.peer_address(tls=self._broker.settings.tls.peers).address
+
     async def ask_peers(
         self, method: str, request: bytes, *, metadata: Mapping[str, str] | None = None
     ) -> list[tuple[str, bytes | Error]]:
@@ -246,7 +250,7 @@ class ClusterLink:
                 f"broker {broker_name!r} is not alive: no nameserver tells of it; ask for the route again"
             )
         return await self._broker.net.unary(
-            peer_address(view).target,
+            self.address_of(view),
             method,
             request,
             timeout_ms=self._broker.settings.peer_timeout_ms,
@@ -327,11 +331,6 @@ class ClusterLink:
             await self._route_changes.wait(seen, clock=self._broker.clock, timeout_ms=left_ms)
 
 
-def peer_address(view: BrokerView) -> BrokerAddress:
-    """Where brokers reach each other: the listener `internal` if there is one, else the default."""
-    return view.address(PEER_LISTENER)
-
-
 def _kind_of(placement: Placement, asked: MessageType) -> MessageType:
     number = placement.entry.message_type
     return asked if number == 0 else MessageType(definition_pb2.MessageType.Name(number))
@@ -351,10 +350,6 @@ def _failures(
         except Error as error:
             failed.append((name, error))
     return failed
-
-
-def _addresses(text: str) -> list[str]:
-    return list(dict.fromkeys(address for part in text.split(",") if (address := part.strip())))
 
 
 def _software_version() -> str:

@@ -90,7 +90,7 @@ class _Admin:
         told = {
             "brokerDatas": [
                 {
-                    "brokerAddrs": {str(at.broker.broker_id): at.broker.address("default").target},
+                    "brokerAddrs": {str(at.broker.broker_id): at.broker.address(context.listener).target},
                     "brokerName": at.broker.name,
                     "cluster": at.broker.cluster,
                 }

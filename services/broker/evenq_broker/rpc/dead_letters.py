@@ -27,7 +27,6 @@ from evenq_broker.core.letters import (
     REASON,
     properties_of,
 )
-from evenq_broker.loops.peers import peer_address
 from evenq_broker.loops.replaying import Count, Replay, groups_with_letters, replay_progress, waiting_letters
 from evenq_broker.loops.translation import filter_of, queue_message
 from evenq_broker.rpc.access import rpc
@@ -185,7 +184,10 @@ class _Letters:
             told.max = asked.max - sent if asked.max else 0
             try:
                 frames = self._broker.net.stream(
-                    peer_address(peer).target, SERVICE + "Replay", told.SerializeToString(), timeout_ms=_DAY_MS
+                    self._broker.cluster.address_of(peer),
+                    SERVICE + "Replay",
+                    told.SerializeToString(),
+                    timeout_ms=_DAY_MS,
                 )
                 last = 0
                 async for frame in frames:

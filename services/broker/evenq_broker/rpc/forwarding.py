@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from evenq.serving.rpc import RpcContext
 from evenq_broker.core.handles import broker_of
-from evenq_broker.loops.peers import peer_address
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -29,7 +28,7 @@ def owner_of(broker: Broker, broker_name: str, context: RpcContext) -> str | Non
     if not broker_name or broker_name == broker.settings.broker_name or MARK in context.headers:
         return None
     view = broker.routes.broker(broker_name)
-    return None if view is None else peer_address(view).target
+    return None if view is None else broker.cluster.address_of(view)
 
 
 def owner_of_handle(broker: Broker, handle: str, context: RpcContext) -> str | None:

@@ -23,7 +23,6 @@ from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.core.lite import lite_problem
 from evenq_broker.core.lite_subscriptions import Action, Subscriber
-from evenq_broker.loops.peers import peer_address
 from evenq_broker.loops.popping import Batch, Popping
 from evenq_broker.rpc.answers import OK_STATUS, parsed
 from evenq_broker.rpc.fetching import Fetched, fetch
@@ -284,7 +283,7 @@ class LiteReceiving:
         limit_ms = wait_ms + broker.settings.peer_timeout_ms
         try:
             answer = peers_pb2.LiteReadyResponse.FromString(
-                await broker.net.unary(peer_address(view).target, READY_METHOD, request, timeout_ms=limit_ms)
+                await broker.net.unary(broker.cluster.address_of(view), READY_METHOD, request, timeout_ms=limit_ms)
             )
             check(answer.status)
         except Error as error:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evenq import __version__
+from evenq.client.core.access_points import access_points
 from evenq.client.core.calls import Assignment, Generation, Locked, Pulled, QueueRange, Stored
 from evenq.client.core.route import Route
 from evenq.client.rpc.messages import decode, queue_of, repeated
 from evenq.client.rpc.routing import Routing
 from evenq.errors import (
     ConnectionFailed,
-    IllegalAccessPoint,
     IllegalOffset,
     InternalError,
     NotImplementedYet,
@@ -24,10 +24,11 @@ from evenq.errors import (
 )
 from evenq.model import FilterExpression, FilterType, MessageModel, MessageQueue, QueueOffset
 from evenq.runtime.net import Net
+from evenq.wire.addresses import host_and_port
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
-from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, data_pb2, groups_pb2
+from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, data_pb2, groups_pb2, routes_pb2
 
 __all__ = ["Calls", "client_metadata", "filter_of", "wire_queue"]
 
@@ -36,6 +37,7 @@ DATA = "/evenq.v1.Data/"
 GROUPS = "/evenq.v1.Groups/"
 ASSIGNMENT = "/evenq.v1.Assignment/"
 
+SCHEMES_WANTED = routes_pb2.RouteQuestion(schemes=True).SerializeToString()
 ILLEGAL_OFFSET, MESSAGE_NOT_FOUND = 40019, 40401
 
 
@@ -79,7 +81,7 @@ class Calls:
         self.client_id = client_id
         self.timeout_ms = timeout_ms
         self.metadata = client_metadata(client_id)
-        self._endpoints = endpoint.split(";")
+        self._endpoints = list(access_points(endpoint).targets)
         self._turn = 0
         self._no_publish: set[str] = set()
         self._no_assignment: set[str] = set()
@@ -96,7 +98,7 @@ class Calls:
         return await self.net.unary(address, method, request, timeout_ms=deadline_ms, metadata=self.metadata)
 
     async def at_access_point(self, method: str, request: bytes) -> bytes:
-        """One call to the access point; with several (`a:1;b:1`), the next one is tried when one does not answer."""
+        """One call to the access point; with several, the next one is tried when one does not answer."""
         for _ in self._endpoints[1:]:
             try:
                 return await self.unary(self._endpoints[self._turn], method, request)
@@ -106,21 +108,17 @@ class Calls:
 
     def endpoints(self) -> v2.Endpoints:
         """The access point as v2 writes it."""
-        told = v2.Endpoints(scheme=v2.DOMAIN_NAME)
-        host, _, port = self._endpoints[self._turn].rpartition(":")
-        if not host or not port.isdigit():
-            raise IllegalAccessPoint(
-                f"endpoint {self._endpoints[self._turn]!r} is not host:port; give for example 127.0.0.1:8081"
-            )
+        host, port = host_and_port(self._endpoints[self._turn])
+        told = v2.Endpoints(scheme=v2.IPv6 if ":" in host else v2.DOMAIN_NAME)
         if host.replace(".", "").isdigit():
             told.scheme = v2.IPv4
-        told.addresses.add(host=host, port=int(port))
+        told.addresses.add(host=host, port=port)
         return told
 
     async def query_route(self, topic: str) -> Route:
         request = service_pb2.QueryRouteRequest(endpoints=self.endpoints())
         request.topic.name = topic
-        answer = await self.at_access_point(V2 + "QueryRoute", request.SerializeToString())
+        answer = await self.at_access_point(V2 + "QueryRoute", request.SerializeToString() + SCHEMES_WANTED)
         return self._routing.read(topic, answer)
 
     async def publish(

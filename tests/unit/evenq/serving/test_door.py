@@ -11,8 +11,9 @@ import grpc.aio
 import pytest
 
 from evenq import errors
+from evenq.model import Listener
 from evenq.runtime.clock import SystemClock
-from evenq.serving.door import Door, DoorOptions, open_door, tls_credentials
+from evenq.serving.door import Door, DoorOptions, open_door
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 from evenq.wire.net import GrpcNet
 from evenq.wire.status import error_of
@@ -306,41 +307,16 @@ def test_a_port_in_use_is_named() -> None:
     run(test)
 
 
-PEM = {
-    "certificate": HERE / "tls_certificate.pem",
-    "key": HERE / "tls_key.pem",
-}  # made for these tests, secret to nobody
-
-
-def test_tls_files_that_are_none_are_named(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.pem"
-    broken.write_text("no certificate")
-    for wrong, told in (
-        ({"certificate": broken}, "broken.pem"),
-        ({"key": broken}, "must be PEM"),
-        ({"key": PEM["certificate"]}, "belong together"),
-        ({"key": tmp_path / "none.pem"}, "cannot be read"),
-    ):
-        with pytest.raises(errors.SettingsError, match=told):
-            tls_credentials(**{**PEM, **wrong})
-
-
-def test_a_door_with_tls_answers_those_who_know_its_certificate_and_nobody_in_plain_text() -> None:
+def test_a_call_knows_the_door_it_came_through() -> None:
     async def test(service: Service, door: Door, net: GrpcNet, address: str) -> None:
-        options = DoorOptions(credentials=tls_credentials(**PEM))
-        secure = await open_door(Service().rpcs(), host="127.0.0.1", port=0, clock=SystemClock(), options=options)
-        trusting = GrpcNet(credentials=grpc.ssl_channel_credentials(PEM["certificate"].read_bytes()))
-        strange = GrpcNet(credentials=grpc.ssl_channel_credentials())
-        at = f"127.0.0.1:{secure.port}"
+        options = DoorOptions(listener=Listener("external"))
+        other = await open_door(service.rpcs(), host="127.0.0.1", port=0, clock=SystemClock(), options=options)
         try:
-            assert await trusting.unary(at, UNARY, b"hello", timeout_ms=5_000) == b"hello"
-            for other in (net, strange):
-                with pytest.raises(errors.Error):
-                    await other.unary(at, UNARY, b"hello", timeout_ms=2_000)
+            await net.unary(address, UNARY, b"", timeout_ms=5_000)
+            await net.unary(f"127.0.0.1:{other.port}", UNARY, b"", timeout_ms=5_000)
         finally:
-            await trusting.close()
-            await strange.close()
-            await secure.stop()
+            await other.stop()
+        assert [context.listener.name for context in service.contexts] == ["default", "external"]
 
     run(test)
 
