@@ -1,13 +1,15 @@
 """One broker as an object with ports: what `__main__` runs alone and the quick start beside others in one process.
 
 Start: open the store, bind the doors (the bound port is what is advertised), start the loops, open the page, say ready.
-Close: not ready, out of the routes, members told to hand their queues over and waited for, parked polls answered,
-running calls ended, all within `drain_ms`; then loops ended, store flushed. Always true after `close`: nothing of it
+Close: not ready, out of the routes, nothing handed out any more, members told to hand their queues over and waited for,
+v2 clients waited for until they acknowledged what they have, running calls ended, all within `drain_ms`; then loops
+ended, store flushed. Always true after `close`: nothing of it
 runs, its ports and its data folder are free.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Mapping, Sequence
@@ -97,14 +99,17 @@ class BrokerApp:
     async def close(self) -> None:
         """Drain and end. Idempotent.
 
-        Members hand their queues over and running calls end within `drain_ms` together; calls that came late get
-        `LAST_CALLS_MS` of their own.
+        Members hand their queues over, v2 clients acknowledge what they have in hand and running calls end, within
+        `drain_ms` together; calls that came late get `LAST_CALLS_MS` of their own.
         """
         self._ready = False
+        for one in self._doors:
+            one.health.set_serving(serving=False)
         drain_ms = self.settings.drain_ms
         deadline_ms = self._clock.monotonic_ms() + drain_ms
-        await self.broker.cluster.leave(0 if self._poisoned() else drain_ms)
-        self.broker.waiting.close()
+        wait_ms = 0 if self._poisoned() else drain_ms
+        self.broker.ending.begin()
+        await asyncio.gather(self.broker.cluster.leave(wait_ms), self.broker.ending.nothing_in_hand(wait_ms))
         left_ms = max(deadline_ms - self._clock.monotonic_ms(), min(drain_ms, LAST_CALLS_MS))
         for door in self._doors:
             await door.stop(left_ms)

@@ -71,6 +71,10 @@ class Receiving:
     async def receive(self, request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
         """The frames of one answer."""
         asked = parsed(service_pb2.ReceiveMessageRequest, request)
+        if self._broker.ending.begun:  # not through this broker either: the ack might not find its way any more
+            await self._broker.ending.hold(self._poll_ms(asked, context))
+            yield _NOTHING
+            return
         address = owner_of(self._broker, asked.message_queue.broker.name, context)
         if address is not None:
             async for frame in forward_stream(self._broker, address, request, context):
