@@ -99,6 +99,12 @@ def rust_cache() -> Path:
 
 
 @pytest.fixture(scope="session")
+def go_cache() -> Path:
+    """The same for Go's."""
+    return cache_of("go", "EVENQ_GO_CACHE")
+
+
+@pytest.fixture(scope="session")
 def modules() -> Path:
     """The folder with the Node.js SDK, installed from the lock file."""
     node, npm = shutil.which("node"), shutil.which("npm")

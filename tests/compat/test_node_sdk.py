@@ -189,8 +189,17 @@ def test_push_consumers_share_a_topic_and_leave_cleanly(peer: Callable[..., Node
     for member in members:
         member.wait(lambda said: any(s.get("done") == "stop" for s in said))
         # an idle push consumer waits for its open poll before it says good-bye (wire contract 10)
-        assert member.of("shutdown_ms")[0]["shutdown_ms"] < 25_000
+        assert member.of("shutdown_ms")[0]["shutdown_ms"] < 9_000
         assert member.process.wait(20) == 0, "no error after its shutdown"
+
+
+def test_an_idle_push_consumer_stops_within_seconds(peer: Callable[..., NodePeer]) -> None:
+    """Its poll has just begun, so it waits for the whole of it: 5 s, and not 15."""
+    member = peer("push", group="node-idle", topic="node-idle", fail="never")
+    threading.Event().wait(2)
+    shutdown_ms = member.do("stop")["shutdown_ms"]
+    print(f"an idle push consumer stopped within {shutdown_ms} ms")
+    assert shutdown_ms < 9_000
 
 
 def test_a_failed_message_comes_again_after_the_groups_pause(peer: Callable[..., NodePeer]) -> None:

@@ -211,7 +211,13 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default=32, ge=1, le=1024, description="Most messages in one ReceiveMessage; more is cut silently."
     )
     receive_bytes_max: int = Field(default=8 << 20, ge=1 << 10, description="Most message bytes in one ReceiveMessage.")
-    poll_default_ms: int = Field(default=15_000, ge=1, le=15_000, description="Long poll told to push consumers, ms.")
+    poll_default_ms: int = Field(
+        default=5_000,
+        ge=1,
+        le=15_000,
+        description="Long poll of push consumers, and of a receive that names none, ms. An idle push consumer of most "
+        "SDKs waits for its poll before it ends.",
+    )
     poll_max_ms: int = Field(default=60_000, ge=1, description="Longest poll, ms.")
     poll_margin_ms: int = Field(
         default=500, ge=0, description="A poll ends this long before the caller's deadline, ms."

@@ -37,7 +37,6 @@ __all__ = ["Receiving"]
 
 _PUSH = 2  # ClientType.PUSH_CONSUMER
 _SIMPLE = 3
-_POLL_WITHOUT_DEADLINE_MS = 30_000
 _SPIN_MAX = 1_000  # wake-ups of one poll that find nothing: others were faster, or all was filtered out
 
 
@@ -284,7 +283,7 @@ class Receiving:
         if asked.HasField("long_polling_timeout"):
             poll_ms = max(0, duration_ms_of(asked.long_polling_timeout))
         else:
-            poll_ms = _POLL_WITHOUT_DEADLINE_MS if left_ms is None else left_ms
+            poll_ms = settings.poll_default_ms
         return max(0, min(poll_ms, settings.poll_max_ms, poll_ms if left_ms is None else left_ms))
 
     def _left_ms(self, context: RpcContext) -> int | None:
