@@ -56,5 +56,5 @@ def test_an_idle_push_consumer_stops_within_seconds(
     threading.Event().wait(2)
     member.stop()
     (shutdown_ms,) = member.numbers("shutdown_ms")
-    print(f"an idle push consumer stopped within {shutdown_ms} ms")  # noqa: T201
+    print(f"an idle push consumer stopped within {shutdown_ms} ms")
     assert shutdown_ms < 12_000

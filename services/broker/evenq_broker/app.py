@@ -84,11 +84,15 @@ class BrokerApp:
             )
         await self.broker.start(advertised(settings, door.port))
         self._page = await open_page(
-            host=settings.host, port=settings.metrics_port, metrics=self._metrics, ready=lambda: self._ready
+            host=settings.host,
+            port=settings.metrics_port,
+            metrics=self._metrics,
+            ready=lambda: self._ready and self.broker.store.full is None,
+            why=self._why_not_ready,
         )
         self._ready = True
-        for one in self._doors:
-            one.health.set_serving(serving=True)
+        self.broker.store.on_full = self._tell_health
+        self._tell_health()
         log.info("broker serves", extra={"broker": settings.broker_name, "host": settings.host, "port": self.port})
 
     async def wait(self) -> None:
@@ -103,8 +107,7 @@ class BrokerApp:
         `drain_ms` together; calls that came late get `LAST_CALLS_MS` of their own.
         """
         self._ready = False
-        for one in self._doors:
-            one.health.set_serving(serving=False)
+        self._tell_health()
         drain_ms = self.settings.drain_ms
         deadline_ms = self._clock.monotonic_ms() + drain_ms
         wait_ms = 0 if self._poisoned() else drain_ms
@@ -118,6 +121,18 @@ class BrokerApp:
         if self._page is not None:
             await self._page.close()
             self._page = None
+
+    def _tell_health(self) -> None:
+        # A broker that refuses messages is no place to come to; what it has can be read all the same.
+        serving = self._ready and self.broker.store.full is None
+        for one in self._doors:
+            one.health.set_serving(serving=serving)
+
+    def _why_not_ready(self) -> str:
+        if not self._ready:
+            return "it starts or stops"
+        full = self.broker.store.full
+        return "" if full is None else f"it refuses messages: {full}"
 
     def _poisoned(self) -> bool:
         # Nothing can be committed any more; members wait for the restart.

@@ -49,8 +49,8 @@ from evenq_broker.core.trace import Trace
 from evenq_broker.loops.burials import Burials
 from evenq_broker.loops.commands import Commands
 from evenq_broker.loops.delays import due
-from evenq_broker.loops.grants import Grants
 from evenq_broker.loops.ending import Ending
+from evenq_broker.loops.grants import Grants
 from evenq_broker.loops.group_settings import GroupSettings
 from evenq_broker.loops.heads import watch_heads
 from evenq_broker.loops.journal import Journal

@@ -19,7 +19,7 @@ from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
 from evenq.runtime.tasks import spawn
 from evenq.store import checkpoint as checkpoint_file
-from evenq.store import consume_queue
+from evenq.store import consume_queue, volume
 from evenq.store.appender import Appender
 from evenq.store.checkpoint import Checkpoint
 from evenq.store.commit_log import FULL, CommitLog
@@ -183,10 +183,11 @@ class Flusher:
                 f"the broker's disk is {used:.1%} full, messages are refused from "
                 f"{self._options.disk_used_max_ratio:.1%}: free space or raise disk_used_max_ratio"
             )
-        if self._disk.blocks and usage.free < self._options.disk_free_min_bytes:
+        reserve = volume.reserve_bytes(self._options, usage) if self._disk.blocks else 0
+        if usage.free < reserve:
             return (
-                f"the broker's disk has {usage.free} bytes free, messages are refused under "
-                f"{self._options.disk_free_min_bytes}: free space or lower disk_free_min_bytes"
+                f"the broker's disk has {usage.free} bytes free, messages are refused under {reserve}: free space or "
+                "lower disk_free_min_bytes"
             )
         return ""
 
@@ -194,7 +195,7 @@ class Flusher:
         """What moving timers may use of the disk although messages are refused: the other half is for state."""
         options = self._options
         left = int(usage.total * (1 + options.disk_used_max_ratio) / 2) - (usage.total - usage.free)
-        return min(left, usage.free - options.disk_free_min_bytes // 2 if self._disk.blocks else left)
+        return min(left, usage.free - volume.reserve_bytes(options, usage) // 2 if self._disk.blocks else left)
 
     # -- on the flush thread ------------------------------------------------------------------------------------------
 
