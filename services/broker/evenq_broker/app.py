@@ -24,6 +24,7 @@ from evenq.serving.auth import Auth
 from evenq.serving.door import Door, DoorOptions, open_door, tls_credentials
 from evenq.serving.latency import MethodStats
 from evenq.serving.metrics import door_metrics, exposition
+from evenq.serving.open_files import watch_open_files
 from evenq.serving.page import Page, open_page
 from evenq_broker.broker import Broker
 from evenq_broker.metrics import broker_metrics, constant_labels
@@ -83,6 +84,7 @@ class BrokerApp:
                 await open_door(rpcs, host=settings.host, port=settings.tls_port, clock=self._clock, options=secure)
             )
         await self.broker.start(advertised(settings, door.port))
+        self.broker.spawn(watch_open_files(self._clock), name="open files")
         self._page = await open_page(
             host=settings.host,
             port=settings.metrics_port,
