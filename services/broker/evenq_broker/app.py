@@ -3,8 +3,7 @@
 Start: open the store, bind the doors (the bound port is what is advertised), start the loops, open the page, say ready.
 Close: not ready, out of the routes, nothing handed out any more, members told to hand their queues over and waited for,
 v2 clients waited for until they acknowledged what they have, running calls ended, all within `drain_ms`; then loops
-ended, store flushed. Always true after `close`: nothing of it
-runs, its ports and its data folder are free.
+ended, store flushed. Always true after `close`: nothing of it runs, its ports and its data folder are free.
 """
 
 from __future__ import annotations
