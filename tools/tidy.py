@@ -62,6 +62,7 @@ DOORS_OF = {  # one door each, with the reason
             "tail",
         )
     },
+    "src/evenq/store/descriptors.py": {"threading"},  # its spares are for every thread of the store
     "src/evenq/store/files.py": {"threading"},  # open files are shared by the writer and the readers' pool
     "services/rebalancer/evenq_rebalancer/loops/kubernetes_api.py": {"threading"},  # its callers are worker threads
     "services/rebalancer/evenq_rebalancer/loops/topology.py": {"threading"},  # a watch sits in a read for minutes

@@ -1,13 +1,14 @@
 """One broker as an object with ports: what `__main__` runs alone and the quick start beside others in one process.
 
 Start: open the store, bind the doors (the bound port is what is advertised), start the loops, open the page, say ready.
-Close: not ready, out of the routes, members told to hand their queues over and waited for, parked polls answered,
-running calls ended, all within `drain_ms`; then loops ended, store flushed. Always true after `close`: nothing of it
-runs, its ports and its data folder are free.
+Close: not ready, out of the routes, nothing handed out any more, members told to hand their queues over and waited for,
+v2 clients waited for until they acknowledged what they have, running calls ended, all within `drain_ms`; then loops
+ended, store flushed. Always true after `close`: nothing of it runs, its ports and its data folder are free.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from evenq.serving.door import DoorOptions
 from evenq.serving.doors import Doors, Place, open_doors, usual_places
 from evenq.serving.latency import MethodStats
 from evenq.serving.metrics import door_metrics, exposition
+from evenq.serving.open_files import watch_open_files
 from evenq.serving.page import Page, open_page
 from evenq_broker.broker import Broker
 from evenq_broker.core.listeners import advertised, parse_listeners
@@ -81,11 +83,17 @@ class BrokerApp:
         hosts = {place.listener.name: place.host for place in places}
         addresses = advertised(settings.advertise, doors.ports, hosts=hosts, peers_tls=settings.tls.peers)
         await self.broker.start(addresses)
+        self.broker.spawn(watch_open_files(self._clock), name="open files")
         self._page = await open_page(
-            host=settings.host, port=settings.metrics_port, metrics=self._metrics, ready=lambda: self._ready
+            host=settings.host,
+            port=settings.metrics_port,
+            metrics=self._metrics,
+            ready=lambda: self._ready and self.broker.store.full is None,
+            why=self._why_not_ready,
         )
         self._ready = True
-        doors.set_serving(serving=True)
+        self.broker.store.on_full = self._tell_health
+        self._tell_health()
         log.info("broker serves", extra={"broker": settings.broker_name, "host": settings.host, "port": self.port})
 
     async def wait(self) -> None:
@@ -96,14 +104,16 @@ class BrokerApp:
     async def close(self) -> None:
         """Drain and end. Idempotent.
 
-        Members hand their queues over and running calls end within `drain_ms` together; calls that came late get
-        `LAST_CALLS_MS` of their own.
+        Members hand their queues over, v2 clients acknowledge what they have in hand and running calls end, within
+        `drain_ms` together; calls that came late get `LAST_CALLS_MS` of their own.
         """
         self._ready = False
+        self._tell_health()
         drain_ms = self.settings.drain_ms
         deadline_ms = self._clock.monotonic_ms() + drain_ms
-        await self.broker.cluster.leave(0 if self._poisoned() else drain_ms)
-        self.broker.waiting.close()
+        wait_ms = 0 if self._poisoned() else drain_ms
+        self.broker.ending.begin()
+        await asyncio.gather(self.broker.cluster.leave(wait_ms), self.broker.ending.nothing_in_hand(wait_ms))
         left_ms = max(deadline_ms - self._clock.monotonic_ms(), min(drain_ms, LAST_CALLS_MS))
         if self._doors is not None:
             await self._doors.stop(left_ms)
@@ -112,6 +122,18 @@ class BrokerApp:
         if self._page is not None:
             await self._page.close()
             self._page = None
+
+    def _tell_health(self) -> None:
+        # A broker that refuses messages is no place to come to; what it has can be read all the same.
+        serving = self._ready and self.broker.store.full is None
+        if self._doors is not None:
+            self._doors.set_serving(serving=serving)
+
+    def _why_not_ready(self) -> str:
+        if not self._ready:
+            return "it starts or stops"
+        full = self.broker.store.full
+        return "" if full is None else f"it refuses messages: {full}"
 
     def _poisoned(self) -> bool:
         # Nothing can be committed any more; members wait for the restart.

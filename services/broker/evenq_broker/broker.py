@@ -49,6 +49,7 @@ from evenq_broker.core.trace import Trace
 from evenq_broker.loops.burials import Burials
 from evenq_broker.loops.commands import Commands
 from evenq_broker.loops.delays import due
+from evenq_broker.loops.ending import Ending
 from evenq_broker.loops.grants import Grants
 from evenq_broker.loops.group_settings import GroupSettings
 from evenq_broker.loops.heads import watch_heads
@@ -102,6 +103,7 @@ class Broker:
         self.polls = PollTable(polls_max=settings.polls_max)
         self.wide_polls = WidePolls(self)
         self.waiting = Waiting(self)
+        self.ending = Ending(self)
         self.grants = Grants(self)
         self.burials = Burials(self)
         self.commands = Commands(self)

@@ -39,6 +39,9 @@ __all__ = ["Door", "DoorOptions", "open_door"]
 
 log = logging.getLogger(__name__)
 
+CLEAN_END_MS = 200
+"""Shortest time that `Door.stop` leaves its streams to end cleanly."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorOptions:
@@ -125,12 +128,13 @@ class Door:
         await self._server.start()
 
     async def stop(self, grace_ms: int = 0) -> None:
-        """Take no new calls, end bidirectional streams at once with UNAVAILABLE, wait for the others up to
-        `grace_ms`.
+        """Take no new calls, end bidirectional streams at once and cleanly (status OK: decision 41), wait for the
+        others up to `grace_ms`.
         """
         self._stopping = True
-        self.health.set_serving(serving=False)
-        stopped = spawn(self._server.stop(grace_ms / 1000 if grace_ms > 0 else None), name="door stop")
+        self.health.close()
+        # Without any grace gRPC would cancel the streams before they could end cleanly.
+        stopped = spawn(self._server.stop(max(grace_ms, CLEAN_END_MS) / 1000), name="door stop")
         await self._clock.sleep_ms(0)
         for task in list(self._endless):
             task.cancel()
@@ -219,7 +223,8 @@ class Door:
             except asyncio.CancelledError:
                 if not self._stopping:
                     raise
-                await grpc_context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down; connect again")
+                # The server shuts down. Returning ends the stream with OK: Rust's SDK reads a stream that ended with
+                # an error again and again, without a pause and for ever (decision 41).
             except Exception as error:  # noqa: BLE001  as above
                 await grpc_context.write(await fail(error, context, grpc_context))
             finally:

@@ -27,11 +27,14 @@ METRICS = "text/plain; version=1.0.0; charset=utf-8"
 class Page:
     """A running HTTP page. Made by `open_page`; owned by the loop that made it."""
 
-    def __init__(self, metrics: Callable[[], bytes], ready: Callable[[], bool]) -> None:
+    def __init__(
+        self, metrics: Callable[[], bytes], ready: Callable[[], bool], why: Callable[[], str] = lambda: ""
+    ) -> None:
         self.port = 0
         """The port that is listened on."""
         self._metrics = metrics
         self._ready = ready
+        self._why = why
         self._connections = 0
         self._server: asyncio.Server | None = None
 
@@ -88,16 +91,26 @@ class Page:
             case b"/readyz" if self._ready():
                 return "200 OK", TEXT, b"ready\n"
             case b"/readyz":
-                return "503 Service Unavailable", TEXT, b"not ready\n"
+                why = self._why()
+                return "503 Service Unavailable", TEXT, f"not ready{why and ': '}{why}\n".encode()
             case _:
                 return "404 Not Found", TEXT, b"here are /metrics, /healthz and /readyz\n"
 
 
-async def open_page(*, host: str, port: int, metrics: Callable[[], bytes], ready: Callable[[], bool]) -> Page | None:
-    """Serve the page at host:port; 0 = any free port, -1 = no page (None). Raises PortInUse, SettingsError."""
+async def open_page(
+    *,
+    host: str,
+    port: int,
+    metrics: Callable[[], bytes],
+    ready: Callable[[], bool],
+    why: Callable[[], str] = lambda: "",
+) -> Page | None:
+    """Serve the page at host:port; 0 = any free port, -1 = no page (None). `why`: the reason why it is not ready, for
+    people; empty = there is nothing to say. Raises PortInUse, SettingsError.
+    """
     if port < 0:
         return None
-    page = Page(metrics, ready)
+    page = Page(metrics, ready, why)
     await page.start(host, port)
     return page
 

@@ -140,16 +140,13 @@ class MessageStore:
         runs on a thread, long after the append, and must always give the same for the same bytes.
 
         Raises StoreLocked (another process), StoreCorrupted (damage, with file and place), StoreError (another
-        broker's folder, unknown format, not writable).
+        broker's folder, unknown format, not writable), SettingsError (sizes that do not fit the volume).
         """
         if disk is None:
             disk = opening.disk_of(path, options)
-        segment_bytes = options.segment_bytes
-        if path is None:
-            segment_bytes = min(segment_bytes, opening.MEMORY_SEGMENT_BYTES)
         jobs = Jobs(threads=1, name="evenq-store-flush", threaded=disk.blocks)
         with opening.owned(disk, jobs):
-            identity = opening.identified(disk, broker_name=broker_name, segment_bytes=segment_bytes)
+            identity = opening.identified(disk, broker_name=broker_name, options=options)
             recovery = await opening.recovered(disk, jobs, identity, on_snapshot=on_snapshot, on_state=on_state)
             store = cls(disk, options, identity, recovery, clock, jobs, snapshot_of, topic_retention_ms)
         await store._begin(keys_of)
@@ -342,6 +339,15 @@ class MessageStore:
     @on_failure.setter
     def on_failure(self, callback: Callable[[Error], None] | None) -> None:
         self._appender.on_failure = callback
+
+    @property
+    def on_full(self) -> Callable[[], None]:
+        """Called on the loop when messages begin to be refused (`full`), and when they are taken again."""
+        return self._appender.on_full
+
+    @on_full.setter
+    def on_full(self, callback: Callable[[], None]) -> None:
+        self._appender.on_full = callback
 
     @property
     def failure(self) -> Error | None:

@@ -40,6 +40,11 @@ class Pulling:
     async def pull(self, request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
         """Status, messages, next_offset; the last also when nothing came (MESSAGE_NOT_FOUND)."""
         asked = parsed(service_pb2.PullMessageRequest, request, context)
+        if self._broker.ending.begun:
+            await self._broker.ending.hold(self._until_ms(asked, context) - self._broker.clock.monotonic_ms())
+            yield _NOTHING
+            yield varint_field(3, asked.offset)
+            return
         address = owner_of(self._broker, asked.message_queue.broker.name, context)
         if address is not None:
             async for frame in forward_stream(self._broker, address, request, context):

@@ -36,7 +36,6 @@ __all__ = ["Receiving"]
 
 _PUSH = 2  # ClientType.PUSH_CONSUMER
 _SIMPLE = 3
-_POLL_WITHOUT_DEADLINE_MS = 30_000
 _SPIN_MAX = 1_000  # wake-ups of one poll that find nothing: others were faster, or all was filtered out
 
 
@@ -70,6 +69,10 @@ class Receiving:
     async def receive(self, request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
         """The frames of one answer."""
         asked = parsed(service_pb2.ReceiveMessageRequest, request, context)
+        if self._broker.ending.begun:  # not through this broker either: the ack might not find its way any more
+            await self._broker.ending.hold(self._poll_ms(asked, context))
+            yield _NOTHING
+            return
         address = owner_of(self._broker, asked.message_queue.broker.name, context)
         if address is not None:
             async for frame in forward_stream(self._broker, address, request, context):
@@ -277,7 +280,7 @@ class Receiving:
         if asked.HasField("long_polling_timeout"):
             poll_ms = max(0, duration_ms_of(asked.long_polling_timeout))
         else:
-            poll_ms = _POLL_WITHOUT_DEADLINE_MS if left_ms is None else left_ms
+            poll_ms = settings.poll_default_ms
         return max(0, min(poll_ms, settings.poll_max_ms, poll_ms if left_ms is None else left_ms))
 
     def _left_ms(self, context: RpcContext) -> int | None:

@@ -49,11 +49,14 @@ def rpcs(broker: Broker) -> list[Rpc]:
             if stream.error is not None:
                 raise stream.error  # a request that made no sense ended the stream: say why
         finally:
+            left = reading.done() and stream.error is None
             reading.cancel()
             broker.streams.close(stream)
             # Streams of Rust are short by design; its heartbeats tell whether it lives.
             if context.language != _RUST and not broker.streams.reaches(context.client_id):
                 broker.sessions.stream_lost_v2(context.client_id)
+                if left and context.client_id:  # it said its last word: if it waits for its polls, it is at its end
+                    broker.waiting.end_client(context.client_id)
 
     return [rpc(MESSAGING + "Telemetry", telemetry, service_pb2.TelemetryCommand, Kind.BIDI)]
 

@@ -14,6 +14,7 @@ from evenq import errors
 from evenq.model import Listener
 from evenq.runtime.clock import SystemClock
 from evenq.serving.door import Door, DoorOptions, open_door
+from evenq.serving.health import NOT_SERVING, SERVING
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 from evenq.wire.net import GrpcNet
 from evenq.wire.status import error_of
@@ -257,21 +258,34 @@ def test_initial_metadata_of_a_bidirectional_stream_comes_before_any_frame() -> 
     run(test)
 
 
-def test_stop_ends_bidirectional_streams_at_once_with_an_error() -> None:
-    async def test(service: Service, door: Door, net: GrpcNet, address: str) -> None:
-        async def requests() -> AsyncIterator[bytes]:
-            yield b"a"
-            await asyncio.Event().wait()
+@pytest.mark.parametrize("grace_ms", [0, 10_000])
+def test_stop_ends_bidirectional_streams_at_once_and_cleanly(grace_ms: int) -> None:
+    """Decision 41: an error would make Rust's SDK spin for ever."""
 
-        frames = net.stream(address, BIDI, requests(), timeout_ms=None)
-        assert await anext(frames) == b"a"
-        before = SystemClock().monotonic_ms()
-        stopping = asyncio.ensure_future(door.stop(10_000))
-        with pytest.raises(errors.ConnectionFailed):
-            await anext(frames)
-        await stopping
-        assert SystemClock().monotonic_ms() - before < 5_000
+    async def test(service: Service, door: Door, net: GrpcNet, address: str) -> None:
+        channel: Any
+        async with grpc.aio.insecure_channel(address) as channel:
+            call = channel.stream_stream(BIDI)()
+            await call.write(b"a")
+            assert await call.read() == b"a"
+            before = SystemClock().monotonic_ms()
+            await door.stop(grace_ms)
+            assert await call.read() is grpc.aio.EOF
+            assert await call.code() is grpc.StatusCode.OK
+            assert SystemClock().monotonic_ms() - before < 5_000
         assert service.ended.is_set()
+
+    run(test)
+
+
+def test_stop_does_not_wait_for_those_who_watch_the_health() -> None:
+    async def test(service: Service, door: Door, net: GrpcNet, address: str) -> None:
+        states = net.stream(address, "/grpc.health.v1.Health/Watch", b"", timeout_ms=None)
+        assert await anext(states) == SERVING
+        before = SystemClock().monotonic_ms()
+        await door.stop(10_000)
+        assert [state async for state in states] == [NOT_SERVING]
+        assert SystemClock().monotonic_ms() - before < 5_000
 
     run(test)
 

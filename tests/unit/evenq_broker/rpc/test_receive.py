@@ -61,10 +61,24 @@ def test_batches_are_cut_at_the_settings_number_and_bytes(run: Run) -> None:
     run(story)
 
 
+def test_a_poll_that_names_no_time_has_the_default(run: Run) -> None:
+    """Five seconds: an idle push consumer of most SDKs waits for its poll before it ends."""
+
+    async def story(stage: Any) -> None:
+        await filled(stage, 0)
+        started = stage.clock.monotonic_ms()
+        await receive(stage, request(poll_ms=None), timeout_ms=60_000)
+        assert 5_000 <= stage.clock.monotonic_ms() - started <= 5_030
+
+    run(story)
+
+
 def test_an_empty_poll_ends_before_the_callers_deadline(run: Run) -> None:
     async def story(stage: Any) -> None:
         await filled(stage, 0, poll_margin_ms=500, poll_max_ms=3_000)
-        for poll_ms, timeout_ms, expected_ms in ((1_000, 9_000, 1_000), (9_000, 2_000, 1_500), (9_000, 60_000, 3_000)):
+        for poll_ms, timeout_ms, expected_ms in (
+            (1_000, 9_000, 1_000), (9_000, 2_000, 1_500), (9_000, 60_000, 3_000), (None, 2_000, 1_500)
+        ):  # fmt: skip
             started = stage.clock.monotonic_ms()
             [only] = await receive(stage, request(poll_ms=poll_ms), timeout_ms=timeout_ms)
             assert only.status.code == 40401
