@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from evenq.runtime.failpoints import passing
 from evenq.store import FlushMode, MessageStore, StoreOptions
+from evenq_broker.core import delivery_counts
 from evenq_broker.core.halves import TransactionIds
 from evenq_broker.core.handles import KEY_BYTES, Handles
 from evenq_broker.core.journal import (
     Acked,
     Committed,
+    Counted,
     Delivered,
     DrainPut,
     GroupPut,
@@ -67,6 +69,7 @@ async def open_store(broker: Broker) -> None:
         topic_retention_ms=lambda topic_id: _retention_ms(broker, topic_id),
         keys_of=keys_of if settings.message_index else None,
     )
+    delivery_counts.restored(broker.progress)
     passing("opening.restored")
     if not broker.handle_key:
         broker.handle_key = broker.rng.randbytes(KEY_BYTES)
@@ -116,6 +119,8 @@ def apply(broker: Broker, op: Op) -> None:
     match op:
         case Acked() | Committed() | Delivered() | Invisible():
             broker.progress.apply(op)
+        case Counted():
+            delivery_counts.apply(broker.progress, op)
         case TopicPut():
             broker.topics.put(op.topic)
         case GroupPut():

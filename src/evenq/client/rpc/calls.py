@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from evenq import __version__
 from evenq.client.core.access_points import access_points
-from evenq.client.core.calls import Assignment, Generation, Locked, Pulled, QueueRange, Stored
+from evenq.client.core.calls import FINISHED, Assignment, Generation, Locked, Pulled, QueueRange, Stored
 from evenq.client.core.route import Route
 from evenq.client.rpc.messages import decode, queue_of, repeated
 from evenq.client.rpc.routing import Routing
@@ -73,6 +73,17 @@ def wire_generation(generation: Generation) -> common_pb2.Generation:
     return common_pb2.Generation(epoch=generation.epoch, counter=generation.counter)
 
 
+def _count(offset: int, number: int) -> common_pb2.DeliveryCount:
+    if number == FINISHED:
+        return common_pb2.DeliveryCount(offset=offset, finished=True)
+    return common_pb2.DeliveryCount(offset=offset, deliveries=number)
+
+
+def _locked(told: groups_pb2.LockedQueue) -> Locked:
+    counts = tuple((count.offset, FINISHED if count.finished else count.deliveries) for count in told.counts)
+    return Locked(model_queue(told.queue), told.granted, told.holder, told.committed, told.given_until, counts)
+
+
 class Calls:
     """Implements `core.calls.ProducerCalls` and, with `sessions` and `receiving` beside it, what consumers need."""
 
@@ -85,6 +96,7 @@ class Calls:
         self._turn = 0
         self._no_publish: set[str] = set()
         self._no_assignment: set[str] = set()
+        self._no_counts: set[str] = set()
         self._routing = Routing()
 
     def rename(self, client_id: str) -> None:
@@ -246,8 +258,41 @@ class Calls:
         data = await self.unary(address, DATA + "SendBack", request.SerializeToString())
         check(data_pb2.SendBackResponse.FromString(data).status)
 
+    async def count_deliveries(
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        counts: Mapping[int, int],
+        *,
+        given_until: int,
+        generation: Generation,
+    ) -> None:
+        if address in self._no_counts:
+            return
+        request = data_pb2.CountDeliveriesRequest(
+            group=group,
+            client_id=self.client_id,
+            queue=wire_queue(queue),
+            generation=wire_generation(generation),
+            counts=[_count(offset, number) for offset, number in counts.items()],
+            given_until=given_until,
+        )
+        try:
+            data = await self.unary(address, DATA + "CountDeliveries", request.SerializeToString())
+            check(data_pb2.CountDeliveriesResponse.FromString(data).status)
+        except (Unsupported, NotImplementedYet):  # an older broker keeps no counts
+            self._no_counts.add(address)
+
     async def lock(
-        self, address: str, group: str, queues: Sequence[MessageQueue], *, wait_ms: int, generation: Generation
+        self,
+        address: str,
+        group: str,
+        queues: Sequence[MessageQueue],
+        *,
+        wait_ms: int,
+        generation: Generation,
+        anew: bool = False,
     ) -> list[Locked]:
         request = groups_pb2.LockQueuesRequest(
             group=group,
@@ -255,13 +300,14 @@ class Calls:
             queues=[wire_queue(queue) for queue in queues],
             wait_ms=wait_ms,
             generation=wire_generation(generation),
+            anew=anew,
         )
         data = await self.unary(address, GROUPS + "LockQueues", request.SerializeToString(), wait_ms=wait_ms)
         answer = groups_pb2.LockQueuesResponse.FromString(data)
         check(answer.status)
         if len(answer.queues) != len(queues):
             raise InternalError(f"{address} answered {len(queues)} lock requests with {len(answer.queues)} answers")
-        return [Locked(model_queue(q.queue), q.granted, q.holder, q.committed) for q in answer.queues]
+        return [_locked(queue) for queue in answer.queues]
 
     async def unlock(self, address: str, group: str, queues: Sequence[MessageQueue]) -> None:
         request = groups_pb2.UnlockQueuesRequest(
