@@ -421,11 +421,11 @@ class Stage:
         method, came = CALLS[row.call], b""
         try:
             if not method.server_streaming:
-                came = await self.net.unary(target, row.call, request, timeout_ms=10_000, metadata=told)
+                came = await self.net.unary(target, row.call, request, timeout_ms=30_000, metadata=told)
                 return _code(method, came), came
             done = asyncio.Event()
             requests = _open(request, done) if method.client_streaming else request
-            limit_ms = 1_500 if method.client_streaming else 3_000
+            limit_ms = 8_000 if method.client_streaming else 30_000
             frames = self.net.stream(target, row.call, requests, timeout_ms=limit_ms, metadata=told)
             code = 0
             try:
