@@ -9,6 +9,7 @@ from evenq.cli.balance_options import balance_asked, balance_text
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page
 from evenq.cli.retry_options import retry_asked, retry_text
 from evenq.errors import BadRequest
+from evenq.runtime.clock import SystemClock
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
 
 __all__ = ["create", "delete", "ensure_group", "list_all", "show"]
@@ -97,6 +98,11 @@ def show(options: argparse.Namespace) -> None:
     with_admin(options, work)
 
 
+def _age_s(stored_ms: int) -> int:
+    """How old a message is, seconds; 0: there is none."""
+    return max(0, SystemClock().now_ms() - stored_ms) // 1000 if stored_ms else 0
+
+
 def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
     member_columns = (
         Column("client_id", "member"),
@@ -130,6 +136,7 @@ def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
         Column("committed", "committed", "number"),
         Column("max_offset", "max offset", "number"),
         Column("lag", "lag", "number"),
+        Column("oldest_unread_s", "oldest, s", "number"),
         Column("inflight", "in flight", "number"),
         Column("owner", "owner"),
     )
@@ -137,10 +144,20 @@ def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
         answer.queues, key=lambda queue: (queue.queue.topic, queue.queue.broker_name, queue.queue.queue_id)
     )
     queues = [
-        (q.queue.topic, q.queue.broker_name, q.queue.queue_id, q.committed, q.max_offset, q.lag, q.inflight, q.owner)
+        (
+            q.queue.topic,
+            q.queue.broker_name,
+            q.queue.queue_id,
+            q.committed,
+            q.max_offset,
+            q.lag,
+            _age_s(q.next_store_ms) if q.lag else 0,
+            q.inflight,
+            q.owner,
+        )
         for q in ordered
     ]
-    summary = answer.summary
+    summary, troubles = answer.summary, answer.troubles
     differing = Listing(
         key="differing_filters",
         columns=(Column("topic", "topic"), Column("filter", "filter"), Column("members", "members")),
@@ -160,6 +177,11 @@ def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
             "retry": retry_text(summary.retry),
             "balance": balance_text(summary.balance),
             "lag": summary.lag,
+            "oldest_unread_s": _age_s(troubles.oldest_ms),
+            "waiting_for_retry": troubles.retries_waiting,
+            "given_back": troubles.given_back,
+            "timed_out": troubles.timed_out,
+            "dead_letters": troubles.dead_letters,
         },
         listings=[
             Listing(key="members", columns=member_columns, rows=members, title="Members", empty="nobody reads now"),

@@ -79,6 +79,7 @@ class Journal:
         broker = self._broker
         key = KeyPut(broker.handle_key, broker.topics.next_id(), broker.groups.next_id())
         drain = [DrainPut(on=True)] if broker.draining else []
+        brokers = broker.cluster.known.brokers.dump()
         topics = [TopicPut(topic) for topic in broker.topics.all()]
         groups = [GroupPut(group) for group in broker.groups.all()]
         locks = [
@@ -87,7 +88,17 @@ class Journal:
         ]
         halves = broker.transactions.table.dump()
         return encode(
-            [key, *drain, *topics, *groups, *locks, *halves, *broker.lite.topics.dump(), *broker.progress.dump()]
+            [
+                key,
+                *drain,
+                *brokers,
+                *topics,
+                *groups,
+                *locks,
+                *halves,
+                *broker.lite.topics.dump(),
+                *broker.progress.dump(),
+            ]
         )
 
     async def close(self) -> None:

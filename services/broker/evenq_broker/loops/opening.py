@@ -13,6 +13,8 @@ from evenq_broker.core.halves import TransactionIds
 from evenq_broker.core.handles import KEY_BYTES, Handles
 from evenq_broker.core.journal import (
     Acked,
+    BrokerForgotten,
+    BrokerKnown,
     Committed,
     Delivered,
     DrainPut,
@@ -81,6 +83,7 @@ async def open_store(broker: Broker) -> None:
         keys_of=keys_of if settings.message_index else None,
     )
     passing("opening.restored")
+    broker.delayed_retries.begin(broker.store.stats.log_end)
     if not broker.handle_key:
         broker.handle_key = broker.rng.randbytes(KEY_BYTES)
         passing("opening.key_made")
@@ -149,6 +152,8 @@ def apply(broker: Broker, op: Op) -> None:
             broker.transactions.table.apply(op)
         case DrainPut():
             broker.draining = op.on
+        case BrokerKnown() | BrokerForgotten():
+            broker.cluster.known.brokers.apply(op)
         case Locked():
             broker.locks.restore(op.group, op.queue, op.client_id, Generation(op.epoch, op.counter))
         case KeyPut():
