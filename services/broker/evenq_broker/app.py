@@ -23,6 +23,7 @@ from evenq.serving.door import Door, DoorOptions, open_door, tls_credentials
 from evenq.serving.latency import MethodStats
 from evenq.serving.metrics import door_metrics, exposition
 from evenq.serving.page import Page, open_page
+from evenq_broker.backlog_metrics import single_queue_metrics
 from evenq_broker.broker import Broker
 from evenq_broker.metrics import broker_metrics, constant_labels
 from evenq_broker.settings import Settings
@@ -82,7 +83,11 @@ class BrokerApp:
             )
         await self.broker.start(advertised(settings, door.port))
         self._page = await open_page(
-            host=settings.host, port=settings.metrics_port, metrics=self._metrics, ready=lambda: self._ready
+            host=settings.host,
+            port=settings.metrics_port,
+            metrics=self._metrics,
+            ready=lambda: self._ready,
+            queues=lambda: exposition(single_queue_metrics(self.broker), constant_labels(self.broker)),
         )
         self._ready = True
         for one in self._doors:
