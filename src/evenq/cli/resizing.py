@@ -84,6 +84,8 @@ def scale(options: argparse.Namespace) -> None:
             close_unread=options.yes,
         )
         if not await _planned(admin, options, request):
+            if options.dry_run:
+                return
             raise BadRequest(f"nothing was changed; add --yes to give topic {options.name} fewer queues")
         while True:
             answer = await admin.call("ScaleTopic", request, admin_pb2.ScaleTopicResponse)
@@ -119,7 +121,10 @@ async def _planned(admin: Admin, options: argparse.Namespace, request: admin_pb2
     _must_have_landed(answer.brokers, f"topic {options.name} was not looked at")
     fewer = [one for one in answer.brokers if one.entry.write_queues > options.queues]
     if not fewer:
-        return True
+        if options.dry_run:
+            sentence = f"No queue of topic {options.name} would be closed; {_brokers(answer.brokers)} would have "
+            _print(options, answer.brokers, f"{sentence}{options.queues}.")
+        return not options.dry_run
     stored, unread = sum(one.stored for one in fewer), sum(one.unread for one in fewer)
     groups = _who(waits for one in fewer for waits in one.unfinished)
     told = (
@@ -130,11 +135,11 @@ async def _planned(admin: Admin, options: argparse.Namespace, request: admin_pb2
         told += f"{unread:,} of them no group has read: a group that comes later will not get them."
     else:
         told += "Groups that come later will not get what is stored there."
-    if options.yes:
+    if options.yes and not options.dry_run:
         progress_console().print(told, markup=False)
     else:
         _print(options, fewer, told)
-    return bool(options.yes)
+    return bool(options.yes) and not options.dry_run
 
 
 def permit(options: argparse.Namespace) -> None:

@@ -40,6 +40,7 @@ def add_resizing(actions: Any, command: Callable[..., argparse.ArgumentParser]) 
     scale.add_argument(
         "--yes", action="store_true", help="fewer queues: do it (without: only say what is in those to be closed)"
     )
+    scale.add_argument("--dry-run", action="store_true", help="only say what it would do, and exit with 0")
     permit = command(actions, "permit", "open or close a topic for writing and reading", "resizing", "permit")
     permit.add_argument("name")
     permit.add_argument(
