@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.members import Member, Protocol
-from evenq_broker.loops.resizing import drain, left_here, permit, scale, stranded
+from evenq_broker.loops.resizing import Hidden, drain, hidden_by, left_here, permit, scale, stranded
 from evenq_broker.settings import StoreSettings
 
 from evenq.errors import BadRequest, IllegalTopic, TopicNotFound
@@ -250,5 +250,40 @@ def test_the_steps_and_the_draining_survive_a_restart(run: Run, tmp_path: Path) 
         assert again.draining
         topic = again.topics.get("t")
         assert (counts(topic), topic.permission) == ((2, 4, 4), Permission.READ)
+
+    run(story)
+
+
+def test_what_no_group_has_read_keeps_queues_open_until_somebody_says_that_it_may_be_hidden(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.during(broker.create_topic("t", queues=4))
+        await send(stage, 3, count=5)
+        await send(stage, 0, count=2)
+        topic, plan = hidden_by(broker, "t", 2)
+        assert (counts(topic), plan) == ((4, 4, 4), Hidden((), 5, 5)), "a plan changes nothing"
+        topic, left = await stage.during(scale(broker, "t", 2))
+        assert (counts(topic), left.unread) == ((2, 4, 4), 5), "a group that comes later finds it"
+        assert await pull(stage, 3) == definition_pb2.OK
+        topic, left = await stage.during(scale(broker, "t", 2, close_unread=True))
+        assert (counts(topic), left.unread) == ((2, 2, 4), 5)
+        assert await pull(stage, 3) == definition_pb2.PRECONDITION_FAILED
+
+    run(story)
+
+
+def test_a_plan_tells_groups_and_queues_apart_and_hides_nothing_that_was_read(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.during(broker.create_topic("t", queues=4))
+        await send(stage, 3, count=5)
+        await read(stage, 0, 0)
+        _, plan = hidden_by(broker, "t", 3)
+        assert ([one.lag for one in plan.unfinished], plan.unread, plan.stored) == ([5], 0, 5)
+        await read(stage, 3, 5)
+        _, plan = hidden_by(broker, "t", 3)
+        assert plan == Hidden((), 0, 5)
+        assert hidden_by(broker, "t", 4)[1] == Hidden((), 0, 0)
+        assert hidden_by(broker, "t", 9)[1] == Hidden((), 0, 0)
 
     run(story)
