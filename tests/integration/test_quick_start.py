@@ -222,6 +222,17 @@ def test_a_killed_server_is_started_again_with_its_data_and_a_line_says_so(up, p
     assert ended(process)[0] == 0
 
 
+def test_a_killed_broker_without_a_folder_has_its_topics_again_and_says_what_is_lost(up, port):
+    process, endpoint = up("--port", str(port), "--processes", "--topic", "orders:2")
+    os.kill(children(process)["evenq_broker"], signal.SIGKILL)
+    assert "its messages were in memory and are lost" in process.stderr.readline()
+    deadline = time.monotonic() + DEADLINE_S
+    command = [*EVENQ, "topic", "show", "orders", "--endpoint", endpoint]
+    while subprocess.run(command, capture_output=True, check=False).returncode:
+        assert time.monotonic() < deadline
+    assert ended(process)[0] == 0
+
+
 def test_a_server_that_does_not_stay_up_ends_the_whole(up, port):
     process, _ = up("--port", str(port), "--processes")
     before = children(process)
