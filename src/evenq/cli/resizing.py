@@ -119,7 +119,7 @@ async def _planned(admin: Admin, options: argparse.Namespace, request: admin_pb2
     look.dry_run = True
     answer = await admin.call("ScaleTopic", look, admin_pb2.ScaleTopicResponse)
     _must_have_landed(answer.brokers, f"topic {options.name} was not looked at")
-    fewer = [one for one in answer.brokers if one.entry.write_queues > options.queues]
+    fewer = [one for one in answer.brokers if max(one.entry.write_queues, one.entry.read_queues) > options.queues]
     if not fewer:
         if options.dry_run:
             sentence = f"No queue of topic {options.name} would be closed; {_brokers(answer.brokers)} would have "
@@ -128,7 +128,7 @@ async def _planned(admin: Admin, options: argparse.Namespace, request: admin_pb2
     stored, unread = sum(one.stored for one in fewer), sum(one.unread for one in fewer)
     groups = _who(waits for one in fewer for waits in one.unfinished)
     told = (
-        f"Queues {options.queues} to {max(one.entry.write_queues for one in fewer) - 1} of topic {options.name} on "
+        f"Queues {options.queues} to {max(one.entry.read_queues for one in fewer) - 1} of topic {options.name} on "
         f"{_brokers(fewer)} hold {stored:,} messages. To be read first by groups: {groups}. "
     )
     if unread:
