@@ -27,6 +27,7 @@ OPERATING = ROOT / "docs" / "operating"
 NAME = re.compile(r"\b(?:evenq|rocketmq|process)_[a-z0-9_]+")
 CLUSTER = "house"
 MESSAGES = 6
+pytestmark = pytest.mark.timeout(240)  # many commands, each a process of its own
 
 
 def page(node: Node, path: str = "/metrics") -> str:

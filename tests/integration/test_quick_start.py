@@ -187,6 +187,7 @@ def page(metrics_port, path="/healthz"):
         return answer.read().decode()
 
 
+@pytest.mark.timeout(180)
 def test_the_metrics_port_counts_with_processes_too(up, port):
     with FreePorts() as ports:
         metrics_port = ports.take()
@@ -200,6 +201,7 @@ def test_the_metrics_port_counts_with_processes_too(up, port):
     assert "orders" in evenq("topic", "create", "orders", endpoint=endpoint)
 
 
+@pytest.mark.timeout(180)
 def test_a_killed_server_is_started_again_with_its_data_and_a_line_says_so(up, port, tmp_path):
     process, endpoint = up("--port", str(port), "--data", str(tmp_path / "queue"), "--processes", "--topic", "orders:2")
     evenq("produce", "orders", "--count", "10", endpoint=endpoint)
@@ -222,6 +224,7 @@ def test_a_killed_server_is_started_again_with_its_data_and_a_line_says_so(up, p
     assert ended(process)[0] == 0
 
 
+@pytest.mark.timeout(180)
 def test_a_killed_broker_without_a_folder_has_its_topics_again_and_says_what_is_lost(up, port):
     process, endpoint = up("--port", str(port), "--processes", "--topic", "orders:2")
     os.kill(children(process)["evenq_broker"], signal.SIGKILL)
@@ -233,6 +236,7 @@ def test_a_killed_broker_without_a_folder_has_its_topics_again_and_says_what_is_
     assert ended(process)[0] == 0
 
 
+@pytest.mark.timeout(180)
 def test_a_server_that_does_not_stay_up_ends_the_whole(up, port):
     process, _ = up("--port", str(port), "--processes")
     before = children(process)

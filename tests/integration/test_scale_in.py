@@ -15,6 +15,7 @@ import evenq
 from evenq.testing import LocalCluster
 
 MESSAGES = 30
+pytestmark = pytest.mark.timeout(240)  # many commands, each a process of its own
 
 
 @pytest.fixture
