@@ -22,6 +22,7 @@ from evenq.serving.latency import MethodStats
 from evenq.serving.metrics import door_metrics, exposition
 from evenq.serving.open_files import watch_open_files
 from evenq.serving.page import Page, open_page
+from evenq_broker.backlog_metrics import single_queue_metrics
 from evenq_broker.broker import Broker
 from evenq_broker.core.listeners import advertised, parse_listeners
 from evenq_broker.metrics import broker_metrics, constant_labels
@@ -90,6 +91,7 @@ class BrokerApp:
             metrics=self._metrics,
             ready=lambda: self._ready and self.broker.store.full is None,
             why=self._why_not_ready,
+            queues=lambda: exposition(single_queue_metrics(self.broker), constant_labels(self.broker)),
         )
         self._ready = True
         self.broker.store.on_full = self._tell_health

@@ -34,7 +34,9 @@ from evenq.runtime.net import Net
 from evenq.runtime.tasks import spawn
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.store import MessageStore
+from evenq_broker.core.backlog import Backlog
 from evenq_broker.core.clients import ClientTable
+from evenq_broker.core.delayed_retries import DelayedRetries
 from evenq_broker.core.delivery import Progress
 from evenq_broker.core.handles import Handles
 from evenq_broker.core.heads import Heads
@@ -90,6 +92,9 @@ class Broker:
         self.groups: NameTable[GroupConfig] = NameTable(attrgetter("group_id"))
         self.progress = Progress(inflight_max=settings.inflight_max)
         self.heads = Heads()
+        self.backlog = Backlog()
+        """How old the oldest unread messages are and how many wait for a retry, as `loops.heads` last saw it."""
+        self.delayed_retries = DelayedRetries()
         self.clients = ClientTable(clients_max=settings.clients_max)
         self.draining = False
         """True: no new messages are taken, what there is is read to its end (`loops.resizing`). Durable."""
@@ -345,6 +350,7 @@ class Broker:
         self.progress.forget_topic(topic.topic_id)
         self.lite.end_topic(topic)
         self.stats.forget_topic(topic.topic_id)
+        self.delayed_retries.forget_topic(topic.topic_id)
         self.waiting.wake_topic(topic.topic_id)
         self.cluster.facts_changed(topic=name)
         await self.journal.record(TopicRemoved(topic.topic_id))

@@ -48,6 +48,8 @@ class Rebalancer:
         self._topology: TopologyWatch | None = topology_of(settings, clock=clock, changed=self._places_changed)
         self._term = self._new_term(clock.now_ms())
         self._led = False
+        self._nonce = f"{random.SystemRandom().getrandbits(48):012x}"
+        """Random per start: tells two lives of one address apart."""
         self._doors: Doors | None = None
         self._page: Page | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -141,10 +143,9 @@ class Rebalancer:
         if self._lease is None:
             self._began(self._clock.now_ms())
             return
-        nonce = f"{random.SystemRandom().getrandbits(48):012x}"
         self._leading = Leading(
             self._lease,
-            identity=identity_of(self.address, nonce),
+            identity=identity_of(self.address, self._nonce),
             timing=self.settings.timing(),
             clock=self._clock,
             began=self._began,
@@ -185,7 +186,8 @@ class Rebalancer:
             *leading_metrics(leads=self.leads, transitions=lambda: self._leading.transitions if self._leading else 0),
             *door_metrics(lambda: stats),
         ]
-        return exposition(listed, {"node_type": "rebalancer"})
+        constant = {"cluster": self.settings.cluster, "node_type": "rebalancer", "node_id": self._nonce}
+        return exposition(listed, constant)
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)

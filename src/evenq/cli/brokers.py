@@ -25,10 +25,12 @@ _COLUMNS = (
     Column("log_bytes", "log bytes", "number"),
     Column("connections", "connections", "number"),
     Column("started_ms", "started", "time"),
+    Column("missing_since_ms", "missing since", "time"),
 )
 
 
-def _listing(brokers: Iterable[admin_pb2.BrokerSummary]) -> Listing:
+def _listing(brokers: Iterable[admin_pb2.BrokerSummary], missing: Iterable[admin_pb2.MissingBroker] = ()) -> Listing:
+    """Those that are there, then those that others knew and that are not."""
     ordered = sorted(brokers, key=lambda broker: (broker.broker.name, broker.broker.id))
     rows = [
         (
@@ -43,9 +45,11 @@ def _listing(brokers: Iterable[admin_pb2.BrokerSummary]) -> Listing:
             b.log_bytes,
             b.connections,
             b.broker.start_ms,
+            0,
         )
         for b in ordered
     ]
+    rows += [(one.name, 0, "", False, False, 0, 0, 0, 0, 0, 0, one.gone_ms) for one in missing]
     return Listing(key="brokers", columns=_COLUMNS, rows=rows)
 
 
@@ -59,7 +63,7 @@ def list_all(options: argparse.Namespace) -> None:
 
     async def work(admin: Admin) -> None:
         answer = await admin.call("ListBrokers", admin_pb2.ListBrokersRequest(), admin_pb2.ListBrokersResponse)
-        print_page(Page(facts={}, listings=[_listing(answer.brokers)]), as_json=options.json)
+        print_page(Page(facts={}, listings=[_listing(answer.brokers, answer.missing)]), as_json=options.json)
 
     with_admin(options, work)
 
@@ -98,6 +102,6 @@ def cluster(options: argparse.Namespace) -> None:
             "topics": answer.topics,
             "groups": answer.groups,
         }
-        print_page(Page(facts=facts, listings=[_listing(answer.brokers)]), as_json=options.json)
+        print_page(Page(facts=facts, listings=[_listing(answer.brokers, answer.missing)]), as_json=options.json)
 
     with_admin(options, work)

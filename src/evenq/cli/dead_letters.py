@@ -51,7 +51,7 @@ def show(options: argparse.Namespace) -> None:
 
 
 def replay(options: argparse.Namespace) -> int:
-    """`evenq dlq replay GROUP`; 1 if some could not be sent."""
+    """`evenq dlq replay GROUP`; 1 if some could not be sent. Without `--yes` the plan only."""
     kind = common_pb2.Filter.SQL if _is_sql(options.filter) else common_pb2.Filter.TAG
     request = pb.ReplayDeadLettersRequest(
         group=options.group,
@@ -60,6 +60,9 @@ def replay(options: argparse.Namespace) -> int:
         per_second=options.rate,
         max=options.max,
     )
+    if options.dry_run or not options.yes:
+        _plan(options, request)
+        return 0
     last = asyncio.run(_replay(options, request))
     columns = (
         Column("broker", "broker"),
@@ -82,6 +85,35 @@ def replay(options: argparse.Namespace) -> int:
         as_json=options.json,
     )
     return 1 if failed else 0
+
+
+def _plan(options: argparse.Namespace, request: pb.ReplayDeadLettersRequest) -> None:
+    """Say what would be sent, and where to. Raises BadRequest if it was to be done."""
+    request.dry_run = True
+    frames = asyncio.run(_replay(options, request)).values()
+    would: dict[tuple[str, str], int] = {}
+    for one in frames:
+        for topic, number in one.would.items():
+            would[topic, one.broker_name] = number
+    columns = (Column("topic", "to topic"), Column("broker", "from broker"), Column("letters", "letters", "number"))
+    rows: list[tuple[Scalar, ...]] = [(topic, broker, would[topic, broker]) for topic, broker in sorted(would)]
+    total, left_out = sum(would.values()), sum(one.left_out for one in frames)
+    broken = [f"{one.broker_name} ({one.error})" for one in frames if one.error]
+    topics = sorted({topic or "nowhere: name one with --to" for topic, _ in would})
+    sentence = f"{total:,} dead letter{'s' * (total != 1)} of {options.group} would be sent once more"
+    sentence += f", to {', '.join(topics)}." if topics else "."
+    if left_out:
+        sentence += f" The filter leaves out {left_out:,}."
+    page = Page(
+        facts={"group": options.group, "would_replay": total, "left_out": left_out},
+        listings=[Listing(key="topics", columns=columns, rows=rows, empty="Nothing to send.")],
+        sentence=sentence,
+    )
+    print_page(page, as_json=options.json)
+    if broken:
+        raise ConnectionFailed(f"not all brokers told what they hold: {', '.join(broken)}")
+    if not options.dry_run and total:
+        raise BadRequest("nothing was sent; add --yes to do it")
 
 
 async def _replay(options: argparse.Namespace, request: pb.ReplayDeadLettersRequest) -> dict[str, pb.ReplayProgress]:

@@ -219,9 +219,9 @@ def _add_up(commands: Any) -> None:
     up.add_argument("--sync", action="store_true", help="with --data: confirm a message only after its fsync")
     up.add_argument(
         "--metrics-port",
-        type=_port,
+        type=_page_port,
         metavar="PORT",
-        help="/metrics, /healthz and /readyz of the first broker (default: 5557, or a free one)",
+        help="/metrics, /healthz and /readyz of the first broker, -1 = none (default: 5557, or a free one)",
     )
     up.add_argument(
         "--log-level",
@@ -390,6 +390,10 @@ def _retention(text: str) -> int:
             f"{text!r} is no time to keep messages: write 90m, 24h, 7d, forever or default"
         )
     return int(text[:-1]) * unit_ms
+
+
+def _page_port(text: str) -> int:
+    return -1 if text == "-1" else _port(text)
 
 
 def _port(text: str) -> int:

@@ -78,16 +78,33 @@ class Admin(Closing):
         return self._background.run(self._calls.describe_topic(topic))
 
     def scale_topic(
-        self, topic: str, *, queues: int, broker: str = "", force: bool = False, wait_ms: int = 0
+        self,
+        topic: str,
+        *,
+        queues: int,
+        broker: str = "",
+        force: bool = False,
+        close_unread: bool = False,
+        wait_ms: int = 0,
     ) -> list[ResizeView]:
         """Give the topic more or fewer queues (1 to 4,096 per broker), on all brokers that have it or on `broker`.
 
         More are open at once. Fewer: the last ones take no messages any more, and are closed once every group has read
-        them (RT-8), or at once with `force`. `wait_ms` 0 does one step and tells what is left (each view's `done`; call
-        again to go on), else it waits so long at most and then raises RequestTimeout. Raises TopicNotFound,
-        BadRequest, ConnectionFailed for a broker that did not do it.
+        them (RT-8), or at once with `force`. What no group has read at all keeps them open, too, because a group that
+        comes later would miss it, unless `close_unread`. `wait_ms` 0 does one step and tells what is left (each view's
+        `done`; call again to go on), else it waits so long at most and then raises RequestTimeout. Raises
+        TopicNotFound, BadRequest, ConnectionFailed for a broker that did not do it.
         """
-        work = scaled(self._calls, self._ground.clock, topic, queues, broker=broker, force=force, wait_ms=wait_ms)
+        work = scaled(
+            self._calls,
+            self._ground.clock,
+            topic,
+            queues,
+            broker=broker,
+            force=force,
+            close_unread=close_unread,
+            wait_ms=wait_ms,
+        )
         return self._background.run(work)
 
     def permit_topic(self, topic: str, permission: Permission | str, *, broker: str = "") -> list[ResizeView]:

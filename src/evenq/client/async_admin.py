@@ -69,10 +69,26 @@ class Admin:
         return await self._calls.describe_topic(topic)
 
     async def scale_topic(
-        self, topic: str, *, queues: int, broker: str = "", force: bool = False, wait_ms: int = 0
+        self,
+        topic: str,
+        *,
+        queues: int,
+        broker: str = "",
+        force: bool = False,
+        close_unread: bool = False,
+        wait_ms: int = 0,
     ) -> list[ResizeView]:
         """More or fewer queues per broker; see `evenq.Admin.scale_topic`."""
-        return await scaled(self._calls, self._ground.clock, topic, queues, broker=broker, force=force, wait_ms=wait_ms)
+        return await scaled(
+            self._calls,
+            self._ground.clock,
+            topic,
+            queues,
+            broker=broker,
+            force=force,
+            close_unread=close_unread,
+            wait_ms=wait_ms,
+        )
 
     async def permit_topic(self, topic: str, permission: Permission | str, *, broker: str = "") -> list[ResizeView]:
         """What its queues are for: READ_WRITE, READ, WRITE or NONE."""

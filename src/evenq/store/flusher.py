@@ -85,8 +85,8 @@ class Flusher:
         """Log offset of the newest checkpoint: entries of messages before it are in files."""
         self.raised: dict[tuple[int, int], int] = {}
         """Minima that rose since the last checkpoint."""
-        self.used_ratio = 0.0
-        """Share of the disk in use when it was last looked at."""
+        self.usage = Usage(0, 0)
+        """Of the disk, when it was last looked at."""
         self._checkpoint_lock = asyncio.Lock()
         self._checkpoint_ms = clock.monotonic_ms()
         self._task: asyncio.Task[None] | None = None
@@ -181,7 +181,8 @@ class Flusher:
 
     def _short_of(self, usage: Usage) -> str:
         # Senders read this, so it names no folder.
-        used = self.used_ratio = usage.used_ratio
+        self.usage = usage
+        used = usage.used_ratio
         if used >= self._options.disk_used_max_ratio:
             return (
                 f"the broker's disk is {used:.1%} full, messages are refused from "
@@ -194,6 +195,13 @@ class Flusher:
                 "lower disk_free_min_bytes"
             )
         return ""
+
+    @property
+    def free_min_bytes(self) -> int:
+        """Messages are refused when less is free on the disk."""
+        usage = self.usage
+        by_ratio = int(usage.total * (1 - self._options.disk_used_max_ratio))
+        return max(by_ratio, volume.reserve_bytes(self._options, usage)) if self._disk.blocks else by_ratio
 
     def _for_moves(self, usage: Usage) -> int:
         """What moving timers may use of the disk although messages are refused: the other half is for state."""

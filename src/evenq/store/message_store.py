@@ -20,7 +20,7 @@ from evenq.store import opening
 from evenq.store.appender import Appender
 from evenq.store.cleaner import Cleaner, RetentionOf
 from evenq.store.commit_log import CommitLog
-from evenq.store.disk import Disk
+from evenq.store.disk import Disk, Usage
 from evenq.store.files import ReadFiles
 from evenq.store.flusher import Flusher
 from evenq.store.index_follower import IndexFollower
@@ -371,6 +371,16 @@ class MessageStore:
         stats.fsyncs = self._log.fsyncs
         stats.log_bytes = stats.log_end - self._flusher.log_start
         return stats
+
+    @property
+    def usage(self) -> Usage:
+        """Of the disk, as it was last looked at: every flush round."""
+        return self._flusher.usage
+
+    @property
+    def free_min_bytes(self) -> int:
+        """Messages are refused while less is free on the disk."""
+        return self._flusher.free_min_bytes
 
     @property
     def last_store_ms(self) -> int:

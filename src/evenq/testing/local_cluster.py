@@ -48,13 +48,15 @@ class LocalCluster:
         nameserver_settings: Mapping[str, str] | None = None,
         rebalancer_settings: Mapping[str, str] | None = None,
         tls: bool = False,
+        metrics_port: int = 0,
         ready_ms_max: int = 30_000,
     ) -> None:
         """`folder` keeps data and logs; None makes one that is removed after a clean end. `broker_ports`: fixed ports
         of the first brokers, the others get free ones. Of several `rebalancers` one leads, by a lease in `folder`;
         `rebalancer` False: none. Settings are environment names without their prefix, e.g.
         `{"STORE__FLUSH": "sync"}`. `tls`: all servers speak TLS and no plain text, also to each other;
-        `client_tls` is what clients need (`evenq[tls]` must be installed).
+        `client_tls` is what clients need (`evenq[tls]` must be installed). `metrics_port`: of the first broker, 0 = any
+        free one, the others get free ones; -1 = no server has a page.
         """
         if not 1 <= brokers <= len(_LETTERS):
             raise BadRequest(f"brokers={brokers} is outside 1 to {len(_LETTERS)}.")
@@ -68,6 +70,7 @@ class LocalCluster:
         self.authority = Authority(self.folder / "tls") if tls else None
         """With `tls`: signs certificates, e.g. for clients."""
         self._server = self.authority.sign("server", hosts=here()) if self.authority is not None else None
+        self._metrics_port = metrics_port
         extra = dict(nameserver_settings or {})
         self.nameservers = [self._node("nameserver", f"nameserver-{index}", 0, extra) for index in range(nameservers)]
         if not 1 <= rebalancers <= REBALANCERS_MAX:
@@ -186,7 +189,9 @@ class LocalCluster:
 
     def _node(self, program: str, name: str, port: int, settings: Mapping[str, str]) -> Node:
         port = port or self._ports.take()
-        metrics_port = self._ports.take()
+        first = program == "broker" and name == f"broker-{_LETTERS[0]}"
+        metrics_port = self._metrics_port if self._metrics_port < 0 or (first and self._metrics_port) else 0
+        metrics_port = metrics_port or self._ports.take()
         values = {
             "HOST": "127.0.0.1",
             "PORT": str(port),

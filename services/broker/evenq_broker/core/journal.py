@@ -41,9 +41,12 @@ from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 # | 14-5 | LiteOpened, LiteClosed | u32 length, JSON                                                                  |
 # | 16   | DrainPut     | u32 length, JSON                                                                            |
 # | 17   | Counted      | u32 group, u32 topic, u32 queue, u64 given until, u16 n, n u64 offsets, n u16 deliveries    |
+# | 24-5 | BrokerKnown, BrokerForgotten | u32 length, JSON                                                            |
 
 __all__ = [
     "Acked",
+    "BrokerForgotten",
+    "BrokerKnown",
     "Committed",
     "Counted",
     "Delivered",
@@ -69,8 +72,10 @@ __all__ = [
 VERSION = 1
 _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _COMMITTED, _ACKED, _DELIVERED, _INVISIBLE, _LOCKED = range(1, 11)
 _HALF, _HALVES_ENDED, _UNSUBSCRIBED, _LITE, _LITE_GONE, _DRAIN, _COUNTED = range(11, 18)
+_BROKER, _BROKER_GONE = 24, 25
 _IN_JSON = frozenset({
-    _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _LOCKED, _UNSUBSCRIBED, _LITE, _LITE_GONE, _DRAIN,
+    _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _LOCKED, _UNSUBSCRIBED, _LITE, _LITE_GONE, _DRAIN, _BROKER,
+    _BROKER_GONE,
 })  # fmt: skip
 _COMMITTED_FORM = struct.Struct(">BIIIQB")
 _ACKED_FORM = struct.Struct(">BIIIQ")
@@ -231,6 +236,26 @@ class DrainPut:
     on: bool
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerKnown:
+    """Another broker belongs to the cluster."""
+
+    name: str
+    gone_ms: int = 0
+    """When it was missed first, ms since the epoch; 0: it was there."""
+    unread: int = 0
+    """It was drained before it ended and still held so many messages that no group ever read."""
+    dead_letters: int = 0
+    """The same."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerForgotten:
+    """It left for good."""
+
+    name: str
+
+
 class HalvesEnded(NamedTuple):
     """Transactions ended; `outcomes` are numbers of `core.transactions.Outcome`."""
 
@@ -254,6 +279,8 @@ Op = (
     | LiteOpened
     | LiteClosed
     | DrainPut
+    | BrokerKnown
+    | BrokerForgotten
     | HalfPut
     | HalvesEnded
 )
@@ -308,6 +335,11 @@ def encode_op(op: Op) -> bytes:
             return _json(_LITE_GONE, {"topic": op.topic_id, "queue": op.queue_id})
         case DrainPut():
             return _json(_DRAIN, {"on": op.on})
+        case BrokerKnown():
+            told = {"name": op.name, "gone": op.gone_ms, "unread": op.unread, "dead": op.dead_letters}
+            return _json(_BROKER, told)
+        case BrokerForgotten():
+            return _json(_BROKER_GONE, {"name": op.name})
         case Locked():
             queue = op.queue
             return _json(_LOCKED, {
@@ -480,6 +512,10 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
         return LiteOpened(value["topic"], value["queue"], value["base"], value["name"])
     if kind == _DRAIN:
         return DrainPut(value["on"])
+    if kind == _BROKER:
+        return BrokerKnown(value["name"], value["gone"], value["unread"], value["dead"])
+    if kind == _BROKER_GONE:
+        return BrokerForgotten(value["name"])
     if kind == _LITE_GONE:
         return LiteClosed(value["topic"], value["queue"])
     if kind == _LOCKED:

@@ -38,7 +38,7 @@ class Verdict(Enum):
 class Pending:
     """One unfinished message of a group."""
 
-    __slots__ = ("attempt", "client_id", "deadline_ms", "lane", "number")
+    __slots__ = ("attempt", "client_id", "deadline_ms", "lane", "number", "waits")
 
     def __init__(self, number: int, attempt: int, deadline_ms: int, client_id: str) -> None:
         self.number = number
@@ -51,6 +51,10 @@ class Pending:
         """Whose life holds the delivery (auto_renew); empty: only the deadline does."""
         self.lane: str | None = None
         """Message group, for ordered groups; None elsewhere."""
+        self.waits = False
+        """True: nobody works on it; it was given back or not finished in time, and waits until the deadline for its
+        next delivery. Not journalled: after a restart what waits may look delivered until then.
+        """
 
 
 class QueueProgress:
@@ -108,6 +112,10 @@ class QueueProgress:
         """Deliveries to members that pull, of unfinished offsets that had more than the first hand-out."""
         self.unkeyed = False
         """Ordered groups: `pending` came from the journal and its message groups are not known yet."""
+
+    def waiting(self) -> int:
+        """Messages that failed and wait for their next delivery. Looks at all that is unfinished."""
+        return sum(entry.attempt > 0 and (entry.waits or entry.deadline_ms == READY) for entry in self.pending.values())
 
     def op(self, offset: int, entry: Pending) -> Invisible:
         """The journal's words for the state of one delivery."""

@@ -80,6 +80,7 @@ class Journal:
         broker = self._broker
         key = KeyPut(broker.handle_key, broker.topics.next_id(), broker.groups.next_id())
         drain = [DrainPut(on=True)] if broker.draining else []
+        brokers = broker.cluster.known.brokers.dump()
         topics = [TopicPut(topic) for topic in broker.topics.all()]
         groups = [GroupPut(group) for group in broker.groups.all()]
         locks = [
@@ -88,7 +89,7 @@ class Journal:
         ]
         halves = broker.transactions.table.dump()
         progress = [*broker.progress.dump(), *delivery_counts.dump(broker.progress)]
-        return encode([key, *drain, *topics, *groups, *locks, *halves, *broker.lite.topics.dump(), *progress])
+        return encode([key, *drain, *brokers, *topics, *groups, *locks, *halves, *broker.lite.topics.dump(), *progress])
 
     async def close(self) -> None:
         """Write what waits, then a last snapshot. A failure of it is logged: the log has it all."""

@@ -15,6 +15,8 @@ from evenq_broker.core.halves import TransactionIds
 from evenq_broker.core.handles import KEY_BYTES, Handles
 from evenq_broker.core.journal import (
     Acked,
+    BrokerForgotten,
+    BrokerKnown,
     Committed,
     Counted,
     Delivered,
@@ -71,6 +73,7 @@ async def open_store(broker: Broker) -> None:
     )
     delivery_counts.restored(broker.progress)
     passing("opening.restored")
+    broker.delayed_retries.begin(broker.store.stats.log_end)
     if not broker.handle_key:
         broker.handle_key = broker.rng.randbytes(KEY_BYTES)
         passing("opening.key_made")
@@ -148,6 +151,8 @@ def apply(broker: Broker, op: Op) -> None:
             broker.transactions.table.apply(op)
         case DrainPut():
             broker.draining = op.on
+        case BrokerKnown() | BrokerForgotten():
+            broker.cluster.known.brokers.apply(op)
         case Locked():
             broker.locks.restore(op.group, op.queue, op.client_id, Generation(op.epoch, op.counter))
         case KeyPut():

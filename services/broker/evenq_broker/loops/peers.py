@@ -11,17 +11,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from evenq.errors import ConnectionFailed, Error
 from evenq.model import GroupConfig, MessageType
+from evenq.runtime.version import software_version
 from evenq.wire import status
 from evenq.wire.addresses import split_addresses
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.assignment import LastAnswers
 from evenq_broker.core.routes import BrokerView
+from evenq_broker.loops.known_brokers import BrokerMemory
 from evenq_broker.loops.rebalancer_link import RebalancerLink
 from evenq_broker.loops.registration import Registration, own_view
 from evenq_broker.loops.routes import RouteWatch
@@ -51,6 +52,8 @@ class ClusterLink:
         """Random per start: tells a restart from a twin with the same name."""
         self.sessions = Sessions(broker)
         self.answers = LastAnswers()
+        self.known = BrokerMemory(broker)
+        """Brokers that belong to the cluster, whether they are there or not."""
         self.nameservers = split_addresses(broker.settings.nameservers)
         self._topic_changes = Signal()
         self._fact_changes = Signal()
@@ -94,6 +97,7 @@ class ClusterLink:
         """
         if not self._started:
             return
+        await self.known.goodbye()
         goodbyes = [registration.goodbye() for registration in self._registrations]
         if drain_ms > 0:
             await asyncio.gather(self.sessions.hand_over(drain_ms), *goodbyes)
@@ -112,7 +116,7 @@ class ClusterLink:
     def own(self) -> BrokerView:
         """What this broker says of itself, as of now."""
         if self._own is None or self._own.data_version != self._broker.topics.version:
-            self._own = own_view(self._broker, self.incarnation, _software_version())
+            self._own = own_view(self._broker, self.incarnation, software_version())
         return self._own
 
     def facts_changed(self, *, group: str = "", topic: str = "") -> None:
@@ -143,6 +147,7 @@ class ClusterLink:
     def routes_changed(self) -> None:
         """The route table may have changed: tell the sessions that read a topic with another route."""
         self._route_changes.notify()
+        self.known.look()
         topics = self._broker.routes.take_changed_topics()
         if topics:
             self.sessions.routes_changed(topics)
@@ -217,6 +222,11 @@ class ClusterLink:
         return _failures(answers, admin_pb2.DeleteGroupResponse)
 
     # ------------------------------------------------------------------------------------------------ peers
+
+    @property
+    def nameservers_answering(self) -> int:
+        """Nameservers that tell their routes now."""
+        return sum(watch.connected for watch in self._watches)
 
     @property
     def route_changes(self) -> Signal:
@@ -350,10 +360,3 @@ def _failures(
         except Error as error:
             failed.append((name, error))
     return failed
-
-
-def _software_version() -> str:
-    try:
-        return version("evenq")
-    except PackageNotFoundError:  # run from a plain tree
-        return ""

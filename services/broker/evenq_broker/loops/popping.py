@@ -360,6 +360,8 @@ class Popping:
                 wish.behind.append(queue)
             stats = broker.stats.group_topic(queue.group_id, queue.topic_id)
             stats.filtered += queue.next - start - len(read.messages)
+        stats = broker.stats.group_topic(queue.group_id, queue.topic_id)
+        stats.went([message.store_ms for message in messages], broker.clock.now_ms())
         for message in messages:
             self._frame(queue, message, batch, wish, number=queue.first, attempt=1, held=False)
 

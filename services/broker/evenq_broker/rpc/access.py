@@ -79,6 +79,7 @@ _ROWS: dict[str, dict[str, tuple[Resource, Action]]] = {
         "ScaleTopic": (_TOPIC, Action.OPERATE),
         "PermitTopic": (_TOPIC, Action.OPERATE),
         "DrainBroker": (_BROKER, Action.OPERATE),
+        "ForgetBroker": (_BROKER, Action.OPERATE),
         "CreateGroup": (_GROUP, Action.CREATE),
         "DeleteGroup": (_GROUP, Action.DELETE),
         "ListGroups": (_CLUSTER, Action.DESCRIBE),

@@ -127,6 +127,7 @@ class _Data:
             stats = self._broker.stats.group_topic(group.group_id, topic.topic_id)
             stats.messages_out += len(messages)
             stats.bytes_out += len(answer)
+            stats.went([message.store_ms for message in messages], self._broker.clock.now_ms())
         return answer
 
     def _handed(self, group: GroupConfig, topic: TopicConfig, queue: MessageQueue, client_id: str, until: int) -> None:
@@ -357,6 +358,7 @@ class _Data:
         if not done:
             low, high = self._broker.store.queue_range(topic.topic_id, queue.queue_id)
             raise _out_of_range(asked.queue_offset, low, high)
+        self._broker.stats.group_topic(group.group_id, topic.topic_id).given_back += 1
         return data_pb2.SendBackResponse(status=OK, dead_lettered=over).SerializeToString()
 
     # ------------------------------------------------------------------------------------------------ which queue

@@ -85,9 +85,7 @@ class Publishing:
 
     async def _append(self, entries: Sequence[Append | TimerAppend], topic: TopicConfig) -> None:
         await self._broker.store.append(entries)  # type: ignore[arg-type]  # a block has no timers (`_entry`)
-        stats = self._broker.stats.topic(topic.topic_id)
-        stats.messages_in += len(entries)
-        stats.bytes_in += sum(len(entry.head) for entry in entries)
+        self._broker.stats.topic(topic.topic_id).came([len(entry.head) for entry in entries])
 
     async def _append_once(
         self, once: Once, names: list[str], entries: list[Append], topic: TopicConfig

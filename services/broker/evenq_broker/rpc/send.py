@@ -316,10 +316,8 @@ class Sending:
         return topic
 
     def _count(self, topic: TopicConfig, stored: Sequence[Append | TimerAppend]) -> None:
-        stats = self._broker.stats.topic(topic.topic_id)
-        stats.messages_in += len(stored)
-        for entry in stored:
-            stats.bytes_in += len(entry.head) + len(entry.system)
+        sizes = [len(entry.head) + len(entry.system) for entry in stored]
+        self._broker.stats.topic(topic.topic_id).came(sizes)
 
 
 def _must_be_one_topic(message: object, resource: definition_pb2.Resource) -> None:

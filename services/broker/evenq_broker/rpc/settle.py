@@ -138,16 +138,25 @@ class Settling:
         vague = context.language == _HTTP or not asked.HasField("invisible_duration")
         if entry is not None and entry.client_id and vague and not asked.suspend:
             invisible_ms = max(invisible_ms, self._pause_ms(queue, entry.attempt))
-        last = not asked.suspend and entry is not None and self._is_last(queue, entry, invisible_ms)
+        # Only a push consumer's change is a nack for sure; another one may ask for more time.
+        nack = not asked.suspend and entry is not None and (bool(entry.client_id) or not invisible_ms)
+        last = nack and entry is not None and self._is_last(queue, entry)
         if last:
             invisible_ms = HOLD_MS
         now_ms = broker.now_ms()
         deadline_ms = now_ms + invisible_ms
         verdict = broker.progress.change_invisible(
-            queue, handle.queue_offset, handle.number, now_ms=now_ms, deadline_ms=deadline_ms, uncounted=asked.suspend
+            queue,
+            handle.queue_offset,
+            handle.number,
+            now_ms=now_ms,
+            deadline_ms=deadline_ms,
+            uncounted=asked.suspend,
+            given_back=nack,
         )
         if verdict is not Verdict.DONE or entry is None:
             raise _over()
+        broker.stats.group_topic(queue.group_id, queue.topic_id).given_back += nack
         if last:
             broker.burials.add(queue, handle.queue_offset, entry)
         recorded = broker.journal.record(queue.op(handle.queue_offset, entry))
@@ -160,12 +169,10 @@ class Settling:
             queue.group_id, queue.topic_id, queue.queue_id, handle.queue_offset, handle.number, deadline_ms
         )
 
-    def _is_last(self, queue: QueueProgress, entry: Pending, invisible_ms: int) -> bool:
-        # No pause after the last attempt. Only a push consumer's change is a nack for sure; another one may ask for
-        # more time.
+    def _is_last(self, queue: QueueProgress, entry: Pending) -> bool:
+        # No pause after the last attempt.
         group = self._broker.groups.by_id(queue.group_id)
-        nack = bool(entry.client_id) or not invisible_ms
-        return nack and group is not None and entry.attempt >= group.max_attempts
+        return group is not None and entry.attempt >= group.max_attempts
 
     def _pause_ms(self, queue: QueueProgress, attempt: int) -> int:
         group = self._broker.groups.by_id(queue.group_id)

@@ -100,6 +100,7 @@ def resize_view(wire: admin_pb2.ResizedTopic) -> ResizeView:
         read_queues=wire.entry.read_queues,
         permission=v2.Permission.Name(wire.entry.permission),
         unfinished=tuple(map(unfinished_view, wire.unfinished)),
+        unread=wire.unread,
     )
 
 

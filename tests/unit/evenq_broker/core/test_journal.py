@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from evenq_broker.core.journal import (
     Acked,
+    BrokerForgotten,
+    BrokerKnown,
     Committed,
     Counted,
     Delivered,
@@ -53,6 +55,9 @@ EVERY: list[Op] = [
     LiteClosed(4, 1 << 20),
     DrainPut(on=True),
     DrainPut(on=False),
+    BrokerKnown("broker-b"),
+    BrokerKnown("broker-c", 1 << 41, 7, 9),
+    BrokerForgotten("broker-b"),
 ]
 
 
