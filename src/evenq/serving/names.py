@@ -153,6 +153,7 @@ NAMES: Mapping[str, Names] = {
             "Scan": Names(data_pb2.ScanRequest, _GROUP, "topic queue.topic"),
             "QueryOffsets": Names(data_pb2.QueryOffsetsRequest, _GROUP, _TOPIC, "topic queues.topic"),
             "CommitOffsets": Names(data_pb2.CommitOffsetsRequest, _GROUP, "topic offsets.queue.topic"),
+            "CountDeliveries": Names(data_pb2.CountDeliveriesRequest, _GROUP, "topic queue.topic"),
             "SendBack": Names(data_pb2.SendBackRequest, _GROUP, "topic queue.topic"),
         },
     ),

@@ -40,10 +40,12 @@ from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 # | 13   | Unsubscribed | u32 length, JSON                                                                            |
 # | 14-5 | LiteOpened, LiteClosed | u32 length, JSON                                                                  |
 # | 16   | DrainPut     | u32 length, JSON                                                                            |
+# | 17   | Counted      | u32 group, u32 topic, u32 queue, u64 given until, u16 n, n u64 offsets, n u16 deliveries    |
 
 __all__ = [
     "Acked",
     "Committed",
+    "Counted",
     "Delivered",
     "DrainPut",
     "GroupPut",
@@ -66,7 +68,7 @@ __all__ = [
 
 VERSION = 1
 _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _COMMITTED, _ACKED, _DELIVERED, _INVISIBLE, _LOCKED = range(1, 11)
-_HALF, _HALVES_ENDED, _UNSUBSCRIBED, _LITE, _LITE_GONE, _DRAIN = range(11, 17)
+_HALF, _HALVES_ENDED, _UNSUBSCRIBED, _LITE, _LITE_GONE, _DRAIN, _COUNTED = range(11, 18)
 _IN_JSON = frozenset({
     _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _LOCKED, _UNSUBSCRIBED, _LITE, _LITE_GONE, _DRAIN,
 })  # fmt: skip
@@ -74,6 +76,7 @@ _COMMITTED_FORM = struct.Struct(">BIIIQB")
 _ACKED_FORM = struct.Struct(">BIIIQ")
 _DELIVERED_FORM = struct.Struct(">BIIIQQHH")
 _INVISIBLE_FORM = struct.Struct(">BIIIQIHQ")
+_COUNTED_FORM = struct.Struct(">BIIIQH")
 _HALF_FORM = struct.Struct(">BQIQqQQHH")
 _LENGTH = struct.Struct(">I")
 
@@ -157,6 +160,19 @@ class Invisible:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """Deliveries to members that pull (`core.delivery_counts`). Numbers only grow: the larger one stands."""
+
+    group_id: int
+    topic_id: int
+    queue_id: int
+    given_until: int
+    """What is below and unfinished was given to a holder that is gone."""
+    offsets: tuple[int, ...] = ()
+    deliveries: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Locked:
     """A queue's lock has this holder now; empty: nobody."""
 
@@ -232,6 +248,7 @@ Op = (
     | Acked
     | Delivered
     | Invisible
+    | Counted
     | Locked
     | Unsubscribed
     | LiteOpened
@@ -259,6 +276,8 @@ def encode_op(op: Op) -> bytes:
             return _INVISIBLE_FORM.pack(_INVISIBLE, *place, op.number, op.attempt, op.deadline_ms)
         case Committed():
             return _COMMITTED_FORM.pack(_COMMITTED, op.group_id, op.topic_id, op.queue_id, op.offset, op.reset)
+        case Counted():
+            return _encode_counted(op)
         case HalfPut():
             return _HALF_FORM.pack(_HALF, *op[:-2], min(op.checks, 0xFFFF), min(op.missed, 0xFFFF))
         case HalvesEnded():
@@ -343,6 +362,14 @@ def _encode_delivered(op: Delivered) -> bytes:
     ))  # fmt: skip
 
 
+def _encode_counted(op: Counted) -> bytes:
+    count = len(op.offsets)
+    return b"".join((
+        _COUNTED_FORM.pack(_COUNTED, op.group_id, op.topic_id, op.queue_id, op.given_until, count),
+        struct.pack(f">{count}Q{count}H", *op.offsets, *op.deliveries),
+    ))  # fmt: skip
+
+
 def _encode_ended(op: HalvesEnded) -> bytes:
     count = len(op.numbers)
     return struct.pack(f">BI{count}Q{count}B", _HALVES_ENDED, count, *op.numbers, *op.outcomes)
@@ -380,6 +407,8 @@ def _decode_op(record: bytes, at: int) -> tuple[Op, int]:
         return Committed(group, topic, queue, offset, bool(reset)), at + _COMMITTED_FORM.size
     if kind == _DELIVERED:
         return _decode_delivered(record, at)
+    if kind == _COUNTED:
+        return _decode_counted(record, at)
     if kind == _HALF:
         return HalfPut(*_HALF_FORM.unpack_from(record, at)[1:]), at + _HALF_FORM.size
     if kind == _HALVES_ENDED:
@@ -400,6 +429,14 @@ def _decode_delivered(record: bytes, at: int) -> tuple[Op, int]:
     offsets, numbers, attempts = values[:count], values[count : 2 * count], values[2 * count :]
     op = Delivered(group, topic, queue, following, deadline, client, offsets, numbers, attempts)
     return op, at + client_length + form.size
+
+
+def _decode_counted(record: bytes, at: int) -> tuple[Op, int]:
+    _, group, topic, queue, given_until, count = _COUNTED_FORM.unpack_from(record, at)
+    form = struct.Struct(f">{count}Q{count}H")
+    at += _COUNTED_FORM.size
+    values = form.unpack_from(record, at)
+    return Counted(group, topic, queue, given_until, values[:count], values[count:]), at + form.size
 
 
 def _decode_ended(record: bytes, at: int) -> tuple[Op, int]:

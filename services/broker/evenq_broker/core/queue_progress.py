@@ -11,12 +11,13 @@ from enum import Enum
 
 from evenq_broker.core.journal import Invisible
 
-__all__ = ["BLOCKED", "LITE_QUEUES_FROM", "READY", "Pending", "QueueProgress", "Verdict"]
+__all__ = ["BLOCKED", "LITE_QUEUES_FROM", "READY", "UNKNOWN", "Pending", "QueueProgress", "Verdict"]
 
 READY = 0
 """Deadline of a message that waits for its next delivery."""
 BLOCKED = -1
 """Deadline of a message of an ordered group that waits for the one before it (`core.fifo`)."""
+UNKNOWN = -1
 
 NUMBERS = 1_000
 """How far delivery numbers jump at a reset: more than a message has attempts."""
@@ -57,8 +58,11 @@ class QueueProgress:
 
     __slots__ = (
         "committed",
+        "counts",
         "first",
+        "given_until",
         "group_id",
+        "handed",
         "lanes",
         "next",
         "pending",
@@ -94,6 +98,14 @@ class QueueProgress:
         """Ordered groups (`core.fifo`): message group -> its unfinished offsets, ascending; only the first may be
         delivered.
         """
+        self.handed = UNKNOWN
+        """End of what the present holder of the queue's lock was answered (`core.delivery_counts`); UNKNOWN: it got the
+        lock before this broker started.
+        """
+        self.given_until = 0
+        """What is below and unfinished was given to a holder that is gone: it may have been delivered."""
+        self.counts: dict[int, int] = {}
+        """Deliveries to members that pull, of unfinished offsets that had more than the first hand-out."""
         self.unkeyed = False
         """Ordered groups: `pending` came from the journal and its message groups are not known yet."""
 
@@ -108,7 +120,9 @@ class QueueProgress:
         """
         if (self.committed, self.next) == (offset, offset):
             return False
-        self.committed = self.next = offset
+        self.committed = self.next = self.handed = offset
+        self.given_until = 0
+        self.counts.clear()
         self.first += NUMBERS
         self.pending.clear()
         self.ready.clear()

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from evenq.runtime.failpoints import passing
 from evenq.store import FlushMode, MessageStore, StoreOptions
+from evenq_broker.core import delivery_counts
 from evenq_broker.core.halves import TransactionIds
 from evenq_broker.core.handles import KEY_BYTES, Handles
 from evenq_broker.core.journal import (
     Acked,
     Committed,
+    Counted,
     Delivered,
     DrainPut,
     GroupPut,
@@ -122,6 +124,8 @@ def apply(broker: Broker, op: Op) -> None:
     match op:
         case Acked() | Committed() | Delivered() | Invisible():
             broker.progress.apply(op)
+        case Counted():
+            delivery_counts.apply(broker.progress, op)
         case TopicPut():
             broker.topics.put(op.topic)
         case GroupPut():

@@ -61,6 +61,7 @@ _ROWS: dict[str, dict[str, tuple[Resource, Action]]] = {
         "Scan": (_TOPIC, Action.CONSUME),
         "QueryOffsets": (_BOTH, Action.DESCRIBE),
         "CommitOffsets": (_BOTH, Action.CONSUME),
+        "CountDeliveries": (_BOTH, Action.CONSUME),
         "SendBack": (_BOTH, Action.CONSUME),
         "RelayCheck": (_CLUSTER, Action.INTERNAL),
     },

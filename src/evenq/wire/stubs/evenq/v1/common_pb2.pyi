@@ -73,6 +73,20 @@ class Generation(_Message):
     ) -> None: ...
     def ClearField(self, field_name: Literal["epoch", "counter"]) -> None: ...
 
+class DeliveryCount(_Message):
+    DESCRIPTOR: Descriptor
+
+    offset: builtins.int
+    deliveries: builtins.int
+
+    def __init__(
+        self,
+        *,
+        offset: builtins.int | None = ...,
+        deliveries: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["offset", "deliveries"]) -> None: ...
+
 class Filter(_Message):
     DESCRIPTOR: Descriptor
 
