@@ -81,8 +81,8 @@ class Locking:
         if not all(granted) and wait_ms > 0:
             missing = [queue for queue, is_own in zip(queues, granted, strict=True) if not is_own]
             await self._wait(group, client_id, missing, wait_ms=wait_ms, generation=generation)
-        for queue in set(queues).difference(own):
-            if locks.holder(group, queue) == client_id:
+        for queue in queues:
+            if queue not in own and locks.holder(group, queue) == client_id:
                 deliveries.let_go(self._broker, group, queue)
         await self._safe()
         return [locks.holder(group, queue) == client_id for queue in queues]

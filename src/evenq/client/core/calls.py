@@ -91,6 +91,10 @@ class Locked:
     granted: bool
     holder: str
     committed: int
+    given_until: int = 0
+    """What is below and not committed was given to a member that vanished."""
+    counts: tuple[tuple[int, int], ...] = ()
+    """(offset, deliveries so far) of what is not committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +271,16 @@ class ConsumerCalls(RouteCalls, ReadingCalls, Protocol):
         ...
 
     async def lock(
-        self, address: str, group: str, queues: Sequence[MessageQueue], *, wait_ms: int, generation: Generation
+        self,
+        address: str,
+        group: str,
+        queues: Sequence[MessageQueue],
+        *,
+        wait_ms: int,
+        generation: Generation,
+        anew: bool = False,
     ) -> list[Locked]:
-        """Take queues; one answer each, in order."""
+        """Take queues; one answer each, in order. `anew`: we know nothing of what we may have had of them before."""
         ...
 
     async def unlock(self, address: str, group: str, queues: Sequence[MessageQueue]) -> None:
@@ -286,6 +297,21 @@ class ConsumerCalls(RouteCalls, ReadingCalls, Protocol):
         self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
     ) -> None:
         """Store progress, also backward."""
+        ...
+
+    async def count_deliveries(
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        counts: Mapping[int, int],
+        *,
+        given_until: int,
+        generation: Generation,
+    ) -> None:
+        """Note deliveries, by offset; and, when we let go of the queue, how far listeners had it (0: all is finished).
+        Raises PreconditionFailed (fenced).
+        """
         ...
 
     async def send_back(

@@ -30,6 +30,7 @@ class PushPlan(MemberPlan):
     """What a push consumer was asked to be."""
 
     slots: int
+    counts_deliveries: bool = True
 
 
 class Pushing:
@@ -57,9 +58,10 @@ class Pushing:
             clock=clock,
             slots=plan.slots,
             options=plan.options,
-            ordered=plan.ordered and clustering,
+            ordered=plan.ordered,
             max_attempts=self._member.max_attempts,
             send_back=self._send_back if clustering else None,  # RD-1: retries in clustering only
+            count=self._member.ownership.count_deliveries,
             settled=self._member.ownership.settled,
             trusted=self._trusted,
         )

@@ -71,6 +71,11 @@ def wire_generation(generation: Generation) -> common_pb2.Generation:
     return common_pb2.Generation(epoch=generation.epoch, counter=generation.counter)
 
 
+def _locked(told: groups_pb2.LockedQueue) -> Locked:
+    counts = tuple((count.offset, count.deliveries) for count in told.counts)
+    return Locked(model_queue(told.queue), told.granted, told.holder, told.committed, told.given_until, counts)
+
+
 class Calls:
     """Implements `core.calls.ProducerCalls` and, with `sessions` and `receiving` beside it, what consumers need."""
 
@@ -83,6 +88,7 @@ class Calls:
         self._turn = 0
         self._no_publish: set[str] = set()
         self._no_assignment: set[str] = set()
+        self._no_counts: set[str] = set()
         self._routing = Routing()
 
     def rename(self, client_id: str) -> None:
@@ -248,8 +254,41 @@ class Calls:
         data = await self.unary(address, DATA + "SendBack", request.SerializeToString())
         check(data_pb2.SendBackResponse.FromString(data).status)
 
+    async def count_deliveries(
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        counts: Mapping[int, int],
+        *,
+        given_until: int,
+        generation: Generation,
+    ) -> None:
+        if address in self._no_counts:
+            return
+        request = data_pb2.CountDeliveriesRequest(
+            group=group,
+            client_id=self.client_id,
+            queue=wire_queue(queue),
+            generation=wire_generation(generation),
+            counts=[common_pb2.DeliveryCount(offset=offset, deliveries=number) for offset, number in counts.items()],
+            given_until=given_until,
+        )
+        try:
+            data = await self.unary(address, DATA + "CountDeliveries", request.SerializeToString())
+            check(data_pb2.CountDeliveriesResponse.FromString(data).status)
+        except (Unsupported, NotImplementedYet):  # an older broker keeps no counts
+            self._no_counts.add(address)
+
     async def lock(
-        self, address: str, group: str, queues: Sequence[MessageQueue], *, wait_ms: int, generation: Generation
+        self,
+        address: str,
+        group: str,
+        queues: Sequence[MessageQueue],
+        *,
+        wait_ms: int,
+        generation: Generation,
+        anew: bool = False,
     ) -> list[Locked]:
         request = groups_pb2.LockQueuesRequest(
             group=group,
@@ -257,13 +296,14 @@ class Calls:
             queues=[wire_queue(queue) for queue in queues],
             wait_ms=wait_ms,
             generation=wire_generation(generation),
+            anew=anew,
         )
         data = await self.unary(address, GROUPS + "LockQueues", request.SerializeToString(), wait_ms=wait_ms)
         answer = groups_pb2.LockQueuesResponse.FromString(data)
         check(answer.status)
         if len(answer.queues) != len(queues):
             raise InternalError(f"{address} answered {len(queues)} lock requests with {len(answer.queues)} answers")
-        return [Locked(model_queue(q.queue), q.granted, q.holder, q.committed) for q in answer.queues]
+        return [_locked(queue) for queue in answer.queues]
 
     async def unlock(self, address: str, group: str, queues: Sequence[MessageQueue]) -> None:
         request = groups_pb2.UnlockQueuesRequest(
