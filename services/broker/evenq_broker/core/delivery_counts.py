@@ -4,6 +4,7 @@ Counting each delivery would make every message dearer, so the first one is not 
 the holder of a queue's lock was answered; when that holder vanishes, what it was given and did not commit is taken to
 have been delivered once (`presume`). From then on, and after any failure, members say of each further delivery that it
 begins before it begins (`count`), so a message that kills its process is counted by name, and its neighbours are not.
+They also say what of it they finished, before they begin what may end them: the committed offset may be far behind it.
 Called by `loops.deliveries`. Always true: numbers grow until the offset is committed; at most `COUNTS_MAX` are kept of
 one group and queue. Pure.
 """
@@ -16,13 +17,14 @@ from evenq_broker.core.delivery import Progress
 from evenq_broker.core.journal import Counted
 from evenq_broker.core.queue_progress import UNKNOWN, QueueProgress
 
-__all__ = ["COUNTS_MAX", "PRESUMED_MAX", "apply", "count", "dump", "known", "presume"]
+__all__ = ["COUNTS_MAX", "FINISHED", "PRESUMED_MAX", "apply", "count", "dump", "known", "presume", "restored"]
 
 COUNTS_MAX = 4_096
 """Of one group and queue. The smallest offsets stay: they are what the group's progress waits for."""
 PRESUMED_MAX = 4_096
 """How much a holder is taken to have been given where this broker cannot know: more than members keep in hand."""
-DELIVERIES_MAX = 0xFFFF
+FINISHED = 0xFFFF
+"""Instead of a number: the message is done. More than any number."""
 
 
 def presume(queue: QueueProgress, end: int) -> Counted | None:
@@ -35,11 +37,11 @@ def presume(queue: QueueProgress, end: int) -> Counted | None:
 
 
 def count(queue: QueueProgress, deliveries: Mapping[int, int], *, given_until: int = 0) -> Counted | None:
-    """These offsets were delivered so many times. What is committed, and what is known to be more, is left out. Gives
-    what to record; None: nothing is new.
+    """These offsets were delivered so many times, or are FINISHED. What is committed, and what is known to be more, is
+    left out. Gives what to record; None: nothing is new.
     """
     more = {
-        offset: min(number, DELIVERIES_MAX)
+        offset: min(number, FINISHED)
         for offset, number in sorted(deliveries.items())
         if offset >= queue.committed and number > queue.counts.get(offset, 0)
     }
@@ -80,6 +82,12 @@ def dump(progress: Progress) -> Iterator[Counted]:
                 queue.group_id, queue.topic_id, queue.queue_id, given_until,
                 tuple(offset for offset, _ in counts), tuple(number for _, number in counts),
             )  # fmt: skip
+
+
+def restored(progress: Progress) -> None:
+    """The state was read from the disk: how far holders were answered is not part of it."""
+    for queue in progress.queues():
+        queue.handed = UNKNOWN
 
 
 def _clean(queue: QueueProgress) -> None:

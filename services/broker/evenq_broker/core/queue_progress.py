@@ -98,7 +98,7 @@ class QueueProgress:
         """Ordered groups (`core.fifo`): message group -> its unfinished offsets, ascending; only the first may be
         delivered.
         """
-        self.handed = UNKNOWN
+        self.handed = offset
         """End of what the present holder of the queue's lock was answered (`core.delivery_counts`); UNKNOWN: it got the
         lock before this broker started.
         """

@@ -82,6 +82,7 @@ async def open_store(broker: Broker) -> None:
         topic_retention_ms=lambda topic_id: _retention_ms(broker, topic_id),
         keys_of=keys_of if settings.message_index else None,
     )
+    delivery_counts.restored(broker.progress)
     passing("opening.restored")
     if not broker.handle_key:
         broker.handle_key = broker.rng.randbytes(KEY_BYTES)

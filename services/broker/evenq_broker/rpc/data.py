@@ -26,7 +26,7 @@ from evenq.store import ReadResult, StoredMessage
 from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
-from evenq_broker.core.delivery_counts import COUNTS_MAX
+from evenq_broker.core.delivery_counts import COUNTS_MAX, FINISHED
 from evenq_broker.core.filters import EVERYTHING, TURNS_MIN, MessageFilter, message_filter
 from evenq_broker.core.frames import delivered, extra_fields, field, varint_field
 from evenq_broker.core.journal import Committed
@@ -319,14 +319,18 @@ class _Data:
         group = self._group(asked.group)
         if len(asked.counts) > COUNTS_MAX:
             raise BadRequest(f"{len(asked.counts)} deliveries in one call, the limit is {COUNTS_MAX}; count in parts")
-        if any(told.offset < 0 or told.deliveries < 1 for told in asked.counts) or asked.given_until < 0:
-            raise BadRequest("an offset is negative or a count of deliveries below 1; the first delivery is 1")
+        deliveries = {told.offset: FINISHED if told.finished else told.deliveries for told in asked.counts}
+        wrong = [offset for offset, number in deliveries.items() if offset < 0 or not 1 <= number <= FINISHED]
+        if wrong or asked.given_until < 0:
+            raise BadRequest(
+                f"offset {(*wrong, asked.given_until)[0]} or its count of deliveries is out of range: offsets begin at "
+                f"0, counts are 1 to {FINISHED - 1}"
+            )
         locking = self._broker.cluster.sessions.locking
         locking.must_hold(group.name, asked.client_id, queue, generation_of(asked.generation), owner=True)
         progress = self._broker.progress.queue(group.group_id, topic.topic_id, queue.queue_id)
         if progress is None:
             raise PreconditionFailed(f"group {group.name} has no offset on queue {queue} yet; commit its start first")
-        deliveries = {told.offset: told.deliveries for told in asked.counts}
         record = counted(self._broker, progress, deliveries, given_until=asked.given_until)
         if record is not None:
             await record
@@ -342,7 +346,8 @@ class _Data:
         place = (self._broker, group, topic, queue.queue_id, asked.queue_offset)
         progress = self._broker.progress.queue(group.group_id, topic.topic_id, queue.queue_id)
         counts = {} if progress is None else progress.counts
-        attempts = max(asked.attempts, counts.get(asked.queue_offset, 0), await attempts_before(*place))
+        counted_before = counts.get(asked.queue_offset, 0) % FINISHED
+        attempts = max(asked.attempts, counted_before, await attempts_before(*place))
         over = asked.delay_level < 0 or attempts >= group.max_attempts
         if over:
             reason = Reason.ATTEMPTS if attempts >= group.max_attempts else Reason.SENT_BACK

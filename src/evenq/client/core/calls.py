@@ -15,6 +15,7 @@ from evenq.client.core.route import Route
 from evenq.model import FilterExpression, MessageModel, MessageQueue, QueueOffset, ReceivedMessage
 
 __all__ = [
+    "FINISHED",
     "NO_GENERATION",
     "Assignment",
     "AssignmentChanged",
@@ -49,6 +50,8 @@ class Generation:
 
 
 NO_GENERATION = Generation()
+FINISHED = -1
+"""Instead of a number of deliveries: the message is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ class Locked:
     given_until: int = 0
     """What is below and not committed was given to a member that vanished."""
     counts: tuple[tuple[int, int], ...] = ()
-    """(offset, deliveries so far) of what is not committed."""
+    """(offset, deliveries so far or FINISHED) of what is not committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,8 +312,8 @@ class ConsumerCalls(RouteCalls, ReadingCalls, Protocol):
         given_until: int,
         generation: Generation,
     ) -> None:
-        """Note deliveries, by offset; and, when we let go of the queue, how far listeners had it (0: all is finished).
-        Raises PreconditionFailed (fenced).
+        """Note deliveries, or FINISHED, by offset. `given_until`: we let go of the queue, and listeners had it so far
+        without finishing all. Raises PreconditionFailed (fenced).
         """
         ...
 

@@ -19,7 +19,8 @@ nobody and is left to the next owner; what is kept must be finished first, becau
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from heapq import heappop, heappush
 
@@ -104,6 +105,8 @@ class ProcessQueue:
                 continue
             waiting = self._waiting
             if self._past is not None:
+                if self._past.finished(message.queue_offset):
+                    continue
                 message, waiting = self._delivered_before(message, self._past)
             self._hand[message.queue_offset] = message
             self._order.append(message.queue_offset)
@@ -200,6 +203,8 @@ class ProcessQueue:
         also those where they are the last.
         """
         again = self._again
+        if not again and chunk[0].delivery_attempt < attempts_max:  # nearly always; what had more comes alone
+            return {}
         return {
             message.queue_offset: message.delivery_attempt
             for message in chunk
@@ -209,6 +214,15 @@ class ProcessQueue:
     def used_up(self, message: ReceivedMessage, *, attempts_max: int) -> bool:
         """True if all deliveries that a message may have were given to listeners."""
         return message.delivery_attempt > attempts_max and message.queue_offset in self._again
+
+    def begun(self, offsets: Iterable[int]) -> None:
+        """Their deliveries are counted."""
+        self._again.update(offset for offset in offsets if offset in self._hand)
+
+    @property
+    def counted(self) -> AbstractSet[int]:
+        """Messages in hand that are counted at the broker: that they are finished must be said there, too."""
+        return self._again
 
     def careful(self, message: ReceivedMessage) -> bool:
         """True if the message may have ended the process that it ran in: nothing like it may run beside it."""

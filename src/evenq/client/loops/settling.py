@@ -14,11 +14,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from evenq.client.core.calls import FINISHED
 from evenq.client.core.outcome import Retry, failures
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.options import PushOptions
 from evenq.errors import Error
-from evenq.model import MessageQueue, ReceivedMessage
+from evenq.model import MessageQueue, QueueOffset, ReceivedMessage
 from evenq.runtime.clock import Clock
 
 __all__ = ["Count", "SendBack", "Settling"]
@@ -30,6 +31,8 @@ SendBack = Callable[[ReceivedMessage, int, int], Awaitable[None]]
 Count = Callable[[MessageQueue, Mapping[int, int]], Awaitable[None]]
 """Note deliveries of a queue's messages, by offset, at its broker. Raises Error."""
 DEAD = -1
+COUNTED_MAX = 1_000
+"""In one call; brokers take more."""
 
 
 class Settling:
@@ -53,6 +56,8 @@ class Settling:
         self._max_attempts = max_attempts
         self._send_back = send_back
         self._count = count
+        self._finished: dict[ProcessQueue, list[int]] = {}
+        """Counted messages that are done, which their brokers do not know yet."""
         self._again = again
 
     async def begin(self, queue: ProcessQueue, chunk: Sequence[ReceivedMessage]) -> bool:
@@ -66,9 +71,10 @@ class Settling:
         first = chunk[0]
         if len(chunk) == 1 and queue.used_up(first, attempts_max=most):
             if await self._sent_back(queue, first, first.delivery_attempt - 1, DEAD):
-                queue.finish(first.queue_offset)
+                self._finish(queue, first.queue_offset)
                 return False
-        elif await self._counted(queue, deliveries):
+        elif await self._all_told(queue) and await self._counted(queue, deliveries):
+            queue.begun(deliveries)
             return True
         delay_ms = self._options.suspend_ms if self._ordered else self._delay_ms(1)
         queue.put_back(chunk, retry_ms=self._clock.monotonic_ms() + delay_ms)
@@ -88,9 +94,11 @@ class Settling:
         bad = {message.queue_offset for message in failed}
         for message in chunk:
             if message.queue_offset not in bad:
-                queue.finish(message.queue_offset)
+                self._finish(queue, message.queue_offset)
         for message in failed:
             await self._failed(queue, message, level, sure=sure)
+        if queue in self._finished and chunk[0].delivery_attempt >= self._max_attempts():
+            await self._all_told(queue)  # a neighbour may end this process any time, and there is no further delivery
 
     async def overdue(self, queue: ProcessQueue, message: ReceivedMessage) -> None:
         """A listener has had the message for too long: send it back, then take it out of the snapshot (CC-12)."""
@@ -109,7 +117,7 @@ class Settling:
         if (over and not sure) or (not over and self._options.retry == "local"):
             await self._later(queue, message, self._delay_ms(attempts))
         elif await self._sent_back(queue, message, attempts, DEAD if over else level):
-            queue.finish(message.queue_offset)
+            self._finish(queue, message.queue_offset)
         else:  # CC-6
             await self._later(queue, message, self._delay_ms(1))
 
@@ -130,11 +138,11 @@ class Settling:
         """What lies before the first failed message is done; it and all behind it wait (OC-15)."""
         rest = [message for message in chunk if message.queue_offset >= first.queue_offset]
         for message in chunk[: len(chunk) - len(rest)]:
-            queue.finish(message.queue_offset)
+            self._finish(queue, message.queue_offset)
         attempts = first.delivery_attempt
         if sure and (level < 0 or attempts >= self._max_attempts()):
             if await self._sent_back(queue, first, attempts, DEAD):  # OC-16
-                queue.finish(first.queue_offset)
+                self._finish(queue, first.queue_offset)
                 rest = rest[1:]
             if not rest:
                 return
@@ -154,6 +162,26 @@ class Settling:
             )
             return False
         return True
+
+    def _finish(self, queue: ProcessQueue, offset: QueueOffset) -> None:
+        if offset in queue.counted:
+            self._finished.setdefault(queue, []).append(offset)
+        queue.finish(offset)
+
+    async def _all_told(self, mine: ProcessQueue) -> bool:
+        """Say what is finished before something begins that may end this process: what was counted and is not said to
+        be finished would be taken for its victim, also if only the next commit is missing.
+        """
+        finished, self._finished = self._finished, {}
+        told = True
+        for queue, offsets in finished.items():
+            while offsets and not queue.dropped:
+                if not await self._counted(queue, dict.fromkeys(offsets[:COUNTED_MAX], FINISHED)):
+                    self._finished.setdefault(queue, []).extend(offsets)
+                    break
+                del offsets[:COUNTED_MAX]
+            told = told and (not offsets or queue is not mine)
+        return told
 
     async def _counted(self, queue: ProcessQueue, deliveries: Mapping[int, int]) -> bool:
         try:

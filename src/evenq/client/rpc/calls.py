@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evenq import __version__
-from evenq.client.core.calls import Assignment, Generation, Locked, Pulled, QueueRange, Stored
+from evenq.client.core.calls import FINISHED, Assignment, Generation, Locked, Pulled, QueueRange, Stored
 from evenq.client.core.route import Route
 from evenq.client.rpc.messages import decode, queue_of, repeated
 from evenq.client.rpc.routing import Routing
@@ -71,8 +71,14 @@ def wire_generation(generation: Generation) -> common_pb2.Generation:
     return common_pb2.Generation(epoch=generation.epoch, counter=generation.counter)
 
 
+def _count(offset: int, number: int) -> common_pb2.DeliveryCount:
+    if number == FINISHED:
+        return common_pb2.DeliveryCount(offset=offset, finished=True)
+    return common_pb2.DeliveryCount(offset=offset, deliveries=number)
+
+
 def _locked(told: groups_pb2.LockedQueue) -> Locked:
-    counts = tuple((count.offset, count.deliveries) for count in told.counts)
+    counts = tuple((count.offset, FINISHED if count.finished else count.deliveries) for count in told.counts)
     return Locked(model_queue(told.queue), told.granted, told.holder, told.committed, told.given_until, counts)
 
 
@@ -271,7 +277,7 @@ class Calls:
             client_id=self.client_id,
             queue=wire_queue(queue),
             generation=wire_generation(generation),
-            counts=[common_pb2.DeliveryCount(offset=offset, deliveries=number) for offset, number in counts.items()],
+            counts=[_count(offset, number) for offset, number in counts.items()],
             given_until=given_until,
         )
         try:

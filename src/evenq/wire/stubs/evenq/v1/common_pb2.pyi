@@ -78,14 +78,16 @@ class DeliveryCount(_Message):
 
     offset: builtins.int
     deliveries: builtins.int
+    finished: builtins.bool
 
     def __init__(
         self,
         *,
         offset: builtins.int | None = ...,
         deliveries: builtins.int | None = ...,
+        finished: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["offset", "deliveries"]) -> None: ...
+    def ClearField(self, field_name: Literal["offset", "deliveries", "finished"]) -> None: ...
 
 class Filter(_Message):
     DESCRIPTOR: Descriptor
