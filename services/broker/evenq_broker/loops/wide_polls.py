@@ -287,8 +287,9 @@ class WidePolls:
             group = await broker.ensure_group(want.group)
         self.waiters.tell(listener.peer, want, count)
         if topic is not None and group is not None:
-            if count > 0:
-                begin(broker, group, topic)
+            record = begin(broker, group, topic) if count > 0 else None
+            if record is not None:
+                await record
             if self.waiters.waits(want):
                 self._offer(want, group, topic)
 

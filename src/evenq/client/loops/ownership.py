@@ -72,7 +72,9 @@ class Ownership:
         self._rng = rng
         self._group, self._options, self._subscriptions = reading.group, reading.options, reading.subscriptions
         self._clustering, self._ordered, self._auto_commit = reading.clustering, reading.ordered, reading.auto_commit
-        self._starting = Starting(reading, calls=calls, progress=progress, address=self._address)
+        self._starting = Starting(
+            reading, calls=calls, progress=progress, address=self._address, generation=dividing.generation
+        )
         self._locks = Locks(
             reading,
             calls=calls,
@@ -362,8 +364,8 @@ class Ownership:
         )
 
     async def _begin(self, pulling: Pulling, *, first: bool) -> None:
-        """A policy start is committed at once: if this member dies before its first report, the next one must not
-        start later. The user hears of the queue before its first message.
+        """The user hears of the queue before its first message. `first`: a reader of chosen queues, or of all, keeps
+        its start before it reads, if it can.
         """
         if first:
             await self._progress.now(pulling.process.queue)
