@@ -269,7 +269,9 @@ class PushConsumer:
         self._running().unsubscribe(topic)
 
     def pause(self) -> None:
-        """Fetch nothing and rebalance no more until `resume`; what is in hand is consumed (CS-9)."""
+        """Fetch nothing until `resume`; what is in hand is consumed. Queues stay ours, unread, until others are to
+        have them: a member that joins gets its share (CS-9).
+        """
         self._running().pause(paused=True)
 
     def resume(self) -> None:

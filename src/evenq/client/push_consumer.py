@@ -123,7 +123,9 @@ class PushConsumer(Closing):
         self._background.call_soon(lambda: pushing.unsubscribe(topic))
 
     def pause(self) -> None:
-        """Fetch nothing and rebalance no more until `resume`; what is in hand is consumed, queues stay ours (CS-9)."""
+        """Fetch nothing until `resume`; what is in hand is consumed. Queues stay ours, unread, until others are to
+        have them: a member that joins gets its share (CS-9).
+        """
         pushing = self._running()
         self._background.call_soon(lambda: pushing.pause(paused=True))
 

@@ -86,7 +86,7 @@ class Ownership:
         )
         self._arrived = arrived
         self.paused = False
-        """CS-9: no rebalance and no pulls."""
+        """CS-9: no pulls. Rounds go on: what others are to read is handed over."""
         self._table = Table(locks=reading.clustering)
         self._pulls: dict[MessageQueue, Pulling] = {}
         self._pull_tasks: dict[MessageQueue, asyncio.Task[None]] = {}
@@ -111,7 +111,7 @@ class Ownership:
         self.wake()
         while not self._closing:
             await self._wakeup.wait(self._options.rebalance_interval_ms)
-            if not self._closing and not self.paused:
+            if not self._closing:
                 await self._round()
 
     @property
@@ -142,7 +142,7 @@ class Ownership:
         return None if pulling is None or pulling.process.dropped else pulling.process
 
     def pause(self, queues: Iterable[MessageQueue] | None = None, *, paused: bool = True) -> None:
-        """Stop the pulls of these queues, or of all and the rebalancing too (CS-9); or go on."""
+        """Stop the pulls of these queues, or of all that are ours now and later (CS-9); or go on."""
         if queues is None:
             self.paused = paused
         for queue in list(self._pulls) if queues is None else queues:

@@ -91,7 +91,7 @@ class Pushing:
         self._member.unsubscribe(topic)
 
     def pause(self, *, paused: bool) -> None:
-        """No pulls and no rebalance (CS-9), or go on; what is in hand is consumed."""
+        """No pulls (CS-9), or go on; what is in hand is consumed, and what others are to read is handed over."""
         self._member.ownership.pause(paused=paused)
 
     def owned(self) -> list[MessageQueue]:
