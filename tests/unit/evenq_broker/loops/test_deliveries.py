@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -209,5 +210,24 @@ def test_a_holder_that_does_not_survive_its_brokers_restart_had_at_most_what_mem
         second.cluster.sessions.locking.drop("g", "x")
         join(second, "z")
         assert heard(await lock(stage, "z")) == (20, {}), "nobody knows how far it read: the queue's end bounds it"
+
+    run(story)
+
+
+def test_a_count_is_answered_once_it_is_on_the_disk(run: Run) -> None:
+    """The delivery that it announces may be the end of everybody."""
+
+    async def story(stage: Any) -> None:
+        broker = await begin(stage)
+        disk: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        broker.journal.record, kept = lambda *_: asyncio.shield(disk), broker.journal.record
+        told = asyncio.ensure_future(tell(stage, "x", {3: 2}))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await stage.clock.advance(1_000)
+        assert not told.done(), "the disk is slow"
+        disk.set_result(None)
+        await told
+        broker.journal.record = kept
 
     run(story)
