@@ -11,13 +11,24 @@ one group and queue. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from evenq_broker.core.delivery import Progress
 from evenq_broker.core.journal import Counted
 from evenq_broker.core.queue_progress import UNKNOWN, QueueProgress
 
-__all__ = ["COUNTS_MAX", "FINISHED", "PRESUMED_MAX", "apply", "count", "dump", "known", "presume", "restored"]
+__all__ = [
+    "COUNTS_MAX",
+    "FINISHED",
+    "PRESUMED_MAX",
+    "apply",
+    "count",
+    "dump",
+    "known",
+    "presume",
+    "record_of",
+    "restored",
+]
 
 COUNTS_MAX = 4_096
 """Of one group and queue. The smallest offsets stay: they are what the group's progress waits for."""
@@ -53,9 +64,7 @@ def count(queue: QueueProgress, deliveries: Mapping[int, int], *, given_until: i
     queue.counts.update(more)
     if len(queue.counts) > COUNTS_MAX:
         _clean(queue)
-    return Counted(
-        queue.group_id, queue.topic_id, queue.queue_id, queue.given_until, tuple(more), tuple(more.values())
-    )  # fmt: skip
+    return record_of(queue, more)
 
 
 def known(queue: QueueProgress) -> tuple[int, list[tuple[int, int]]]:
@@ -64,6 +73,15 @@ def known(queue: QueueProgress) -> tuple[int, list[tuple[int, int]]]:
     """
     _clean(queue)
     return queue.given_until, sorted(queue.counts.items())
+
+
+def record_of(queue: QueueProgress, offsets: Iterable[int]) -> Counted | None:
+    """What is known of these offsets, to be recorded; None: nothing."""
+    kept = {offset: queue.counts[offset] for offset in sorted(offsets) if offset in queue.counts}
+    if not kept and not queue.given_until:
+        return None
+    place = (queue.group_id, queue.topic_id, queue.queue_id)
+    return Counted(*place, queue.given_until, tuple(kept), tuple(kept.values()))
 
 
 def apply(progress: Progress, op: Counted) -> None:
@@ -76,12 +94,10 @@ def apply(progress: Progress, op: Counted) -> None:
 def dump(progress: Progress) -> Iterator[Counted]:
     """Everything, for a snapshot; it stands behind the offsets there, which `apply` needs."""
     for queue in progress.queues():
-        given_until, counts = known(queue)
-        if given_until or counts:
-            yield Counted(
-                queue.group_id, queue.topic_id, queue.queue_id, given_until,
-                tuple(offset for offset, _ in counts), tuple(number for _, number in counts),
-            )  # fmt: skip
+        _clean(queue)
+        op = record_of(queue, queue.counts)
+        if op is not None:
+            yield op
 
 
 def restored(progress: Progress) -> None:

@@ -46,10 +46,14 @@ def let_go(broker: Broker, group: str, queue: MessageQueue) -> None:
 def counted(
     broker: Broker, progress: QueueProgress, deliveries: Mapping[int, int], *, given_until: int
 ) -> asyncio.Future[None] | None:
-    """A member's word; done when it is durable. None: nothing is new."""
+    """A member's word; done when it is durable. None: it is about nothing that is unfinished.
+
+    What is known already is recorded once more: an earlier call about it may have ended before its record was safe.
+    """
     end = broker.store.queue_range(progress.topic_id, progress.queue_id)[1]
     within = {offset: number for offset, number in deliveries.items() if offset < end}
-    op = delivery_counts.count(progress, within, given_until=min(given_until, end))
+    delivery_counts.count(progress, within, given_until=min(given_until, end))
+    op = delivery_counts.record_of(progress, within)
     return None if op is None else broker.journal.record(op)
 
 

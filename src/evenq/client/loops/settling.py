@@ -92,9 +92,10 @@ class Settling:
             await self._ordered_failed(queue, chunk, failed[0], level, sure=sure)
             return
         bad = {message.queue_offset for message in failed}
+        finish = self._finish if queue.counted else ProcessQueue.finish
         for message in chunk:
             if message.queue_offset not in bad:
-                self._finish(queue, message.queue_offset)
+                finish(queue, message.queue_offset)
         for message in failed:
             await self._failed(queue, message, level, sure=sure)
         if queue in self._finished and chunk[0].delivery_attempt >= self._max_attempts():
