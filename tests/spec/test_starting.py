@@ -507,6 +507,22 @@ def test_rb_42_where_a_group_begins_is_stored_before_anybody_hears_that_a_queue_
     play(story)
 
 
+def test_cs_9_rb_20_a_queue_that_was_paused_for_long_is_not_taken_for_stalled(play, caplog):
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        one = await world.push(options=evenq.PushOptions(pull_idle_ms=20_000, **QUIET))
+        await world.ready(one)
+        one.pause()
+        await world.clock.advance(60_000)
+        one.resume()
+        await world.publish("a")
+        await world.until(lambda: world.saw() == ["a"], limit_ms=1_000)
+        assert "not pulled for long" not in caplog.text
+
+    play(story)
+
+
 @pytest.mark.parametrize("face", ["push", "pull"])
 def test_cs_9_a_paused_member_hands_over_what_others_get_and_keeps_the_rest_unread(play, face):
     """The joiner has its share within a second or two, and what the paused member had in hand is finished first."""

@@ -169,7 +169,7 @@ class ProcessQueue:
     def put_back(self, chunk: Sequence[ReceivedMessage], *, retry_ms: int) -> None:
         """No listener had the chunk after all: the same deliveries come again at `retry_ms`."""
         for message in reversed(chunk):
-            if not self._stop(message.queue_offset):
+            if not self._stop(message.queue_offset) or self.dropped:  # a dropped one is left to the next owner
                 continue
             if self._ordered:
                 self._waiting.appendleft(message)

@@ -149,6 +149,7 @@ class Ownership:
             pulling = self._pulls.get(queue)
             if pulling is not None:
                 pulling.process.paused = paused
+                pulling.process.last_pull_ms = self._clock.monotonic_ms()  # a pause is no stall (RB-20)
                 pulling.settled()
         if not paused:
             self.wake()

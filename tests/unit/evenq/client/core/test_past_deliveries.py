@@ -85,6 +85,17 @@ def test_what_was_not_run_after_all_keeps_its_number() -> None:
         assert [(one.queue_offset, one.delivery_attempt) for one in again] == [(0, 2)]
 
 
+def test_what_was_not_run_of_a_queue_that_moves_away_holds_nobody_up() -> None:
+    for ordered in (False, True):
+        process = ProcessQueue(QUEUE, QueueOffset(0), now_ms=0, ordered=ordered)
+        process.put([message(0, 2)], 1, now_ms=0)
+        chunk = process.take(9, now_ms=0)
+        process.drop()
+        process.put_back(chunk, retry_ms=50)
+        assert not process.busy
+        assert process.committable == 0
+
+
 def test_all_deliveries_are_used_up_only_if_they_were_from_this_queue() -> None:
     process = ProcessQueue(QUEUE, QueueOffset(0), now_ms=0, past=PastDeliveries(0, {0: 3}, 3))
     process.put([message(0), message(1, 4)], 2, now_ms=0)
