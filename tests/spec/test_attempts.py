@@ -221,9 +221,9 @@ def test_rd_3_the_count_outlives_brokers_that_restart_between_the_deaths(play, t
         async def restart():
             world.net.stop("a:8081")
             await world.during(world.brokers.pop("a").close(), step_ms=50)
-            await world.start(store={"path": tmp_path / "a"})
+            await world.start(store={"path": tmp_path / "a"}, session_timeout_ms=1_000)
 
-        await world.start(store={"path": tmp_path / "a"})
+        await world.start(store={"path": tmp_path / "a"}, session_timeout_ms=1_000)
         await world.create("t")
         await world.group("g", max_attempts=4)
         await world.publish("a", "poison", "b")
