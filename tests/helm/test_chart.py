@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
+
+from evenq.serving.fields import write_bytes
+from evenq.serving.health import LIVENESS, READINESS, SERVING, Health
+from evenq.serving.rpc import RpcContext, Unary
 
 CHART = Path(__file__).resolve().parents[2] / "helm" / "evenq"
 EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
@@ -49,6 +54,24 @@ def test_every_pod_keeps_the_restricted_security_standard(helm: str) -> None:
                 "capabilities": {"drop": ["ALL"]},
             }
             assert {"startupProbe", "readinessProbe", "livenessProbe"} <= set(container)
+
+
+def test_every_probe_asks_for_a_name_that_the_servers_know(helm: str) -> None:
+    """The kubelet takes NOT_FOUND for a failure: after three of them it kills the pod."""
+
+    async def answers(name: str) -> bytes:
+        check = cast("Unary", Health().rpcs()[0].handler)
+        return await check(write_bytes(1, name.encode()), RpcContext("Check", [], "127.0.0.1:1", None))
+
+    asked = {
+        (kind, container[kind]["grpc"].get("service", ""))
+        for pod in pods(render(helm))
+        for container in pod["containers"]
+        for kind in ("startupProbe", "readinessProbe", "livenessProbe")
+    }
+    assert asked == {("startupProbe", LIVENESS), ("readinessProbe", READINESS), ("livenessProbe", LIVENESS)}
+    for _, name in asked:
+        assert asyncio.run(answers(name)) == SERVING
 
 
 def test_a_broker_is_named_by_its_pod_and_finds_every_nameserver(helm: str) -> None:

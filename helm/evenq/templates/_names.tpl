@@ -76,14 +76,15 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* Health over gRPC: started within a minute or two (recovery of a long log), then live and ready. Call with (dict "port" 8081). */}}
+{{/* Health over gRPC. The port opens once a long log is recovered, so startup asks for liveness: a broker that starts on a full
+disk is not ready, and killing it would not help. Call with (dict "port" 8081). */}}
 {{- define "evenq.probes" -}}
 startupProbe:
-  grpc: {port: {{ .port }}}
+  grpc: {port: {{ .port }}, service: liveness}
   periodSeconds: 1
   failureThreshold: 120
 readinessProbe:
-  grpc: {port: {{ .port }}}
+  grpc: {port: {{ .port }}, service: readiness}
   periodSeconds: 2
   failureThreshold: 2
 livenessProbe:
