@@ -42,7 +42,7 @@ class BrokerApp:
 
     def __init__(self, settings: Settings, *, clock: Clock, rng: random.Random, net: Net) -> None:
         self.settings = settings
-        self._auth = Auth(settings.auth, clock=clock)
+        self._auth = Auth(settings.auth, clock=clock, plain=settings.port >= 0)
         self.broker = Broker(settings, clock=clock, rng=rng, net=self._auth.net(net))
         self._clock = clock
         self._doors: Doors | None = None
