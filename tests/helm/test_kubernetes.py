@@ -217,6 +217,54 @@ def test_three_minutes_after_the_installation_no_probe_has_killed_anything(relea
     assert {name: now.get(name) for name in servers} == {name: release.pods[name] for name in servers}
 
 
+def test_a_release_with_tls_has_no_plain_port_and_all_its_servers_reach_each_other(
+    release: Release, tmp_path: Path
+) -> None:
+    """Two of everything, with a certificate of a CA that nobody else knows, made as docs/operating/kubernetes.md says."""
+    kubernetes = release.kubernetes
+    pair = certificate(tmp_path, "secure")
+    kubernetes.run("kubectl", "create", "namespace", "secure")
+    try:
+        files = [f"--from-file={file.name}={file}" for file in pair]
+        kubernetes.run("kubectl", "-n", "secure", "create", "secret", "generic", "pair", *files)
+        wish = values("tls.enabled=true", "tls.existingSecret=pair", "rebalancer.replicas=2")
+        kubernetes.run("helm", "-n", "secure", "install", "evenq", str(CHART), "--wait", *wish, timeout=240)
+        shown: Any = json.loads(kubernetes.run(*kubernetes.evenq("cluster", "show", "--json", namespace="secure")))
+        assert shown["rebalancer_answers"] is True
+        assert [row["answers"] for row in shown["brokers"]] == [True, True]
+        assert "Succeeded" in kubernetes.run("helm", "-n", "secure", "test", "evenq", timeout=240)
+        pods = kubernetes.listed("pods", "secure", "-l", "app.kubernetes.io/component=broker")
+        address = pods[0]["status"]["podIP"]
+        for port in (8081, 8443):
+            plain = ("evenq", "topic", "list", "--endpoint", f"{address}:{port}")
+            refused = kubernetes.tried("kubectl", "exec", "ada", "--", *plain)
+            assert refused.returncode != 0, f"plain text came through port {port}"
+        assert set(restarts(kubernetes, "secure").values()) == {0}
+    finally:
+        kubernetes.run("helm", "-n", "secure", "uninstall", "evenq", "--wait", check=False)
+        kubernetes.run("kubectl", "delete", "namespace", "secure", "--timeout=60s", check=False)
+
+
+def certificate(folder: Path, namespace: str) -> list[Path]:
+    """ca.crt, tls.crt and tls.key with the names that the page lists."""
+    zone = f"{namespace}.svc.cluster.local"
+    names = [f"evenq.{zone}", f"*.evenq-broker.{zone}", f"*.evenq-nameserver.{zone}", f"evenq-rebalancer.{zone}"]
+    (folder / "names").write_text(
+        "extendedKeyUsage=serverAuth,clientAuth\nsubjectAltName=" + ",".join(f"DNS:{name}" for name in names)
+    )
+    key = ("openssl", "ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out")
+    for command in (
+        (*key, "ca.key"),
+        ("openssl", "req", "-x509", "-new", "-key", "ca.key", "-subj", "/CN=evenq-test", "-days", "2", "-out", "ca.crt"),
+        (*key, "tls.key"),
+        ("openssl", "req", "-new", "-key", "tls.key", "-subj", "/CN=evenq", "-out", "tls.csr"),
+        ("openssl", "x509", "-req", "-in", "tls.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
+         "-extfile", "names", "-out", "tls.crt"),
+    ):  # fmt: skip
+        subprocess.run(command, check=True, capture_output=True, cwd=folder, timeout=60)
+    return [folder / name for name in ("ca.crt", "tls.crt", "tls.key")]
+
+
 def test_a_rolling_upgrade_under_load_loses_nothing(release: Release, tmp_path: Path) -> None:
     """Every pod is replaced while a group of push consumers reads a steady stream and `evenq verify` receives and acknowledges."""
     kubernetes = release.kubernetes
