@@ -27,6 +27,7 @@ OPTIONAL = {"global", *(f"image.digests.{name}" for name in ("nameserver", "brok
     f"tls.certManager.issuerRef.{name}" for name in ("name", "kind", "group")
 }
 SMALL = ["-f", str(CHART / "examples" / "single.yaml")]
+TLS = ["--set", "tls.enabled=true,tls.existingSecret=pair"]
 OPERATOR = ["-a", "monitoring.coreos.com/v1/PodMonitor", "-a", "monitoring.coreos.com/v1/PrometheusRule"]
 pytestmark = pytest.mark.timeout(1_600)  # the first run on a new machine may build helm
 
@@ -95,7 +96,9 @@ def test_a_broker_is_named_by_its_pod_and_finds_every_nameserver(helm: str) -> N
     ]
 
 
-@pytest.mark.parametrize("values", [[], ["--set", "auth.enabled=false"], ["--set", "rebalancer.replicas=2"], SMALL])
+@pytest.mark.parametrize(
+    "values", [[], ["--set", "auth.enabled=false"], ["--set", "rebalancer.replicas=2"], SMALL, TLS]
+)
 def test_every_environment_variable_is_a_setting_of_its_program(helm: str, values: list[str]) -> None:
     """A renamed setting would stop the pods at start; here it stops the build."""
     for pod in pods(render(helm, *values)):
@@ -430,7 +433,6 @@ def test_every_service_says_the_same_name_of_the_cluster(helm: str) -> None:
 
 # ----------------------------------------------------------------------------------------------------------------------- TLS
 
-TLS = ["--set", "tls.enabled=true,tls.existingSecret=pair"]
 TLS_SETTINGS = {"PORT", "CERTIFICATE", "KEY", "CLIENT_CA", "PEERS", "PEER_CA", "PEER_SERVER_NAME"}
 
 

@@ -42,7 +42,8 @@ class BrokerApp:
 
     def __init__(self, settings: Settings, *, clock: Clock, rng: random.Random, net: Net) -> None:
         self.settings = settings
-        self._auth = Auth(settings.auth, clock=clock, plain=settings.port >= 0)
+        plain = settings.port >= 0 or any(not listener.tls for listener, *_ in parse_listeners(settings.listeners))
+        self._auth = Auth(settings.auth, clock=clock, plain=plain)
         self.broker = Broker(settings, clock=clock, rng=rng, net=self._auth.net(net))
         self._clock = clock
         self._doors: Doors | None = None
