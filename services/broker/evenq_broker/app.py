@@ -21,7 +21,6 @@ from evenq.serving.doors import Doors, Place, open_doors, usual_places
 from evenq.serving.health import LIVENESS
 from evenq.serving.latency import MethodStats
 from evenq.serving.metrics import door_metrics, exposition
-from evenq.serving.open_files import watch_open_files
 from evenq.serving.page import Page, open_page
 from evenq_broker.backlog_metrics import single_queue_metrics
 from evenq_broker.broker import Broker
@@ -88,7 +87,6 @@ class BrokerApp:
         await self.broker.start(addresses)
         assert self.broker.failed is not None
         self.broker.failed.add_done_callback(self._broke)
-        self.broker.spawn(watch_open_files(self._clock), name="open files")
         self._page = await open_page(
             host=settings.host,
             port=settings.metrics_port,
