@@ -20,6 +20,7 @@ from evenq.client.async_pull_consumer import PullConsumer
 from evenq.client.loops.gates import TaskGate
 from evenq.client.loops.pushing import Pushing
 from evenq.client.loops.sending import Item, Nobody, Selector, SendResult
+from evenq.client.loops.user_code import reporter
 from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
 from evenq.client.plans import filters, push_plan
 from evenq.client.transaction import AsyncTransaction, Checker, resolution_of
@@ -31,7 +32,7 @@ from evenq.client.wiring import (
     pushing_parts,
     receiving_parts,
 )
-from evenq.errors import ConnectionFailed, IllegalGroup, Unsupported
+from evenq.errors import ConnectionFailed, Error, IllegalGroup, Unsupported
 from evenq.model import (
     FilterExpression,
     Message,
@@ -58,6 +59,7 @@ __all__ = [
 Listener = Callable[[Sequence[ReceivedMessage]], object]
 """A coroutine function (or a plain, fast function); an exception or False: none of the messages is done."""
 OnRebalance = Callable[[Sequence[MessageQueue], Sequence[MessageQueue]], object]
+OnError = Callable[[Error], object]
 
 
 class Producer:
@@ -215,6 +217,7 @@ class PushConsumer:
         start_timestamp_ms: int | str = 0,
         ordered: bool = False,
         on_rebalance: OnRebalance | None = None,
+        on_error: OnError | None = None,
         options: PushOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
@@ -237,6 +240,7 @@ class PushConsumer:
         self._endpoint = endpoint
         self._listener = listener
         self._on_rebalance = on_rebalance
+        self._on_error = on_error
         self._pushing: Pushing | None = None
         self._closed = False
 
@@ -245,8 +249,15 @@ class PushConsumer:
         if self._pushing is not None or self._closed:
             raise Unsupported(f"this consumer of {self._plan.group} was started before; make a new one")
         tell = None if self._on_rebalance is None else self._tell
+        report = None if self._on_error is None else reporter(self._on_error)
         self._calls, self._pushing = pushing_parts(
-            self._ground, self._endpoint, self.client_id, self._plan, run_listener=self._listen, tell=tell
+            self._ground,
+            self._endpoint,
+            self.client_id,
+            self._plan,
+            run_listener=self._listen,
+            tell=tell,
+            report=report,
         )
         self._pushing.start()
         return self

@@ -15,10 +15,12 @@ from typing import Self
 from evenq.client.core.lite import starting
 from evenq.client.loops.listening import RunListener
 from evenq.client.loops.lite_member import LiteMember, LitePlan
+from evenq.client.loops.troubles import Report
+from evenq.client.loops.user_code import reporter
 from evenq.client.options import LiteOptions
 from evenq.client.plans import lite_plan
 from evenq.client.wiring import Ground, lite_parts, new_client_id
-from evenq.errors import Unsupported
+from evenq.errors import Error, Unsupported
 from evenq.model import ReceivedMessage, StartFrom
 from evenq.wire.credentials import Credentials
 
@@ -26,6 +28,7 @@ __all__ = ["LitePushConsumer", "LiteSimpleConsumer"]
 
 Listener = Callable[[Sequence[ReceivedMessage]], object]
 OnUnsubscribed = Callable[[str], object]
+OnError = Callable[[Error], object]
 """Plain functions or coroutine functions."""
 
 
@@ -58,6 +61,7 @@ class _LiteConsumer:
         self._calls, member = lite_parts(
             self._ground, self._endpoint, self.client_id, self._plan,
             tell=None if self._on_unsubscribed is None else self._tell, run_listener=self._run_listener(),
+            report=self._reporter(),
         )  # fmt: skip
         try:
             await member.start()
@@ -111,6 +115,9 @@ class _LiteConsumer:
         return self._member
 
     def _run_listener(self) -> RunListener | None:
+        return None
+
+    def _reporter(self) -> Report | None:
         return None
 
     async def _tell(self, name: str) -> None:
@@ -175,6 +182,7 @@ class LitePushConsumer(_LiteConsumer):
         endpoint: str = "127.0.0.1:8081",
         consume_threads: int = 20,
         on_unsubscribed: OnUnsubscribed | None = None,
+        on_error: OnError | None = None,
         options: LiteOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
@@ -188,9 +196,13 @@ class LitePushConsumer(_LiteConsumer):
             ground=ground,
         )  # fmt: skip
         self._listener = listener
+        self._on_error = on_error
 
     def _run_listener(self) -> RunListener:
         return self._listen
+
+    def _reporter(self) -> Report | None:
+        return None if self._on_error is None else reporter(self._on_error)
 
     async def _listen(self, messages: Sequence[ReceivedMessage]) -> object:
         told: object = self._listener(messages)

@@ -15,10 +15,11 @@ from evenq.client.core.lite import starting
 from evenq.client.loops.background import Background
 from evenq.client.loops.listening import RunListener
 from evenq.client.loops.lite_member import LiteMember, LitePlan
-from evenq.client.loops.user_code import in_thread, listened
+from evenq.client.loops.troubles import Report
+from evenq.client.loops.user_code import in_thread, listened, reporter
 from evenq.client.options import LiteOptions
 from evenq.client.plans import lite_plan
-from evenq.client.push_consumer import Listener
+from evenq.client.push_consumer import Listener, OnError
 from evenq.client.wiring import Ground, lite_parts, new_client_id
 from evenq.errors import Unsupported
 from evenq.model import ReceivedMessage, StartFrom
@@ -95,10 +96,10 @@ class _LiteConsumer(Closing):
             raise Unsupported(f"this consumer of {self._plan.group} is not running; call start()")
         return self._member
 
-    async def _open(self, run_listener: RunListener | None = None) -> None:
+    async def _open(self, run_listener: RunListener | None = None, report: Report | None = None) -> None:
         self._calls, member = lite_parts(
             self._ground, self._endpoint, self.client_id, self._plan,
-            tell=None if self._on_unsubscribed is None else self._tell, run_listener=run_listener,
+            tell=None if self._on_unsubscribed is None else self._tell, run_listener=run_listener, report=report,
         )  # fmt: skip
         try:
             await member.start()
@@ -180,6 +181,7 @@ class LitePushConsumer(_LiteConsumer):
         endpoint: str = "127.0.0.1:8081",
         consume_threads: int = 20,
         on_unsubscribed: OnUnsubscribed | None = None,
+        on_error: OnError | None = None,
         options: LiteOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
@@ -188,6 +190,7 @@ class LitePushConsumer(_LiteConsumer):
         """The listener gets a list of one message. An exception, False or a `Retry`: it comes again after a growing
         pause, and its lite topic waits; `Retry(delay_level=-1)`: to the dead-letter topic; a `Suspend`: after that
         pause, and it counts as no attempt. `consume_threads` 1 .. 1,000: lite topics that are worked on at a time.
+        `on_error` as in `evenq.PushConsumer`.
         """
         plan = lite_plan(
             group=group, topic=topic, lite_topics=lite_topics, options=options, consume_threads=consume_threads
@@ -197,14 +200,18 @@ class LitePushConsumer(_LiteConsumer):
             ground=ground,
         )  # fmt: skip
         self._listener = listener
+        self._on_error = on_error
 
     def start(self) -> Self:
         """Subscribe and begin to receive. Starting twice is an error. Raises as `subscribe_lite`."""
         if self._member is not None or self._closed:
             raise Unsupported(f"this consumer of {self._plan.group} was started before; make a new one")
         self._threads = ThreadPoolExecutor(self._plan.slots, thread_name_prefix="evenq-listener")
-        self._background.run(self._open(self._listen))
+        self._background.run(self._open(self._listen, self._reporter()))
         return self
+
+    def _reporter(self) -> Report | None:
+        return None if self._on_error is None else reporter(self._on_error, self._threads)
 
     def close(self) -> None:
         """Finish what listeners hold (at most `options.drain_ms`) and say goodbye. Closing twice is no error."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from evenq.client.loops.sending import Sending
     from evenq.client.loops.subscribing import TellEnded
     from evenq.client.loops.transacting import RunChecker, Transacting
+    from evenq.client.loops.troubles import Report
     from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
     from evenq.client.rpc.admin import AdminCalls
     from evenq.client.rpc.lite import LiteCalls
@@ -152,7 +153,14 @@ def producer_parts(
 
 
 def pushing_parts(
-    ground: Ground, endpoint: str, client_id: str, plan: PushPlan, *, run_listener: RunListener, tell: Tell | None
+    ground: Ground,
+    endpoint: str,
+    client_id: str,
+    plan: PushPlan,
+    *,
+    run_listener: RunListener,
+    tell: Tell | None,
+    report: Report | None,
 ) -> tuple[ConsumerCalls, Pushing]:
     """A push consumer's wire and its work, not started."""
     from evenq.client.loops.pushing import Pushing
@@ -166,6 +174,7 @@ def pushing_parts(
         rng=ground.rng,
         run_listener=run_listener,
         tell=tell,
+        report=report,
     )
 
 
@@ -206,6 +215,7 @@ def lite_parts(
     *,
     tell: TellEnded | None,
     run_listener: RunListener | None,
+    report: Report | None = None,
 ) -> tuple[LiteCalls, LiteMember]:
     """The wire of a consumer of lite topics and its work, not started."""
     from evenq.client.loops.lite_member import LiteMember
@@ -215,7 +225,9 @@ def lite_parts(
         ground.open_net(), endpoint=endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms,
         push=run_listener is not None,
     )  # fmt: skip
-    return calls, LiteMember(calls, plan, clock=ground.clock, rng=ground.rng, tell=tell, run_listener=run_listener)
+    return calls, LiteMember(
+        calls, plan, clock=ground.clock, rng=ground.rng, tell=tell, run_listener=run_listener, report=report
+    )
 
 
 def _consumer_calls(ground: Ground, endpoint: str, client_id: str, plan: MemberPlan) -> ConsumerCalls:

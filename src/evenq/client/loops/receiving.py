@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from evenq.client.core.calls import SimpleCalls
 from evenq.client.loops.routes import RouteBook
+from evenq.client.loops.troubles import Troubles
 from evenq.client.options import SimpleOptions
 from evenq.errors import BadRequest, ConnectionFailed, Error, RequestTimeout
 from evenq.model import FilterExpression, MessageQueue, ReceivedMessage
@@ -54,6 +55,7 @@ class Receiving:
         self._routes = RouteBook(calls, clock, refresh_ms=options.route_refresh_ms)
         self._turn = rng.randrange(1 << 16)
         self._beats: asyncio.Task[None] | None = None
+        self._troubles = Troubles(clock, who=f"group {group}")
 
     def start(self) -> None:
         """Begin to send heartbeats."""
@@ -107,7 +109,7 @@ class Receiving:
             try:
                 await self._calls.terminate(address, self._group)
             except Error as error:
-                log.info("no goodbye", extra={"address": address, "error": str(error)})
+                log.info("group %s: no goodbye to %s: %s", self._group, address, error)
         await self._routes.close()
 
     async def _ask(
@@ -118,7 +120,7 @@ class Receiving:
         place = places[self._turn % len(places)]
         route = await self._routes.get(place.topic)
         try:
-            return await self._calls.receive(
+            messages = await self._calls.receive(
                 route.address_of(place.broker_name),
                 self._group,
                 place,
@@ -127,11 +129,13 @@ class Receiving:
                 invisible_ms=invisible_ms,
                 wait_ms=wait_ms,
             )
+            self._troubles.well(f"broker {place.broker_name}")
+            return messages
         except (ConnectionFailed, RequestTimeout) as error:
             self._routes.renew(place.topic)
             if len(places) == 1 or (isinstance(error, RequestTimeout) and not self._anywhere):
                 raise
-            log.warning("a broker does not answer", extra={"broker": place.broker_name, "error": str(error)})
+            self._troubles.failed(f"broker {place.broker_name}", error)
             self._turn += self._anywhere
             return None
 
@@ -167,7 +171,7 @@ class Receiving:
             try:
                 found.update((await self._routes.get(topic)).addresses.values())
             except Error as error:
-                log.info("no route", extra={"topic": topic, "error": str(error)})
+                log.info("group %s: topic %s has no route now: %s", self._group, topic, error)
         return sorted(found)
 
     async def _beat(self) -> None:
@@ -176,5 +180,7 @@ class Receiving:
                 try:
                     await self._calls.heartbeat(address, self._group)
                 except Error as error:
-                    log.info("no heartbeat", extra={"address": address, "error": str(error)})
+                    self._troubles.failed(f"the heartbeat to {address}", error)
+                else:
+                    self._troubles.well(f"the heartbeat to {address}")
             await self._clock.sleep_ms(self._options.heartbeat_interval_ms)

@@ -198,9 +198,7 @@ class Sending:
         if not self._options.ordered_moves:
             fixed = self._fixed.setdefault(topic, FixedQueues())
             if fixed.changed(queues, route.addresses):
-                log.warning(
-                    "other queues: ordered messages of some keys go elsewhere from now on", extra={"topic": topic}
-                )
+                log.warning("topic %s has other queues: ordered messages of some keys go elsewhere from now on", topic)
             queues = fixed.queues
         if not queues:
             raise _no_queue(topic)
@@ -286,7 +284,7 @@ class Sending:
             self._reject(items, ConnectionFailed("the producer was closed while the message was on its way"))
             raise
         except Exception as error:  # an encoder or a wire that fails in an unforeseen way must not leave futures open
-            log.exception("a batch failed in an unforeseen way", extra={"queue": str(lane.queue)})
+            log.exception("a batch of %d messages for %s failed in an unforeseen way", len(items), lane.queue)
             self._reject(items, InternalError(f"sending failed in an unforeseen way: {error!r}"))
         else:
             lane.backoff.reset()
@@ -355,7 +353,7 @@ class Sending:
         try:
             await self._routes.fresh(lane.queue.topic)
         except Error as error:
-            log.info("no fresh route", extra={"topic": lane.queue.topic, "error": str(error)})
+            log.info("topic %s: no fresh route: %s", lane.queue.topic, error)
 
     def _move_all(self, lane: _Lane, items: list[Item]) -> None:
         """The queue is closed: everything of it goes elsewhere, ordered messages too, in the order they came."""

@@ -71,9 +71,9 @@ class Settling:
         level = DEAD if attempts >= self._max_attempts() else 0
         if await self._sent_back(queue, message, attempts, level):
             log.warning(
-                "a listener has had a message for too long, it was sent back",
-                extra={"queue": str(queue.queue), "offset": message.queue_offset, "attempts": attempts},
-            )
+                "a listener has had message %s (%s, offset %d, attempt %d) for too long, it was sent back",
+                message.message_id, queue.queue, message.queue_offset, attempts,
+            )  # fmt: skip
             queue.expire(message.queue_offset)
 
     async def _failed(self, queue: ProcessQueue, message: ReceivedMessage, level: int, *, sure: bool) -> None:
@@ -123,18 +123,18 @@ class Settling:
             await self._send_back(message, attempts, level)
         except Error as error:
             log.warning(
-                "a message could not be sent back",
-                extra={"queue": str(queue.queue), "offset": message.queue_offset, "error": str(error)},
-            )
+                "message %s (%s, offset %d) could not be sent back, it is tried here again: %s",
+                message.message_id, queue.queue, message.queue_offset, error,
+            )  # fmt: skip
             return False
         return True
 
     def _let_go(self, queue: ProcessQueue, failed: Sequence[ReceivedMessage]) -> None:
         for message in failed:
             log.warning(
-                "the listener failed and broadcasting has no retries (RD-1)",
-                extra={"queue": str(queue.queue), "offset": message.queue_offset},
-            )
+                "the listener failed for message %s (%s, offset %d); broadcasting has no retries, it is left out (RD-1)",
+                message.message_id, queue.queue, message.queue_offset,
+            )  # fmt: skip
 
     def _delay_ms(self, attempts: int) -> int:
         return min(self._options.retry_max_ms, self._options.retry_first_ms << min(max(attempts, 1) - 1, 30))
