@@ -20,6 +20,7 @@ from evenq.client.async_pull_consumer import PullConsumer
 from evenq.client.loops.gates import TaskGate
 from evenq.client.loops.pushing import Pushing
 from evenq.client.loops.sending import Item, Nobody, Selector, SendResult
+from evenq.client.loops.troubles import Troubles
 from evenq.client.loops.user_code import reporter
 from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
 from evenq.client.plans import filters, push_plan
@@ -83,6 +84,7 @@ class Producer:
         self._encoder = Encoder(self._ground.clock, compression=told.compression, packed_from=told.compress_from_bytes)
         self._gate = TaskGate(messages_max=told.pending_messages, bytes_max=told.pending_bytes, block_ms=told.block_ms)
         self._checker = checker
+        self._troubles = Troubles(self._ground.clock, who="producer")
         self._calls, self._sending, self._replies, self._transacting = producer_parts(
             self._ground, endpoint, self.client_id, told, left=self._gate.leave, run_checker=self._check
         )
@@ -189,8 +191,9 @@ class Producer:
         encoded = self._encoder.encode(message)
         await self._gate.enter(len(encoded.content))
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        settle = Nobody(encoded.message_id, message.topic, self._troubles) if oneway else future
         item = Item(
-            message, encoded.message_id, encoded.content, Nobody(encoded.message_id) if oneway else future,
+            message, encoded.message_id, encoded.content, settle,
             urgent=urgent, sharding_key=sharding_key, selector=selector, tries_max=1 if oneway else 0,
         )  # fmt: skip
         self._sending.submit([item])

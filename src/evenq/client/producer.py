@@ -16,6 +16,7 @@ from evenq.client.core.halves import HalfMessage
 from evenq.client.loops.background import Background
 from evenq.client.loops.gates import ThreadGate
 from evenq.client.loops.sending import Item, Nobody, Selector, SendResult
+from evenq.client.loops.troubles import Troubles
 from evenq.client.loops.user_code import in_thread
 from evenq.client.options import ProducerOptions
 from evenq.client.transaction import Checker, Transaction, resolution_of
@@ -62,6 +63,7 @@ class Producer(Closing):
         self._inbox: deque[Item] = deque()
         self._rung = False
         self._closed = False
+        self._troubles = Troubles(self._ground.clock, who="producer")
         self._background = Background.shared()
         self._checker = checker
         self._background.run(self._open(endpoint, transaction_topics))
@@ -168,7 +170,7 @@ class Producer(Closing):
         encoded = self._encoder.encode(message)
         self._gate.enter(len(encoded.content))
         future: Future[SendResult] = Future()
-        settle = Nobody(encoded.message_id) if oneway else future
+        settle = Nobody(encoded.message_id, message.topic, self._troubles) if oneway else future
         self._inbox.append(
             Item(
                 message,

@@ -44,7 +44,9 @@ class Line(Generic[Told, Heard]):
         what: str,
         troubles: Troubles,
     ) -> None:
-        """`stream` opens it once, for what we tell; `hear` is given what comes, one at a time. `what` it is, for logs."""
+        """`stream` opens it once, for what we tell; `hear` is given what comes, one at a time.
+        `what` it is, for logs.
+        """
         self._stream = stream
         self._tell = tell
         self._hear = hear

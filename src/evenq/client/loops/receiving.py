@@ -129,8 +129,6 @@ class Receiving:
                 invisible_ms=invisible_ms,
                 wait_ms=wait_ms,
             )
-            self._troubles.well(f"broker {place.broker_name}")
-            return messages
         except (ConnectionFailed, RequestTimeout) as error:
             self._routes.renew(place.topic)
             if len(places) == 1 or (isinstance(error, RequestTimeout) and not self._anywhere):
@@ -138,6 +136,8 @@ class Receiving:
             self._troubles.failed(f"broker {place.broker_name}", error)
             self._turn += self._anywhere
             return None
+        self._troubles.well(f"broker {place.broker_name}")
+        return messages
 
     async def _places(self) -> list[MessageQueue]:
         """One queue for each topic and broker: the server receives from all queues of the broker (wire contract

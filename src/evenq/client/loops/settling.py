@@ -132,7 +132,7 @@ class Settling:
     def _let_go(self, queue: ProcessQueue, failed: Sequence[ReceivedMessage]) -> None:
         for message in failed:
             log.warning(
-                "the listener failed for message %s (%s, offset %d); broadcasting has no retries, it is left out (RD-1)",
+                "the listener failed for message %s (%s, offset %d); broadcasting has no retries, it is left (RD-1)",
                 message.message_id, queue.queue, message.queue_offset,
             )  # fmt: skip
 

@@ -54,7 +54,7 @@ class Transacting:
         self._options = options
         self._route = route
         self._run_checker = run_checker
-        self._troubles = Troubles(clock, who=f"producer {calls.client_id}")
+        self._troubles = Troubles(clock, who="producer")
         self._topics: set[str] = set()
         self._lines: dict[str, Line[Iterable[str], Check]] = {}
         self._looking: asyncio.Task[None] | None = None
