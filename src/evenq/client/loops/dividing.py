@@ -178,8 +178,8 @@ class Dividing:
         queues = sorted((await self._routes.get(topic)).readable)
         members = self._sessions.members()
         if not queues or members is None:  # RB-9, RB-10
-            why = "no broker tells who is in the group" if queues else "it has no readable queue"
-            self._undivided(topic, why)
+            if not queues:
+                self._undivided(topic, "it has no readable queue")
             return None
         # A member that told its topics and does not read this one would leave its share unread (RG-8).
         ids = sorted(m.client_id for m in members if m.protocol != "v2" and (not m.topics or topic in m.topics))

@@ -253,7 +253,7 @@ class Ownership:
                     log.exception("group %s: dividing topic %s failed, its queues stay as they are", self._group, topic)
                 elif not topic.startswith(RETRY_PREFIX):
                     self._troubles.failed(f"topic {topic}", error)
-            else:
+            if assigned is not None:
                 self._troubles.well(f"topic {topic}")
             if assigned is None:
                 self._unknown.update(() if topic.startswith(RETRY_PREFIX) else (topic,))
