@@ -17,13 +17,14 @@ from evenq.allocation import Strategy
 from evenq.client.async_admin import Admin
 from evenq.client.async_lite_consumer import LitePushConsumer, LiteSimpleConsumer
 from evenq.client.async_pull_consumer import PullConsumer
+from evenq.client.core.user_functions import check_function
 from evenq.client.loops.gates import TaskGate
 from evenq.client.loops.pushing import Pushing
 from evenq.client.loops.sending import Item, Nobody, Selector, SendResult
 from evenq.client.loops.troubles import Troubles
 from evenq.client.loops.user_code import reporter
 from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
-from evenq.client.plans import filters, push_plan
+from evenq.client.plans import check_callbacks, filters, options_of, push_plan, simple_plan
 from evenq.client.transaction import AsyncTransaction, Checker, resolution_of
 from evenq.client.wiring import (
     Encoder,
@@ -33,7 +34,7 @@ from evenq.client.wiring import (
     pushing_parts,
     receiving_parts,
 )
-from evenq.errors import ConnectionFailed, Error, IllegalGroup, Unsupported
+from evenq.errors import ConnectionFailed, Error, Unsupported
 from evenq.model import (
     FilterExpression,
     Message,
@@ -43,7 +44,6 @@ from evenq.model import (
     StartFrom,
     TransactionResolution,
 )
-from evenq.model.names import group_problem
 from evenq.wire.credentials import Credentials
 
 __all__ = [
@@ -77,7 +77,9 @@ class Producer:
         credentials: Credentials | None = None,
         ground: Ground | None = None,
     ) -> None:
-        self.options = options or ProducerOptions()
+        self.options = options_of(ProducerOptions, options)
+        if checker is not None:
+            check_function("checker", checker, "message")
         self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
         told = self.options
@@ -238,6 +240,8 @@ class PushConsumer:
             options=options,
             ordered=ordered,
         )
+        check_function("listener", listener, "messages")
+        check_callbacks(on_rebalance, on_error)
         self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._endpoint = endpoint
@@ -335,20 +339,20 @@ class SimpleConsumer:
         group: str,
         subscriptions: Mapping[str, str | FilterExpression],
         endpoint: str = "127.0.0.1:8081",
+        start_from: StartFrom | str | None = None,
+        start_timestamp_ms: int | str = 0,
         options: SimpleOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
         ground: Ground | None = None,
     ) -> None:
-        problem = group_problem(group)
-        if problem:
-            raise IllegalGroup(problem)
+        plan = simple_plan(
+            group=group, subscriptions=subscriptions, start_from=start_from, start_timestamp_ms=start_timestamp_ms,
+            options=options,
+        )  # fmt: skip
         self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
-        self._calls, self._receiving = receiving_parts(
-            self._ground, endpoint, self.client_id, options or SimpleOptions(),
-            group=group, subscriptions=filters(subscriptions),
-        )  # fmt: skip
+        self._calls, self._receiving = receiving_parts(self._ground, endpoint, self.client_id, plan)
         self._closed = False
 
     async def start(self) -> Self:

@@ -13,12 +13,13 @@ from types import TracebackType
 from typing import Self
 
 from evenq.client.core.lite import starting
+from evenq.client.core.user_functions import check_function
 from evenq.client.loops.listening import RunListener
 from evenq.client.loops.lite_member import LiteMember, LitePlan
 from evenq.client.loops.troubles import Report
 from evenq.client.loops.user_code import reporter
 from evenq.client.options import LiteOptions
-from evenq.client.plans import lite_plan
+from evenq.client.plans import check_callbacks, lite_plan
 from evenq.client.wiring import Ground, lite_parts, new_client_id
 from evenq.errors import Error, Unsupported
 from evenq.model import ReceivedMessage, StartFrom
@@ -48,6 +49,8 @@ class _LiteConsumer:
         credentials: Credentials | None,
         ground: Ground | None,
     ) -> None:
+        if on_unsubscribed is not None:
+            check_function("on_unsubscribed", on_unsubscribed, "lite_topic")
         self._plan = plan
         self._endpoint = endpoint
         self._on_unsubscribed = on_unsubscribed
@@ -188,6 +191,8 @@ class LitePushConsumer(_LiteConsumer):
         credentials: Credentials | None = None,
         ground: Ground | None = None,
     ) -> None:
+        check_function("listener", listener, "messages")
+        check_callbacks(None, on_error)
         plan = lite_plan(
             group=group, topic=topic, lite_topics=lite_topics, options=options, consume_threads=consume_threads
         )

@@ -12,13 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from evenq.client.core.lite import starting
+from evenq.client.core.user_functions import check_function
 from evenq.client.loops.background import Background
 from evenq.client.loops.listening import RunListener
 from evenq.client.loops.lite_member import LiteMember, LitePlan
 from evenq.client.loops.troubles import Report
 from evenq.client.loops.user_code import in_thread, listened, reporter
 from evenq.client.options import LiteOptions
-from evenq.client.plans import lite_plan
+from evenq.client.plans import check_callbacks, lite_plan
 from evenq.client.push_consumer import Listener, OnError
 from evenq.client.wiring import Ground, lite_parts, new_client_id
 from evenq.errors import Unsupported
@@ -48,6 +49,8 @@ class _LiteConsumer(Closing):
         credentials: Credentials | None,
         ground: Ground | None,
     ) -> None:
+        if on_unsubscribed is not None:
+            check_function("on_unsubscribed", on_unsubscribed, "lite_topic", awaited_by="evenq.aio.LiteSimpleConsumer")
         self._plan = plan
         self._endpoint = endpoint
         self._on_unsubscribed = on_unsubscribed
@@ -192,6 +195,8 @@ class LitePushConsumer(_LiteConsumer):
         pause, and it counts as no attempt. `consume_threads` 1 .. 1,000: lite topics that are worked on at a time.
         `on_error` as in `evenq.PushConsumer`.
         """
+        check_function("listener", listener, "messages", awaited_by="evenq.aio.LitePushConsumer")
+        check_callbacks(None, on_error, awaited_by="evenq.aio.LitePushConsumer")
         plan = lite_plan(
             group=group, topic=topic, lite_topics=lite_topics, options=options, consume_threads=consume_threads
         )

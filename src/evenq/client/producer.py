@@ -13,12 +13,14 @@ from concurrent.futures import Future
 from functools import partial
 
 from evenq.client.core.halves import HalfMessage
+from evenq.client.core.user_functions import check_function
 from evenq.client.loops.background import Background
 from evenq.client.loops.gates import ThreadGate
 from evenq.client.loops.sending import Item, Nobody, Selector, SendResult
 from evenq.client.loops.troubles import Troubles
 from evenq.client.loops.user_code import in_thread
 from evenq.client.options import ProducerOptions
+from evenq.client.plans import options_of
 from evenq.client.transaction import Checker, Transaction, resolution_of
 from evenq.client.wiring import Encoder, Ground, new_client_id, producer_parts
 from evenq.errors import ConnectionFailed, RequestTimeout, Unsupported
@@ -50,7 +52,9 @@ class Producer(Closing):
         this or another producer left open; it returns a `TransactionResolution` and runs in a thread of its own. It is
         asked about the topics in `transaction_topics` from the start, about others from their first transaction on.
         """
-        self.options = options or ProducerOptions()
+        self.options = options_of(ProducerOptions, options)
+        if checker is not None:
+            check_function("checker", checker, "message")
         self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
         options = self.options

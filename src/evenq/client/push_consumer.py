@@ -15,11 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from evenq.allocation import Strategy
+from evenq.client.core.user_functions import check_function
 from evenq.client.loops.background import Background
 from evenq.client.loops.pushing import Pushing
 from evenq.client.loops.user_code import in_thread, listened, reporter
 from evenq.client.options import PushOptions
-from evenq.client.plans import filters, push_plan
+from evenq.client.plans import check_callbacks, filters, push_plan
 from evenq.client.wiring import Ground, new_client_id, pushing_parts
 from evenq.errors import Error, Unsupported
 from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
@@ -84,6 +85,8 @@ class PushConsumer(Closing):
             options=options,
             ordered=ordered,
         )
+        check_function("listener", listener, "messages", awaited_by="evenq.aio.PushConsumer")
+        check_callbacks(on_rebalance, on_error, awaited_by="evenq.aio.PushConsumer")
         self._ground = Ground.of(ground, credentials)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._endpoint = endpoint

@@ -11,13 +11,13 @@ import os
 import random
 import socket
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from evenq.client.core.message_id import MessageIds
 from evenq.errors import BodyEmpty, IllegalTopic
-from evenq.model import FilterExpression, Message, topic_problem
+from evenq.model import Message, topic_problem
 from evenq.runtime.clock import Clock, SystemClock
 from evenq.runtime.net import Net
 from evenq.wire.credentials import Credentials
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from evenq.client.loops.notices import Tell
     from evenq.client.loops.polling import Polling
     from evenq.client.loops.pushing import Pushing, PushPlan
-    from evenq.client.loops.receiving import Receiving
+    from evenq.client.loops.receiving import Receiving, SimplePlan
     from evenq.client.loops.replies import Replies
     from evenq.client.loops.sending import Sending
     from evenq.client.loops.subscribing import TellEnded
     from evenq.client.loops.transacting import RunChecker, Transacting
     from evenq.client.loops.troubles import Report
-    from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
+    from evenq.client.options import ProducerOptions, PushOptions
     from evenq.client.rpc.admin import AdminCalls
     from evenq.client.rpc.lite import LiteCalls
     from evenq.client.rpc.receiving import SimpleCalls
@@ -55,6 +55,7 @@ __all__ = [
     "receiving_parts",
 ]
 
+HALF_HOUR_MS = 30 * 60 * 1000  # RB-45
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 _numbers = itertools.count()
@@ -188,23 +189,20 @@ def polling_parts(
     return calls, Polling(calls, plan=plan, client_id=client_id, clock=ground.clock, rng=ground.rng, tell=tell)
 
 
-def receiving_parts(
-    ground: Ground,
-    endpoint: str,
-    client_id: str,
-    options: SimpleOptions,
-    *,
-    group: str,
-    subscriptions: Mapping[str, FilterExpression],
-) -> tuple[SimpleCalls, Receiving]:
+def receiving_parts(ground: Ground, endpoint: str, client_id: str, plan: SimplePlan) -> tuple[SimpleCalls, Receiving]:
     """A simple consumer's wire and its work, not started."""
     from evenq.client.loops.receiving import Receiving
     from evenq.client.rpc.receiving import SimpleCalls
 
-    calls = SimpleCalls(ground.open_net(), endpoint=endpoint, client_id=client_id, timeout_ms=options.timeout_ms)
+    timestamp_ms = plan.start_timestamp_ms or ground.clock.now_ms() - HALF_HOUR_MS
+    calls = SimpleCalls(
+        ground.open_net(), endpoint=endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms,
+        start_from=plan.start_from, start_timestamp_ms=timestamp_ms,
+    )  # fmt: skip
     return calls, Receiving(
-        calls, group=group, subscriptions=subscriptions, clock=ground.clock, rng=ground.rng, options=options
-    )
+        calls, group=plan.group, subscriptions=plan.subscriptions, clock=ground.clock, rng=ground.rng,
+        options=plan.options,
+    )  # fmt: skip
 
 
 def lite_parts(

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from evenq.client.core.calls import SimpleCalls
@@ -20,15 +20,28 @@ from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.troubles import Troubles
 from evenq.client.options import SimpleOptions
 from evenq.errors import BadRequest, ConnectionFailed, Error, RequestTimeout
-from evenq.model import FilterExpression, MessageQueue, ReceivedMessage
+from evenq.model import FilterExpression, MessageQueue, ReceivedMessage, StartFrom
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
-__all__ = ["Receiving"]
+__all__ = ["Receiving", "SimplePlan"]
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimplePlan:
+    """What a simple consumer was asked to be."""
+
+    group: str
+    subscriptions: Mapping[str, FilterExpression]
+    start_from: StartFrom | None
+    """Where the group begins on topics that it never read; None: as it is configured."""
+    start_timestamp_ms: int
+    """Of TIMESTAMP, ms since the epoch; 0: half an hour ago."""
+    options: SimpleOptions
 
 
 class Receiving:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from evenq.client.rpc.calls import V2, Calls
 from evenq.client.rpc.messages import decode
-from evenq.model import FilterExpression, FilterType, MessageQueue, ReceivedMessage
+from evenq.model import FilterExpression, FilterType, MessageQueue, ReceivedMessage, StartFrom
+from evenq.runtime.net import Net
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
@@ -18,12 +19,32 @@ if TYPE_CHECKING:
 __all__ = ["SimpleCalls"]
 
 MESSAGE_NOT_FOUND = 40401
+START_FROM = "x-evenq-start-from"
+"""Header of a receive: LAST, FIRST or TIMESTAMP:ms."""
 
 
 class SimpleCalls(Calls):
     """`Calls` and what `core.calls.SimpleCalls` asks for."""
 
     client_type: v2.ClientType.ValueType = v2.SIMPLE_CONSUMER
+
+    def __init__(
+        self,
+        net: Net,
+        *,
+        endpoint: str,
+        client_id: str,
+        timeout_ms: int = 3_000,
+        start_from: StartFrom | None = None,
+        start_timestamp_ms: int = 0,
+    ) -> None:
+        """`start_from`: where the group begins on a topic that it never read; None: as it is configured."""
+        super().__init__(net, endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms, reads=True)
+        self._start: dict[str, str] = {}
+        if start_from is StartFrom.TIMESTAMP:
+            self._start[START_FROM] = f"{start_from}:{start_timestamp_ms}"
+        elif start_from is not None:
+            self._start[START_FROM] = str(start_from)
 
     async def receive(
         self,
@@ -50,7 +71,7 @@ class SimpleCalls(Calls):
             V2 + "ReceiveMessage",
             request.SerializeToString(),
             timeout_ms=wait_ms + self.timeout_ms,
-            metadata=self.metadata,
+            metadata={**self.metadata, **self._start},
         )
         messages: list[ReceivedMessage] = []
         async for frame in frames:
