@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["CLIENT_ID", "client_id", "sign_with", "stream", "unary"]
 
 CLIENT_ID = "x-mq-client-id"
-_METADATA = (("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"), ("x-mq-client-version", __version__))
+_METADATA = (
+    ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"), ("x-mq-client-version", __version__),
+    ("x-evenq-role", "reader"),
+)  # fmt: skip
 
 _channels: dict[tuple[int, str], grpc.Channel] = {}
 _lock = threading.Lock()

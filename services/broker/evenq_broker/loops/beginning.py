@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from evenq.errors import BadRequest
 from evenq.model import GroupConfig, StartFrom, TopicConfig
+from evenq.model.names import DLQ_PREFIX
 from evenq_broker.core.delivery import READY
 from evenq_broker.core.journal import Op
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
 
-__all__ = ["begin", "deliverable"]
+__all__ = ["begin", "begin_as", "deliverable"]
+
+HALF_HOUR_MS = 30 * 60 * 1000  # RB-45
 
 
 def begin(broker: Broker, group: GroupConfig, topic: TopicConfig, *, from_start: bool = False) -> None:
@@ -27,7 +31,7 @@ def begin(broker: Broker, group: GroupConfig, topic: TopicConfig, *, from_start:
     known = [progress.queue(group.group_id, topic.topic_id, one) is not None for one in range(topic.read_queues)]
     if all(known):
         return
-    at_end = not any(known) and group.start_from is StartFrom.LAST and not from_start
+    at_end = not any(known) and not from_start and _from_last(broker, group, topic)
     ops: list[Op] = []
     for one in range(topic.read_queues):
         low, high = store.queue_range(topic.topic_id, one)
@@ -37,13 +41,50 @@ def begin(broker: Broker, group: GroupConfig, topic: TopicConfig, *, from_start:
     broker.journal.record(*ops)
 
 
+async def begin_as(broker: Broker, group: GroupConfig, topic: TopicConfig, start: str) -> None:
+    """Let a group that never read the topic begin where its client asks: LAST, FIRST, TIMESTAMP or TIMESTAMP:ms.
+    Raises BadRequest.
+    """
+    policy, _, ms = start.partition(":")
+    if policy not in set(StartFrom) or (ms and not ms.isdecimal()):
+        raise BadRequest(f"start_from {start[:40]!r} is unknown; give LAST, FIRST or TIMESTAMP:ms")
+    progress, store = broker.progress, broker.store
+    queues = range(topic.read_queues)
+    if any(progress.queue(group.group_id, topic.topic_id, one) is not None for one in queues):
+        return
+    if policy == StartFrom.FIRST or _waited(broker, group, topic):
+        begin(broker, group, topic, from_start=True)
+        return
+    since_ms = int(ms) if ms else broker.clock.now_ms() - HALF_HOUR_MS
+    offsets = [store.queue_range(topic.topic_id, one)[1] for one in queues]
+    if policy == StartFrom.TIMESTAMP:
+        offsets = [await store.offset_at(topic.topic_id, one, since_ms) for one in queues]
+    ops = [progress.start(group.group_id, topic.topic_id, one, offset) for one, offset in enumerate(offsets)]
+    broker.journal.record(*(op for op in ops if op is not None))
+
+
+def _from_last(broker: Broker, group: GroupConfig, topic: TopicConfig) -> bool:
+    """Dead letters are always read from the first one: a group that looks at them wants those that are there."""
+    if group.start_from is not StartFrom.LAST or topic.name.startswith(DLQ_PREFIX):
+        return False
+    return not _waited(broker, group, topic)
+
+
+def _waited(broker: Broker, group: GroupConfig, topic: TopicConfig) -> bool:
+    """True if a member wanted the topic before there was one: all that is in it came after the member."""
+    made_ms = broker.made_ms.get(topic.name)
+    return made_ms is not None and any(
+        member.joined_ms <= made_ms and member.reads(topic.name) for member in broker.members.members(group.name)
+    )
+
+
 def deliverable(broker: Broker, group: GroupConfig, topic: TopicConfig) -> bool:
     """True if a receive of the group would find a message on some queue of the topic, filters aside."""
     for queue_id in range(topic.read_queues):
         queue = broker.progress.queue(group.group_id, topic.topic_id, queue_id)
         low, high = broker.store.queue_range(topic.topic_id, queue_id)
         if queue is None:
-            if high > low and group.start_from is not StartFrom.LAST:
+            if high > low and not _from_last(broker, group, topic):
                 return True
             continue
         if max(queue.next, low) < high and not queue.reading and broker.progress.room(queue) > 0:

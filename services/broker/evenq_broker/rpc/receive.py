@@ -24,6 +24,7 @@ from evenq_broker.core.frames import field, varint
 from evenq_broker.core.locks import NO_GENERATION
 from evenq_broker.core.polls import ANY
 from evenq_broker.core.resources import qualified
+from evenq_broker.loops.beginning import begin_as
 from evenq_broker.loops.popping import Batch, Popping
 from evenq_broker.rpc.answers import OK_STATUS, parsed, status_frame, told
 from evenq_broker.rpc.fetching import Fetched, fetch
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Receiving"]
 
+START_FROM = "x-evenq-start-from"
+"""Header: where the group begins if it never read the topic; LAST, FIRST or TIMESTAMP:ms."""
 _PUSH = 2  # ClientType.PUSH_CONSUMER
 _SIMPLE = 3
 _POLL_WITHOUT_DEADLINE_MS = 30_000
@@ -235,18 +238,20 @@ class Receiving:
         broker, settings = self._broker, self._broker.settings
         namespace = context.namespace
         topic_name = qualified(asked.message_queue.topic, namespace)
-        topic = broker.topics.get(topic_name) or await broker.ensure_topic(topic_name)
+        group_name = qualified(asked.group, namespace)
+        group = broker.groups.get(group_name) or await broker.ensure_group(group_name)
+        client_id = context.client_id
+        if client_id:  # before the topic is looked for: who waits for one reads it from its first message
+            kind = _PUSH if asked.auto_renew else _SIMPLE
+            client = broker.clients.seen(client_id, broker.now_ms(), group=group_name)
+            broker.sessions.seen_v2(context, group_name, client.client_type or kind, None)
+        topic = broker.topics.get(topic_name) or broker.read_topic(topic_name)
         if topic.permission is not Permission.READ_WRITE and not topic.permission.readable:
             raise Forbidden(
                 f"topic {topic.name} has no readable queue on this broker; its permission is {topic.permission.name}"
             )
-        group_name = qualified(asked.group, namespace)
-        group = broker.groups.get(group_name) or await broker.ensure_group(group_name)
-        client_id = context.client_id
-        if client_id:
-            kind = _PUSH if asked.auto_renew else _SIMPLE
-            client = broker.clients.seen(client_id, broker.now_ms(), group=group_name)
-            broker.sessions.seen_v2(context, group_name, client.client_type or kind, None)
+        if START_FROM in context.headers:
+            await begin_as(broker, group, topic, context.headers[START_FROM])
         queue_id = asked.message_queue.id
         return _Receive(
             group=group,
