@@ -250,7 +250,7 @@ class Receiving:
             raise Forbidden(
                 f"topic {topic.name} has no readable queue on this broker; its permission is {topic.permission.name}"
             )
-        if START_FROM in context.headers:
+        if START_FROM in context.headers and topic.message_type is not MessageType.LITE:
             await begin_as(broker, group, topic, context.headers[START_FROM])
         queue_id = asked.message_queue.id
         return _Receive(

@@ -141,6 +141,7 @@ class Receiving:
                 batch_max=max_messages,
                 invisible_ms=invisible_ms,
                 wait_ms=wait_ms,
+                waited=self._routes.was_missing(place.topic),
             )
         except (ConnectionFailed, RequestTimeout) as error:
             self._routes.renew(place.topic)

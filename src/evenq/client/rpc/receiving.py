@@ -21,6 +21,7 @@ __all__ = ["SimpleCalls"]
 MESSAGE_NOT_FOUND = 40401
 START_FROM = "x-evenq-start-from"
 """Header of a receive: LAST, FIRST or TIMESTAMP:ms."""
+FROM_FIRST = {START_FROM: "FIRST"}
 
 
 class SimpleCalls(Calls):
@@ -56,6 +57,7 @@ class SimpleCalls(Calls):
         batch_max: int,
         invisible_ms: int,
         wait_ms: int,
+        waited: bool = False,
     ) -> list[ReceivedMessage]:
         request = service_pb2.ReceiveMessageRequest(batch_size=batch_max, auto_renew=False)
         request.group.name = group
@@ -71,7 +73,7 @@ class SimpleCalls(Calls):
             V2 + "ReceiveMessage",
             request.SerializeToString(),
             timeout_ms=wait_ms + self.timeout_ms,
-            metadata={**self.metadata, **self._start},
+            metadata={**self.metadata, **(FROM_FIRST if waited else self._start)},
         )
         messages: list[ReceivedMessage] = []
         async for frame in frames:

@@ -63,7 +63,8 @@ def test_batches_are_cut_at_the_settings_number_and_bytes(run: Run) -> None:
 
 def test_an_empty_poll_ends_before_the_callers_deadline(run: Run) -> None:
     async def story(stage: Any) -> None:
-        await filled(stage, 0, poll_margin_ms=500, poll_max_ms=3_000)
+        broker = await filled(stage, 0, poll_margin_ms=500, poll_max_ms=3_000)
+        await stage.during(broker.create_topic("t"))
         for poll_ms, timeout_ms, expected_ms in ((1_000, 9_000, 1_000), (9_000, 2_000, 1_500), (9_000, 60_000, 3_000)):
             started = stage.clock.monotonic_ms()
             [only] = await receive(stage, request(poll_ms=poll_ms), timeout_ms=timeout_ms)

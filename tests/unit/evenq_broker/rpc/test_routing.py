@@ -76,6 +76,7 @@ def test_a_closed_topic_has_no_route(run: Run) -> None:
 def test_the_resource_is_echoed_as_it_came_and_its_namespace_is_part_of_the_name(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
+        await stage.during(broker.create_topic("ns%t", queues=1))
         told = await route(stage, "t", "ns")
         assert {(q.topic.resource_namespace, q.topic.name) for q in told.message_queues} == {("ns", "t")}
         assert broker.topics.get("ns%t") is not None
