@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from evenq.client.loops.troubles import Report
     from evenq.client.options import ProducerOptions, PushOptions
     from evenq.client.rpc.admin import AdminCalls
+    from evenq.client.rpc.direct import Direct
     from evenq.client.rpc.lite import LiteCalls
     from evenq.client.rpc.receiving import SimpleCalls
     from evenq.client.rpc.sessions import ConsumerCalls
@@ -46,6 +47,7 @@ __all__ = [
     "Encoder",
     "Ground",
     "admin_calls",
+    "direct_part",
     "lite_parts",
     "new_client_id",
     "placed",
@@ -151,6 +153,19 @@ def producer_parts(
         calls, clock=clock, rng=rng, options=options, route=sending.route, run_checker=run_checker
     )
     return calls, sending, replies, transacting
+
+
+def direct_part(ground: Ground, calls: TransactionCalls, sending: Sending, options: ProducerOptions) -> Direct | None:
+    """A sync producer's short way to the brokers; None where each message must take the one over the loop."""
+    from evenq.client.rpc.direct import Direct
+
+    make = getattr(calls.net, "blocking", None)
+    net = None if make is None or options.latency_faults else make()
+    if net is None:
+        return None
+    timeout_ms = min(options.timeout_ms, options.send_timeout_ms)
+    turn = ground.rng.randrange(1 << 16)
+    return Direct(net, calls, route=sending.fresh_route, timeout_ms=timeout_ms, first_turn=turn)
 
 
 def pushing_parts(

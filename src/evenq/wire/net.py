@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 
 from evenq import errors
+from evenq.wire.blocking_net import BlockingNet
 from evenq.wire.status import error_of
 
 __all__ = ["CODE_TRAILER", "GrpcNet"]
@@ -137,6 +138,12 @@ class GrpcNet:
             if call is not None:
                 call.cancel()
 
+    def blocking(self) -> BlockingNet:
+        """For calls from threads; another set of channels, closed by itself."""
+        return BlockingNet(
+            credentials=self._credentials, options=self._options, channels_max=self._channels_max, translate=_translate
+        )
+
     async def close(self) -> None:
         """End all channels; running calls are cancelled."""
         self._closed = True
@@ -173,7 +180,7 @@ class GrpcNet:
         )
 
 
-def _translate(error: grpc.aio.AioRpcError, address: str, method: str, timeout_ms: int | None) -> errors.Error:
+def _translate(error: Any, address: str, method: str, timeout_ms: int | None) -> errors.Error:
     trailers: Any = error.trailing_metadata()
     for key, value in trailers or ():
         if key == CODE_TRAILER and str(value).isdigit():

@@ -66,6 +66,7 @@ class Item:
     __slots__ = (
         "apart",
         "attempts",
+        "counted",
         "done",
         "encoded",
         "failed",
@@ -113,6 +114,8 @@ class Item:
         self.queue: MessageQueue | None = None
         self.until_ms = 0
         """By the loop's clock."""
+        self.counted = False
+        """True from when it is pending in the loop."""
         self.done = False
 
     @property

@@ -48,6 +48,13 @@ class RouteBook:
             self.renew(topic)
         return route
 
+    def fresh_one(self, topic: str) -> Route | None:
+        """The cached route unless it is old; callable in any thread."""
+        route, fetched_ms = self._routes.get(topic), self._fetched_ms.get(topic)
+        if route is None or fetched_ms is None or self._clock.monotonic_ms() - fetched_ms > self._refresh_ms:
+            return None
+        return route
+
     def known(self, topic: str) -> bool:
         """True if there is a route for it, however old."""
         return topic in self._routes

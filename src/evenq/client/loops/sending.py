@@ -92,9 +92,7 @@ class Sending:
         touched: dict[_Lane, None] = {}
         until_ms = self._clock.monotonic_ms() + self._options.send_timeout_ms
         for item in items:
-            if not item.until_ms:
-                item.until_ms = until_ms
-                self._pending += 1
+            self._count(item, until_ms)
             route = self._routes.peek(item.topic)
             if route is None or item.topic in self._homeless:
                 self._wait_for_route(item)
@@ -104,6 +102,30 @@ class Sending:
                 touched[lane] = None
         for lane in touched:
             self._consider(lane)
+        self._watch_late()
+
+    def resume(self, item: Item, queue: MessageQueue, error: Error) -> None:
+        """Take a message whose first try, in its sender's thread, failed; `item.until_ms` is set."""
+        self._count(item, item.until_ms)
+        lane = self._lane(queue, item)
+        self._spawn(self._go_on(lane, item, error), f"evenq-resume-{queue}")
+        self._watch_late()
+
+    async def _go_on(self, lane: _Lane, item: Item, error: Error) -> None:
+        await self._failed(lane, [item], error)
+        self._consider(lane)
+
+    def fresh_route(self, topic: str) -> Route | None:
+        """The topic's route unless it is unknown or old; callable in any thread."""
+        return self._routes.fresh_one(topic)
+
+    def _count(self, item: Item, until_ms: int) -> None:
+        if not item.counted:
+            item.counted = True
+            item.until_ms = item.until_ms or until_ms
+            self._pending += 1
+
+    def _watch_late(self) -> None:
         if self._pending and not self._sweeping:
             self._sweeping = True
             self._spawn(self._sweep(), "evenq-late-messages")
@@ -165,11 +187,15 @@ class Sending:
             self._reject([item], error)
             return None
         item.queue = queue
+        lane = self._lane(queue, item)
+        lane.batch.add(item)
+        return lane
+
+    def _lane(self, queue: MessageQueue, item: Item) -> _Lane:
         lane = self._lanes.get((queue, item.apart))
         if lane is None:
             lane = _Lane(queue, self._options, self._rng, apart=item.apart)
             self._lanes[queue, item.apart] = lane
-        lane.batch.add(item)
         return lane
 
     def _choose(self, item: Item, route: Route) -> MessageQueue:

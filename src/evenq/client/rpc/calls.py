@@ -92,6 +92,10 @@ class Calls:
         self._no_assignment: set[str] = set()
         self._routing = Routing()
 
+    def publishes(self, address: str) -> bool:
+        """False once the server there turned out to have no evenq.v1."""
+        return address not in self._no_publish
+
     def rename(self, client_id: str) -> None:
         """Be another client from the next call on."""
         self.client_id = client_id
