@@ -5,7 +5,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -213,6 +217,21 @@ def test_producers_and_simple_consumers_raise_at_each_call(
             pytest.raises(kind, match=topic),
         ):
             consumer.receive(wait_ms=1_000)
+
+
+def test_the_command_line_consumes_and_produces_with_the_grants_of_the_sdk(cluster: LocalCluster) -> None:
+    make(cluster, "mine-cli")
+    environment = {**os.environ, "EVENQ_ACCESS_KEY": "reader", "EVENQ_SECRET_KEY": "canary-reader-4712"}
+
+    def evenq_command(*words: str) -> str:
+        command = [sys.executable, "-m", "evenq.cli", *words, "--endpoint", cluster.endpoint]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    evenq_command("produce", "mine-cli", "--body", "hello")
+    told = evenq_command("consume", "mine-cli", "--group", "cli", "--from", "first", "--max", "1", "--json")
+    assert json.loads(told)["body"] == "hello"
 
 
 def test_a_lite_consumer_raises_at_its_start(cluster: LocalCluster) -> None:
