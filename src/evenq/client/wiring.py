@@ -206,18 +206,20 @@ def polling_parts(
 
 def receiving_parts(ground: Ground, endpoint: str, client_id: str, plan: SimplePlan) -> tuple[SimpleCalls, Receiving]:
     """A simple consumer's wire and its work, not started."""
+    from evenq.client.loops.group_start import GroupStart
     from evenq.client.loops.receiving import Receiving
     from evenq.client.rpc.receiving import SimpleCalls
 
-    timestamp_ms = plan.start_timestamp_ms or ground.clock.now_ms() - HALF_HOUR_MS
-    calls = SimpleCalls(
-        ground.open_net(), endpoint=endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms,
-        start_from=plan.start_from, start_timestamp_ms=timestamp_ms,
-    )  # fmt: skip
-    return calls, Receiving(
+    calls = SimpleCalls(ground.open_net(), endpoint=endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms)
+    receiving = Receiving(
         calls, group=plan.group, subscriptions=plan.subscriptions, clock=ground.clock, rng=ground.rng,
         options=plan.options,
     )  # fmt: skip
+    receiving.starts = GroupStart(
+        calls, receiving.routes, group=plan.group, start_from=plan.start_from,
+        timestamp_ms=plan.start_timestamp_ms or ground.clock.now_ms() - HALF_HOUR_MS,
+    )  # fmt: skip
+    return calls, receiving
 
 
 def lite_parts(

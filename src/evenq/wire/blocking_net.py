@@ -7,7 +7,6 @@ Always true: errors are those of `GrpcNet`.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ Translate = Callable[[Any, str, str, int | None], errors.Error]
 
 
 class BlockingNet:
-    """Thread-safe. One channel per address, made on first use."""
+    """Thread-safe without a lock. One channel per address, made on first use."""
 
     def __init__(
         self,
@@ -40,7 +39,6 @@ class BlockingNet:
         self.sign = sign
         self._calls: dict[tuple[str, str], Any] = {}
         self._channels: dict[str, grpc.Channel] = {}
-        self._guard = threading.Lock()
         self._closed = False
 
     def unary(
@@ -60,26 +58,26 @@ class BlockingNet:
 
     def close(self) -> None:
         """End all channels; running calls are cancelled."""
-        with self._guard:
-            self._closed = True
-            channels = list(self._channels.values())
-            self._channels.clear()
-            self._calls.clear()
-        for channel in channels:
-            channel.close()
+        self._closed = True
+        self._calls.clear()
+        while self._channels:
+            self._channels.popitem()[1].close()
 
     def _call(self, address: str, method: str) -> Any:
-        with self._guard:
-            if self._closed:
-                raise errors.ConnectionFailed(f"cannot call {address}: this side is shutting down")
-            channel = self._channels.get(address)
-            if channel is None:
-                if len(self._channels) >= self._channels_max:
-                    raise errors.TooManyRequests(f"{self._channels_max} addresses are open, the maximum")
-                if self._credentials is None:
-                    channel = grpc.insecure_channel(address, options=self._options)
-                else:
-                    channel = grpc.secure_channel(address, self._credentials, options=self._options)
-                self._channels[address] = channel
-            call = self._calls[address, method] = channel.unary_unary(method, None, None)  # bytes as they are
-            return call
+        channel = self._channels.get(address)
+        if channel is None:
+            if len(self._channels) >= self._channels_max:
+                raise errors.TooManyRequests(f"{self._channels_max} addresses are open, the maximum")
+            made = self._open(address)
+            channel = self._channels.setdefault(address, made)  # one step: of two threads one makes it for both
+            if channel is not made:
+                made.close()
+        if self._closed:
+            self.close()
+            raise errors.ConnectionFailed(f"cannot call {address}: this side is shutting down")
+        return self._calls.setdefault((address, method), channel.unary_unary(method, None, None))  # bytes as they are
+
+    def _open(self, address: str) -> grpc.Channel:
+        if self._credentials is None:
+            return grpc.insecure_channel(address, options=self._options)
+        return grpc.secure_channel(address, self._credentials, options=self._options)

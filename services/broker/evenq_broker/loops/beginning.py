@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from evenq.errors import BadRequest
 from evenq.model import GroupConfig, StartFrom, TopicConfig
 from evenq.model.names import DLQ_PREFIX
 from evenq_broker.core.delivery import READY
@@ -17,9 +16,7 @@ from evenq_broker.core.journal import Op
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
 
-__all__ = ["begin", "begin_as", "deliverable"]
-
-HALF_HOUR_MS = 30 * 60 * 1000  # RB-45
+__all__ = ["begin", "deliverable"]
 
 
 def begin(broker: Broker, group: GroupConfig, topic: TopicConfig, *, from_start: bool = False) -> None:
@@ -39,28 +36,6 @@ def begin(broker: Broker, group: GroupConfig, topic: TopicConfig, *, from_start:
         if op is not None:
             ops.append(op)
     broker.journal.record(*ops)
-
-
-async def begin_as(broker: Broker, group: GroupConfig, topic: TopicConfig, start: str) -> None:
-    """Let a group that never read the topic begin where its client asks: LAST, FIRST, TIMESTAMP or TIMESTAMP:ms.
-    Raises BadRequest.
-    """
-    policy, _, ms = start.partition(":")
-    if policy not in set(StartFrom) or (ms and not ms.isdecimal()):
-        raise BadRequest(f"start_from {start[:40]!r} is unknown; give LAST, FIRST or TIMESTAMP:ms")
-    progress, store = broker.progress, broker.store
-    queues = range(topic.read_queues)
-    if any(progress.queue(group.group_id, topic.topic_id, one) is not None for one in queues):
-        return
-    if policy == StartFrom.FIRST or _waited(broker, group, topic):
-        begin(broker, group, topic, from_start=True)
-        return
-    since_ms = int(ms) if ms else broker.clock.now_ms() - HALF_HOUR_MS
-    offsets = [store.queue_range(topic.topic_id, one)[1] for one in queues]
-    if policy == StartFrom.TIMESTAMP:
-        offsets = [await store.offset_at(topic.topic_id, one, since_ms) for one in queues]
-    ops = [progress.start(group.group_id, topic.topic_id, one, offset) for one, offset in enumerate(offsets)]
-    broker.journal.record(*(op for op in ops if op is not None))
 
 
 def _from_last(broker: Broker, group: GroupConfig, topic: TopicConfig) -> bool:

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["forward", "forward_stream", "owner_of", "owner_of_handle"]
 
 MARK = "x-evenq-forwarded"
-PASSED_ON = (
-    "x-mq-client-id", "x-mq-language", "x-mq-client-version", "x-mq-namespace", "x-mq-request-id",
-    "x-evenq-start-from",
-)  # fmt: skip
+PASSED_ON = ("x-mq-client-id", "x-mq-language", "x-mq-client-version", "x-mq-namespace", "x-mq-request-id")
 MARGIN_MS = 200
 
 

@@ -24,7 +24,6 @@ from evenq_broker.core.frames import field, varint
 from evenq_broker.core.locks import NO_GENERATION
 from evenq_broker.core.polls import ANY
 from evenq_broker.core.resources import qualified
-from evenq_broker.loops.beginning import begin_as
 from evenq_broker.loops.popping import Batch, Popping
 from evenq_broker.rpc.answers import OK_STATUS, parsed, status_frame, told
 from evenq_broker.rpc.fetching import Fetched, fetch
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Receiving"]
 
-START_FROM = "x-evenq-start-from"
-"""Header: where the group begins if it never read the topic; LAST, FIRST or TIMESTAMP:ms."""
 _PUSH = 2  # ClientType.PUSH_CONSUMER
 _SIMPLE = 3
 _POLL_WITHOUT_DEADLINE_MS = 30_000
@@ -250,8 +247,6 @@ class Receiving:
             raise Forbidden(
                 f"topic {topic.name} has no readable queue on this broker; its permission is {topic.permission.name}"
             )
-        if START_FROM in context.headers and topic.message_type is not MessageType.LITE:
-            await begin_as(broker, group, topic, context.headers[START_FROM])
         queue_id = asked.message_queue.id
         return _Receive(
             group=group,

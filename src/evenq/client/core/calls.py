@@ -312,11 +312,8 @@ class SimpleCalls(RouteCalls, Protocol):
         batch_max: int,
         invisible_ms: int,
         wait_ms: int,
-        waited: bool = False,
     ) -> list[ReceivedMessage]:
-        """Take messages for a while; empty if there are none within `wait_ms`. `waited`: the consumer was there before
-        the topic, so a group that begins now begins at the first message.
-        """
+        """Take messages for a while; empty if there are none within `wait_ms`."""
         ...
 
     async def ack(self, address: str, group: str, message: ReceivedMessage) -> None:

@@ -107,9 +107,8 @@ class Membership:
             self.subscriptions[self.retry_topic] = FilterExpression()
         self._group_attempts = MAX_ATTEMPTS
         self._group_start = StartFrom.LAST
-        options = plan.options
         self._introduction = self._introduced(rng.getrandbits(64) | 1)
-        self.routes = RouteBook(calls, clock, refresh_ms=options.route_refresh_ms)
+        self.routes = RouteBook(calls, clock, refresh_ms=plan.options.route_refresh_ms)
         self._calls = calls
         self._troubles = Troubles(clock, who=f"group {plan.group}", report=report)
         self.sessions = Sessions(
@@ -134,11 +133,11 @@ class Membership:
             model=plan.model,
             ask_server=plan.ask_server,
             clock=clock,
-            trust_ms=options.rebalance_interval_ms,
+            trust_ms=plan.options.rebalance_interval_ms,
         )
         if plan.chosen:
             self._dividing.chosen = {}
-        self.progress = Progress(self._store(), clock, interval_ms=options.commit_interval_ms)
+        self.progress = Progress(self._store(), clock, interval_ms=plan.options.commit_interval_ms)
         self.ownership = Ownership(
             self._reading(),
             calls=calls,

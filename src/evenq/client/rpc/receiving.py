@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from evenq.client.rpc.calls import V2, Calls
 from evenq.client.rpc.messages import decode
-from evenq.model import FilterExpression, FilterType, MessageQueue, ReceivedMessage, StartFrom
+from evenq.model import FilterExpression, FilterType, MessageQueue, ReceivedMessage
 from evenq.runtime.net import Net
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.status import check
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["SimpleCalls"]
 
 MESSAGE_NOT_FOUND = 40401
-START_FROM = "x-evenq-start-from"
-"""Header of a receive: LAST, FIRST or TIMESTAMP:ms."""
-FROM_FIRST = {START_FROM: "FIRST"}
 
 
 class SimpleCalls(Calls):
@@ -29,23 +26,8 @@ class SimpleCalls(Calls):
 
     client_type: v2.ClientType.ValueType = v2.SIMPLE_CONSUMER
 
-    def __init__(
-        self,
-        net: Net,
-        *,
-        endpoint: str,
-        client_id: str,
-        timeout_ms: int = 3_000,
-        start_from: StartFrom | None = None,
-        start_timestamp_ms: int = 0,
-    ) -> None:
-        """`start_from`: where the group begins on a topic that it never read; None: as it is configured."""
+    def __init__(self, net: Net, *, endpoint: str, client_id: str, timeout_ms: int = 3_000) -> None:
         super().__init__(net, endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms, reads=True)
-        self._start: dict[str, str] = {}
-        if start_from is StartFrom.TIMESTAMP:
-            self._start[START_FROM] = f"{start_from}:{start_timestamp_ms}"
-        elif start_from is not None:
-            self._start[START_FROM] = str(start_from)
 
     async def receive(
         self,
@@ -57,7 +39,6 @@ class SimpleCalls(Calls):
         batch_max: int,
         invisible_ms: int,
         wait_ms: int,
-        waited: bool = False,
     ) -> list[ReceivedMessage]:
         request = service_pb2.ReceiveMessageRequest(batch_size=batch_max, auto_renew=False)
         request.group.name = group
@@ -73,7 +54,7 @@ class SimpleCalls(Calls):
             V2 + "ReceiveMessage",
             request.SerializeToString(),
             timeout_ms=wait_ms + self.timeout_ms,
-            metadata={**self.metadata, **(FROM_FIRST if waited else self._start)},
+            metadata=self.metadata,
         )
         messages: list[ReceivedMessage] = []
         async for frame in frames:
