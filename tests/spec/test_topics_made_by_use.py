@@ -163,6 +163,62 @@ def test_a_simple_consumer_that_came_before_the_topic_reads_it_from_its_first_me
     play(story)
 
 
+def test_a_group_of_another_sdk_that_waited_for_the_topic_reads_it_whole_though_it_begins_at_the_end(
+    play: Play,
+) -> None:
+    """Its receive was answered TOPIC_NOT_FOUND, and that made its client a member."""
+
+    async def receive(world: Any) -> list[Any]:
+        request = service_pb2.ReceiveMessageRequest(group=GROUP, batch_size=8)
+        request.message_queue.topic.name, request.message_queue.id = "new", -1
+        request.invisible_duration.seconds = 10
+
+        async def collect() -> list[Any]:
+            stream = world.net.stream(
+                "a:8081", V2 + "ReceiveMessage", request.SerializeToString(), timeout_ms=3_000,
+                metadata={"x-mq-client-id": "c"},
+            )  # fmt: skip
+            return [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
+
+        frames: list[Any] = await world.during(collect())
+        return frames
+
+    async def story(world: Any) -> None:
+        await world.start("a")
+        [refused] = await receive(world)
+        assert refused.status.code == NOT_FOUND
+        await world.clock.advance(1_000)
+        producer = evenq.aio.Producer(endpoint="a:8081", ground=world.ground())
+        world.clients.append(producer)
+        await world.during(producer.send(evenq.Message(topic="new", body=b"first")))
+        assert [frame.message.body for frame in await receive(world) if frame.HasField("message")] == [b"first"]
+
+    play(story)
+
+
+def test_a_group_begins_at_all_brokers_at_once_also_where_its_first_receive_does_not_come(play: Play) -> None:
+    async def story(world: Any) -> None:
+        await world.start("a")
+        await world.start("b")
+        await world.create("t")
+        producer = evenq.aio.Producer(endpoint="a:8081", ground=world.ground())
+        world.clients.append(producer)
+        for number in range(2):
+            await world.during(producer.send(evenq.Message(topic="t", body=b"%d" % number)))
+        bodies = []
+        for start in ("FIRST", None):  # the second consumer says nothing, the group has begun everywhere
+            consumer = evenq.aio.SimpleConsumer(
+                group="g", endpoint="a:8081", subscriptions={"t": "*"}, ground=world.ground(), start_from=start
+            )
+            [message] = await world.during(consumer.receive(max_messages=1, wait_ms=100))
+            await world.during(consumer.ack(message))
+            bodies.append(message.body)
+            await world.during(consumer.close())
+        assert sorted(bodies) == [b"0", b"1"]
+
+    play(story)
+
+
 @pytest.mark.parametrize(
     ("start", "bodies"), [("FIRST", [b"0", b"1"]), ("LAST", []), (None, []), ("TIMESTAMP", [b"1"])]
 )
