@@ -45,6 +45,7 @@ from evenq.model import (
     TransactionResolution,
 )
 from evenq.wire.credentials import Credentials
+from evenq.wire.tls import Tls
 
 __all__ = [
     "Admin",
@@ -69,18 +70,19 @@ class Producer:
     def __init__(
         self,
         *,
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         options: ProducerOptions | None = None,
         client_id: str = "",
         checker: Checker | None = None,
         transaction_topics: Iterable[str] = (),
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
         self.options = options_of(ProducerOptions, options)
         if checker is not None:
             check_function("checker", checker, "message")
-        self._ground = Ground.of(ground, credentials)
+        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
         told = self.options
         self._encoder = Encoder(self._ground.clock, compression=told.compression, packed_from=told.compress_from_bytes)
@@ -88,7 +90,7 @@ class Producer:
         self._checker = checker
         self._troubles = Troubles(self._ground.clock, who="producer")
         self._calls, self._sending, self._replies, self._transacting = producer_parts(
-            self._ground, endpoint, self.client_id, told, left=self._gate.leave, run_checker=self._check
+            self._ground, self.client_id, told, left=self._gate.leave, run_checker=self._check
         )
         self._transaction_topics = tuple(transaction_topics)
         self._closed = False
@@ -213,7 +215,7 @@ class PushConsumer:
         group: str,
         listener: Listener,
         subscriptions: Mapping[str, str | FilterExpression],
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         model: MessageModel | str = MessageModel.CLUSTERING,
         assignment: str = "auto",
         strategy: str | Strategy = "AVG",
@@ -226,6 +228,7 @@ class PushConsumer:
         options: PushOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
         self._plan = push_plan(
@@ -242,9 +245,8 @@ class PushConsumer:
         )
         check_function("listener", listener, "messages")
         check_callbacks(on_rebalance, on_error)
-        self._ground = Ground.of(ground, credentials)
+        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
-        self._endpoint = endpoint
         self._listener = listener
         self._on_rebalance = on_rebalance
         self._on_error = on_error
@@ -259,7 +261,6 @@ class PushConsumer:
         report = None if self._on_error is None else reporter(self._on_error)
         self._calls, self._pushing = pushing_parts(
             self._ground,
-            self._endpoint,
             self.client_id,
             self._plan,
             run_listener=self._listen,
@@ -287,7 +288,9 @@ class PushConsumer:
         self._running().unsubscribe(topic)
 
     def pause(self) -> None:
-        """Fetch nothing and rebalance no more until `resume`; what is in hand is consumed (CS-9)."""
+        """Fetch nothing until `resume`; what is in hand is consumed. Queues stay ours, unread, until others are to
+        have them: a member that joins gets its share (CS-9).
+        """
         self._running().pause(paused=True)
 
     def resume(self) -> None:
@@ -338,21 +341,22 @@ class SimpleConsumer:
         *,
         group: str,
         subscriptions: Mapping[str, str | FilterExpression],
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         start_from: StartFrom | str | None = None,
         start_timestamp_ms: int | str = 0,
         options: SimpleOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
         plan = simple_plan(
             group=group, subscriptions=subscriptions, start_from=start_from, start_timestamp_ms=start_timestamp_ms,
             options=options,
         )  # fmt: skip
-        self._ground = Ground.of(ground, credentials)
+        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
-        self._calls, self._receiving = receiving_parts(self._ground, endpoint, self.client_id, plan)
+        self._calls, self._receiving = receiving_parts(self._ground, self.client_id, plan)
         self._closed = False
 
     async def start(self) -> Self:

@@ -11,14 +11,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from evenq.cli.output import progress_console
+from evenq.client.core.access_points import access_points
 from evenq.client.wiring import Ground
-from evenq.errors import ConnectionFailed, Error, GroupNotFound, TopicNotFound
+from evenq.errors import ConnectionFailed, Error, GroupNotFound, TlsFailed, TopicNotFound
 from evenq.runtime.clock import Clock, SystemClock
 from evenq.runtime.net import Net
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 
-__all__ = ["Admin", "message_type_name", "message_type_number", "on_every_broker", "with_admin"]
+__all__ = ["Admin", "message_type_name", "message_type_number", "no_server", "on_every_broker", "with_admin"]
 
 Answer = TypeVar("Answer")
 
@@ -36,6 +37,7 @@ class Admin:
 
     def __init__(self, net: Net, endpoint: str, *, timeout_ms: int = 10_000) -> None:
         self.endpoint = endpoint
+        self._addresses = access_points(endpoint).addresses
         self._net = net
         self._timeout_ms = timeout_ms
 
@@ -43,17 +45,27 @@ class Admin:
         self, method: str, request: Any, answer_type: type[Answer], *, service: str = "evenq.v1.Admin"
     ) -> Answer:
         """Call one method. Raises the error of the answer's status, ConnectionFailed, RequestTimeout."""
-        path = f"/{service}/{method}"
-        try:
-            raw = await self._net.unary(self.endpoint, path, request.SerializeToString(), timeout_ms=self._timeout_ms)
-        except ConnectionFailed as error:
-            raise NoServer(
-                f"no server answers at {self.endpoint}; start one with `evenq up`, "
-                "or name another with --endpoint HOST:PORT"
-            ) from error
+        path, content = f"/{service}/{method}", request.SerializeToString()
+        while True:
+            try:
+                raw = await self._net.unary(self._addresses[0], path, content, timeout_ms=self._timeout_ms)
+                break
+            except ConnectionFailed as error:
+                if len(self._addresses) == 1:
+                    raise no_server(self.endpoint, error) from error
+                self._addresses.pop(0)
         answer: Any = answer_type.FromString(raw)  # type: ignore[attr-defined]  # generated classes share no typed base here
         check(answer.status)
         return answer  # type: ignore[no-any-return]  # the class above
+
+
+def no_server(endpoint: str, error: ConnectionFailed) -> ConnectionFailed:
+    """What to tell when no access point answers; trouble with TLS says itself what to change."""
+    if isinstance(error, TlsFailed):
+        return error
+    return NoServer(
+        f"no server answers at {endpoint}; start one with `evenq up`, or name another with --endpoint HOST:PORT"
+    )
 
 
 async def on_every_broker(work: Callable[[], Awaitable[Answer]], *, clock: Clock | None = None) -> Answer:
@@ -84,7 +96,7 @@ def with_admin(options: argparse.Namespace, work: Callable[[Admin], Awaitable[No
 
 
 async def _with_admin(options: argparse.Namespace, work: Callable[[Admin], Awaitable[None]]) -> None:
-    net = Ground.real().open_net()
+    net = Ground.of(None, None, endpoint=options.endpoint).open_net()
     try:
         await work(Admin(net, options.endpoint, timeout_ms=options.timeout * 1000))
     except TopicNotFound as error:

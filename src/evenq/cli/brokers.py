@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from evenq.cli.admin import Admin, with_admin
 from evenq.cli.output import Column, Listing, Page, print_page
 from evenq.errors import NotFound
+from evenq.model import BrokerAddress
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 
 __all__ = ["cluster", "list_all", "show"]
@@ -24,10 +25,12 @@ _COLUMNS = (
     Column("log_bytes", "log bytes", "number"),
     Column("connections", "connections", "number"),
     Column("started_ms", "started", "time"),
+    Column("missing_since_ms", "missing since", "time"),
 )
 
 
-def _listing(brokers: Iterable[admin_pb2.BrokerSummary]) -> Listing:
+def _listing(brokers: Iterable[admin_pb2.BrokerSummary], missing: Iterable[admin_pb2.MissingBroker] = ()) -> Listing:
+    """Those that are there, then those that others knew and that are not."""
     ordered = sorted(brokers, key=lambda broker: (broker.broker.name, broker.broker.id))
     rows = [
         (
@@ -42,14 +45,17 @@ def _listing(brokers: Iterable[admin_pb2.BrokerSummary]) -> Listing:
             b.log_bytes,
             b.connections,
             b.broker.start_ms,
+            0,
         )
         for b in ordered
     ]
+    rows += [(one.name, 0, "", False, False, 0, 0, 0, 0, 0, 0, one.gone_ms) for one in missing]
     return Listing(key="brokers", columns=_COLUMNS, rows=rows)
 
 
 def _address(broker: admin_pb2.BrokerSummary) -> str:
-    return f"{broker.broker.listeners[0].host}:{broker.broker.listeners[0].port}" if broker.broker.listeners else ""
+    first = next(iter(broker.broker.listeners), None)
+    return BrokerAddress(first.name, first.host, first.port, first.tls).address if first is not None else ""
 
 
 def list_all(options: argparse.Namespace) -> None:
@@ -57,7 +63,7 @@ def list_all(options: argparse.Namespace) -> None:
 
     async def work(admin: Admin) -> None:
         answer = await admin.call("ListBrokers", admin_pb2.ListBrokersRequest(), admin_pb2.ListBrokersResponse)
-        print_page(Page(facts={}, listings=[_listing(answer.brokers)]), as_json=options.json)
+        print_page(Page(facts={}, listings=[_listing(answer.brokers, answer.missing)]), as_json=options.json)
 
     with_admin(options, work)
 
@@ -96,6 +102,6 @@ def cluster(options: argparse.Namespace) -> None:
             "topics": answer.topics,
             "groups": answer.groups,
         }
-        print_page(Page(facts=facts, listings=[_listing(answer.brokers)]), as_json=options.json)
+        print_page(Page(facts=facts, listings=[_listing(answer.brokers, answer.missing)]), as_json=options.json)
 
     with_admin(options, work)

@@ -7,9 +7,12 @@ import asyncio
 import sys
 from typing import Any, Self
 
+from evenq.cli.admin import Admin, no_server
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page, progress_console
+from evenq.client.core.access_points import access_points
 from evenq.client.wiring import Ground
 from evenq.errors import BadRequest, ConnectionFailed, MessageNotFound
+from evenq.runtime.net import Net
 from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import common_pb2
 from evenq.wire.stubs.evenq.v1 import dead_letters_pb2 as pb
@@ -48,7 +51,7 @@ def show(options: argparse.Namespace) -> None:
 
 
 def replay(options: argparse.Namespace) -> int:
-    """`evenq dlq replay GROUP`; 1 if some could not be sent."""
+    """`evenq dlq replay GROUP`; 1 if some could not be sent. Without `--yes` the plan only."""
     kind = common_pb2.Filter.SQL if _is_sql(options.filter) else common_pb2.Filter.TAG
     request = pb.ReplayDeadLettersRequest(
         group=options.group,
@@ -57,6 +60,9 @@ def replay(options: argparse.Namespace) -> int:
         per_second=options.rate,
         max=options.max,
     )
+    if options.dry_run or not options.yes:
+        _plan(options, request)
+        return 0
     last = asyncio.run(_replay(options, request))
     columns = (
         Column("broker", "broker"),
@@ -81,29 +87,68 @@ def replay(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def _plan(options: argparse.Namespace, request: pb.ReplayDeadLettersRequest) -> None:
+    """Say what would be sent, and where to. Raises BadRequest if it was to be done."""
+    request.dry_run = True
+    frames = asyncio.run(_replay(options, request)).values()
+    would: dict[tuple[str, str], int] = {}
+    for one in frames:
+        for topic, number in one.would.items():
+            would[topic, one.broker_name] = number
+    columns = (Column("topic", "to topic"), Column("broker", "from broker"), Column("letters", "letters", "number"))
+    rows: list[tuple[Scalar, ...]] = [(topic, broker, would[topic, broker]) for topic, broker in sorted(would)]
+    total, left_out = sum(would.values()), sum(one.left_out for one in frames)
+    broken = [f"{one.broker_name} ({one.error})" for one in frames if one.error]
+    topics = sorted({topic or "nowhere: name one with --to" for topic, _ in would})
+    sentence = f"{total:,} dead letter{'s' * (total != 1)} of {options.group} would be sent once more"
+    sentence += f", to {', '.join(topics)}." if topics else "."
+    if left_out:
+        sentence += f" The filter leaves out {left_out:,}."
+    page = Page(
+        facts={"group": options.group, "would_replay": total, "left_out": left_out},
+        listings=[Listing(key="topics", columns=columns, rows=rows, empty="Nothing to send.")],
+        sentence=sentence,
+    )
+    print_page(page, as_json=options.json)
+    if broken:
+        raise ConnectionFailed(f"not all brokers told what they hold: {', '.join(broken)}")
+    if not options.dry_run and total:
+        raise BadRequest("nothing was sent; add --yes to do it")
+
+
 async def _replay(options: argparse.Namespace, request: pb.ReplayDeadLettersRequest) -> dict[str, pb.ReplayProgress]:
-    net = Ground.real().open_net()
+    net = Ground.of(None, None, endpoint=options.endpoint).open_net()
     last: dict[str, pb.ReplayProgress] = {}
-    frames = net.stream(
-        options.endpoint, SERVICE + "Replay", request.SerializeToString(), timeout_ms=_DAY_MS
-    )  # a replay with a rate takes as long as it takes
+    addresses = access_points(options.endpoint).addresses
     try:
         with _Bar(shown=not options.json and sys.stderr.isatty()) as bar:
-            async for frame in frames:
-                progress = pb.ReplayProgress.FromString(frame)
-                if not progress.broker_name:
-                    check(progress.status)
-                last[progress.broker_name] = progress
-                bar.show(progress)
-    except ConnectionFailed as error:
-        raise ConnectionFailed(
-            f"{error}; what was replayed until now is marked: start it again to go on"
-            if last
-            else f"no server answers at {options.endpoint}; name another with --endpoint HOST:PORT"
-        ) from error
+            while True:
+                try:
+                    await _follow(net, addresses[0], request, last, bar)
+                    break
+                except ConnectionFailed as error:
+                    if last:
+                        raise ConnectionFailed(
+                            f"{error}; what was replayed until now is marked: start it again to go on"
+                        ) from error
+                    if len(addresses) == 1:
+                        raise no_server(options.endpoint, error) from error
+                    addresses.pop(0)
     finally:
         await net.close()
     return last
+
+
+async def _follow(
+    net: Net, address: str, request: pb.ReplayDeadLettersRequest, last: dict[str, pb.ReplayProgress], bar: _Bar
+) -> None:
+    # A replay with a rate takes as long as it takes.
+    async for frame in net.stream(address, SERVICE + "Replay", request.SerializeToString(), timeout_ms=_DAY_MS):
+        progress = pb.ReplayProgress.FromString(frame)
+        if not progress.broker_name:
+            check(progress.status)
+        last[progress.broker_name] = progress
+        bar.show(progress)
 
 
 class _Bar:
@@ -140,25 +185,16 @@ class _Bar:
 
 def _ask(options: argparse.Namespace, request: pb.ListDeadLettersRequest) -> pb.ListDeadLettersResponse:
     async def ask() -> pb.ListDeadLettersResponse:
-        net = Ground.real().open_net()
+        net = Ground.of(None, None, endpoint=options.endpoint).open_net()
         try:
-            raw = await net.unary(
-                options.endpoint, SERVICE + "List", request.SerializeToString(), timeout_ms=options.timeout * 1000
-            )
-        except ConnectionFailed as error:
-            raise ConnectionFailed(
-                f"no server answers at {options.endpoint}; start one with `evenq up`, "
-                "or name another with --endpoint HOST:PORT"
-            ) from error
+            admin = Admin(net, options.endpoint, timeout_ms=options.timeout * 1000)
+            return await admin.call("List", request, pb.ListDeadLettersResponse, service="evenq.v1.DeadLetters")
         finally:
             await net.close()
-        return pb.ListDeadLettersResponse.FromString(raw)
 
     if request.max < 0:
         raise BadRequest(f"--max {request.max} is below 0")
-    answer = asyncio.run(ask())
-    check(answer.status)
-    return answer
+    return asyncio.run(ask())
 
 
 def _silent(answer: pb.ListDeadLettersResponse) -> dict[str, Scalar | list[str]]:

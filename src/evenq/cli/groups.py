@@ -9,6 +9,7 @@ from evenq.cli.balance_options import balance_asked, balance_text
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page
 from evenq.cli.retry_options import retry_asked, retry_text
 from evenq.errors import BadRequest
+from evenq.runtime.clock import SystemClock
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
 
 __all__ = ["create", "delete", "list_all", "show"]
@@ -89,50 +90,13 @@ def show(options: argparse.Namespace) -> None:
     with_admin(options, work)
 
 
+def _age_s(stored_ms: int) -> int:
+    """How old a message is, seconds; 0: there is none."""
+    return max(0, SystemClock().now_ms() - stored_ms) // 1000 if stored_ms else 0
+
+
 def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
-    member_columns = (
-        Column("client_id", "member"),
-        Column("language", "language"),
-        Column("version", "version"),
-        Column("protocol", "protocol"),
-        Column("zone", "zone"),
-        Column("instance", "instance"),
-        Column("topics", "topics"),
-        Column("filters", "filters"),
-        Column("joined_ms", "joined", "time"),
-    )
-    members: list[tuple[Scalar, ...]] = [
-        (
-            m.client_id,
-            m.language,
-            m.version,
-            m.protocol,
-            m.zone,
-            m.instance,
-            ", ".join(sorted(s.topic for s in m.subscriptions)),
-            ", ".join(_filter(s.filter) for s in sorted(m.subscriptions, key=lambda s: s.topic)),
-            m.joined_ms,
-        )
-        for m in answer.members
-    ]
-    queue_columns = (
-        Column("topic", "topic"),
-        Column("broker", "broker"),
-        Column("queue", "queue", "number"),
-        Column("committed", "committed", "number"),
-        Column("max_offset", "max offset", "number"),
-        Column("lag", "lag", "number"),
-        Column("inflight", "in flight", "number"),
-        Column("owner", "owner"),
-    )
-    ordered = sorted(
-        answer.queues, key=lambda queue: (queue.queue.topic, queue.queue.broker_name, queue.queue.queue_id)
-    )
-    queues = [
-        (q.queue.topic, q.queue.broker_name, q.queue.queue_id, q.committed, q.max_offset, q.lag, q.inflight, q.owner)
-        for q in ordered
-    ]
-    summary = answer.summary
+    summary, troubles = answer.summary, answer.troubles
     differing = Listing(
         key="differing_filters",
         columns=(Column("topic", "topic"), Column("filter", "filter"), Column("members", "members")),
@@ -152,13 +116,79 @@ def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
             "retry": retry_text(summary.retry),
             "balance": balance_text(summary.balance),
             "lag": summary.lag,
+            "oldest_unread_s": _age_s(troubles.oldest_ms),
+            "waiting_for_retry": troubles.retries_waiting,
+            "given_back": troubles.given_back,
+            "timed_out": troubles.timed_out,
+            "dead_letters": troubles.dead_letters,
         },
         listings=[
-            Listing(key="members", columns=member_columns, rows=members, title="Members", empty="nobody reads now"),
-            Listing(key="queues", columns=queue_columns, rows=queues, title="Queues", empty="nothing was read yet"),
+            _members(answer),
+            _queues(answer),
             differing,
         ],
     )
+
+
+def _members(answer: admin_pb2.DescribeGroupResponse) -> Listing:
+    columns = (
+        Column("client_id", "member"),
+        Column("language", "language"),
+        Column("version", "version"),
+        Column("protocol", "protocol"),
+        Column("zone", "zone"),
+        Column("instance", "instance"),
+        Column("topics", "topics"),
+        Column("filters", "filters"),
+        Column("joined_ms", "joined", "time"),
+    )
+    rows: list[tuple[Scalar, ...]] = [
+        (
+            m.client_id,
+            m.language,
+            m.version,
+            m.protocol,
+            m.zone,
+            m.instance,
+            ", ".join(sorted(s.topic for s in m.subscriptions)),
+            ", ".join(_filter(s.filter) for s in sorted(m.subscriptions, key=lambda s: s.topic)),
+            m.joined_ms,
+        )
+        for m in answer.members
+    ]
+    return Listing(key="members", columns=columns, rows=rows, title="Members", empty="nobody reads now")
+
+
+def _queues(answer: admin_pb2.DescribeGroupResponse) -> Listing:
+    columns = (
+        Column("topic", "topic"),
+        Column("broker", "broker"),
+        Column("queue", "queue", "number"),
+        Column("committed", "committed", "number"),
+        Column("max_offset", "max offset", "number"),
+        Column("lag", "lag", "number"),
+        Column("oldest_unread_s", "oldest, s", "number"),
+        Column("inflight", "in flight", "number"),
+        Column("owner", "owner"),
+    )
+    ordered = sorted(
+        answer.queues, key=lambda queue: (queue.queue.topic, queue.queue.broker_name, queue.queue.queue_id)
+    )
+    rows = [
+        (
+            q.queue.topic,
+            q.queue.broker_name,
+            q.queue.queue_id,
+            q.committed,
+            q.max_offset,
+            q.lag,
+            _age_s(q.next_store_ms) if q.lag else 0,
+            q.inflight,
+            q.owner,
+        )
+        for q in ordered
+    ]
+    return Listing(key="queues", columns=columns, rows=rows, title="Queues", empty="nothing was read yet")
 
 
 def _filter(told: common_pb2.Filter) -> str:

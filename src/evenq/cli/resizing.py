@@ -1,5 +1,7 @@
 """`evenq topic scale | permit` and `evenq broker drain | resume`: changes that must not leave a message behind.
 
+Giving a topic fewer queues is a plan first: what lies in the queues to be closed is told, and `--yes` does it.
+
 Shrinking and draining go on as long as somebody has messages to read; the command repeats its call, tells the progress
 on standard error, and gives up waiting after `--wait`. The cluster keeps the state between the steps, so an interrupted
 command is simply run again.
@@ -13,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from evenq.cli.admin import Admin, message_type_name, with_admin
 from evenq.cli.output import Column, Listing, Page, print_page, progress_console
-from evenq.errors import ConnectionFailed, RequestTimeout
+from evenq.errors import BadRequest, ConnectionFailed, RequestTimeout
 from evenq.runtime.clock import SystemClock
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
@@ -29,6 +31,8 @@ _QUEUES = (
     Column("read_queues", "read queues", "number"),
     Column("permission", "permission"),
     Column("unfinished", "to read", "number"),
+    Column("unread", "read by no group", "number"),
+    Column("stored", "stored", "number"),
 )
 _UNFINISHED = (
     Column("broker", "broker"),
@@ -73,8 +77,16 @@ def scale(options: argparse.Namespace) -> None:
     async def work(admin: Admin) -> None:
         patience = _Patience(0 if options.no_wait else options.wait)
         request = admin_pb2.ScaleTopicRequest(
-            topic=options.name, queues=options.queues, broker_name=options.broker, force=options.force
+            topic=options.name,
+            queues=options.queues,
+            broker_name=options.broker,
+            force=options.force,
+            close_unread=options.yes,
         )
+        if not await _planned(admin, options, request):
+            if options.dry_run:
+                return
+            raise BadRequest(f"nothing was changed; add --yes to give topic {options.name} fewer queues")
         while True:
             answer = await admin.call("ScaleTopic", request, admin_pb2.ScaleTopicResponse)
             _must_have_landed(answer.brokers, f"topic {options.name} was not changed")
@@ -98,6 +110,36 @@ def scale(options: argparse.Namespace) -> None:
         _print(options, answer.brokers, sentence)
 
     with_admin(options, work)
+
+
+async def _planned(admin: Admin, options: argparse.Namespace, request: admin_pb2.ScaleTopicRequest) -> bool:
+    """Say what is in queues that would be closed; False if it is to be done with --yes only, and was not."""
+    look = admin_pb2.ScaleTopicRequest()
+    look.CopyFrom(request)
+    look.dry_run = True
+    answer = await admin.call("ScaleTopic", look, admin_pb2.ScaleTopicResponse)
+    _must_have_landed(answer.brokers, f"topic {options.name} was not looked at")
+    fewer = [one for one in answer.brokers if max(one.entry.write_queues, one.entry.read_queues) > options.queues]
+    if not fewer:
+        if options.dry_run:
+            sentence = f"No queue of topic {options.name} would be closed; {_brokers(answer.brokers)} would have "
+            _print(options, answer.brokers, f"{sentence}{options.queues}.")
+        return not options.dry_run
+    stored, unread = sum(one.stored for one in fewer), sum(one.unread for one in fewer)
+    groups = _who(waits for one in fewer for waits in one.unfinished)
+    told = (
+        f"Queues {options.queues} to {max(one.entry.read_queues for one in fewer) - 1} of topic {options.name} on "
+        f"{_brokers(fewer)} hold {stored:,} messages. To be read first by groups: {groups}. "
+    )
+    if unread:
+        told += f"{unread:,} of them no group has read: a group that comes later will not get them."
+    else:
+        told += "Groups that come later will not get what is stored there."
+    if options.yes and not options.dry_run:
+        progress_console().print(told, markup=False)
+    else:
+        _print(options, fewer, told)
+    return bool(options.yes) and not options.dry_run
 
 
 def permit(options: argparse.Namespace) -> None:
@@ -193,6 +235,8 @@ def _print(options: argparse.Namespace, brokers: Sequence[admin_pb2.ResizedTopic
             one.entry.read_queues,
             permission_text(one.entry.permission),
             sum(waits.lag for waits in one.unfinished),
+            one.unread,
+            one.stored,
         )
         for one in brokers
     ]

@@ -61,6 +61,8 @@ class Plan:
     """Of several one leads."""
     auto_create_topics: bool = True
     """True: a topic is made by its first message."""
+    tls: bool = False
+    """TLS and no plain text."""
 
     def broker_name(self, index: int) -> str:
         """`broker-a`, `broker-b` ..."""
@@ -104,6 +106,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
         metrics_port=_metrics_port(options.metrics_port),
         rebalancers=options.rebalancers,
         auto_create_topics=options.auto_create_topics,
+        tls=options.tls,
     )
 
 
@@ -206,8 +209,8 @@ async def make_topics(admin: Admin, plan: Plan) -> None:
         await create_topic(admin, topic.name, queues=topic.queues, message_type=topic.message_type)
 
 
-def announce(plan: Plan, endpoint: str, *, metrics_port: int, brokers: int, where: str) -> None:
-    """Print the line `ready ...` and what to type next."""
+def announce(plan: Plan, endpoint: str, *, metrics_port: int, brokers: int, where: str, ca: Path | None = None) -> None:
+    """Print the line `ready ...` and what to type next; `ca`: with TLS, the authority's file."""
     kept = f"data in {plan.data}" if plan.data is not None else "data in memory"
     sys.stdout.write(f"ready {endpoint} ({brokers} broker{'s' * (brokers != 1)}, {where}, {kept})\n")
     option = "" if endpoint == f"{HOST}:8081" else f" --endpoint {endpoint}"
@@ -217,6 +220,11 @@ def announce(plan: Plan, endpoint: str, *, metrics_port: int, brokers: int, wher
         f"evenq consume orders --group billing --from first --max 1{option}",
         f"evenq group show billing{option}",
     ]
+    if ca is not None:
+        from evenq.cli.up_tls import how_to
+
+        target = endpoint.removeprefix("evenqs://")
+        lines = [*how_to(ca, target), "", *(line.removesuffix(option) for line in lines)]
     if metrics_port > 0:
         lines.append(f"curl http://{HOST}:{metrics_port}/metrics")
     width = max(map(len, lines))

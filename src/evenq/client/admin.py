@@ -31,6 +31,7 @@ from evenq.model import BalancePolicy, MessageType, Permission
 from evenq.model.retry import RetryPolicy
 from evenq.runtime.closing import Closing
 from evenq.wire.credentials import Credentials
+from evenq.wire.tls import Tls
 
 if TYPE_CHECKING:
     from evenq.client.rpc.admin import AdminCalls
@@ -46,14 +47,15 @@ class Admin(Closing):
     def __init__(
         self,
         *,
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         timeout_ms: int = 10_000,
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
-        self._ground = Ground.of(ground, credentials)
+        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self._background = Background.shared()
-        self._calls = self._background.run(self._open(endpoint, timeout_ms))
+        self._calls = self._background.run(self._open(timeout_ms))
 
     def create_topic(
         self, topic: str, *, queues: int = 0, message_type: MessageType | str = MessageType.NORMAL
@@ -76,16 +78,33 @@ class Admin(Closing):
         return self._background.run(self._calls.describe_topic(topic))
 
     def scale_topic(
-        self, topic: str, *, queues: int, broker: str = "", force: bool = False, wait_ms: int = 0
+        self,
+        topic: str,
+        *,
+        queues: int,
+        broker: str = "",
+        force: bool = False,
+        close_unread: bool = False,
+        wait_ms: int = 0,
     ) -> list[ResizeView]:
         """Give the topic more or fewer queues (1 to 4,096 per broker), on all brokers that have it or on `broker`.
 
         More are open at once. Fewer: the last ones take no messages any more, and are closed once every group has read
-        them (RT-8), or at once with `force`. `wait_ms` 0 does one step and tells what is left (each view's `done`; call
-        again to go on), else it waits so long at most and then raises RequestTimeout. Raises TopicNotFound,
-        BadRequest, ConnectionFailed for a broker that did not do it.
+        them (RT-8), or at once with `force`. What no group has read at all keeps them open, too, because a group that
+        comes later would miss it, unless `close_unread`. `wait_ms` 0 does one step and tells what is left (each view's
+        `done`; call again to go on), else it waits so long at most and then raises RequestTimeout. Raises
+        TopicNotFound, BadRequest, ConnectionFailed for a broker that did not do it.
         """
-        work = scaled(self._calls, self._ground.clock, topic, queues, broker=broker, force=force, wait_ms=wait_ms)
+        work = scaled(
+            self._calls,
+            self._ground.clock,
+            topic,
+            queues,
+            broker=broker,
+            force=force,
+            close_unread=close_unread,
+            wait_ms=wait_ms,
+        )
         return self._background.run(work)
 
     def permit_topic(self, topic: str, permission: Permission | str, *, broker: str = "") -> list[ResizeView]:
@@ -214,5 +233,5 @@ class Admin(Closing):
         """End the connections."""
         self._background.run(self._ground.let_go(self._calls.net))
 
-    async def _open(self, endpoint: str, timeout_ms: int) -> AdminCalls:
-        return admin_calls(self._ground, endpoint, new_client_id(self._ground.clock), timeout_ms)
+    async def _open(self, timeout_ms: int) -> AdminCalls:
+        return admin_calls(self._ground, new_client_id(self._ground.clock), timeout_ms)

@@ -30,6 +30,7 @@ from evenq.client.wiring import Ground, admin_calls, new_client_id
 from evenq.model import BalancePolicy, MessageType, Permission
 from evenq.model.retry import RetryPolicy
 from evenq.wire.credentials import Credentials
+from evenq.wire.tls import Tls
 
 __all__ = ["Admin"]
 
@@ -40,13 +41,14 @@ class Admin:
     def __init__(
         self,
         *,
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         timeout_ms: int = 10_000,
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
-        self._ground = Ground.of(ground, credentials)
-        self._calls = admin_calls(self._ground, endpoint, new_client_id(self._ground.clock), timeout_ms)
+        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
+        self._calls = admin_calls(self._ground, new_client_id(self._ground.clock), timeout_ms)
 
     async def create_topic(
         self, topic: str, *, queues: int = 0, message_type: MessageType | str = MessageType.NORMAL
@@ -67,10 +69,26 @@ class Admin:
         return await self._calls.describe_topic(topic)
 
     async def scale_topic(
-        self, topic: str, *, queues: int, broker: str = "", force: bool = False, wait_ms: int = 0
+        self,
+        topic: str,
+        *,
+        queues: int,
+        broker: str = "",
+        force: bool = False,
+        close_unread: bool = False,
+        wait_ms: int = 0,
     ) -> list[ResizeView]:
         """More or fewer queues per broker; see `evenq.Admin.scale_topic`."""
-        return await scaled(self._calls, self._ground.clock, topic, queues, broker=broker, force=force, wait_ms=wait_ms)
+        return await scaled(
+            self._calls,
+            self._ground.clock,
+            topic,
+            queues,
+            broker=broker,
+            force=force,
+            close_unread=close_unread,
+            wait_ms=wait_ms,
+        )
 
     async def permit_topic(self, topic: str, permission: Permission | str, *, broker: str = "") -> list[ResizeView]:
         """What its queues are for: READ_WRITE, READ, WRITE or NONE."""

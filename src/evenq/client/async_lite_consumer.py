@@ -24,6 +24,7 @@ from evenq.client.wiring import Ground, lite_parts, new_client_id
 from evenq.errors import Error, Unsupported
 from evenq.model import ReceivedMessage, StartFrom
 from evenq.wire.credentials import Credentials
+from evenq.wire.tls import Tls
 
 __all__ = ["LitePushConsumer", "LiteSimpleConsumer"]
 
@@ -47,14 +48,14 @@ class _LiteConsumer:
         on_unsubscribed: OnUnsubscribed | None,
         client_id: str,
         credentials: Credentials | None,
+        tls: Tls | bool | None,
         ground: Ground | None,
     ) -> None:
         if on_unsubscribed is not None:
             check_function("on_unsubscribed", on_unsubscribed, "lite_topic")
         self._plan = plan
-        self._endpoint = endpoint
         self._on_unsubscribed = on_unsubscribed
-        self._ground = Ground.of(ground, credentials)
+        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
 
     async def start(self) -> Self:
@@ -62,7 +63,7 @@ class _LiteConsumer:
         if self._member is not None or self._closed:
             raise Unsupported(f"this consumer of {self._plan.group} was started before; make a new one")
         self._calls, member = lite_parts(
-            self._ground, self._endpoint, self.client_id, self._plan,
+            self._ground, self.client_id, self._plan,
             tell=None if self._on_unsubscribed is None else self._tell, run_listener=self._run_listener(),
             report=self._reporter(),
         )  # fmt: skip
@@ -139,16 +140,17 @@ class LiteSimpleConsumer(_LiteConsumer):
         group: str,
         topic: str,
         lite_topics: Iterable[str] = (),
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         on_unsubscribed: OnUnsubscribed | None = None,
         options: LiteOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
         super().__init__(
             lite_plan(group=group, topic=topic, lite_topics=lite_topics, options=options), endpoint=endpoint,
-            on_unsubscribed=on_unsubscribed, client_id=client_id, credentials=credentials, ground=ground,
+            on_unsubscribed=on_unsubscribed, client_id=client_id, credentials=credentials, tls=tls, ground=ground,
         )  # fmt: skip
 
     async def receive(
@@ -182,13 +184,14 @@ class LitePushConsumer(_LiteConsumer):
         topic: str,
         listener: Listener,
         lite_topics: Iterable[str] = (),
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         consume_threads: int = 20,
         on_unsubscribed: OnUnsubscribed | None = None,
         on_error: OnError | None = None,
         options: LiteOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
         check_function("listener", listener, "messages")
@@ -198,7 +201,7 @@ class LitePushConsumer(_LiteConsumer):
         )
         super().__init__(
             plan, endpoint=endpoint, on_unsubscribed=on_unsubscribed, client_id=client_id, credentials=credentials,
-            ground=ground,
+            tls=tls, ground=ground,
         )  # fmt: skip
         self._listener = listener
         self._on_error = on_error

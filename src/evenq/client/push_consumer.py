@@ -26,6 +26,7 @@ from evenq.errors import Error, Unsupported
 from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
 from evenq.runtime.closing import Closing
 from evenq.wire.credentials import Credentials
+from evenq.wire.tls import Tls
 
 __all__ = ["Listener", "OnError", "OnRebalance", "PushConsumer"]
 
@@ -47,7 +48,7 @@ class PushConsumer(Closing):
         group: str,
         listener: Listener,
         subscriptions: Mapping[str, str | FilterExpression],
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         model: MessageModel | str = MessageModel.CLUSTERING,
         assignment: str = "auto",
         strategy: str | Strategy = "AVG",
@@ -60,6 +61,7 @@ class PushConsumer(Closing):
         options: PushOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
         """`subscriptions`: topic to tags (`a || b`, `*`) or a FilterExpression.
@@ -87,9 +89,8 @@ class PushConsumer(Closing):
         )
         check_function("listener", listener, "messages", awaited_by="evenq.aio.PushConsumer")
         check_callbacks(on_rebalance, on_error, awaited_by="evenq.aio.PushConsumer")
-        self._ground = Ground.of(ground, credentials)
+        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
-        self._endpoint = endpoint
         self._listener = listener
         self._on_rebalance = on_rebalance
         self._on_error = on_error
@@ -132,7 +133,9 @@ class PushConsumer(Closing):
         self._background.call_soon(lambda: pushing.unsubscribe(topic))
 
     def pause(self) -> None:
-        """Fetch nothing and rebalance no more until `resume`; what is in hand is consumed, queues stay ours (CS-9)."""
+        """Fetch nothing until `resume`; what is in hand is consumed. Queues stay ours, unread, until others are to
+        have them: a member that joins gets its share (CS-9).
+        """
         pushing = self._running()
         self._background.call_soon(lambda: pushing.pause(paused=True))
 
@@ -166,7 +169,6 @@ class PushConsumer(Closing):
         report = None if self._on_error is None else reporter(self._on_error, self._teller)
         self._calls, self._pushing = pushing_parts(
             self._ground,
-            self._endpoint,
             self.client_id,
             self._plan,
             run_listener=self._listen,

@@ -16,6 +16,7 @@ from evenq.client.wiring import Ground, new_client_id, receiving_parts
 from evenq.model import FilterExpression, ReceivedMessage, StartFrom
 from evenq.runtime.closing import Closing
 from evenq.wire.credentials import Credentials
+from evenq.wire.tls import Tls
 
 __all__ = ["SimpleConsumer"]
 
@@ -28,12 +29,13 @@ class SimpleConsumer(Closing):
         *,
         group: str,
         subscriptions: Mapping[str, str | FilterExpression],
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         start_from: StartFrom | str | None = None,
         start_timestamp_ms: int | str = 0,
         options: SimpleOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
         """Usable at once. `start_from` as in `evenq.PushConsumer`: where the group begins on a topic that it never
@@ -43,11 +45,11 @@ class SimpleConsumer(Closing):
             group=group, subscriptions=subscriptions, start_from=start_from, start_timestamp_ms=start_timestamp_ms,
             options=options,
         )  # fmt: skip
-        self._ground = Ground.of(ground, credentials)
+        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._closed = False
         self._background = Background.shared()
-        self._background.run(self._open(endpoint))
+        self._background.run(self._open())
 
     def receive(
         self, max_messages: int = 32, *, invisible_ms: int = 30_000, wait_ms: int = 15_000
@@ -76,8 +78,8 @@ class SimpleConsumer(Closing):
             self._closed = True
             self._background.run(self._shut())
 
-    async def _open(self, endpoint: str) -> None:
-        self._calls, self._receiving = receiving_parts(self._ground, endpoint, self.client_id, self._plan)
+    async def _open(self) -> None:
+        self._calls, self._receiving = receiving_parts(self._ground, self.client_id, self._plan)
         self._receiving.start()
 
     async def _shut(self) -> None:

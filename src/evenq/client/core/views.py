@@ -97,6 +97,8 @@ class ResizeView:
     """READ_WRITE, READ, WRITE or NONE."""
     unfinished: tuple[UnfinishedView, ...]
     """What a shrinking waits for, 1,000 at most."""
+    unread: int = 0
+    """Messages in the last queues that no group has read: with them the queues stay open unless told otherwise."""
 
     @property
     def done(self) -> bool:

@@ -121,6 +121,8 @@ class Pulling:
             return self._backoff.next_ms()
         self._backoff.reset()
         self._troubles.well_at(queue.topic, queue.broker_name)
+        if process.paused:  # while this pull was parked; it is asked again after the pause
+            return 0
         before = process.next
         now_ms = self._clock.monotonic_ms()
         process.put(pulled.messages, pulled.next_offset, now_ms=now_ms)

@@ -22,7 +22,9 @@ WAITING_TOLD_MAX = 5
 class ResizingCalls(Protocol):
     """What it needs of the wire."""
 
-    async def scale_topic(self, topic: str, queues: int, *, broker: str, force: bool) -> list[ResizeView]:
+    async def scale_topic(
+        self, topic: str, queues: int, *, broker: str, force: bool, close_unread: bool
+    ) -> list[ResizeView]:
         """One step."""
         ...
 
@@ -32,19 +34,29 @@ class ResizingCalls(Protocol):
 
 
 async def scaled(
-    calls: ResizingCalls, clock: Clock, topic: str, queues: int, *, broker: str, force: bool, wait_ms: int
+    calls: ResizingCalls,
+    clock: Clock,
+    topic: str,
+    queues: int,
+    *,
+    broker: str,
+    force: bool,
+    close_unread: bool,
+    wait_ms: int,
 ) -> list[ResizeView]:
     """`wait_ms` 0: one step, whatever is left. Raises RequestTimeout if something is left after `wait_ms`."""
     deadline_ms = clock.monotonic_ms() + wait_ms
     while True:
-        views = await calls.scale_topic(topic, queues, broker=broker, force=force)
+        views = await calls.scale_topic(topic, queues, broker=broker, force=force, close_unread=close_unread)
         left = [one for view in views for one in view.unfinished if not view.done]
         if not wait_ms or all(view.done for view in views):
             return views
         if clock.monotonic_ms() >= deadline_ms:
+            unread = sum(view.unread for view in views if not view.done)
+            nobody = f" and {unread} messages that no group has read (close_unread=True hides them)" if unread else ""
             raise RequestTimeout(
-                f"topic {topic} has more than {queues} queues to read after {wait_ms} ms: {_who(left)}; call again to "
-                "go on waiting, with force=True to close them unread, or with more queues to go back"
+                f"topic {topic} has more than {queues} queues to read after {wait_ms} ms: {_who(left)}{nobody}; call "
+                "again to go on waiting, with force=True to close them unread, or with more queues to go back"
             )
         await clock.sleep_ms(min(AGAIN_MS, deadline_ms - clock.monotonic_ms()))
 

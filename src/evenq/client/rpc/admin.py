@@ -99,8 +99,12 @@ class AdminCalls(Calls):
             groups=tuple(answer.groups),
         )
 
-    async def scale_topic(self, topic: str, queues: int, *, broker: str, force: bool) -> list[ResizeView]:
-        request = admin_pb2.ScaleTopicRequest(topic=topic, queues=queues, broker_name=broker, force=force)
+    async def scale_topic(
+        self, topic: str, queues: int, *, broker: str, force: bool, close_unread: bool
+    ) -> list[ResizeView]:
+        request = admin_pb2.ScaleTopicRequest(
+            topic=topic, queues=queues, broker_name=broker, force=force, close_unread=close_unread
+        )
         answer = await self._ask("ScaleTopic", request, admin_pb2.ScaleTopicResponse)
         return _landed(answer.brokers, f"topic {topic} was not changed")
 

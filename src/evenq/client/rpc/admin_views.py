@@ -16,7 +16,7 @@ from evenq.client.core.views import (
     UnfinishedView,
 )
 from evenq.client.rpc.calls import model_queue
-from evenq.model import BalancePolicy, MessageType, Weight
+from evenq.model import BalancePolicy, BrokerAddress, MessageType, Weight
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, groups_pb2
 
@@ -80,7 +80,7 @@ def broker_view(wire: admin_pb2.BrokerSummary) -> BrokerView:
         name=wire.broker.name,
         broker_id=wire.broker.id,
         cluster=wire.broker.cluster,
-        addresses=tuple(f"{listener.host}:{listener.port}" for listener in wire.broker.listeners),
+        addresses=tuple(BrokerAddress("", one.host, one.port, one.tls).address for one in wire.broker.listeners),
         version=wire.broker.version,
         start_ms=wire.broker.start_ms,
         topics=wire.topics,
@@ -100,6 +100,7 @@ def resize_view(wire: admin_pb2.ResizedTopic) -> ResizeView:
         read_queues=wire.entry.read_queues,
         permission=v2.Permission.Name(wire.entry.permission),
         unfinished=tuple(map(unfinished_view, wire.unfinished)),
+        unread=wire.unread,
     )
 
 

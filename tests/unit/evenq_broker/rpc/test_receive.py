@@ -1,12 +1,15 @@
 """ReceiveMessage (wire contract 3.9): the frames, their order, the end of a poll, and errors as frames."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from evenq_broker.core.journal import Committed
 from evenq_broker.core.members import Member, Protocol
 
 from evenq.errors import StoreCorrupted
+from evenq.model import StartFrom
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
@@ -61,11 +64,25 @@ def test_batches_are_cut_at_the_settings_number_and_bytes(run: Run) -> None:
     run(story)
 
 
+def test_a_poll_that_names_no_time_has_the_default(run: Run) -> None:
+    """Five seconds: an idle push consumer of most SDKs waits for its poll before it ends."""
+
+    async def story(stage: Any) -> None:
+        await filled(stage, 0)
+        started = stage.clock.monotonic_ms()
+        await receive(stage, request(poll_ms=None), timeout_ms=60_000)
+        assert 5_000 <= stage.clock.monotonic_ms() - started <= 5_030
+
+    run(story)
+
+
 def test_an_empty_poll_ends_before_the_callers_deadline(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await filled(stage, 0, poll_margin_ms=500, poll_max_ms=3_000)
         await stage.during(broker.create_topic("t"))
-        for poll_ms, timeout_ms, expected_ms in ((1_000, 9_000, 1_000), (9_000, 2_000, 1_500), (9_000, 60_000, 3_000)):
+        for poll_ms, timeout_ms, expected_ms in (
+            (1_000, 9_000, 1_000), (9_000, 2_000, 1_500), (9_000, 60_000, 3_000), (None, 2_000, 1_500)
+        ):  # fmt: skip
             started = stage.clock.monotonic_ms()
             [only] = await receive(stage, request(poll_ms=poll_ms), timeout_ms=timeout_ms)
             assert only.status.code == 40401
@@ -191,5 +208,32 @@ def test_oc_18_a_member_of_our_own_sdk_receives_only_from_queues_that_it_holds(r
         queue = broker.routes.readable("t")[0]
         assert await stage.during(broker.sessions.locking.lock("g", "c", [queue], wait_ms=0)) == [True]
         assert len(await receive(stage, told)) == 3
+
+    run(story)
+
+
+def test_a_new_groups_first_receive_is_answered_once_its_start_is_on_the_disk(run: Run) -> None:
+    """LAST means from now on, also if this broker dies in the next moment."""
+
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 3)
+        await stage.during(broker.create_group("g", start_from=StartFrom.LAST))
+        disk: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        written: list[Any] = []
+
+        def record(*ops: Any) -> asyncio.Future[None]:
+            written.extend(ops)
+            return asyncio.shield(disk)
+
+        broker.journal.record, kept = record, broker.journal.record
+        answer = asyncio.ensure_future(stage.frames("ReceiveMessage", request(), service_pb2.ReceiveMessageResponse))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await stage.clock.advance(1_000)
+        assert [op.offset for op in written if isinstance(op, Committed)] == [3]
+        assert not answer.done(), "the disk is slow"
+        disk.set_result(None)
+        await answer
+        broker.journal.record = kept
 
     run(story)

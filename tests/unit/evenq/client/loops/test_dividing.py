@@ -47,9 +47,12 @@ class Wire:
 class Sessions:
     def __init__(self) -> None:
         self.told = ""
+        self.topics: dict[str, set[str]] = {"m": set(), "n": set()}
 
     def members(self) -> list[MemberInfo] | None:
-        return [MemberInfo(name, "evenq", frozenset()) for name in ("m", "n")] if self.told == "" else None
+        if self.told != "":
+            return None
+        return [MemberInfo(name, "evenq", frozenset(topics)) for name, topics in self.topics.items()]
 
     def strategy(self) -> str:
         return self.told
@@ -163,3 +166,15 @@ def test_when_the_last_decision_came_is_known() -> None:
     assert not desk.dividing.heard_since(0)
     desk.told(1, 0)
     assert desk.dividing.heard_since(0)
+
+
+def test_a_member_that_does_not_read_the_topic_gets_none_of_its_queues() -> None:
+    """RG-8: what it was given nobody would read. One that did not tell what it reads counts as reading all."""
+    desk = Desk(ask_server=False)
+    assert desk.part() == [0]
+    desk.sessions.topics["n"] = {"another"}
+    assert desk.part() == [0, 1]
+    desk.sessions.topics["n"] = {"another", "t"}
+    assert desk.part() == [0]
+    desk.sessions.topics["m"] = {"another"}
+    assert desk.part() == [], "also if that member is this one"
