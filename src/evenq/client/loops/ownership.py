@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from evenq.client.core import rebalance
@@ -421,14 +422,12 @@ class Ownership:
 
     async def _leave_unfinished(self, process: ProcessQueue) -> None:
         """Listeners had what the next owner is given again: that was a delivery."""
-        try:
+        with suppress(Error):  # reported
             await self.count_deliveries(process.queue, {}, given_until=process.given_until)
-        except Error as error:
-            log.warning("deliveries were not counted", extra={"queue": str(process.queue), "error": str(error)})
 
     async def count_deliveries(self, queue: MessageQueue, counts: Mapping[int, int], *, given_until: int = 0) -> None:
-        """Let the queue's broker note how often messages were delivered. Raises what the call does; a refusal makes us
-        ask whose the queue is.
+        """Let the queue's broker note how often messages were delivered. Raises what the call does, and reports it; a
+        refusal makes us ask whose the queue is.
         """
         try:
             await self._calls.count_deliveries(
@@ -439,8 +438,10 @@ class Ownership:
                 given_until=given_until,
                 generation=self._dividing.generation(queue.topic),
             )
-        except PreconditionFailed:
-            self.relock(queue.broker_name)
+        except Error as error:
+            if isinstance(error, PreconditionFailed):
+                self.relock(queue.broker_name)
+            self._troubles.failed_at(queue.topic, queue.broker_name, error)
             raise
 
     async def _drain(self, pulling: Pulling) -> None:
