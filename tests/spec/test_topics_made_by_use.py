@@ -196,6 +196,75 @@ def test_a_group_of_another_sdk_that_waited_for_the_topic_reads_it_whole_though_
     play(story)
 
 
+def test_a_group_of_our_own_that_waited_begins_at_the_first_message_and_so_it_is_committed_though_it_says_last(
+    play: Play,
+) -> None:
+    """Its start is committed before it has the queue: a member that dies then must not leave the end behind."""
+
+    async def story(world: Any) -> None:
+        await world.start("a")
+        consumer = await world.push(group="g", subscriptions={"new": "*"}, start_from="LAST")
+        await world.clock.advance(5_000)
+        assert not world.has("new")
+        producer = evenq.aio.Producer(endpoint="a:8081", ground=world.ground())
+        world.clients.append(producer)
+        for number in range(3):
+            await world.during(producer.send(evenq.Message(topic="new", body=b"%d" % number)))
+        await world.until(lambda: sorted(world.saw()) == ["0", "1", "2"], limit_ms=60_000)
+        topic = world.brokers["a"].topics.get("new")
+        group = world.brokers["a"].groups.get("g")
+        assert all(
+            world.brokers["a"].progress.queue(group.group_id, topic.topic_id, one) is not None
+            for one in range(topic.read_queues)
+        )
+        await world.during(consumer.close())
+
+    play(story)
+
+
+def test_a_namespace_is_part_of_the_topic_that_is_made_and_of_the_one_that_is_waited_for(play: Play) -> None:
+    """A reader of the same name in another namespace hears of no topic; who waited in this one reads it whole."""
+
+    async def receive(world: Any, client_id: str, **headers: str) -> list[Any]:
+        request = service_pb2.ReceiveMessageRequest(group=GROUP, batch_size=8)
+        request.message_queue.topic.name, request.message_queue.id = "new", -1
+        request.invisible_duration.seconds = 10
+
+        async def collect() -> list[Any]:
+            stream = world.net.stream(
+                "a:8081", V2 + "ReceiveMessage", request.SerializeToString(), timeout_ms=3_000,
+                metadata={"x-mq-client-id": client_id, **headers},
+            )  # fmt: skip
+            return [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
+
+        frames: list[Any] = await world.during(collect())
+        return frames
+
+    async def story(world: Any) -> None:
+        await world.start("a")
+        mine = {"x-mq-namespace": "mine"}
+        [refused] = await receive(world, "reader", **mine)
+        assert refused.status.code == NOT_FOUND
+        await world.clock.advance(1_000)
+        route = (V2 + "QueryRoute", asking_for_the_route(), service_pb2.QueryRouteResponse)
+        told = await ask(world, *route, client_id="writer", **mine)
+        assert {queue.topic.name for queue in told.message_queues} == {"new"}
+        send = service_pb2.SendMessageRequest()
+        message = send.messages.add(body=b"first", topic=TOPIC)
+        message.system_properties.message_id = "one"
+        await ask(world, V2 + "SendMessage", send, service_pb2.SendMessageResponse, client_id="writer", **mine)
+        assert world.has("mine%new")
+        assert not world.has("new")
+        told = await ask(world, *route, client_id="stranger", **{"x-evenq-role": "reader"})
+        assert told.status.code == NOT_FOUND
+        told = await ask(world, *route, client_id="reader", **{"x-evenq-role": "reader"}, **mine)
+        assert told.status.code == 20000
+        got = await receive(world, "reader", **mine)
+        assert [frame.message.body for frame in got if frame.HasField("message")] == [b"first"]
+
+    play(story)
+
+
 def test_a_group_begins_at_all_brokers_at_once_also_where_its_first_receive_does_not_come(play: Play) -> None:
     async def story(world: Any) -> None:
         await world.start("a")
