@@ -6,6 +6,7 @@ with evenq.Admin(endpoint="127.0.0.1:8081") as admin:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from evenq.client.core.views import (
@@ -15,7 +16,9 @@ from evenq.client.core.views import (
     DrainView,
     ExplainView,
     GroupDetails,
+    GroupQueueView,
     GroupView,
+    LiteTopicView,
     OffsetMoveView,
     PlacementView,
     ResizeView,
@@ -26,8 +29,9 @@ from evenq.client.core.views import (
 from evenq.client.loops.background import Background
 from evenq.client.loops.resizing import drained, scaled
 from evenq.client.plans import permission_of, reset_target
+from evenq.client.queries import Queries
 from evenq.client.wiring import Ground, admin_calls, new_client_id
-from evenq.model import BalancePolicy, MessageType, Permission
+from evenq.model import BalancePolicy, MessageQueue, MessageType, Permission
 from evenq.model.retry import RetryPolicy
 from evenq.runtime.closing import Closing
 from evenq.wire.credentials import Credentials
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Admin"]
 
 
-class Admin(Closing):
+class Admin(Queries, Closing):
     """Every call waits for its answer, at most `timeout_ms`, and raises what the server says: TopicNotFound,
     IllegalTopic, GroupNotFound, ConnectionFailed ...
     """
@@ -56,12 +60,28 @@ class Admin(Closing):
         self._calls = self._background.run(self._open(endpoint, timeout_ms))
 
     def create_topic(
-        self, topic: str, *, queues: int = 0, message_type: MessageType | str = MessageType.NORMAL
+        self,
+        topic: str,
+        *,
+        queues: int = 0,
+        message_type: MessageType | str = MessageType.NORMAL,
+        brokers: Mapping[str, int] | None = None,
+        retention_ms: int | None = None,
     ) -> list[PlacementView]:
-        """On every broker with equal counts (TQ-2); `queues` per broker, 0 = the server's default. An existing topic is
-        widened or left, never narrowed. Tells where it landed.
+        """On every broker with equal counts (TQ-2), or on chosen ones; `queues` per broker, 0 = the server's default.
+
+        `brokers` names those that are to have it, each with its number of queues (0 = `queues`), for example
+        `{"broker-a": 8, "broker-b": 2}` (TQ-4). An existing topic is widened or left, never narrowed; a NORMAL, FIFO,
+        DELAY or TRANSACTION topic becomes MIXED when that is the `message_type`, and takes all four from then on.
+        `retention_ms` is how long messages are kept: 0 = for ever, -1 = the server's setting, None = as it is. Tells
+        where it landed; a broker that failed has an `error`. Raises IllegalTopic, BadRequest, MessageTypeConflict,
+        NotFound for an unknown broker.
         """
-        return self._background.run(self._calls.create_topic(topic, queues, MessageType(message_type)))
+        return self._background.run(
+            self._calls.create_topic(
+                topic, queues, MessageType(message_type), brokers=brokers, retention_ms=retention_ms
+            )
+        )
 
     def delete_topic(self, topic: str) -> None:
         """With all its messages."""
@@ -70,6 +90,10 @@ class Admin(Closing):
     def list_topics(self, *, include_system: bool = False) -> list[TopicView]:
         """All topics of the cluster."""
         return self._background.run(self._calls.list_topics(include_system=include_system))
+
+    def list_lite_topics(self) -> list[LiteTopicView]:
+        """The lite topics of LITE topics, one for each broker that has it; 10,000 at most."""
+        return self._background.run(self._calls.list_lite_topics())
 
     def describe_topic(self, topic: str) -> TopicDetails:
         """Its queues and who reads them."""
@@ -183,6 +207,7 @@ class Admin(Closing):
         group: str,
         *,
         topic: str = "",
+        queues: Sequence[MessageQueue] = (),
         to: str | int = "latest",
         timestamp_ms: int | None = None,
         skip: int | None = None,
@@ -192,15 +217,46 @@ class Admin(Closing):
         """Move a group, live or not, on all brokers; one result per queue. Only a plan unless `dry_run=False`.
 
         Where: `to` is `earliest`, `latest` or an offset; or the first message stored at `timestamp_ms` (since the
-        epoch) or later; or `skip` messages on; or where `like_group` is. Without a topic: all that the group has read.
+        epoch) or later; or `skip` messages on; or where `like_group` is. Without a topic: all that the group has read;
+        with `queues`: only these, all of `topic`.
         Raises GroupNotFound, TopicNotFound, BadRequest.
         """
         target, value = reset_target(to, timestamp_ms, skip, like_group)
         return self._background.run(
             self._calls.reset_offsets(
-                group, topic=topic, to=target, value=value, source_group=like_group, dry_run=dry_run
+                group, topic=topic, queues=queues, to=target, value=value, source_group=like_group, dry_run=dry_run
             )
         )
+
+    def group_offsets(self, group: str, *, topic: str = "") -> list[GroupQueueView]:
+        """Where a group is on each queue of all its topics, or of one. Raises GroupNotFound."""
+        return self._background.run(self._calls.group_offsets(group, topic))
+
+    def skip_offsets(
+        self,
+        group: str,
+        *,
+        topic: str = "",
+        queues: Sequence[MessageQueue] = (),
+        count: int | None = None,
+        dry_run: bool = True,
+    ) -> list[OffsetMoveView]:
+        """Move a group over the next `count` messages of each queue, or over all there are; otherwise as
+        `reset_offsets`.
+        """
+        return self.reset_offsets(group, topic=topic, queues=queues, to="latest", skip=count, dry_run=dry_run)
+
+    def clone_offsets(
+        self,
+        group: str,
+        *,
+        like_group: str,
+        topic: str = "",
+        queues: Sequence[MessageQueue] = (),
+        dry_run: bool = True,
+    ) -> list[OffsetMoveView]:
+        """Move a group to where `like_group` is; queues that it never read stay. Otherwise as `reset_offsets`."""
+        return self.reset_offsets(group, topic=topic, queues=queues, like_group=like_group, dry_run=dry_run)
 
     def list_brokers(self) -> list[BrokerView]:
         """All live brokers."""

@@ -6,9 +6,11 @@ async with evenq.aio.Admin(endpoint="127.0.0.1:8081") as admin:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from evenq.client.async_queries import AsyncQueries
 from evenq.client.core.views import (
     BrokerView,
     ClusterView,
@@ -16,7 +18,9 @@ from evenq.client.core.views import (
     DrainView,
     ExplainView,
     GroupDetails,
+    GroupQueueView,
     GroupView,
+    LiteTopicView,
     OffsetMoveView,
     PlacementView,
     ResizeView,
@@ -27,14 +31,14 @@ from evenq.client.core.views import (
 from evenq.client.loops.resizing import drained, scaled
 from evenq.client.plans import permission_of, reset_target
 from evenq.client.wiring import Ground, admin_calls, new_client_id
-from evenq.model import BalancePolicy, MessageType, Permission
+from evenq.model import BalancePolicy, MessageQueue, MessageType, Permission
 from evenq.model.retry import RetryPolicy
 from evenq.wire.credentials import Credentials
 
 __all__ = ["Admin"]
 
 
-class Admin:
+class Admin(AsyncQueries):
     """Topics, groups, brokers; see `evenq.Admin`."""
 
     def __init__(
@@ -49,10 +53,18 @@ class Admin:
         self._calls = admin_calls(self._ground, endpoint, new_client_id(self._ground.clock), timeout_ms)
 
     async def create_topic(
-        self, topic: str, *, queues: int = 0, message_type: MessageType | str = MessageType.NORMAL
+        self,
+        topic: str,
+        *,
+        queues: int = 0,
+        message_type: MessageType | str = MessageType.NORMAL,
+        brokers: Mapping[str, int] | None = None,
+        retention_ms: int | None = None,
     ) -> list[PlacementView]:
-        """On every broker with equal counts (TQ-2); `queues` per broker, 0 = the server's default."""
-        return await self._calls.create_topic(topic, queues, MessageType(message_type))
+        """On every broker with equal counts (TQ-2), or on chosen ones; see `evenq.Admin.create_topic`."""
+        return await self._calls.create_topic(
+            topic, queues, MessageType(message_type), brokers=brokers, retention_ms=retention_ms
+        )
 
     async def delete_topic(self, topic: str) -> None:
         """With all its messages."""
@@ -61,6 +73,10 @@ class Admin:
     async def list_topics(self, *, include_system: bool = False) -> list[TopicView]:
         """All topics of the cluster."""
         return await self._calls.list_topics(include_system=include_system)
+
+    async def list_lite_topics(self) -> list[LiteTopicView]:
+        """The lite topics of LITE topics, one for each broker that has it; 10,000 at most."""
+        return await self._calls.list_lite_topics()
 
     async def describe_topic(self, topic: str) -> TopicDetails:
         """Its queues and who reads them."""
@@ -146,6 +162,7 @@ class Admin:
         group: str,
         *,
         topic: str = "",
+        queues: Sequence[MessageQueue] = (),
         to: str | int = "latest",
         timestamp_ms: int | None = None,
         skip: int | None = None,
@@ -155,8 +172,38 @@ class Admin:
         """Move a live group on all brokers; see `evenq.Admin.reset_offsets`."""
         target, value = reset_target(to, timestamp_ms, skip, like_group)
         return await self._calls.reset_offsets(
-            group, topic=topic, to=target, value=value, source_group=like_group, dry_run=dry_run
+            group, topic=topic, queues=queues, to=target, value=value, source_group=like_group, dry_run=dry_run
         )
+
+    async def group_offsets(self, group: str, *, topic: str = "") -> list[GroupQueueView]:
+        """Where a group is on each queue of all its topics, or of one. Raises GroupNotFound."""
+        return await self._calls.group_offsets(group, topic)
+
+    async def skip_offsets(
+        self,
+        group: str,
+        *,
+        topic: str = "",
+        queues: Sequence[MessageQueue] = (),
+        count: int | None = None,
+        dry_run: bool = True,
+    ) -> list[OffsetMoveView]:
+        """Move a group over the next `count` messages of each queue, or over all there are; otherwise as
+        `reset_offsets`.
+        """
+        return await self.reset_offsets(group, topic=topic, queues=queues, to="latest", skip=count, dry_run=dry_run)
+
+    async def clone_offsets(
+        self,
+        group: str,
+        *,
+        like_group: str,
+        topic: str = "",
+        queues: Sequence[MessageQueue] = (),
+        dry_run: bool = True,
+    ) -> list[OffsetMoveView]:
+        """Move a group to where `like_group` is; queues that it never read stay. Otherwise as `reset_offsets`."""
+        return await self.reset_offsets(group, topic=topic, queues=queues, like_group=like_group, dry_run=dry_run)
 
     async def list_brokers(self) -> list[BrokerView]:
         """All live brokers."""

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evenq.model import EVEN_BALANCE, BalancePolicy, MessageQueue, MessageType
+from evenq.model import EVEN_BALANCE, BalancePolicy, FilterExpression, MessageQueue, MessageType
+from evenq.model.retry import CLASSIC_RETRY, RetryPolicy
 
 __all__ = [
     "BrokerView",
     "ClusterView",
     "DiagnosisView",
+    "DifferingFiltersView",
     "DrainView",
     "ExplainView",
     "ExplainedQueueView",
@@ -19,6 +21,7 @@ __all__ = [
     "GroupDetails",
     "GroupQueueView",
     "GroupView",
+    "LiteTopicView",
     "MemberView",
     "OffsetMoveView",
     "PlacementView",
@@ -40,6 +43,7 @@ class PlacementView:
     queues: int
     error: str
     """Empty: done."""
+    message_type: MessageType = MessageType.NORMAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,19 @@ class TopicView:
     brokers: int
     queues: int
     messages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiteTopicView:
+    """A lite topic at one broker."""
+
+    topic: str
+    """Its parent, of type LITE."""
+    lite_topic: str
+    broker_name: str
+    messages: int
+    subscribers: int
+    """Clients that are subscribed now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +90,10 @@ class TopicDetails:
     message_type: MessageType
     queues: tuple[QueueView, ...]
     groups: tuple[str, ...]
+    retention_ms: int | None = None
+    """How long messages are kept; 0: for ever; None: as the broker's setting says."""
+    stranded: int = 0
+    """Messages that groups should read, in queues that are not readable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +118,7 @@ class ResizeView:
     """READ_WRITE, READ, WRITE or NONE."""
     unfinished: tuple[UnfinishedView, ...]
     """What a shrinking waits for, 1,000 at most."""
+    message_type: MessageType = MessageType.NORMAL
 
     @property
     def done(self) -> bool:
@@ -139,6 +161,8 @@ class GroupView:
     """Messages not yet finished."""
     balance: BalancePolicy = EVEN_BALANCE
     """How a rebalancer shares the queues beside the strategy."""
+    retry: RetryPolicy = CLASSIC_RETRY
+    """How long a failed message waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +176,7 @@ class MemberView:
     """`evenq` owns queues, `v2` receives and acknowledges."""
     model: str
     subscriptions: dict[str, str]
-    """Topic to filter."""
+    """Topic to filter, one of SQL as `SQL region = 'eu'`."""
     joined_ms: int
     zone: str = ""
     instance: str = ""
@@ -172,6 +196,18 @@ class GroupQueueView:
     inflight: int
     owner: str
     """Client id; empty: nobody."""
+    min_offset: int = 0
+    next_store_ms: int = 0
+    """When the message at `committed` was stored; 0: there is none to read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifferingFiltersView:
+    """A topic that members of one group filter differently: what one filter leaves out is passed over for all."""
+
+    topic: str
+    filters: tuple[tuple[FilterExpression, tuple[str, ...]], ...]
+    """Two or more, each with the client ids that have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +217,7 @@ class GroupDetails:
     summary: GroupView
     members: tuple[MemberView, ...]
     queues: tuple[GroupQueueView, ...]
+    differing_filters: tuple[DifferingFiltersView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,6 +331,8 @@ class OffsetMoveView:
     """Empty: done, or would be."""
     note: str
     """For people: why it is not exactly what was asked."""
+    min_offset: int = 0
+    max_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +351,8 @@ class BrokerView:
     log_bytes: int
     connections: int
     answered: bool
+    draining: bool = False
+    """True: it takes no new messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

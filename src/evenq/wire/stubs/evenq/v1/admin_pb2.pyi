@@ -47,6 +47,9 @@ class CreateTopicRequest(_Message):
     queues: builtins.int
     local: builtins.bool
     retention_ms: builtins.int
+    mixed: builtins.bool
+    @builtins.property
+    def brokers(self) -> _containers.RepeatedCompositeFieldContainer[TopicShare]: ...
 
     def __init__(
         self,
@@ -56,9 +59,25 @@ class CreateTopicRequest(_Message):
         queues: builtins.int | None = ...,
         local: builtins.bool | None = ...,
         retention_ms: builtins.int | None = ...,
+        mixed: builtins.bool | None = ...,
+        brokers: Iterable[TopicShare] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["retention_ms"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["topic", "message_type", "queues", "local", "retention_ms"]) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "message_type", "queues", "local", "retention_ms", "mixed", "brokers"]) -> None: ...
+
+class TopicShare(_Message):
+    DESCRIPTOR: Descriptor
+
+    broker_name: builtins.str
+    queues: builtins.int
+
+    def __init__(
+        self,
+        *,
+        broker_name: builtins.str | None = ...,
+        queues: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "queues"]) -> None: ...
 
 class CreateTopicResponse(_Message):
     DESCRIPTOR: Descriptor
@@ -257,6 +276,8 @@ class ResizedTopic(_Message):
     @builtins.property
     def unfinished(self) -> _containers.RepeatedCompositeFieldContainer[UnfinishedQueue]: ...
     error: builtins.str
+    gone: builtins.bool
+    stored: builtins.int
 
     def __init__(
         self,
@@ -265,9 +286,11 @@ class ResizedTopic(_Message):
         entry: _evenq_v1_registry.TopicEntry | None = ...,
         unfinished: Iterable[UnfinishedQueue] | None = ...,
         error: builtins.str | None = ...,
+        gone: builtins.bool | None = ...,
+        stored: builtins.int | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["entry"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["broker_name", "entry", "unfinished", "error"]) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "entry", "unfinished", "error", "gone", "stored"]) -> None: ...
 
 class UnfinishedQueue(_Message):
     DESCRIPTOR: Descriptor
