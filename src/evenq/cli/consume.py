@@ -14,9 +14,10 @@ from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from evenq.cli.admin import Admin, with_admin
+from evenq.cli.admin import with_admin
 from evenq.cli.groups import ensure_group
 from evenq.cli.output import progress_console
+from evenq.client.async_admin import Admin
 from evenq.model import FilterExpression, ReceivedMessage
 from evenq.runtime.clock import SystemClock
 

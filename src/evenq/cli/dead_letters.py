@@ -3,44 +3,46 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from typing import Any, Self
 
+from evenq.cli.admin import with_admin
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page, progress_console
-from evenq.client.wiring import Ground
-from evenq.errors import BadRequest, ConnectionFailed, MessageNotFound
-from evenq.wire.status import check
-from evenq.wire.stubs.evenq.v1 import common_pb2
-from evenq.wire.stubs.evenq.v1 import dead_letters_pb2 as pb
+from evenq.client.async_admin import Admin
+from evenq.client.core.query_views import DeadLettersView, DeadLetterView, ReplayView
+from evenq.errors import MessageNotFound
+from evenq.model import FilterExpression
 
 __all__ = ["list_all", "replay", "show"]
 
-SERVICE = "/evenq.v1.DeadLetters/"
-_DAY_MS = 86_400_000
 _SQL_SIGNS = ("=", "<", ">", " IS ", " IN ", " BETWEEN ", " CONTAINS ", "STARTSWITH", "ENDSWITH")
 
 
 def list_all(options: argparse.Namespace) -> None:
     """`evenq dlq list [GROUP]`."""
-    request = pb.ListDeadLettersRequest(group=options.group or "", max=options.max, waiting=options.waiting)
-    answer = _ask(options, request)
-    listings = [_counts(answer)]
-    if options.group:
-        listings.append(_letters(answer))
-    print_page(Page(facts=_silent(answer), listings=listings), as_json=options.json)
+
+    async def work(admin: Admin) -> None:
+        found = await admin.list_dead_letters(options.group or "", limit=options.max, waiting=options.waiting)
+        listings = [_counts(found)]
+        if options.group:
+            listings.append(_letters(found))
+        print_page(Page(facts=_silent(found), listings=listings), as_json=options.json)
+
+    with_admin(options, work)
 
 
 def show(options: argparse.Namespace) -> None:
     """`evenq dlq show GROUP [ID]`."""
-    request = pb.ListDeadLettersRequest(
-        group=options.group, max=100 if options.message_id else 1, bodies=True, message_id=options.message_id
-    )
-    answer = _ask(options, request)
-    if not answer.letters:
+
+    async def work(admin: Admin) -> DeadLettersView:
+        limit = 100 if options.message_id else 1
+        return await admin.list_dead_letters(options.group, limit=limit, bodies=True, message_id=options.message_id)
+
+    found = with_admin(options, work)
+    if not found.letters:
         what = f"dead letter {options.message_id}" if options.message_id else "dead letters"
         raise MessageNotFound(f"group {options.group} has no {what}; see `evenq dlq list`")
-    for letter in answer.letters if options.message_id else answer.letters[:1]:
+    for letter in found.letters if options.message_id else found.letters[:1]:
         properties: list[tuple[Scalar, ...]] = [(key, letter.properties[key]) for key in sorted(letter.properties)]
         columns = (Column("key", "property"), Column("value", "value"))
         listing = Listing(key="properties", columns=columns, rows=properties, title="Properties")
@@ -49,15 +51,19 @@ def show(options: argparse.Namespace) -> None:
 
 def replay(options: argparse.Namespace) -> int:
     """`evenq dlq replay GROUP`; 1 if some could not be sent."""
-    kind = common_pb2.Filter.SQL if _is_sql(options.filter) else common_pb2.Filter.TAG
-    request = pb.ReplayDeadLettersRequest(
-        group=options.group,
-        filter=common_pb2.Filter(expression=options.filter, type=kind),
-        to_topic=options.to,
-        per_second=options.rate,
-        max=options.max,
-    )
-    last = asyncio.run(_replay(options, request))
+
+    async def work(admin: Admin) -> list[ReplayView]:
+        with _Bar(shown=not options.json and sys.stderr.isatty()) as bar:
+            return await admin.replay_dead_letters(
+                options.group,
+                filter=FilterExpression.sql(options.filter) if _is_sql(options.filter) else options.filter,
+                to_topic=options.to,
+                per_second=options.rate,
+                limit=options.max,
+                on_progress=bar.show,
+            )
+
+    last = with_admin(options, work)
     columns = (
         Column("broker", "broker"),
         Column("replayed", "replayed", "number"),
@@ -66,10 +72,10 @@ def replay(options: argparse.Namespace) -> int:
         Column("error", "first error"),
     )
     rows: list[tuple[Scalar, ...]] = [
-        (one.broker_name, one.replayed, one.left_out, one.failed, one.error) for one in last.values()
+        (one.broker_name, one.replayed, one.left_out, one.failed, one.error) for one in last
     ]
-    total = sum(one.replayed for one in last.values())
-    failed = sum(one.failed for one in last.values()) + sum(bool(one.error) and not one.failed for one in last.values())
+    total = sum(one.replayed for one in last)
+    failed = sum(one.failed for one in last) + sum(bool(one.error) and not one.failed for one in last)
     print_page(
         Page(
             facts={"group": options.group, "replayed": total, "failed": failed},
@@ -79,31 +85,6 @@ def replay(options: argparse.Namespace) -> int:
         as_json=options.json,
     )
     return 1 if failed else 0
-
-
-async def _replay(options: argparse.Namespace, request: pb.ReplayDeadLettersRequest) -> dict[str, pb.ReplayProgress]:
-    net = Ground.real().open_net()
-    last: dict[str, pb.ReplayProgress] = {}
-    frames = net.stream(
-        options.endpoint, SERVICE + "Replay", request.SerializeToString(), timeout_ms=_DAY_MS
-    )  # a replay with a rate takes as long as it takes
-    try:
-        with _Bar(shown=not options.json and sys.stderr.isatty()) as bar:
-            async for frame in frames:
-                progress = pb.ReplayProgress.FromString(frame)
-                if not progress.broker_name:
-                    check(progress.status)
-                last[progress.broker_name] = progress
-                bar.show(progress)
-    except ConnectionFailed as error:
-        raise ConnectionFailed(
-            f"{error}; what was replayed until now is marked: start it again to go on"
-            if last
-            else f"no server answers at {options.endpoint}; name another with --endpoint HOST:PORT"
-        ) from error
-    finally:
-        await net.close()
-    return last
 
 
 class _Bar:
@@ -123,7 +104,7 @@ class _Bar:
             self._bar.start()
         return self
 
-    def show(self, progress: pb.ReplayProgress) -> None:
+    def show(self, progress: ReplayView) -> None:
         """The newest word of one broker."""
         if self._bar is None:
             return
@@ -138,34 +119,11 @@ class _Bar:
             self._bar.stop()
 
 
-def _ask(options: argparse.Namespace, request: pb.ListDeadLettersRequest) -> pb.ListDeadLettersResponse:
-    async def ask() -> pb.ListDeadLettersResponse:
-        net = Ground.real().open_net()
-        try:
-            raw = await net.unary(
-                options.endpoint, SERVICE + "List", request.SerializeToString(), timeout_ms=options.timeout * 1000
-            )
-        except ConnectionFailed as error:
-            raise ConnectionFailed(
-                f"no server answers at {options.endpoint}; start one with `evenq up`, "
-                "or name another with --endpoint HOST:PORT"
-            ) from error
-        finally:
-            await net.close()
-        return pb.ListDeadLettersResponse.FromString(raw)
-
-    if request.max < 0:
-        raise BadRequest(f"--max {request.max} is below 0")
-    answer = asyncio.run(ask())
-    check(answer.status)
-    return answer
-
-
-def _silent(answer: pb.ListDeadLettersResponse) -> dict[str, Scalar | list[str]]:
+def _silent(answer: DeadLettersView) -> dict[str, Scalar | list[str]]:
     return {"silent": list(answer.silent)} if answer.silent else {}
 
 
-def _counts(answer: pb.ListDeadLettersResponse) -> Listing:
+def _counts(answer: DeadLettersView) -> Listing:
     columns = (
         Column("group", "group"),
         Column("broker", "broker"),
@@ -178,7 +136,7 @@ def _counts(answer: pb.ListDeadLettersResponse) -> Listing:
     return Listing(key="counts", columns=columns, rows=rows, empty="No dead letters.")
 
 
-def _letters(answer: pb.ListDeadLettersResponse) -> Listing:
+def _letters(answer: DeadLettersView) -> Listing:
     columns = (
         Column("message_id", "message id"),
         Column("stored_ms", "died", "time"),
@@ -194,14 +152,14 @@ def _letters(answer: pb.ListDeadLettersResponse) -> Listing:
     rows: list[tuple[Scalar, ...]] = [
         (
             one.message_id, one.stored_ms, one.origin.topic, one.attempts, one.reason, one.tag, one.body_bytes,
-            one.replayed, one.place.broker_name, one.offset,
+            one.replayed, one.queue.broker_name, one.offset,
         )
         for one in answer.letters
     ]  # fmt: skip
     return Listing(key="letters", columns=columns, rows=rows, empty="No dead letters.")
 
 
-def _facts(letter: pb.DeadLetter) -> dict[str, Scalar | list[str]]:
+def _facts(letter: DeadLetterView) -> dict[str, Scalar | list[str]]:
     origin = letter.origin
     return {
         "message_id": letter.message_id,

@@ -13,6 +13,7 @@ from typing import Any
 from evenq.cli.output import Column, Listing, Page, print_page, progress_console
 from evenq.errors import BadRequest, Error
 from evenq.model import Message
+from evenq.runtime.clock import SystemClock
 
 __all__ = ["bodies", "run"]
 
@@ -50,9 +51,12 @@ def run(options: argparse.Namespace) -> int:
             return
         result = future.result()
         first.setdefault("message_id", result.message_id)
+        if result.recall_handle:
+            first.setdefault("recall_handle", result.recall_handle)
         landed[result.queue.broker_name, result.queue.queue_id] += 1
 
     total = (options.count or 1) if options.file is None and (options.body or options.count) else None
+    clock = SystemClock()
     settings = ProducerOptions(timeout_ms=min(options.timeout * 1000, 30_000))
     with Producer(endpoint=options.endpoint, options=settings) as producer, _progress(total, options) as advance:
         for body in bodies(options):
@@ -64,6 +68,7 @@ def run(options: argparse.Namespace) -> int:
                 message_group=options.message_group,
                 priority=options.priority,
                 lite_topic=options.lite_topic,
+                delivery_ms=None if options.delay is None else clock.now_ms() + options.delay,
             )
             producer.send_async(message).add_done_callback(answered)
             advance()
@@ -85,6 +90,8 @@ def _report(
     if sent == 1:
         facts |= first
         sentence = f"Sent {first['message_id']} to {options.topic}."
+        if "recall_handle" in first:
+            sentence += f" To take it back: evenq message recall {options.topic} {first['recall_handle']}"
     if sent or not failures:
         print_page(
             Page(facts=facts, listings=[Listing(key="queues", columns=columns, rows=rows)], sentence=sentence),

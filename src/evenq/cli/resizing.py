@@ -11,12 +11,13 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from evenq.cli.admin import Admin, message_type_name, with_admin
+from evenq.cli.admin import with_admin
 from evenq.cli.output import Column, Listing, Page, print_page, progress_console
-from evenq.errors import ConnectionFailed, RequestTimeout
+from evenq.client.async_admin import Admin
+from evenq.client.core.views import DrainView, ResizeView, UnfinishedView
+from evenq.errors import RequestTimeout
+from evenq.model import MessageType
 from evenq.runtime.clock import SystemClock
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
-from evenq.wire.stubs.evenq.v1 import admin_pb2
 
 __all__ = ["PERMISSIONS", "drain", "permission_text", "permit", "resume", "scale"]
 
@@ -38,13 +39,11 @@ _UNFINISHED = (
     Column("lag", "lag", "number"),
     Column("inflight", "in flight", "number"),
 )
-_Change = admin_pb2.DrainBrokerRequest
 
 
-def permission_text(number: int) -> str:
+def permission_text(permission: str) -> str:
     """`read-write`, `read`, `write` or `none`."""
-    name = definition_pb2.Permission.Name(number)  # type: ignore[arg-type]  # any int of the wire
-    return next((text for text, known in PERMISSIONS.items() if known == name), name.lower())
+    return permission.lower().replace("_", "-")
 
 
 class _Patience:
@@ -72,15 +71,13 @@ def scale(options: argparse.Namespace) -> None:
 
     async def work(admin: Admin) -> None:
         patience = _Patience(0 if options.no_wait else options.wait)
-        request = admin_pb2.ScaleTopicRequest(
-            topic=options.name, queues=options.queues, broker_name=options.broker, force=options.force
-        )
         while True:
-            answer = await admin.call("ScaleTopic", request, admin_pb2.ScaleTopicResponse)
-            _must_have_landed(answer.brokers, f"topic {options.name} was not changed")
-            open_ones = [one for one in answer.brokers if one.entry.read_queues != options.queues]
+            brokers = await admin.scale_topic(
+                options.name, queues=options.queues, broker=options.broker, force=options.force
+            )
+            open_ones = [one for one in brokers if one.read_queues != options.queues]
             left = [waits for one in open_ones for waits in one.unfinished]
-            last = max((one.entry.read_queues for one in open_ones), default=0) - 1
+            last = max((one.read_queues for one in open_ones), default=0) - 1
             told = f"queues {options.queues} to {last} take no messages any more; to be read: {_who(left)}"
             if not open_ones or not await patience.pause(told):
                 break
@@ -90,12 +87,12 @@ def scale(options: argparse.Namespace) -> None:
                 f"{_who(left)}; run the command again to go on waiting, add --force to close them unread, "
                 f"or go back with `evenq topic scale {options.name} --queues {last + 1}`"
             )
-        sentence = f"Topic {options.name} has {options.queues} queues on {_brokers(answer.brokers)}."
+        sentence = f"Topic {options.name} has {options.queues} queues on {_brokers(brokers)}."
         if open_ones:
             sentence = f"Queues {options.queues} to {last} of topic {options.name} are closed once they are read."
-        elif any(message_type_name(one.entry.message_type) == "FIFO" for one in answer.brokers):
+        elif any(one.message_type is MessageType.FIFO for one in brokers):
             sentence += " New messages of some message groups go to other queues than before."
-        _print(options, answer.brokers, sentence)
+        _print(options, brokers, sentence)
 
     with_admin(options, work)
 
@@ -104,14 +101,11 @@ def permit(options: argparse.Namespace) -> None:
     """`evenq topic permit NAME PERMISSION`."""
 
     async def work(admin: Admin) -> None:
-        number = definition_pb2.Permission.Value(PERMISSIONS[options.permission])
-        request = admin_pb2.PermitTopicRequest(topic=options.name, permission=number, broker_name=options.broker)
-        answer = await admin.call("PermitTopic", request, admin_pb2.PermitTopicResponse)
-        _must_have_landed(answer.brokers, f"the permission of topic {options.name} was not changed")
-        sentence = f"Topic {options.name} is open for {options.permission} on {_brokers(answer.brokers)}."
+        brokers = await admin.permit_topic(options.name, options.permission, broker=options.broker)
+        sentence = f"Topic {options.name} is open for {options.permission} on {_brokers(brokers)}."
         if options.permission == "none":
-            sentence = f"Topic {options.name} is closed on {_brokers(answer.brokers)}."
-        _print(options, answer.brokers, sentence)
+            sentence = f"Topic {options.name} is closed on {_brokers(brokers)}."
+        _print(options, brokers, sentence)
 
     with_admin(options, work)
 
@@ -121,19 +115,18 @@ def drain(options: argparse.Namespace) -> None:
 
     async def work(admin: Admin) -> None:
         patience = _Patience(0 if options.no_wait else options.wait)
-        request = admin_pb2.DrainBrokerRequest(broker_name=options.name, change=_Change.DRAIN)
         while True:
-            answer = await admin.call("DrainBroker", request, admin_pb2.DrainBrokerResponse)
-            if answer.empty or not await patience.pause(_progress(answer)):
+            view = await admin.drain_broker(options.name)
+            if view.empty or not await patience.pause(_progress(view)):
                 break
-        if not answer.writers:
+        if not view.other_writers:
             progress_console().print("no other broker takes messages now: producers have nowhere to go", markup=False)
-        if not answer.empty and not options.no_wait:
+        if not view.empty and not options.no_wait:
             raise RequestTimeout(
-                f"{_progress(answer)}, still after {options.wait} s; run the command again to go on waiting, "
+                f"{_progress(view)}, still after {options.wait} s; run the command again to go on waiting, "
                 f"or let it take messages again with `evenq broker resume {options.name}`"
             )
-        _print_broker(options, answer, _drained(options.name, answer))
+        _print_broker(options, view, _drained(options.name, view))
 
     with_admin(options, work)
 
@@ -142,31 +135,30 @@ def resume(options: argparse.Namespace) -> None:
     """`evenq broker resume NAME`."""
 
     async def work(admin: Admin) -> None:
-        request = admin_pb2.DrainBrokerRequest(broker_name=options.name, change=_Change.RESUME)
-        answer = await admin.call("DrainBroker", request, admin_pb2.DrainBrokerResponse)
-        _print_broker(options, answer, f"Broker {options.name} takes messages.")
+        view = await admin.resume_broker(options.name)
+        _print_broker(options, view, f"Broker {options.name} takes messages.")
 
     with_admin(options, work)
 
 
-def _drained(name: str, answer: admin_pb2.DrainBrokerResponse) -> str:
-    if not answer.empty:
-        return f"Broker {name} takes no messages. {_progress(answer)}."
+def _drained(name: str, view: DrainView) -> str:
+    if not view.empty:
+        return f"Broker {name} takes no messages. {_progress(view)}."
     kept = []
-    if answer.unread:
-        kept.append(f"{answer.unread:,} messages of topics that no group ever read")
-    if answer.dead_letters:
-        kept.append(f"{answer.dead_letters:,} dead letters")
+    if view.unread:
+        kept.append(f"{view.unread:,} messages of topics that no group ever read")
+    if view.dead_letters:
+        kept.append(f"{view.dead_letters:,} dead letters")
     rest = f" It still holds {' and '.join(kept)}." if kept else ""
     return f"Broker {name} takes no messages, and every group has read what it had: it may be stopped.{rest}"
 
 
-def _progress(answer: admin_pb2.DrainBrokerResponse) -> str:
-    delayed = f"; {answer.delayed:,} delayed messages and open transactions" if answer.delayed else ""
-    return f"broker {answer.broker_name} has messages to be read: {_who(answer.unfinished)}{delayed}"
+def _progress(view: DrainView) -> str:
+    delayed = f"; {view.delayed:,} delayed messages and open transactions" if view.delayed else ""
+    return f"broker {view.broker_name} has messages to be read: {_who(view.unfinished)}{delayed}"
 
 
-def _who(left: Iterable[admin_pb2.UnfinishedQueue]) -> str:
+def _who(left: Iterable[UnfinishedView]) -> str:
     lags: Counter[str] = Counter()
     for one in left:
         lags[one.group] += one.lag
@@ -179,19 +171,13 @@ def _brokers(brokers: Sequence[object]) -> str:
     return f"{len(brokers)} broker{'s' * (len(brokers) != 1)}"
 
 
-def _must_have_landed(brokers: Iterable[admin_pb2.ResizedTopic], what: str) -> None:
-    failed = [f"{one.broker_name} ({one.error})" for one in brokers if one.error]
-    if failed:
-        raise ConnectionFailed(f"{what} on {', '.join(failed)}; run the command again")
-
-
-def _print(options: argparse.Namespace, brokers: Sequence[admin_pb2.ResizedTopic], sentence: str) -> None:
+def _print(options: argparse.Namespace, brokers: Sequence[ResizeView], sentence: str) -> None:
     rows = [
         (
             one.broker_name,
-            one.entry.write_queues,
-            one.entry.read_queues,
-            permission_text(one.entry.permission),
+            one.write_queues,
+            one.read_queues,
+            permission_text(one.permission),
             sum(waits.lag for waits in one.unfinished),
         )
         for one in brokers
@@ -204,22 +190,22 @@ def _print(options: argparse.Namespace, brokers: Sequence[admin_pb2.ResizedTopic
     print_page(page, as_json=options.json)
 
 
-def _print_broker(options: argparse.Namespace, answer: admin_pb2.DrainBrokerResponse, sentence: str) -> None:
+def _print_broker(options: argparse.Namespace, view: DrainView, sentence: str) -> None:
     facts: dict[str, str | int | bool | list[str] | None] = {
-        "broker": answer.broker_name,
-        "draining": answer.draining,
-        "empty": answer.empty,
-        "lag": answer.lag,
-        "delayed": answer.delayed,
-        "unread": answer.unread,
-        "dead_letters": answer.dead_letters,
-        "other_writers": answer.writers,
+        "broker": view.broker_name,
+        "draining": view.draining,
+        "empty": view.empty,
+        "lag": view.lag,
+        "delayed": view.delayed,
+        "unread": view.unread,
+        "dead_letters": view.dead_letters,
+        "other_writers": view.other_writers,
     }
-    listings = [_unfinished(answer.unfinished)] if options.json or (answer.draining and answer.unfinished) else []
+    listings = [_unfinished(view.unfinished)] if options.json or (view.draining and view.unfinished) else []
     print_page(Page(facts=facts, listings=listings, sentence=sentence), as_json=options.json)
 
 
-def _unfinished(left: Iterable[admin_pb2.UnfinishedQueue]) -> Listing:
+def _unfinished(left: Iterable[UnfinishedView]) -> Listing:
     rows = [
         (one.queue.broker_name, one.queue.topic, one.queue.queue_id, one.group, one.lag, one.inflight) for one in left
     ]

@@ -21,8 +21,8 @@ from evenq_nameserver.settings import Settings as NameserverSettings
 from evenq_rebalancer.app import Rebalancer
 from evenq_rebalancer.settings import Settings as RebalancerSettings
 
-from evenq.cli.admin import Admin
 from evenq.cli.up import DEFAULT_QUEUES, HOST, Plan, announce, make_topics, wait_served
+from evenq.client.async_admin import Admin
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.wire.net import GrpcNet
@@ -40,7 +40,7 @@ async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
         stack.push_async_callback(net.close)
         brokers = await _start(plan, clock, net, stack)
         endpoint = f"{HOST}:{brokers[0].port}"
-        admin = Admin(net, endpoint)
+        admin = await stack.enter_async_context(Admin(endpoint=endpoint))
         await wait_served(admin, brokers=len(brokers), clock=clock)
         await make_topics(admin, plan)
         announce(plan, endpoint, metrics_port=brokers[0].metrics_port, brokers=len(brokers), where="one process")

@@ -10,12 +10,11 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from evenq.cli.admin import Admin
 from evenq.cli.up import DEFAULT_QUEUES, Plan, announce, make_topics, wait_served
+from evenq.client.async_admin import Admin
 from evenq.errors import InternalError
 from evenq.runtime.clock import Clock
 from evenq.testing.local_cluster import LocalCluster
-from evenq.wire.net import GrpcNet
 
 __all__ = ["serve"]
 
@@ -37,12 +36,11 @@ async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
         folder=folder,
         broker_settings=settings,
     )
-    net = GrpcNet()
     try:
         await asyncio.to_thread(cluster.start)
-        admin = Admin(net, cluster.endpoint)
-        await wait_served(admin, brokers=len(plan.ports), clock=clock)
-        await make_topics(admin, plan)
+        async with Admin(endpoint=cluster.endpoint) as admin:
+            await wait_served(admin, brokers=len(plan.ports), clock=clock)
+            await make_topics(admin, plan)
         metrics_port = cluster.brokers[0].metrics_port
         announce(
             plan,
@@ -53,7 +51,6 @@ async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
         )
         await _watch(cluster, stop, clock)
     finally:
-        await net.close()
         await asyncio.to_thread(cluster.stop)
         if plan.data is None:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)

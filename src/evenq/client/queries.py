@@ -108,8 +108,8 @@ class Queries:
         return self._background.run(self._calls.trace_message(message_id, topic=topic, group=group))
 
     def recall_message(self, topic: str, recall_handle: str) -> str:
-        """Take a delayed message back before its time; `recall_handle` is that of its `SendResult`. Returns its id, also
-        when done twice. Raises BadRequest when it is too late, or for a handle of another topic.
+        """Take a delayed message back before its time; `recall_handle` is that of its `SendResult`. Returns its id,
+        also when done twice. Raises BadRequest when it is too late, or for a handle of another topic.
         """
         return self._background.run(self._calls.recall_message(topic, recall_handle))
 
@@ -122,8 +122,8 @@ class Queries:
         return self._background.run(self._calls.describe_client(client_id))
 
     def client_stack(self, client_id: str) -> str:
-        """What a client's threads do, as its SDK tells it. Raises NotFound, and RequestTimeout or NotImplementedYet when
-        the client does not answer.
+        """What a client's threads do, as its SDK tells it. Raises NotFound, and RequestTimeout or NotImplementedYet
+        when the client does not answer.
         """
         return self._background.run(self._calls.client_stack(client_id))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evenq.model import EVEN_BALANCE, BalancePolicy, FilterExpression, MessageQueue, MessageType
+from evenq.model import EVEN_BALANCE, BalancePolicy, FilterExpression, FilterType, MessageQueue, MessageType
 from evenq.model.retry import CLASSIC_RETRY, RetryPolicy
 
 __all__ = [
@@ -32,7 +32,13 @@ __all__ = [
     "TopicDetails",
     "TopicView",
     "UnfinishedView",
+    "filter_text",
 ]
+
+
+def filter_text(wanted: FilterExpression) -> str:
+    """A filter as a user writes it; SQL is named."""
+    return f"SQL {wanted.expression}" if wanted.type is FilterType.SQL else wanted.expression
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

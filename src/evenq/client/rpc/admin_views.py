@@ -17,9 +17,10 @@ from evenq.client.core.views import (
     ResizeView,
     SimulationView,
     UnfinishedView,
+    filter_text,
 )
 from evenq.client.rpc.calls import model_filter, model_queue
-from evenq.model import BalancePolicy, FilterExpression, FilterType, MessageType, Weight
+from evenq.model import BalancePolicy, MessageType, Weight
 from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, groups_pb2
@@ -29,7 +30,6 @@ __all__ = [
     "drain_view",
     "explained_by_locks",
     "explanation",
-    "filter_text",
     "group_details",
     "group_view",
     "member_view",
@@ -104,11 +104,6 @@ def group_details(wire: admin_pb2.DescribeGroupResponse) -> GroupDetails:
             for one in wire.differing_filters
         ),
     )
-
-
-def filter_text(wanted: FilterExpression) -> str:
-    """As a user writes it; SQL is named."""
-    return f"SQL {wanted.expression}" if wanted.type is FilterType.SQL else wanted.expression
 
 
 def offset_move(wire: admin_pb2.OffsetMove) -> OffsetMoveView:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from evenq.cli import admin as admin_module
 from evenq.cli.__main__ import main
+from evenq.client.wiring import Ground
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2 as v2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
@@ -36,7 +36,7 @@ def run(monkeypatch, capsys):
 
     def go(line, **answers):
         net = ScriptNet(answers)
-        monkeypatch.setattr(admin_module.Ground, "open_net", lambda _: net)
+        monkeypatch.setattr(Ground, "open_net", lambda _: net)
         code = main(line.split())
         out = capsys.readouterr()
         return code, out.out, out.err, net.asked

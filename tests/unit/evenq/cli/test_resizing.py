@@ -4,7 +4,8 @@ import pytest
 
 from evenq.cli.parser import make_parser
 from evenq.cli.resizing import _who, permission_text
-from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
+from evenq.client.core.views import UnfinishedView
+from evenq.model import MessageQueue, Permission
 
 
 def test_scale_waits_unless_told_otherwise_and_needs_a_number() -> None:
@@ -24,12 +25,12 @@ def test_draining_names_a_broker() -> None:
 
 
 def test_permissions_have_words() -> None:
-    assert [permission_text(number) for number in (1, 2, 3, 4)] == ["none", "read", "write", "read-write"]
+    assert [permission_text(one.name) for one in Permission] == ["none", "read", "write", "read-write"]
 
 
 def test_those_who_have_most_to_read_are_named_first() -> None:
     left = [
-        admin_pb2.UnfinishedQueue(queue=common_pb2.Queue(queue_id=queue), group=f"g{group}", lag=lag)
+        UnfinishedView(queue=MessageQueue("t", "b", queue), group=f"g{group}", lag=lag, inflight=0)
         for group, queue, lag in [(1, 0, 5), (2, 0, 1_000), (1, 1, 6), *((number, 0, 1) for number in range(3, 9))]
     ]
     assert _who(left).startswith("g2 1,000, g1 11, ")
