@@ -234,11 +234,10 @@ def _add_topic(commands: Any) -> None:
     )
     create.add_argument(
         "--type",
-        default="NORMAL",
         type=str.upper,
         choices=MESSAGE_TYPES,
         help="kind of messages; MIXED takes NORMAL, FIFO, DELAY and TRANSACTION, and an existing topic of one of these "
-        "may become it (default %(default)s)",
+        "may become it (default NORMAL, or as it is)",
     )
     create.add_argument(
         "--broker",

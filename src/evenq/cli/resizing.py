@@ -8,21 +8,19 @@ command is simply run again.
 from __future__ import annotations
 
 import argparse
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from evenq.cli.admin import with_admin
+from evenq.cli.leaving import leave
 from evenq.cli.output import Column, Listing, Page, print_page, progress_console
+from evenq.cli.waiting import Patience, unfinished_listing, who
 from evenq.client.async_admin import Admin
-from evenq.client.core.views import DrainView, ResizeView, UnfinishedView
+from evenq.client.core.views import DrainView, ResizeView
 from evenq.errors import RequestTimeout
 from evenq.model import MessageType
-from evenq.runtime.clock import SystemClock
 
 __all__ = ["PERMISSIONS", "drain", "permission_text", "permit", "resume", "scale"]
 
-AGAIN_MS = 500
-WAITING_TOLD_MAX = 5
 PERMISSIONS = {"read-write": "READ_WRITE", "read": "READ", "write": "WRITE", "none": "NONE"}
 _QUEUES = (
     Column("broker", "broker"),
@@ -31,14 +29,6 @@ _QUEUES = (
     Column("permission", "permission"),
     Column("unfinished", "to read", "number"),
 )
-_UNFINISHED = (
-    Column("broker", "broker"),
-    Column("topic", "topic"),
-    Column("queue", "queue", "number"),
-    Column("group", "group"),
-    Column("lag", "lag", "number"),
-    Column("inflight", "in flight", "number"),
-)
 
 
 def permission_text(permission: str) -> str:
@@ -46,31 +36,14 @@ def permission_text(permission: str) -> str:
     return permission.lower().replace("_", "-")
 
 
-class _Patience:
-    """Repeats a call until nothing is left to wait for, `wait_s` seconds at most."""
-
-    def __init__(self, wait_s: int) -> None:
-        self._clock = SystemClock()
-        self._deadline_ms = self._clock.monotonic_ms() + wait_s * 1000
-        self._told = ""
-
-    async def pause(self, told: str) -> bool:
-        """Tell the progress if it is news; False when the time is over."""
-        if told != self._told:
-            self._told = told
-            progress_console().print(told, markup=False)
-        left_ms = self._deadline_ms - self._clock.monotonic_ms()
-        if left_ms <= 0:
-            return False
-        await self._clock.sleep_ms(min(AGAIN_MS, left_ms))
-        return True
-
-
 def scale(options: argparse.Namespace) -> None:
-    """`evenq topic scale NAME --queues N`."""
+    """`evenq topic scale NAME --queues N`; 0 lets it leave a broker."""
+    if not options.queues:
+        leave(options)
+        return
 
     async def work(admin: Admin) -> None:
-        patience = _Patience(0 if options.no_wait else options.wait)
+        patience = Patience(0 if options.no_wait else options.wait)
         while True:
             brokers = await admin.scale_topic(
                 options.name, queues=options.queues, broker=options.broker, force=options.force
@@ -78,13 +51,13 @@ def scale(options: argparse.Namespace) -> None:
             open_ones = [one for one in brokers if one.read_queues != options.queues]
             left = [waits for one in open_ones for waits in one.unfinished]
             last = max((one.read_queues for one in open_ones), default=0) - 1
-            told = f"queues {options.queues} to {last} take no messages any more; to be read: {_who(left)}"
+            told = f"queues {options.queues} to {last} take no messages any more; to be read: {who(left)}"
             if not open_ones or not await patience.pause(told):
                 break
         if open_ones and not options.no_wait:
             raise RequestTimeout(
                 f"queues {options.queues} to {last} of topic {options.name} are still read after {options.wait} s, by "
-                f"{_who(left)}; run the command again to go on waiting, add --force to close them unread, "
+                f"{who(left)}; run the command again to go on waiting, add --force to close them unread, "
                 f"or go back with `evenq topic scale {options.name} --queues {last + 1}`"
             )
         sentence = f"Topic {options.name} has {options.queues} queues on {_brokers(brokers)}."
@@ -114,7 +87,7 @@ def drain(options: argparse.Namespace) -> None:
     """`evenq broker drain NAME`."""
 
     async def work(admin: Admin) -> None:
-        patience = _Patience(0 if options.no_wait else options.wait)
+        patience = Patience(0 if options.no_wait else options.wait)
         while True:
             view = await admin.drain_broker(options.name)
             if view.empty or not await patience.pause(_progress(view)):
@@ -155,16 +128,7 @@ def _drained(name: str, view: DrainView) -> str:
 
 def _progress(view: DrainView) -> str:
     delayed = f"; {view.delayed:,} delayed messages and open transactions" if view.delayed else ""
-    return f"broker {view.broker_name} has messages to be read: {_who(view.unfinished)}{delayed}"
-
-
-def _who(left: Iterable[UnfinishedView]) -> str:
-    lags: Counter[str] = Counter()
-    for one in left:
-        lags[one.group] += one.lag
-    told = [f"{group} {lag:,}" for group, lag in lags.most_common(WAITING_TOLD_MAX)]
-    more = len(lags) - len(told)
-    return ", ".join(told) + (f" and {more} more groups" if more > 0 else "") or "none"
+    return f"broker {view.broker_name} has messages to be read: {who(view.unfinished)}{delayed}"
 
 
 def _brokers(brokers: Sequence[object]) -> str:
@@ -185,7 +149,7 @@ def _print(options: argparse.Namespace, brokers: Sequence[ResizeView], sentence:
     left = [waits for one in brokers for waits in one.unfinished]
     listings = [Listing(key="brokers", columns=_QUEUES, rows=rows)]
     if left or options.json:
-        listings.append(_unfinished(left))
+        listings.append(unfinished_listing(left))
     page = Page(facts={"topic": options.name}, listings=listings, sentence=sentence)
     print_page(page, as_json=options.json)
 
@@ -201,12 +165,5 @@ def _print_broker(options: argparse.Namespace, view: DrainView, sentence: str) -
         "dead_letters": view.dead_letters,
         "other_writers": view.other_writers,
     }
-    listings = [_unfinished(view.unfinished)] if options.json or (view.draining and view.unfinished) else []
+    listings = [unfinished_listing(view.unfinished)] if options.json or (view.draining and view.unfinished) else []
     print_page(Page(facts=facts, listings=listings, sentence=sentence), as_json=options.json)
-
-
-def _unfinished(left: Iterable[UnfinishedView]) -> Listing:
-    rows = [
-        (one.queue.broker_name, one.queue.topic, one.queue.queue_id, one.group, one.lag, one.inflight) for one in left
-    ]
-    return Listing(key="unfinished", columns=_UNFINISHED, rows=rows, title="To be read", empty="nothing")

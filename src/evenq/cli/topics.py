@@ -22,7 +22,7 @@ async def create_topic(
     name: str,
     *,
     queues: int,
-    message_type: str,
+    message_type: str | None,
     retention_ms: int | None = None,
     brokers: Mapping[str, int] | None = None,
 ) -> list[PlacementView]:

@@ -25,10 +25,11 @@ from evenq.client.core.views import (
     SimulationView,
     TopicDetails,
     TopicView,
+    WithdrawView,
 )
 from evenq.client.loops.background import Background
-from evenq.client.loops.resizing import drained, scaled
-from evenq.client.plans import permission_of, reset_target
+from evenq.client.loops.resizing import drained, scaled, withdrawn
+from evenq.client.plans import permission_of, reset_target, topic_type
 from evenq.client.queries import Queries
 from evenq.client.wiring import Ground, admin_calls, new_client_id
 from evenq.model import BalancePolicy, MessageQueue, MessageType, Permission
@@ -64,22 +65,23 @@ class Admin(Queries, Closing):
         topic: str,
         *,
         queues: int = 0,
-        message_type: MessageType | str = MessageType.NORMAL,
+        message_type: MessageType | str | None = None,
         brokers: Mapping[str, int] | None = None,
         retention_ms: int | None = None,
     ) -> list[PlacementView]:
         """On every broker with equal counts (TQ-2), or on chosen ones; `queues` per broker, 0 = the server's default.
 
         `brokers` names those that are to have it, each with its number of queues (0 = `queues`), for example
-        `{"broker-a": 8, "broker-b": 2}` (TQ-4). An existing topic is widened or left, never narrowed; a NORMAL, FIFO,
-        DELAY or TRANSACTION topic becomes MIXED when that is the `message_type`, and takes all four from then on.
-        `retention_ms` is how long messages are kept: 0 = for ever, -1 = the server's setting, None = as it is. Tells
-        where it landed; a broker that failed has an `error`. Raises IllegalTopic, BadRequest, MessageTypeConflict,
-        NotFound for an unknown broker.
+        `{"broker-a": 8, "broker-b": 2}` (TQ-4); such a topic stays there, also when it is created again without
+        `brokers`. An existing topic is widened or left, never narrowed. `message_type` None: NORMAL, or as it is; a
+        NORMAL, FIFO, DELAY or TRANSACTION topic may become MIXED and takes all four from then on. `retention_ms` is how
+        long messages are kept: 0 = for ever, -1 = the server's setting, None = as it is. Tells where it landed; a
+        broker that failed has an `error`. Raises IllegalTopic, BadRequest, MessageTypeConflict, NotFound for an unknown
+        broker.
         """
         return self._background.run(
             self._calls.create_topic(
-                topic, queues, MessageType(message_type), brokers=brokers, retention_ms=retention_ms
+                topic, queues, topic_type(message_type), brokers=brokers, retention_ms=retention_ms
             )
         )
 
@@ -110,6 +112,22 @@ class Admin(Queries, Closing):
         BadRequest, ConnectionFailed for a broker that did not do it.
         """
         work = scaled(self._calls, self._ground.clock, topic, queues, broker=broker, force=force, wait_ms=wait_ms)
+        return self._background.run(work)
+
+    def withdraw_topic(
+        self, topic: str, *, broker: str, close_unread: bool = False, force: bool = False, wait_ms: int = 0
+    ) -> WithdrawView:
+        """Let a topic leave one of its brokers: nothing more is sent to it there, and when every group has read what is
+        there, it is forgotten with all that is stored of it. Not for the last broker of a topic.
+
+        What no group reads keeps it there, unless `close_unread`; so do delayed messages and open transactions of the
+        broker; `force` ends it in any case, unread or not. `wait_ms` 0 does one step and tells what is left (`gone` is
+        False; call again to go on), else it waits so long at most and then raises RequestTimeout. To stop half-way:
+        `permit_topic(topic, "read-write", broker=broker)`. Raises TopicNotFound, NotFound, BadRequest.
+        """
+        work = withdrawn(
+            self._calls, self._ground.clock, topic, broker, close_unread=close_unread, force=force, wait_ms=wait_ms
+        )
         return self._background.run(work)
 
     def permit_topic(self, topic: str, permission: Permission | str, *, broker: str = "") -> list[ResizeView]:

@@ -27,9 +27,10 @@ from evenq.client.core.views import (
     SimulationView,
     TopicDetails,
     TopicView,
+    WithdrawView,
 )
-from evenq.client.loops.resizing import drained, scaled
-from evenq.client.plans import permission_of, reset_target
+from evenq.client.loops.resizing import drained, scaled, withdrawn
+from evenq.client.plans import permission_of, reset_target, topic_type
 from evenq.client.wiring import Ground, admin_calls, new_client_id
 from evenq.model import BalancePolicy, MessageQueue, MessageType, Permission
 from evenq.model.retry import RetryPolicy
@@ -57,13 +58,13 @@ class Admin(AsyncQueries):
         topic: str,
         *,
         queues: int = 0,
-        message_type: MessageType | str = MessageType.NORMAL,
+        message_type: MessageType | str | None = None,
         brokers: Mapping[str, int] | None = None,
         retention_ms: int | None = None,
     ) -> list[PlacementView]:
         """On every broker with equal counts (TQ-2), or on chosen ones; see `evenq.Admin.create_topic`."""
         return await self._calls.create_topic(
-            topic, queues, MessageType(message_type), brokers=brokers, retention_ms=retention_ms
+            topic, queues, topic_type(message_type), brokers=brokers, retention_ms=retention_ms
         )
 
     async def delete_topic(self, topic: str) -> None:
@@ -87,6 +88,14 @@ class Admin(AsyncQueries):
     ) -> list[ResizeView]:
         """More or fewer queues per broker; see `evenq.Admin.scale_topic`."""
         return await scaled(self._calls, self._ground.clock, topic, queues, broker=broker, force=force, wait_ms=wait_ms)
+
+    async def withdraw_topic(
+        self, topic: str, *, broker: str, close_unread: bool = False, force: bool = False, wait_ms: int = 0
+    ) -> WithdrawView:
+        """Let a topic leave one of its brokers; see `evenq.Admin.withdraw_topic`."""
+        return await withdrawn(
+            self._calls, self._ground.clock, topic, broker, close_unread=close_unread, force=force, wait_ms=wait_ms
+        )
 
     async def permit_topic(self, topic: str, permission: Permission | str, *, broker: str = "") -> list[ResizeView]:
         """What its queues are for: READ_WRITE, READ, WRITE or NONE."""

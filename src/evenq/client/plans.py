@@ -12,9 +12,9 @@ from evenq.client.loops.pushing import PushPlan
 from evenq.client.options import LiteOptions, PullOptions, PushOptions
 from evenq.client.wiring import placed
 from evenq.errors import BadRequest, IllegalFilterExpression, IllegalGroup, IllegalTopic
-from evenq.model import FilterExpression, MessageModel, Permission, StartFrom, group_problem, topic_problem
+from evenq.model import FilterExpression, MessageModel, MessageType, Permission, StartFrom, group_problem, topic_problem
 
-__all__ = ["filters", "lite_plan", "permission_of", "pull_plan", "push_plan", "reset_target"]
+__all__ = ["filters", "lite_plan", "permission_of", "pull_plan", "push_plan", "reset_target", "topic_type"]
 
 ASSIGNMENTS: dict[str, bool | None] = {"auto": None, "client": False, "server": True}
 """To whether a member asks the server; None: while the group has a strategy there."""
@@ -162,6 +162,15 @@ def permission_of(told: Permission | str) -> Permission:
     if known is None:
         raise BadRequest(f"permission {told!r} is unknown; it is one of {', '.join(Permission.__members__)}")
     return known
+
+
+def topic_type(told: MessageType | str | None) -> MessageType | None:
+    """Of its name, in capitals or not; None: not said. Raises BadRequest."""
+    if told is None or isinstance(told, MessageType):
+        return told
+    if told.upper() not in set(MessageType):
+        raise BadRequest(f"message type {told!r} is unknown; it is one of {', '.join(MessageType)}")
+    return MessageType(told.upper())
 
 
 def reset_target(to: str | int, timestamp_ms: int | None, skip: int | None, like_group: str) -> tuple[str, int]:

@@ -268,7 +268,7 @@ def encode_op(op: Op) -> bytes:
             return _json(_TOPIC, {
                 "name": topic.name, "id": topic.topic_id, "type": str(topic.message_type), "read": topic.read_queues,
                 "write": topic.write_queues, "permission": int(topic.permission), "retention_ms": topic.retention_ms,
-                "widest": topic.widest,
+                "widest": topic.widest, "chosen": topic.chosen,
             })  # fmt: skip
         case GroupPut():
             group = op.group
@@ -421,6 +421,7 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
                 permission=Permission(value["permission"]),
                 widest=value.get("widest", 0),  # none in journals of before
                 retention_ms=value.get("retention_ms"),
+                chosen=value.get("chosen", False),
             )
         )
     if kind == _GROUP:

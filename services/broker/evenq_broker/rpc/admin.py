@@ -25,7 +25,7 @@ from evenq.errors import (
     PreconditionFailed,
     TopicNotFound,
 )
-from evenq.model import GroupConfig, MessageQueue, MessageType, StartFrom, TopicConfig
+from evenq.model import MIXED_KINDS, GroupConfig, MessageQueue, MessageType, StartFrom, TopicConfig
 from evenq.model.names import is_system_topic
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire import status
@@ -96,10 +96,13 @@ class _Topics:
                 f"topic {asked.topic!r} asks for a retention of {retention_ms} ms, the range is 1 to "
                 f"{RETENTION_MS_MAX}, or 0 for ever, -1 for the broker's setting"
             )
-        kind = message_type_of(asked.message_type, unspecified=MessageType.NORMAL)
+        if asked.mixed and asked.message_type:
+            raise BadRequest(f"topic {asked.topic!r} is to be MIXED and of a type; leave the type out")
+        unspecified = MessageType.MIXED if asked.mixed else MessageType.NORMAL
+        kind = message_type_of(asked.message_type, unspecified=unspecified)
         if asked.local:
             topic = await self._broker.create_topic(
-                asked.topic, message_type=kind, queues=asked.queues, retention_ms=retention_ms
+                asked.topic, message_type=kind, queues=asked.queues, retention_ms=retention_ms, chosen=asked.chosen
             )
             own = self._broker.settings.broker_name
             entry = entry_of(topic.name, counts_of(own, topic, draining=self._broker.draining))
@@ -107,7 +110,11 @@ class _Topics:
         else:
             self._must_fit(asked, kind)
             placements = await self._broker.cluster.create_topic_everywhere(
-                asked.topic, message_type=kind, queues=asked.queues, retention_ms=retention_ms
+                asked.topic,
+                message_type=kind,
+                queues=asked.queues,
+                retention_ms=retention_ms,
+                brokers=_chosen(asked),
             )
         return admin_pb2.CreateTopicResponse(status=OK, placements=placements).SerializeToString()
 
@@ -115,10 +122,14 @@ class _Topics:
         if is_system_topic(asked.topic):
             raise IllegalTopic(f"the topic name {asked.topic!r} is reserved for the broker; choose another one")
         for at in self._broker.routes.route(asked.topic):
-            if asked.message_type and at.counts.message_type is not kind:
+            was = at.counts.message_type
+            if asked.mixed and was in MIXED_KINDS:
+                continue
+            if (asked.message_type or asked.mixed) and was is not kind:
                 raise MessageTypeConflict(
-                    f"topic {asked.topic} exists with type {at.counts.message_type} on {at.broker.name}, not {kind}; "
-                    "delete it first, or leave the type out"
+                    f"topic {asked.topic} exists with type {was} on {at.broker.name}, not {kind}; leave the "
+                    "type out, or "
+                    + ("let it take both: --type MIXED" if {was, kind} <= {*MIXED_KINDS} else "delete it first")
                 )
 
     async def delete(self, request: bytes, _context: RpcContext) -> bytes:
@@ -457,6 +468,19 @@ def _add_group(found: dict[str, admin_pb2.GroupSummary], other: admin_pb2.GroupS
     mine.lag += other.lag
     mine.members = max(mine.members, other.members)
     mine.topics = max(mine.topics, other.topics)
+
+
+def _chosen(asked: admin_pb2.CreateTopicRequest) -> dict[str, int]:
+    chosen: dict[str, int] = {}
+    for share in asked.brokers:
+        if not 0 <= share.queues <= 4096:
+            raise BadRequest(
+                f"topic {asked.topic!r} asks for {share.queues} queues on {share.broker_name!r}, the range is 1 to 4096"
+            )
+        if share.broker_name in chosen:
+            raise BadRequest(f"broker {share.broker_name!r} is named twice for topic {asked.topic!r}")
+        chosen[share.broker_name] = share.queues
+    return chosen
 
 
 def _start_from(told: str) -> StartFrom | None:

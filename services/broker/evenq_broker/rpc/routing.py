@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from evenq.allocation import Averagely, ContextDivider, Strategy, by_name, divide, stand_in
 from evenq.errors import BadRequest, IllegalAccessPoint, NotImplementedYet, TopicNotFound
-from evenq.model import BrokerAddress, GroupConfig, MessageQueue, MessageType, Permission
+from evenq.model import MIXED_KINDS, BrokerAddress, GroupConfig, MessageQueue, MessageType, Permission
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
@@ -39,7 +39,6 @@ ROUTES_CACHED_MAX = 10_000
 NEWCOMER_MS = 3_000
 """So long after it joined a member waits for the first decision about it."""
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
-MIXED_TYPES = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 WHOLE_BROKERS = frozenset({MessageType.PRIORITY, MessageType.LITE})
 """Kinds of topics whose queues are not shared out: every push consumer takes from all of a broker."""
 EXPLAIN_TIMEOUT_MS = 2_500
@@ -239,7 +238,7 @@ def _queues(
     if counts.permission is Permission.NONE:
         return
     broker = _broker_message(at.broker, address)
-    types = MIXED_TYPES if counts.message_type is MessageType.MIXED else (counts.message_type,)
+    types = MIXED_KINDS if counts.message_type is MessageType.MIXED else (counts.message_type,)
     for queue_id in range(max(counts.read_queues, counts.write_queues)):
         yield definition_pb2.MessageQueue(
             topic=topic,

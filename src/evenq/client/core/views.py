@@ -32,6 +32,7 @@ __all__ = [
     "TopicDetails",
     "TopicView",
     "UnfinishedView",
+    "WithdrawView",
     "filter_text",
 ]
 
@@ -130,6 +131,23 @@ class ResizeView:
     def done(self) -> bool:
         """False: the last queues take no messages any more, and are closed once all groups have read them."""
         return self.write_queues >= self.read_queues
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithdrawView:
+    """What is left of a topic on a broker that it is to leave, or left with it."""
+
+    broker_name: str
+    gone: bool
+    """True: the topic is not there any more, nor what was `stored`."""
+    unfinished: tuple[UnfinishedView, ...]
+    """What groups have to read there first, 1,000 at most."""
+    unread: int
+    """Messages, if no group reads the topic at all: they cannot be waited for."""
+    delayed: int
+    """Delayed messages and open transactions of the broker, of which each may be of this topic."""
+    stored: int
+    """All its messages there, read or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

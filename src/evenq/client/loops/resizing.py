@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
 
-from evenq.client.core.views import DrainView, ResizeView, UnfinishedView
+from evenq.client.core.views import DrainView, ResizeView, UnfinishedView, WithdrawView
 from evenq.errors import RequestTimeout
 from evenq.runtime.clock import Clock
 
-__all__ = ["drained", "scaled"]
+__all__ = ["drained", "scaled", "withdrawn"]
 
 AGAIN_MS = 500
 WAITING_TOLD_MAX = 5
@@ -27,6 +27,10 @@ class ResizingCalls(Protocol):
         ...
 
     async def drain_broker(self, broker: str, *, resume: bool = False) -> DrainView:
+        """One step."""
+        ...
+
+    async def withdraw_topic(self, topic: str, broker: str, *, close_unread: bool, force: bool) -> WithdrawView:
         """One step."""
         ...
 
@@ -60,6 +64,24 @@ async def drained(calls: ResizingCalls, clock: Clock, broker: str, *, wait_ms: i
             raise RequestTimeout(
                 f"broker {view.broker_name} has messages to be read after {wait_ms} ms: {_who(view.unfinished)}; "
                 f"{view.delayed} delayed messages and open transactions; call again to go on waiting, or resume_broker"
+            )
+        await clock.sleep_ms(min(AGAIN_MS, deadline_ms - clock.monotonic_ms()))
+
+
+async def withdrawn(
+    calls: ResizingCalls, clock: Clock, topic: str, broker: str, *, close_unread: bool, force: bool, wait_ms: int
+) -> WithdrawView:
+    """`wait_ms` 0: one step, whatever is left. Raises RequestTimeout if something is left after `wait_ms`."""
+    deadline_ms = clock.monotonic_ms() + wait_ms
+    while True:
+        view = await calls.withdraw_topic(topic, broker, close_unread=close_unread, force=force)
+        if not wait_ms or view.gone:
+            return view
+        if clock.monotonic_ms() >= deadline_ms:
+            raise RequestTimeout(
+                f"topic {topic} cannot leave broker {broker} after {wait_ms} ms: to be read {_who(view.unfinished)}; "
+                f"{view.unread} messages that no group reads (close_unread=True ends them); {view.delayed} delayed "
+                "messages and open transactions; call again to go on waiting, or with force=True to end all of it"
             )
         await clock.sleep_ms(min(AGAIN_MS, deadline_ms - clock.monotonic_ms()))
 

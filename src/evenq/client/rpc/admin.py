@@ -22,6 +22,7 @@ from evenq.client.core.views import (
     SimulationView,
     TopicDetails,
     TopicView,
+    WithdrawView,
 )
 from evenq.client.rpc.admin_views import (
     broker_view,
@@ -33,12 +34,13 @@ from evenq.client.rpc.admin_views import (
     offset_move,
     resize_view,
     simulation,
+    withdraw_view,
 )
 from evenq.client.rpc.admin_views import message_type as topic_type
 from evenq.client.rpc.calls import ASSIGNMENT, model_queue, wire_queue
 from evenq.client.rpc.messages import type_of
 from evenq.client.rpc.queries import AccessPointSilent, QueryCalls
-from evenq.errors import BadRequest, ConnectionFailed, NotImplementedYet
+from evenq.errors import BadRequest, ConnectionFailed, InternalError, NotImplementedYet
 from evenq.model import BalancePolicy, MessageQueue, MessageType, Permission
 from evenq.model.names import is_system_topic
 from evenq.model.retry import RetryPolicy
@@ -55,7 +57,7 @@ class AdminCalls(QueryCalls):
         self,
         topic: str,
         queues: int,
-        message_type: MessageType,
+        message_type: MessageType | None,
         *,
         brokers: Mapping[str, int] | None = None,
         retention_ms: int | None = None,
@@ -63,7 +65,7 @@ class AdminCalls(QueryCalls):
         request = admin_pb2.CreateTopicRequest(
             topic=topic,
             queues=queues,
-            message_type=type_of(message_type),
+            message_type=type_of(message_type) if message_type is not None else v2.MESSAGE_TYPE_UNSPECIFIED,
             mixed=message_type is MessageType.MIXED,
             retention_ms=retention_ms,
         )
@@ -137,6 +139,13 @@ class AdminCalls(QueryCalls):
         request = admin_pb2.ScaleTopicRequest(topic=topic, queues=queues, broker_name=broker, force=force)
         answer = await self.ask("ScaleTopic", request, admin_pb2.ScaleTopicResponse)
         return _landed(answer.brokers, f"topic {topic} was not changed")
+
+    async def withdraw_topic(self, topic: str, broker: str, *, close_unread: bool, force: bool) -> WithdrawView:
+        request = admin_pb2.ScaleTopicRequest(topic=topic, broker_name=broker, close_unread=close_unread, force=force)
+        answer = await self.ask("ScaleTopic", request, admin_pb2.ScaleTopicResponse)
+        if not answer.brokers:
+            raise InternalError(f"{self.access_point} said nothing of topic {topic} on broker {broker}")
+        return withdraw_view(answer.brokers[0])
 
     async def permit_topic(self, topic: str, permission: Permission, *, broker: str) -> list[ResizeView]:
         number = v2.Permission.Value(permission.name)

@@ -17,6 +17,7 @@ from evenq.client.core.views import (
     ResizeView,
     SimulationView,
     UnfinishedView,
+    WithdrawView,
     filter_text,
 )
 from evenq.client.rpc.calls import model_filter, model_queue
@@ -37,6 +38,7 @@ __all__ = [
     "offset_move",
     "resize_view",
     "simulation",
+    "withdraw_view",
 ]
 
 
@@ -172,6 +174,18 @@ def resize_view(wire: admin_pb2.ResizedTopic) -> ResizeView:
 def unfinished_view(wire: admin_pb2.UnfinishedQueue) -> UnfinishedView:
     """What a group has yet to read in one queue."""
     return UnfinishedView(queue=model_queue(wire.queue), group=wire.group, lag=wire.lag, inflight=wire.inflight)
+
+
+def withdraw_view(wire: admin_pb2.ResizedTopic) -> WithdrawView:
+    """What is left of a topic on a broker that it leaves."""
+    return WithdrawView(
+        broker_name=wire.broker_name,
+        gone=wire.gone,
+        unfinished=tuple(map(unfinished_view, wire.unfinished)),
+        unread=wire.unread,
+        delayed=wire.delayed,
+        stored=wire.stored,
+    )
 
 
 def drain_view(wire: admin_pb2.DrainBrokerResponse) -> DrainView:

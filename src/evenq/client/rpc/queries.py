@@ -182,7 +182,7 @@ class QueryCalls(Calls):
                     on_progress(view)
         except ConnectionFailed as error:
             if not last:
-                raise AccessPointSilent(f"no broker answers at {self.access_point}: {error}") from error
+                raise AccessPointSilent(str(error)) from error
             raise ConnectionFailed(
                 f"{error}; what was replayed until now is marked: start it again to go on"
             ) from error
@@ -194,7 +194,7 @@ class QueryCalls(Calls):
         try:
             data = await self.at_access_point(service + rpc, request.SerializeToString())
         except ConnectionFailed as error:
-            raise AccessPointSilent(f"no broker answers at {self.access_point}: {error}") from error
+            raise AccessPointSilent(str(error)) from error
         response = made.FromString(data)
         check(response.status)
         told: Answer = response

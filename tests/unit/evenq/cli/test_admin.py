@@ -139,6 +139,6 @@ def test_a_broker_that_stays_away_is_named_in_the_end():
 
 def test_an_access_point_that_does_not_answer_is_not_waited_for():
     service = admin(CreateGroup=ConnectionFailed("x"))
-    with pytest.raises(AccessPointSilent, match="no broker answers at h:1"):
+    with pytest.raises(AccessPointSilent, match="x"):
         asyncio.run(created(service, FakeClock()))
     assert len(service.net.asked) == 1

@@ -3,7 +3,8 @@
 import pytest
 
 from evenq.cli.parser import make_parser
-from evenq.cli.resizing import _who, permission_text
+from evenq.cli.resizing import permission_text
+from evenq.cli.waiting import who
 from evenq.client.core.views import UnfinishedView
 from evenq.model import MessageQueue, Permission
 
@@ -13,7 +14,7 @@ def test_scale_waits_unless_told_otherwise_and_needs_a_number() -> None:
     assert (told.queues, told.wait, told.no_wait, told.force, told.broker) == (3, 300, False, False, "")
     told = make_parser().parse_args(["topic", "scale", "t", "--queues", "3", "--no-wait", "--force", "--broker", "b"])
     assert (told.no_wait, told.force, told.broker) == (True, True, "b")
-    for wrong in (["topic", "scale", "t"], ["topic", "scale", "t", "--queues", "0"], ["topic", "permit", "t", "rw"]):
+    for wrong in (["topic", "scale", "t"], ["topic", "scale", "t", "--queues", "-1"], ["topic", "permit", "t", "rw"]):
         with pytest.raises(SystemExit):
             make_parser().parse_args(wrong)
 
@@ -33,6 +34,6 @@ def test_those_who_have_most_to_read_are_named_first() -> None:
         UnfinishedView(queue=MessageQueue("t", "b", queue), group=f"g{group}", lag=lag, inflight=0)
         for group, queue, lag in [(1, 0, 5), (2, 0, 1_000), (1, 1, 6), *((number, 0, 1) for number in range(3, 9))]
     ]
-    assert _who(left).startswith("g2 1,000, g1 11, ")
-    assert _who(left).endswith(" and 3 more groups")
-    assert _who([]) == "none"
+    assert who(left).startswith("g2 1,000, g1 11, ")
+    assert who(left).endswith(" and 3 more groups")
+    assert who([]) == "none"

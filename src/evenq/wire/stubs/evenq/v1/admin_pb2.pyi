@@ -50,6 +50,7 @@ class CreateTopicRequest(_Message):
     mixed: builtins.bool
     @builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[TopicShare]: ...
+    chosen: builtins.bool
 
     def __init__(
         self,
@@ -61,9 +62,10 @@ class CreateTopicRequest(_Message):
         retention_ms: builtins.int | None = ...,
         mixed: builtins.bool | None = ...,
         brokers: Iterable[TopicShare] | None = ...,
+        chosen: builtins.bool | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["retention_ms"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["topic", "message_type", "queues", "local", "retention_ms", "mixed", "brokers"]) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "message_type", "queues", "local", "retention_ms", "mixed", "brokers", "chosen"]) -> None: ...
 
 class TopicShare(_Message):
     DESCRIPTOR: Descriptor
@@ -238,6 +240,7 @@ class ScaleTopicRequest(_Message):
     broker_name: builtins.str
     force: builtins.bool
     local: builtins.bool
+    close_unread: builtins.bool
 
     def __init__(
         self,
@@ -247,8 +250,9 @@ class ScaleTopicRequest(_Message):
         broker_name: builtins.str | None = ...,
         force: builtins.bool | None = ...,
         local: builtins.bool | None = ...,
+        close_unread: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["topic", "queues", "broker_name", "force", "local"]) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "queues", "broker_name", "force", "local", "close_unread"]) -> None: ...
 
 class ScaleTopicResponse(_Message):
     DESCRIPTOR: Descriptor
@@ -276,8 +280,10 @@ class ResizedTopic(_Message):
     @builtins.property
     def unfinished(self) -> _containers.RepeatedCompositeFieldContainer[UnfinishedQueue]: ...
     error: builtins.str
-    gone: builtins.bool
+    unread: builtins.int
     stored: builtins.int
+    delayed: builtins.int
+    gone: builtins.bool
 
     def __init__(
         self,
@@ -286,11 +292,13 @@ class ResizedTopic(_Message):
         entry: _evenq_v1_registry.TopicEntry | None = ...,
         unfinished: Iterable[UnfinishedQueue] | None = ...,
         error: builtins.str | None = ...,
-        gone: builtins.bool | None = ...,
+        unread: builtins.int | None = ...,
         stored: builtins.int | None = ...,
+        delayed: builtins.int | None = ...,
+        gone: builtins.bool | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["entry"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["broker_name", "entry", "unfinished", "error", "gone", "stored"]) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "entry", "unfinished", "error", "unread", "stored", "delayed", "gone"]) -> None: ...
 
 class UnfinishedQueue(_Message):
     DESCRIPTOR: Descriptor
