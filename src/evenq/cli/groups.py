@@ -6,7 +6,7 @@ import argparse
 
 from evenq.cli.admin import on_every_broker, with_admin
 from evenq.cli.balance_options import balance_asked, balance_text
-from evenq.cli.output import Column, Listing, Page, Scalar, print_page
+from evenq.cli.output import Column, Listing, Page, Scalar, print_page, progress_console
 from evenq.cli.retry_options import retry_asked
 from evenq.client.async_admin import Admin
 from evenq.client.core.views import GroupDetails, filter_text
@@ -26,7 +26,7 @@ def create(options: argparse.Namespace) -> None:
 
     async def work(admin: Admin) -> None:
         before = next((one.balance for one in await admin.list_groups() if one.group == options.name), None)
-        await on_every_broker(
+        warnings = await on_every_broker(
             lambda: admin.create_group(
                 options.name,
                 ordered=options.ordered or None,  # an existing group keeps its own
@@ -37,6 +37,8 @@ def create(options: argparse.Namespace) -> None:
                 balance=balance_asked(options, before),
             )
         )
+        for warning in warnings:
+            progress_console().print(f"warning: {warning}", markup=False)
         now = (await admin.describe_group(options.name)).summary
         page = Page(
             facts={

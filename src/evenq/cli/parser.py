@@ -283,8 +283,9 @@ def _add_group(commands: Any) -> None:
         "--strategy",
         default="",
         metavar="NAME",
-        help="how queues are shared: STICKY, AVG, AVG_BY_CIRCLE ...; NONE takes the group's own away, so that members "
-        "divide by themselves (default for a new group)",
+        help="how queues are shared: STICKY, AVG, AVG_BY_CIRCLE ...; MACHINE_ROOM needs rooms (the rebalancer's, "
+        "or zones), CONFIG is for clients only; NONE takes the group's own away, so that members divide by themselves "
+        "(default for a new group)",
     )
     create.add_argument(
         "--from",

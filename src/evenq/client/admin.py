@@ -156,14 +156,15 @@ class Admin(Queries, Closing):
         start_from: str = "",
         retry: RetryPolicy | None = None,
         balance: BalancePolicy | None = None,
-    ) -> None:
+    ) -> tuple[str, ...]:
         """Create on every broker, or change: what is not told stays, or is the default of a new group (not ordered, 17
         attempts, no strategy for QueryAssignment, LAST, the classic pauses, even shares). `start_from` is LAST or
         FIRST; `retry` (`evenq.model.retry`) says how long a failed message waits, `balance` (`evenq.model.balance`)
         how a rebalancer shares the queues. `strategy` NONE takes the group's own away: members divide by themselves
-        again. Raises BadRequest for a strategy that nobody knows.
+        again. Returns warnings: sentences about what may not work as it was meant. Raises BadRequest for a strategy
+        that is unknown, or that a server cannot follow (CONFIG; MACHINE_ROOM without a rebalancer).
         """
-        self._background.run(
+        return self._background.run(
             self._calls.create_group(
                 group,
                 ordered=ordered,

@@ -119,9 +119,9 @@ class Admin(AsyncQueries):
         start_from: str = "",
         retry: RetryPolicy | None = None,
         balance: BalancePolicy | None = None,
-    ) -> None:
+    ) -> tuple[str, ...]:
         """Create on every broker, or change: what is not told stays; see `evenq.Admin.create_group`."""
-        await self._calls.create_group(
+        return await self._calls.create_group(
             group,
             ordered=ordered,
             max_attempts=max_attempts,

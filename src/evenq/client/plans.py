@@ -140,6 +140,16 @@ def _check(group: str, assignment: str, model: MessageModel | str) -> None:
 
 
 def _strategy(told: str | Strategy, assignment: str) -> Strategy:
+    if told == "CONFIG":
+        raise BadRequest(
+            "strategy CONFIG is a list of queues and needs it: give strategy=Config((MessageQueue(topic, broker, 0), "
+            "...)) of evenq.allocation, each member its own"
+        )
+    if told == "MACHINE_ROOM" and assignment != "server":
+        raise BadRequest(
+            "strategy MACHINE_ROOM divides the queues of some rooms and needs their names: give "
+            "strategy=MachineRoom(frozenset({'room-1'})) of evenq.allocation, or take MACHINE_ROOM_NEARBY-AVG"
+        )
     strategy = by_name(told) if isinstance(told, str) else told
     usual = stand_in(strategy)
     if usual == strategy or assignment == "server":  # where the server shares no queues, members divide alike

@@ -51,6 +51,7 @@ from evenq_broker.loops.translation import (
 )
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.rooms import about_rooms
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -255,11 +256,13 @@ class _Groups:
                 )
             await self._broker.group_settings.adopt(asked.group, asked.settings)
             return admin_pb2.CreateGroupResponse(status=OK).SerializeToString()
+        strategy = strategy_asked(asked.strategy)  # a name that nobody knows is refused now, not warned of later
+        warnings = [] if asked.local or strategy != "MACHINE_ROOM" else about_rooms(self._broker, asked.group)
         group = await self._broker.create_group(
             asked.group,
             ordered=asked.ordered if asked.HasField("ordered") else None,
             max_attempts=asked.max_attempts,
-            strategy=strategy_asked(asked.strategy),  # a name that nobody knows is refused now, not warned of later
+            strategy=strategy,
             start_from=_start_from(asked.start_from),
             retry=retry_of(asked.retry) if asked.HasField("retry") else None,
             balance=balance_of(asked.balance) if asked.HasField("balance") else None,
@@ -270,7 +273,7 @@ class _Groups:
             if any(isinstance(error, PreconditionFailed) for _, error in failed):
                 self._broker.group_settings.ask_again()
             _must_be_complete(failed, f"group {asked.group} is created")
-        return admin_pb2.CreateGroupResponse(status=OK).SerializeToString()
+        return admin_pb2.CreateGroupResponse(status=OK, warnings=warnings).SerializeToString()
 
     async def delete(self, request: bytes, _context: RpcContext) -> bytes:
         asked = parsed(admin_pb2.DeleteGroupRequest, request)

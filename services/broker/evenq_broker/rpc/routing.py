@@ -267,6 +267,13 @@ def _share(name: str) -> tuple[Share | None, str]:
         strategy = stand_in(by_name(name))
     except BadRequest:
         log.warning("strategy is not known here, AVG instead", extra={"strategy": name})
+    if name in {"CONFIG", "MACHINE_ROOM"}:
+        log.warning(
+            "strategy %s gives nobody a queue here: a broker knows neither lists nor rooms; give the groups that have "
+            "it another one, see `evenq group list`",
+            name,
+            extra={"strategy": name},
+        )
 
     def share(group: str, own_id: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> Sequence[MessageQueue]:
         return divide(strategy, group, queues, ids)[own_id]  # unlike allocate, unknown rooms are no error in it

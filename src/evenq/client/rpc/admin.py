@@ -168,7 +168,7 @@ class AdminCalls(QueryCalls):
         start_from: str,
         retry: RetryPolicy | None = None,
         balance: BalancePolicy | None = None,
-    ) -> None:
+    ) -> tuple[str, ...]:
         request = admin_pb2.CreateGroupRequest(
             group=group, ordered=ordered, max_attempts=max_attempts, strategy=strategy, start_from=start_from
         )
@@ -181,7 +181,7 @@ class AdminCalls(QueryCalls):
             policy.SetInParent()
             policy.weight, policy.moves_max = balance.weight.value, balance.moves_max
             policy.hold_ms, policy.hold_lag_max = balance.hold_ms, balance.hold_lag_max
-        await self.ask("CreateGroup", request, admin_pb2.CreateGroupResponse)
+        return tuple((await self.ask("CreateGroup", request, admin_pb2.CreateGroupResponse)).warnings)
 
     async def delete_group(self, group: str) -> None:
         await self.ask("DeleteGroup", admin_pb2.DeleteGroupRequest(group=group), admin_pb2.DeleteGroupResponse)
