@@ -95,7 +95,7 @@ examples:
 
 def make_parser() -> argparse.ArgumentParser:
     """The whole grammar."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="evenq",
         description="evenq: a message queue that keeps the load even.",
         epilog=_TOP,
@@ -115,6 +115,19 @@ def make_parser() -> argparse.ArgumentParser:
     add_store(commands, _noun, _command)
     add_verify(commands, _command)
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says of a command that it does not know which one may be meant."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:  # noqa: SLF001  # no other way
+            from difflib import get_close_matches
+
+            near = get_close_matches(str(value), list(action.choices), n=1)
+            guess = f"did you mean `{self.prog} {near[0]}`?" if near else f"it is one of {', '.join(action.choices)}"
+            self.error(f"there is no command `{self.prog} {value}`; {guess}")
+        super()._check_value(action, value)
 
 
 class _Version(argparse.Action):
