@@ -95,7 +95,7 @@ def test_a_take_that_breaks_off_leaves_nothing_behind(run: Run) -> None:
 
         one.broker.store.read_hot = breaks
         with pytest.raises(asyncio.CancelledError):
-            await one.popping.pop(one.group, one.topic, queue_id=ANY, count=32, invisible_ms=1_000)
+            await one.popping.pop(one.group, one.topic, queue_id=ANY, count=32, invisible_ms=1_000, client_id="")
         one.broker.store.read_hot = hot
         assert len((await one.pop()).frames) == 6, "what the first queue gave was seen by nobody"
 
