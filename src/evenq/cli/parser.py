@@ -56,7 +56,7 @@ examples:
   evenq produce orders --count 1000          1,000 numbered messages, with a progress bar
   evenq produce orders --file orders.txt     one message a line
   cat orders.txt | evenq produce orders      the same from a pipe
-  evenq produce calls --body ring --delay 10m    prints the handle that `evenq message recall` takes
+  evenq produce calls --body ring --delay 10m    prints the handle to take it back with
 """
 _CONSUME = """\
 examples:
