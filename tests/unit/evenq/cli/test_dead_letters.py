@@ -1,0 +1,72 @@
+"""`evenq dlq list | show | replay`."""
+
+import json
+
+import pytest
+
+from evenq.errors import ConnectionFailed
+from evenq.wire.stubs.evenq.v1 import common_pb2
+from evenq.wire.stubs.evenq.v1 import dead_letters_pb2 as pb
+
+
+def listed(*ids):
+    answer = pb.ListDeadLettersResponse(silent=["broker-b"])
+    answer.counts.add(group="g", broker_name="a", stored=3, waiting=2)
+    for message_id in ids:
+        letter = answer.letters.add(message_id=message_id, reason="attempts", attempts=17, body=b"x\xff")
+        letter.origin.topic, letter.properties["region"] = "orders", "eu"
+    return answer
+
+
+def test_counts_of_all_and_letters_of_one(run):
+    _, out, _, asked = run("dlq list --json", List=listed())
+    assert json.loads(out)["counts"][0]["waiting"] == 2
+    _, out, _, asked = run("dlq list g --max 5 --waiting --json", List=listed("m1"))
+    request = pb.ListDeadLettersRequest.FromString(asked[0][1])
+    assert (request.group, request.max, request.waiting) == ("g", 5, True)
+    told = json.loads(out)
+    assert (told["silent"], told["letters"][0]["topic"]) == (["broker-b"], "orders")
+    code, _, err, asked = run("dlq list g --max -1")
+    assert (code, asked, "-1" in err) == (1, [], True)
+
+
+def test_one_letter_whole(run):
+    _, out, _, asked = run("dlq show g m1", List=listed("m1"))
+    request = pb.ListDeadLettersRequest.FromString(asked[0][1])
+    assert (request.bodies, request.message_id) == (True, "m1")
+    assert "region" in out
+    assert "\\xff" in out, "a body never writes to the terminal as it is"
+    code, _, err, _ = run("dlq show g m9", List=listed())
+    assert (code, "no dead letter m9" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind"), [("new", common_pb2.Filter.TAG), ("region='eu'", common_pb2.Filter.SQL)]
+)
+def test_a_replay_tells_each_broker_and_knows_sql_from_tags(run, expression, kind):
+    progress = [
+        pb.ReplayProgress(broker_name="a", total=2, replayed=1),
+        pb.ReplayProgress(broker_name="a", total=2, replayed=2, done=True),
+        pb.ReplayProgress(broker_name="b", total=1, replayed=1, done=True),
+    ]
+    line = f"dlq replay g --filter {expression} --to later --rate 50/s --max 9 --json"
+    code, out, _, asked = run(line, Replay=progress)
+    request = pb.ReplayDeadLettersRequest.FromString(asked[0][1])
+    assert (request.filter.type, request.to_topic, request.per_second, request.max) == (kind, "later", 50.0, 9)
+    told = json.loads(out)
+    assert (code, told["replayed"], [one["replayed"] for one in told["brokers"]]) == (0, 3, [2, 1])
+
+
+def test_a_replay_that_failed_or_broke_off_ends_with_1(run):
+    failed = pb.ReplayProgress(broker_name="a", total=2, replayed=1, failed=1, error="no such topic", done=True)
+    code, out, _, _ = run("dlq replay g", Replay=[failed])
+    assert (code, "no such topic" in out) == (1, True)
+    refused = pb.ReplayProgress()
+    refused.status.code, refused.status.message = 40000, "the request names no group"
+    code, _, err, _ = run("dlq replay g", Replay=[refused])
+    assert (code, "names no group" in err) == (1, True)
+    broken = [pb.ReplayProgress(broker_name="a", replayed=1), ConnectionFailed("it is gone")]
+    code, _, err, _ = run("dlq replay g", Replay=broken)
+    assert (code, "start it again to go on" in err) == (1, True)
+    code, _, err, _ = run("dlq replay g", Replay=[ConnectionFailed("nothing")])
+    assert (code, "start one with `evenq up`" in err) == (1, True)
