@@ -62,7 +62,7 @@ integration: dev ## real processes on loopback
 spec: dev ## which test proves which promise; fails if one has none
 	$(BIN)/python tools/spec_table.py
 
-compat: dev ## the official Python and Node.js SDKs against ours
+compat: dev ## the official Python, Node.js, Rust and Go SDKs against ours
 	$(BIN)/pytest -q tests/compat
 
 chaos: dev ## kill -9 while the checker watches: make chaos ROUNDS=20

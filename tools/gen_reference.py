@@ -22,7 +22,7 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from evenq import errors
-from evenq.serving.metrics import Metric, door_metrics
+from evenq.serving.metrics import BUILD_INFO, Metric, door_metrics
 from evenq.serving.settings import Setting, settings_of
 from evenq.wire.status import CLASS_OF_CODE, INTERNAL
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -84,6 +84,7 @@ WHAT_TO_DO = {
     "SettingsError": "Correct the setting; the text names the nearest known one or the bounds.",
     "PortInUse": "Stop the other program, or choose another port.",
     "ConnectionFailed": "Look at the address, at the server, at TLS on one side only. The SDK retries sends by itself.",
+    "TlsFailed": "Do what the sentence says: it names the scheme, authority, name or certificate that does not fit.",
     "InvalidTransition": "A mistake of ours: report it with its text.",
 }
 
@@ -98,8 +99,10 @@ METRICS_HEAD = """
 # Metrics
 
 Each server has `/metrics` for Prometheus on its metrics port (5557). Names are RocketMQ 5's where it has the metric.
-Counters begin at 0 with the process. A series goes away with its topic or group. The usual `process_*` metrics
-(memory, CPU, open files, start) come too.
+Counters begin at 0 with the process. A series goes away with its topic or group, and a method that was never called has
+none. The usual `process_*` metrics (memory, CPU, open files, start) come too. Every series of every server has the
+labels `cluster`, `node_type` (broker, nameserver, rebalancer) and `node_id` (a broker's name; of others random per
+start).
 """
 CLI_HEAD = """
 # Command line
@@ -167,6 +170,7 @@ def programs() -> dict[str, type[BaseModel]]:
 
 def metric_lists() -> dict[str, list[Metric]]:
     """Where -> its metrics. The lists are made without a server: numbers are only looked up at a scrape."""
+    from evenq_broker.backlog_metrics import single_queue_metrics
     from evenq_broker.metrics import broker_metrics
     from evenq_nameserver.metrics import metrics as nameserver_metrics
     from evenq_rebalancer.metrics import leading_metrics
@@ -174,8 +178,9 @@ def metric_lists() -> dict[str, list[Metric]]:
 
     nothing = cast("Any", SimpleNamespace(registry=None, watchers=None))
     return {
-        "Every server": door_metrics(dict),
+        "Every server": [BUILD_INFO, *door_metrics(dict)],
         "Broker": broker_metrics(nothing),
+        "Broker, one queue at a time": single_queue_metrics(nothing),
         "Nameserver": nameserver_metrics(nothing, nothing),
         "Rebalancer": [*rebalancer_metrics(nothing, nothing, nothing), *leading_metrics(leads=bool, transitions=int)],
     }
@@ -226,14 +231,13 @@ def _size(number: int) -> str:
 
 def metric_lines() -> Iterator[str]:
     """The page of metrics."""
-    from evenq_broker.metrics import constant_labels
-
-    broker = cast("Any", SimpleNamespace(settings=programs()["broker"]()))
-    constant = ", ".join(f"`{label}`" for label in constant_labels(broker))
     for where, listed in metric_lists().items():
         yield from (f"## {where}", "")
-        if where == "Broker":
-            yield from (f"Each series also has the labels {constant}.", "")
+        if where.startswith("Broker,"):
+            yield from (
+                "At `/metrics/queues`, for a look or a scrape of its own: one series for each group and queue.",
+                "",
+            )
         rows = (
             (f"`{metric.name}`", str(metric.kind), metric.unit, ", ".join(metric.labels), metric.help)
             for metric in listed

@@ -36,6 +36,8 @@ ROOMS_WITH_DOORS = (
     "src/evenq/runtime/",
     "src/evenq/store/disk.py",
     "src/evenq/wire/net.py",
+    "src/evenq/wire/tls_channels.py",  # fetches a certificate that is pinned
+    "src/evenq/wire/tls_diagnosis.py",  # asks the peer once more why TLS with it fails
     "src/evenq/serving/",
     "src/evenq/cli/",
     "src/evenq/testing/",
@@ -60,6 +62,7 @@ DOORS_OF = {  # one door each, with the reason
             "tail",
         )
     },
+    "src/evenq/store/descriptors.py": {"threading"},  # its spares are for every thread of the store
     "src/evenq/store/files.py": {"threading"},  # open files are shared by the writer and the readers' pool
     "services/rebalancer/evenq_rebalancer/loops/kubernetes_api.py": {"threading"},  # its callers are worker threads
     "services/rebalancer/evenq_rebalancer/loops/topology.py": {"threading"},  # a watch sits in a read for minutes

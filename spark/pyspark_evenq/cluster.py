@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from evenq import errors
 from evenq.model.queue import MessageQueue
+from evenq.model.route import BrokerAddress
 from evenq.runtime.backoff import Backoff
+from evenq.wire.addresses import host_and_port, target_of
 from pyspark_evenq import connection
 from pyspark_evenq.offsets import Positions
 from pyspark_evenq.options import ReadOptions
@@ -56,27 +58,29 @@ def _first_answer(endpoints: Sequence[str], ask: Callable[[str], T]) -> T:
 def _route_of(topic: str, endpoint: str) -> dict[MessageQueue, str]:
     from evenq.wire.status import check
     from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+    from evenq.wire.stubs.evenq.v1 import routes_pb2
 
-    host, _, port = endpoint.rpartition(":")
+    host, port = host_and_port(target_of(endpoint).target)
     request = service_pb2.QueryRouteRequest(
         topic=definition_pb2.Resource(name=topic),
         endpoints=definition_pb2.Endpoints(
             scheme=definition_pb2.AddressScheme.DOMAIN_NAME,
-            addresses=[definition_pb2.Address(host=host.strip("[]"), port=int(port))],
+            addresses=[definition_pb2.Address(host=host, port=port)],
         ),
     )
     method = "/apache.rocketmq.v2.MessagingService/QueryRoute"
-    answer = service_pb2.QueryRouteResponse.FromString(
-        connection.unary(endpoint, method, request.SerializeToString(), timeout_ms=CALL_MS)
-    )
+    schemes_wanted = routes_pb2.RouteQuestion(schemes=True).SerializeToString()
+    content = connection.unary(endpoint, method, request.SerializeToString() + schemes_wanted, timeout_ms=CALL_MS)
+    answer = service_pb2.QueryRouteResponse.FromString(content)
     check(answer.status)
+    secure = frozenset(routes_pb2.RouteSchemes.FromString(content).tls_brokers)
     readable = (definition_pb2.Permission.READ, definition_pb2.Permission.READ_WRITE)
     queues = {}
     for queue in answer.message_queues:
         if queue.permission in readable and queue.broker.endpoints.addresses:
             address = queue.broker.endpoints.addresses[0]
-            host = f"[{address.host}]" if ":" in address.host else address.host
-            queues[MessageQueue(topic, queue.broker.name, queue.id)] = f"{host}:{address.port}"
+            at = BrokerAddress("", address.host, address.port, queue.broker.name in secure)
+            queues[MessageQueue(topic, queue.broker.name, queue.id)] = at.address
     return queues
 
 

@@ -21,13 +21,24 @@ if TYPE_CHECKING:
 
     from evenq.wire.credentials import Credentials
     from evenq.wire.signed_net import Signer
+    from evenq.wire.tls import Tls
+    from evenq.wire.tls_channels import TlsChannels
 
-__all__ = ["CLIENT_ID", "client_id", "sign_with", "stream", "unary"]
+__all__ = ["CLIENT_ID", "client_id", "secure_with", "sign_with", "stream", "unary"]
 
 CLIENT_ID = "x-mq-client-id"
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),  # a block may hold one message of any size
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),  # a broker that restarts is found within a second
+    ("grpc.enable_http_proxy", 0),
+)
 _METADATA = (("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"), ("x-mq-client-version", __version__))
 
-_channels: dict[tuple[int, str], grpc.Channel] = {}
+_channels: dict[tuple[int, str, Tls | None, int], grpc.Channel] = {}
+"""By process, address, how TLS is spoken (None: not at all) and version of its files."""
+_tls: TlsChannels | None = None
 _lock = threading.Lock()
 _signer: Signer | None = None
 
@@ -48,6 +59,17 @@ def sign_with(credentials: Credentials | None) -> None:
     from evenq.wire.signed_net import Signer
 
     _signer = Signer.of(credentials, SystemClock())
+
+
+def secure_with(tls: Tls | None) -> None:
+    """Speak TLS from now on, or plain text; used as `sign_with`. Raises SettingsError for files that make no sense."""
+    global _tls  # noqa: PLW0603  as above
+    if tls is None:
+        _tls = None
+    elif _tls is None or _tls.tls != tls:
+        from evenq.wire.tls_channels import TlsChannels
+
+        _tls = TlsChannels(tls, now_ms=SystemClock().monotonic_ms)
 
 
 def unary(endpoint: str, method: str, request: bytes, *, timeout_ms: int) -> bytes:
@@ -86,23 +108,51 @@ def _metadata() -> tuple[tuple[str, str], ...]:
 def _channel(endpoint: str) -> grpc.Channel:
     import grpc
 
-    key = (os.getpid(), endpoint)
+    from evenq.wire.addresses import target_of
+
+    target, scheme = target_of(endpoint)
     with _lock:
+        tls = _secure() if scheme or (scheme is None and _tls is not None) else None
+        key = (os.getpid(), endpoint, None if tls is None else tls.tls, 0 if tls is None else tls.version)
         channel = _channels.get(key)
         if channel is None:
             for stale in [known for known in _channels if known[0] != key[0]]:
                 del _channels[stale]  # the parent's: not ours to close
-            channel = _channels[key] = grpc.insecure_channel(
-                endpoint,
-                options=[
-                    ("grpc.max_receive_message_length", -1),  # a block may hold one message of any size
-                    ("grpc.initial_reconnect_backoff_ms", 100),
-                    ("grpc.min_reconnect_backoff_ms", 100),
-                    ("grpc.max_reconnect_backoff_ms", 1_000),  # a broker that restarts is found within a second
-                    ("grpc.enable_http_proxy", 0),
-                ],
-            )
+            if tls is None:
+                channel = grpc.insecure_channel(target, options=_OPTIONS)
+            else:
+                for stale in [known for known in _channels if known[1:3] == key[1:3] and known[3] < key[3] - 1]:
+                    del _channels[stale]  # of files before those before; what ran over it has long ended
+                credentials, more, _ = tls.secure(target)
+                channel = grpc.secure_channel(target, credentials, options=[*_OPTIONS, *more])
+            _channels[key] = channel
         return channel
+
+
+def _secure() -> TlsChannels:
+    if _tls is None:
+        from evenq.wire.tls import Tls
+
+        secure_with(Tls())
+    assert _tls is not None
+    return _tls
+
+
+def _trouble(endpoint: str, reason: str) -> str:
+    """What is wrong with TLS at the endpoint; empty if nothing is."""
+    from evenq.wire.addresses import target_of
+    from evenq.wire.tls_diagnosis import explain, worth_asking
+    from pyspark_evenq.options import HINTS
+
+    if not worth_asking(reason):
+        return ""
+    target, scheme = target_of(endpoint)
+    tls = _tls if scheme is not False else None
+    if tls is not None and tls.tls.insecure:  # the server may show another certificate than the one that is pinned
+        tls.forget(target)
+        with _lock:
+            _channels.pop((os.getpid(), endpoint, tls.tls, tls.version), None)
+    return explain(target, None if tls is None else tls.files, HINTS)
 
 
 def _raise(endpoint: str, failure: grpc.RpcError) -> NoReturn:
@@ -120,5 +170,7 @@ def _raise(endpoint: str, failure: grpc.RpcError) -> NoReturn:
         grpc.StatusCode.UNKNOWN: errors.InternalError,
     }
     kind = kinds.get(code, errors.ConnectionFailed)
+    if kind is errors.ConnectionFailed and (trouble := _trouble(endpoint, failure.details() or "")):
+        raise errors.TlsFailed(trouble) from failure
     hint = "; is a broker running there?" if kind is errors.ConnectionFailed else ""
     raise kind(text + hint) from failure

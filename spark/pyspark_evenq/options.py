@@ -11,17 +11,27 @@ import difflib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
-from evenq.errors import SettingsError
+from evenq.client.core.access_points import AccessPoints, access_points
+from evenq.errors import IllegalAccessPoint, SettingsError
 from evenq.model.names import group_problem, topic_problem
 from evenq.model.queue import MessageQueue
 from evenq.wire.credentials import Credentials
+from evenq.wire.tls import Hints, Tls
 
 __all__ = ["EARLIEST_MARK", "LATEST_MARK", "OffsetSpec", "Place", "ReadOptions"]
 
+HINTS = Hints(
+    ca="option tlsCa",
+    certificate="options tlsCertificate and tlsKey",
+    server_name="option tlsServerName",
+    speak_tls="evenqs:// in the option endpoints, and tlsCa",
+    speak_plain="evenq://",
+)
 EARLIEST_MARK = -2  # as in Spark's Kafka source
 LATEST_MARK = -1
 
@@ -79,6 +89,14 @@ class ReadOptions:
     secret_key: str = field(default="", repr=False)
     credentials_file: str = ""
     """A TOML file on every node, as a mounted Secret makes it; only its path travels with a query."""
+    encrypted: bool | None = None
+    """True: TLS, False: plain text, None: as the environment of the process that asks says."""
+    tls_ca: str = ""
+    """This and the next two are PEM files on every node; only their paths travel with a query."""
+    tls_certificate: str = ""
+    tls_key: str = ""
+    tls_server_name: str = ""
+    tls_insecure: bool = False
 
     def credentials(self) -> Credentials | None:
         """What calls are signed with: the options, or else the environment of the process that asks. Raises
@@ -90,13 +108,24 @@ class ReadOptions:
             return Credentials.of_file(Path(self.credentials_file))
         return Credentials.of_environment(os.environ)
 
+    def tls(self) -> Tls | None:
+        """How brokers are called; None: in plain text. Raises SettingsError."""
+        if self.encrypted is False:
+            return None
+        if self.tls_ca or self.tls_certificate or self.tls_key or self.tls_server_name or self.tls_insecure:
+            return Tls(
+                ca=self.tls_ca, certificate=self.tls_certificate, key=self.tls_key, server_name=self.tls_server_name,
+                insecure=self.tls_insecure, hints=HINTS,
+            )  # fmt: skip
+        found = Tls.of_environment(os.environ) or (Tls() if self.encrypted else None)
+        return None if found is None else replace(found, hints=HINTS)
+
     @classmethod
     def parse(cls, given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         """Read Spark's options. Raises SettingsError naming the option, its value and what would be right."""
         values = _known(given)
         endpoints = _listed(values.get("endpoints", ""), "endpoints")
-        for endpoint in endpoints:
-            _check_endpoint(endpoint)
+        points = _access_points(endpoints)
         topics = _listed(values.get("subscribe", ""), "subscribe")
         for topic in topics:
             if problem := topic_problem(topic):
@@ -115,7 +144,7 @@ class ReadOptions:
         if ending and "endingOffsets" in values and ending.place is not Place.LATEST:
             raise SettingsError(f"option endingOffsets is {values['endingOffsets']!r}; give latest or a JSON object")
         return cls(
-            endpoints=endpoints,
+            endpoints=points.targets,
             topics=topics,
             group=group,
             starting=starting,
@@ -133,6 +162,7 @@ class ReadOptions:
             read_timeout_ms=_whole(values, "readTimeoutMs", default=60_000, low=100),
             gc_freeze=_flag(values, "gcFreeze", default=True),
             **_keys(values),
+            **_tls(values, points),
         )
 
 
@@ -157,6 +187,12 @@ _NAMES = (
     "accessKey",
     "secretKey",
     "credentialsFile",
+    "tls",
+    "tlsCa",
+    "tlsCertificate",
+    "tlsKey",
+    "tlsServerName",
+    "tlsInsecure",
 )
 _BY_LOWER = {name.lower(): name for name in _NAMES} | {
     "nameserver": "endpoints",
@@ -179,7 +215,7 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
     return values
 
 
-def _keys(values: Mapping[str, str]) -> dict[str, str]:
+def _keys(values: Mapping[str, str]) -> dict[str, Any]:
     access_key, secret_key, file = (values.get(name, "") for name in ("accessKey", "secretKey", "credentialsFile"))
     if bool(access_key) != bool(secret_key):
         raise SettingsError("options accessKey and secretKey belong together; give both, or credentialsFile")
@@ -198,10 +234,31 @@ def _listed(text: str, name: str) -> tuple[str, ...]:
     return parts
 
 
-def _check_endpoint(endpoint: str) -> None:
-    host, _, port = endpoint.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise SettingsError(f"option endpoints: {endpoint!r} is not host:port with a port in 1..65535")
+def _access_points(endpoints: tuple[str, ...]) -> AccessPoints:
+    try:
+        return access_points(";".join(endpoints))
+    except IllegalAccessPoint as error:
+        raise SettingsError(f"option endpoints: {error.message}") from error
+
+
+def _tls(values: Mapping[str, str], points: AccessPoints) -> dict[str, Any]:
+    ca, certificate, key, name = (
+        values.get(option, "").strip() for option in ("tlsCa", "tlsCertificate", "tlsKey", "tlsServerName")
+    )
+    insecure = _flag(values, "tlsInsecure", default=False)
+    asked = _flag(values, "tls", default=False) if "tls" in values else None
+    details = bool(ca or certificate or key or name or insecure)
+    wanted = True if details else asked
+    if (details and asked is False) or (wanted is not None and points.tls not in {None, wanted}):
+        raise SettingsError(
+            "options endpoints and tls... contradict each other; write evenqs:// or no scheme for TLS, evenq:// and no "
+            "other option of TLS for plain text"
+        )
+    Tls(ca=ca, certificate=certificate, key=key, server_name=name, insecure=insecure)
+    return {
+        "encrypted": points.tls if wanted is None else wanted, "tls_ca": ca, "tls_certificate": certificate,
+        "tls_key": key, "tls_server_name": name, "tls_insecure": insecure,
+    }  # fmt: skip
 
 
 def _whole(values: Mapping[str, str], name: str, *, default: int, low: int = 0, high: int = 1 << 62) -> int:

@@ -35,6 +35,7 @@ class BatchReader(DataSourceReader):
         """Ask the brokers where the queues begin and end, and cut that into tasks."""
         options = self._options
         connection.sign_with(options.credentials())
+        connection.secure_with(options.tls())
         route = cluster.persist(
             "the route", lambda: cluster.route(options.endpoints, options.topics), timeout_ms=options.read_timeout_ms
         )

@@ -70,6 +70,7 @@ def read(partition: InputPartition, options: ReadOptions, columns: tuple[Column,
     if not isinstance(partition, ScanTask):
         return
     connection.sign_with(options.credentials())
+    connection.secure_with(options.tls())
     if options.gc_freeze:
         _freeze()
     for piece in partition.pieces:

@@ -121,6 +121,7 @@ class _Runner:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         connection.sign_with(options.credentials())
+        connection.secure_with(options.tls())
         self._initial: StreamOffset | None = None
         self._frozen: dict[MessageQueue, Bounds] | None = None
         self._asked = False

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         TransactionResolution,
     )
     from evenq.wire.credentials import Credentials
+    from evenq.wire.tls import Tls
 
 __version__ = "0.1.0"
 
@@ -64,6 +65,7 @@ _HOMES = {
     "SimpleOptions": "evenq.client.options",
     "StartFrom": "evenq.model",
     "Suspend": "evenq.client.core.lite",
+    "Tls": "evenq.wire.tls",
     "TransactionResolution": "evenq.model",
     "reply_to": "evenq.client.core.requests",
 }
@@ -95,6 +97,7 @@ __all__ = [
     "SimpleOptions",
     "StartFrom",
     "Suspend",
+    "Tls",
     "TransactionResolution",
     "__version__",
     "errors",

@@ -43,6 +43,7 @@ from evenq.model import (
 )
 from evenq.model.names import group_problem
 from evenq.wire.credentials import Credentials
+from evenq.wire.tls import Tls
 
 __all__ = [
     "Admin",
@@ -66,23 +67,24 @@ class Producer:
     def __init__(
         self,
         *,
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         options: ProducerOptions | None = None,
         client_id: str = "",
         checker: Checker | None = None,
         transaction_topics: Iterable[str] = (),
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
         self.options = options or ProducerOptions()
-        self._ground = Ground.of(ground, credentials)
+        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
         told = self.options
         self._encoder = Encoder(self._ground.clock, compression=told.compression, packed_from=told.compress_from_bytes)
         self._gate = TaskGate(messages_max=told.pending_messages, bytes_max=told.pending_bytes, block_ms=told.block_ms)
         self._checker = checker
         self._calls, self._sending, self._replies, self._transacting = producer_parts(
-            self._ground, endpoint, self.client_id, told, left=self._gate.leave, run_checker=self._check
+            self._ground, self.client_id, told, left=self._gate.leave, run_checker=self._check
         )
         self._transaction_topics = tuple(transaction_topics)
         self._closed = False
@@ -206,7 +208,7 @@ class PushConsumer:
         group: str,
         listener: Listener,
         subscriptions: Mapping[str, str | FilterExpression],
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         model: MessageModel | str = MessageModel.CLUSTERING,
         assignment: str = "auto",
         strategy: str | Strategy = "AVG",
@@ -218,6 +220,7 @@ class PushConsumer:
         options: PushOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
         self._plan = push_plan(
@@ -232,9 +235,8 @@ class PushConsumer:
             options=options,
             ordered=ordered,
         )
-        self._ground = Ground.of(ground, credentials)
+        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
-        self._endpoint = endpoint
         self._listener = listener
         self._on_rebalance = on_rebalance
         self._pushing: Pushing | None = None
@@ -246,7 +248,7 @@ class PushConsumer:
             raise Unsupported(f"this consumer of {self._plan.group} was started before; make a new one")
         tell = None if self._on_rebalance is None else self._tell
         self._calls, self._pushing = pushing_parts(
-            self._ground, self._endpoint, self.client_id, self._plan, run_listener=self._listen, tell=tell
+            self._ground, self.client_id, self._plan, run_listener=self._listen, tell=tell
         )
         self._pushing.start()
         return self
@@ -269,7 +271,9 @@ class PushConsumer:
         self._running().unsubscribe(topic)
 
     def pause(self) -> None:
-        """Fetch nothing and rebalance no more until `resume`; what is in hand is consumed (CS-9)."""
+        """Fetch nothing until `resume`; what is in hand is consumed. Queues stay ours, unread, until others are to
+        have them: a member that joins gets its share (CS-9).
+        """
         self._running().pause(paused=True)
 
     def resume(self) -> None:
@@ -320,19 +324,20 @@ class SimpleConsumer:
         *,
         group: str,
         subscriptions: Mapping[str, str | FilterExpression],
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         options: SimpleOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
         problem = group_problem(group)
         if problem:
             raise IllegalGroup(problem)
-        self._ground = Ground.of(ground, credentials)
+        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._calls, self._receiving = receiving_parts(
-            self._ground, endpoint, self.client_id, options or SimpleOptions(),
+            self._ground, self.client_id, options or SimpleOptions(),
             group=group, subscriptions=filters(subscriptions),
         )  # fmt: skip
         self._closed = False

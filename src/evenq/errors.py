@@ -339,5 +339,11 @@ class ConnectionFailed(Error):
     refresh_route = True
 
 
+class TlsFailed(ConnectionFailed):
+    """A server listens at the address, but TLS with it fails: wrong scheme, authority, name or certificate. Retryable,
+    because certificates are replaced; the text names what to change if nobody does.
+    """
+
+
 class InvalidTransition(Error):
     """A state machine was asked for a move that cannot be; carries the object's short history."""

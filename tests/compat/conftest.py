@@ -5,19 +5,32 @@ A module says in `BROKER_SETTINGS` what its brokers have besides.
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from evenq.testing import LocalCluster
 from evenq.testing.peer import Peer
 
-USERS = """
+NODE = Path(__file__).with_name("node")
+NODE_MIN = 18
+
+USERS = (
+    """
 [users.evenq-internal]
 secret = "secret-of-the-servers"
 internal = true
-""" + "".join(
-    f"""
+"""
+    + "".join(
+        f"""
 [users.{name}]
 secret = "secret-of-{name}"
 allow = [
@@ -25,7 +38,19 @@ allow = [
   {{ resource = "group:signed-*", actions = ["consume"] }},
 ]
 """
-    for name in ("python", "node")
+        for name in ("python", "node")
+    )
+    + """
+[users.tenant]
+secret = "secret-of-tenant"
+allow = [
+  { resource = "topic:shop%*", actions = ["publish", "consume"] },
+  { resource = "group:shop%*", actions = ["consume"] },
+]
+[users.root]
+secret = "secret-of-root"
+admin = true
+"""
 )
 
 
@@ -62,3 +87,62 @@ def keep() -> Iterator[Callable[[Peer], None]]:
     yield peers.append
     for one in peers:
         one.end()
+
+
+def missing(why: str) -> NoReturn:
+    if os.environ.get("CI") or os.environ.get("EVENQ_TEST_ALL"):
+        pytest.fail(f"{why}; CI must have it")
+    pytest.skip(why)
+
+
+@pytest.fixture(scope="session")
+def lacking() -> Callable[[str], NoReturn]:
+    """Says why a test cannot run here: it is skipped, or fails where everything must run."""
+    return missing
+
+
+def cache_of(name: str, variable: str) -> Path:
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get(variable) or caches / "evenq" / name)
+
+
+@pytest.fixture(scope="session")
+def rust_cache() -> Path:
+    """Where Rust's SDK is built, once."""
+    return cache_of("rust", "EVENQ_CARGO_CACHE")
+
+
+@pytest.fixture(scope="session")
+def go_cache() -> Path:
+    """The same for Go's."""
+    return cache_of("go", "EVENQ_GO_CACHE")
+
+
+@pytest.fixture(scope="session")
+def modules() -> Path:
+    """The folder with the Node.js SDK, installed from the lock file."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        missing("Node.js with npm is not installed")
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout
+    major = int(re.findall(r"\d+", version)[0])
+    if major < NODE_MIN:
+        missing(f"Node.js is {version.strip()}, the SDK needs {NODE_MIN} or newer")
+    lock = (NODE / "package-lock.json").read_bytes()
+    cache = cache_of("node", "EVENQ_NODE_CACHE")
+    home = cache / f"{hashlib.sha256(lock).hexdigest()[:16]}-{major}"
+    if not (home / "node_modules").exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(dir=cache))
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(NODE / name, fresh)
+        command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+        done = subprocess.run(command, cwd=fresh, capture_output=True, text=True, timeout=200, check=False)
+        if done.returncode != 0:
+            shutil.rmtree(fresh)
+            missing(f"npm ci of the Node.js SDK failed: {done.stderr.strip()[-300:]}")
+        try:
+            fresh.rename(home)
+        except OSError:  # another run was faster
+            shutil.rmtree(fresh)
+    return home / "node_modules"

@@ -5,6 +5,9 @@ push ENDPOINT TOPIC GROUP [fail-first | "SQL expression"]. TAG may be an "SQL ex
 prioritized ENDPOINT TOPIC GROUP PRIORITIES: sends one of each, takes them all one by one
 lite-produce ENDPOINT TOPIC LITE,LITE,... COUNT | lite-simple, lite-push ENDPOINT TOPIC GROUP LITE,LITE,... COUNT [forget LITE]
 transact ENDPOINT TOPIC FIRST COUNT: commits each third, rolls back the next, leaves the last open | checker ENDPOINT TOPIC
+steady ENDPOINT TOPIC GROUP: sends one after the other and takes them, whatever fails, until it is told a line
+work ENDPOINT TOPIC GROUP WORK_MS: a simple consumer that works so long on each message before it acknowledges it,
+until it is told a line
 """
 
 import json
@@ -31,6 +34,7 @@ from rocketmq import (
 from rocketmq.grpc_protocol import FilterType
 from rocketmq.v5.exception import ClientException, LiteSubscriptionQuotaExceededException
 
+TLS = bool(os.environ.get("PEER_TLS"))  # of produce and simple
 SPOKEN = threading.Lock()  # listeners run in many threads; a line is one line
 
 
@@ -41,7 +45,7 @@ def say(**fields: object) -> None:
 
 def configuration(endpoint: str) -> ClientConfiguration:
     keys = os.environ.get("PEER_ACCESS_KEY", ""), os.environ.get("PEER_SECRET_KEY", "")
-    return ClientConfiguration(endpoint, Credentials(*keys))
+    return ClientConfiguration(endpoint, Credentials(*keys), os.environ.get("PEER_NAMESPACE", ""))
 
 
 def wanted(text: str) -> FilterExpression:
@@ -49,7 +53,7 @@ def wanted(text: str) -> FilterExpression:
 
 
 def produce(endpoint: str, topic: str, first: str, count: str) -> None:
-    producer = Producer(configuration(endpoint), (topic,))
+    producer = Producer(configuration(endpoint), (topic,), tls_enable=TLS)
     producer.startup()
     pending = []
     for number in range(int(first), int(first) + int(count)):
@@ -68,7 +72,7 @@ def produce(endpoint: str, topic: str, first: str, count: str) -> None:
 
 
 def simple(endpoint: str, topic: str, group: str, tag: str, count: str) -> None:
-    consumer = SimpleConsumer(configuration(endpoint), group, {topic: wanted(tag)}, await_duration=5)
+    consumer = SimpleConsumer(configuration(endpoint), group, {topic: wanted(tag)}, await_duration=5, tls_enable=TLS)
     consumer.startup()
     say(ready=True)
     got, empty = 0, 0
@@ -283,9 +287,75 @@ def checker(endpoint: str, topic: str) -> None:
     say(done=True)
 
 
+def work(endpoint: str, topic: str, group: str, work_ms: str) -> None:
+    consumer = SimpleConsumer(configuration(endpoint), group, {topic: FilterExpression("*")}, await_duration=2)
+    consumer.startup()
+    say(ready=True)
+    stop = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
+    while not stop.is_set():
+        try:
+            messages = consumer.receive(16, 60)
+        except Exception as error:  # noqa: BLE001  the SDK raises many kinds
+            say(failed=str(error))
+            time.sleep(0.1)
+            continue
+        for message in messages or ():
+            number = int(message.properties["number"])
+            time.sleep(int(work_ms) / 1000)
+            say(got=number, attempt=message.delivery_attempt)
+            try:
+                consumer.ack(message)
+            except Exception as error:  # noqa: BLE001
+                say(unacked=number, error=str(error))
+    consumer.shutdown()
+    say(done=True)
+
+
+def steady(endpoint: str, topic: str, group: str) -> None:
+    stop, pause_s = threading.Event(), 0.1
+
+    def send() -> None:
+        producer = Producer(configuration(endpoint), (topic,))
+        producer.startup()
+        number = 0
+        while not stop.wait(pause_s):
+            message = Message()
+            message.topic, message.body = topic, str(number).encode()
+            try:
+                producer.send(message)
+                say(sent=number)
+            except Exception as error:  # noqa: BLE001  the SDK raises many kinds
+                say(refused=number, error=str(error))
+            number += 1
+        producer.shutdown()
+
+    def take() -> None:
+        consumer = SimpleConsumer(configuration(endpoint), group, {topic: FilterExpression("*")}, await_duration=2)
+        consumer.startup()
+        while not stop.is_set():
+            try:
+                for message in consumer.receive(16, 15) or ():
+                    say(got=int(message.body), attempt=message.delivery_attempt)
+                    consumer.ack(message)
+            except Exception as error:  # noqa: BLE001
+                say(failed=str(error))
+                stop.wait(pause_s)
+        consumer.shutdown()
+
+    threads = [threading.Thread(target=work) for work in (send, take)]
+    for thread in threads:
+        thread.start()
+    sys.stdin.readline()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    say(done=True)
+
+
 if __name__ == "__main__":
     {
         "produce": produce, "simple": simple, "nack": nack, "delay": delay, "push": push, "transact": transact,
         "checker": checker, "prioritized": prioritized, "lite-produce": lite_produce, "lite-simple": lite_simple,
-        "lite-push": lite_push,
+        "lite-push": lite_push, "steady": steady, "work": work,
     }[sys.argv[1]](*sys.argv[2:])  # fmt: skip

@@ -54,12 +54,12 @@ def test_an_official_producer_goes_elsewhere_when_queues_and_a_broker_close(tmp_
         try:
             with consumer:
                 until(200)
-                command(cluster, "topic", "scale", TOPIC, "--queues", "2", "--no-wait")
+                command(cluster, "topic", "scale", TOPIC, "--queues", "2", "--no-wait", "--yes")
                 until(500)
                 command(cluster, "broker", "drain", "broker-b", "--no-wait")
                 until(COUNT)
                 assert peer.wait(30) == 0
-                command(cluster, "topic", "scale", TOPIC, "--queues", "2")
+                command(cluster, "topic", "scale", TOPIC, "--queues", "2", "--yes")
                 command(cluster, "broker", "drain", "broker-b")
                 assert enough.wait(30), f"{COUNT - len(seen)} of {COUNT} messages are missing"
         finally:

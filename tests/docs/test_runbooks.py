@@ -16,6 +16,8 @@ ALERTS = ROOT / "helm" / "evenq" / "alerts"
 RUNBOOKS = ROOT / "docs" / "operating" / "runbooks"
 DASHBOARDS = ROOT / "helm" / "evenq" / "dashboards"
 NAME = re.compile(r"\b(?:evenq|rocketmq|process)_[a-z0-9_]+")
+CONSTANT = {"cluster", "node_type", "node_id", "instance", "job"}
+"""Of every series: our own constant labels, and those that Prometheus gives."""
 SECTIONS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
 
 
@@ -75,7 +77,7 @@ def test_alerts_runbooks_and_dashboards_name_only_metrics_that_exist(reference):
 def test_alerts_group_and_choose_by_labels_that_the_metric_has(reference):
     labels = {metric.name: set(metric.labels) for listed in reference.metric_lists().values() for metric in listed}
     for name, (rule,) in rules().items():
-        have = set().union(*(labels.get(metric, set()) for metric in NAME.findall(rule["expr"]))) | {"instance"}
+        have = set().union(*(labels.get(metric, set()) for metric in NAME.findall(rule["expr"]))) | CONSTANT
         chosen = re.findall(r"by \(([^)]*)\)", rule["expr"]) + re.findall(r"(\w+)=~?\"", rule["expr"])
         wanted = {label.strip() for part in chosen for label in part.split(",")}
         wanted |= set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))

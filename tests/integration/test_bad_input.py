@@ -608,12 +608,14 @@ def test_unknown_and_impossible_settings_are_told_with_the_nearest_name_or_the_b
 def test_settings_that_only_together_are_wrong_are_told(tmp_path: Path) -> None:
     broken = tmp_path / "broken.pem"
     broken.write_text("no certificate")
-    tls = ["--tls-port=0", f"--tls-certificate={broken}", f"--tls-key={broken}"]
+    tls = ["--tls.port=0", f"--tls.certificate={broken}", f"--tls.key={broken}"]
     for flags, told in (
-        (["--tls-port=0"], "tls_port is set without tls_certificate and tls_key"),
-        ([f"--tls-key={broken}"], "belong together"),
+        (["--tls.port=0"], "tls.port is set without tls.certificate and tls.key"),
+        ([f"--tls.key={broken}"], "belong together"),
         (tls, "they must be PEM, belong together"),
-        ([*tls[:2], f"--tls-key={tmp_path}/none.pem"], "none.pem"),
+        ([*tls[:2], f"--tls.key={tmp_path}/none.pem"], "none.pem"),
+        (["--advertise=far=host:1"], "open its door with `listeners`"),
+        (["--listeners=far"], "listeners holds 'far'; write name=host:port"),
         (["--advertise=here"], "advertise holds 'here'; write host:port"),
         (["--broker-name=a b"], "broker name 'a b'"),
     ):

@@ -24,6 +24,7 @@ from evenq.testing import FreePorts, LocalCluster
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq.wire.tls import Tls
 
 V2 = "/apache.rocketmq.v2.MessagingService/"
 OK, NO_MESSAGE = 20000, 40401
@@ -150,14 +151,14 @@ def test_plain_text_and_tls_are_served_side_by_side_and_each_is_told_its_own_add
     with FreePorts() as ports:
         plain, secure = ports.take(), ports.take()
         settings = {
-            "TLS_PORT": str(secure), "TLS_CERTIFICATE": str(CERTIFICATE), "TLS_KEY": str(KEY),
-            "ADVERTISE": f"127.0.0.1:{plain},tls=127.0.0.1:{secure}", "AUTO_CREATE_TOPICS": "true",
+            "TLS__PORT": str(secure), "TLS__CERTIFICATE": str(CERTIFICATE), "TLS__KEY": str(KEY),
+            "AUTO_CREATE_TOPICS": "true",
         }  # fmt: skip
         folder = tmp_path / "cluster"
         with LocalCluster(rebalancer=False, folder=folder, broker_ports=[plain], broker_settings=settings):
 
             async def story(net: GrpcNet) -> None:
-                trusting = GrpcNet(credentials=grpc.ssl_channel_credentials(CERTIFICATE.read_bytes()))
+                trusting = GrpcNet(tls=Tls(ca=CERTIFICATE))
                 try:
                     for client, port in (
                         (Wire(net, f"127.0.0.1:{plain}"), plain),

@@ -53,12 +53,15 @@ async def receive(net: GrpcNet, address: str, *, poll_ms: int, batch: int = 16) 
     return [frame.message for frame in frames if frame.HasField("message")]
 
 
-async def evenq(endpoint: str, *words: str) -> Any:
+async def evenq(endpoint: str, *words: str, code: int = 0) -> Any:
     program = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "evenq.cli", "dlq", *words, "--endpoint", endpoint, "--json",
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     out, err = await program.communicate()
+    if code:
+        assert (program.returncode, len(err.splitlines())) == (code, 1), err.decode()
+        return err.decode()
     assert program.returncode == 0, err.decode()
     return json.loads(out)
 
@@ -98,13 +101,19 @@ def test_41_what_always_fails_is_a_dead_letter_and_comes_back_by_a_replay() -> N
         assert {letter["topic"] for letter in listed["letters"]} == {"orders"}
         shown = await evenq(first, "show", "billing", f"from-{second}")
         assert (shown["attempts"], shown["body"], shown["replayed"]) == (2, "poison", False)
-        done = await evenq(first, "replay", "billing", "--rate", "50/s")
+        plan = await evenq(first, "replay", "billing", "--dry-run")
+        assert (plan["would_replay"], {one["topic"] for one in plan["topics"]}) == (2, {"orders"})
+        assert len((await evenq(second, "list", "billing", "--waiting"))["letters"]) == 2, "nothing was sent"
+        assert "--yes" in await evenq(first, "replay", "billing", code=1)
+        for words in (("list",), ("show",), ("replay",), ("replay", "--yes")):
+            assert "'biling'" in await evenq(second, words[0], "biling", *words[1:], code=1)
+        done = await evenq(first, "replay", "billing", "--rate", "50/s", "--yes")
         assert (done["replayed"], done["failed"]) == (2, 0)
         again: list[Any] = []
         while len(again) < 2:
             again += await receive(net, first, poll_ms=5_000)
         assert {one.system_properties.message_id for one in again} == {f"from-{first}", f"from-{second}"}
         assert {one.system_properties.delivery_attempt for one in again} == {1}
-        assert (await evenq(second, "replay", "billing"))["replayed"] == 0
+        assert (await evenq(second, "replay", "billing", "--yes"))["replayed"] == 0
 
     run(story)

@@ -133,7 +133,7 @@ def test_a_topic_that_shrinks_is_written_and_read_in_different_numbers(cluster: 
     with Producer(endpoint=cluster.endpoint) as producer:
         for number in range(40):
             producer.send(Message(topic="bills", body=b"%d" % number))
-    evenq("topic", "scale", "bills", "--queues", "1", "--no-wait", code=None)
+    evenq("topic", "scale", "bills", "--queues", "1", "--no-wait", "--yes", code=None)
     report = evenq("group", "doctor", "reader", "--json", code=1)
     assert kinds(report) == ["NOBODY_READS", "UNEQUAL_QUEUES", "UNEQUAL_QUEUES"]
     assert {one["command"] for one in report["findings"][1:]} == {"evenq topic scale bills --queues 1"}

@@ -1,5 +1,6 @@
 """`evenq up` as a stranger meets it: one process started from a shell, everything else typed beside it."""
 
+import contextlib
 import json
 import os
 import re
@@ -8,6 +9,8 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -159,6 +162,94 @@ def test_each_service_may_have_its_own_process(up, port, tmp_path):
         "broker-a.log",
     }
     assert ended(process)[0] == 0
+
+
+def children(process):
+    """Program -> pid of the servers that `evenq up --processes` started."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended while we looked
+            words = (folder / "cmdline").read_text().rstrip("\0").split("\0")
+            if f"\nPPid:\t{process.pid}\n" in (folder / "status").read_text() and words[-1].startswith("evenq_"):
+                found[words[-1]] = int(folder.name)
+    return found
+
+
+def listening(pid):
+    """Ports that a process listens on."""
+    sockets = {os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir()}
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    return {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
+
+
+def page(metrics_port, path="/healthz"):
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}{path}", timeout=5) as answer:
+        return answer.read().decode()
+
+
+@pytest.mark.timeout(180)
+def test_the_metrics_port_counts_with_processes_too(up, port):
+    with FreePorts() as ports:
+        metrics_port = ports.take()
+        process, _ = up("--port", str(port), "--processes", "--metrics-port", str(metrics_port))
+        assert 'node_type="broker"' in page(metrics_port, "/metrics")
+        assert ended(process)[0] == 0
+    process, endpoint = up("--port", str(port), "--processes", "--metrics-port", "-1")
+    assert "curl" not in process.stdout.readline()
+    for pid in children(process).values():
+        assert len(listening(pid)) == 1, "gRPC and nothing else"
+    assert "orders" in evenq("topic", "create", "orders", endpoint=endpoint)
+
+
+@pytest.mark.timeout(180)
+def test_a_killed_server_is_started_again_with_its_data_and_a_line_says_so(up, port, tmp_path):
+    process, endpoint = up("--port", str(port), "--data", str(tmp_path / "queue"), "--processes", "--topic", "orders:2")
+    evenq("produce", "orders", "--count", "10", endpoint=endpoint)
+    for program in ("evenq_broker", "evenq_nameserver", "evenq_rebalancer"):
+        before = children(process)
+        os.kill(before[program], signal.SIGKILL)
+        line = process.stderr.readline()
+        assert "was ended by SIGKILL; started again, 1 of 5 times within a minute" in line
+        assert program.partition("_")[2] in line
+        deadline = time.monotonic() + DEADLINE_S
+        while children(process).get(program) in {None, before[program]}:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    deadline = time.monotonic() + DEADLINE_S
+    while subprocess.run(
+        [*EVENQ, "cluster", "show", "--endpoint", endpoint], capture_output=True, check=False
+    ).returncode:
+        assert time.monotonic() < deadline
+    assert len(consumed(endpoint, "orders", "billing", 10, "--from", "first")) == 10
+    assert ended(process)[0] == 0
+
+
+@pytest.mark.timeout(180)
+def test_a_killed_broker_without_a_folder_has_its_topics_again_and_says_what_is_lost(up, port):
+    process, endpoint = up("--port", str(port), "--processes", "--topic", "orders:2")
+    os.kill(children(process)["evenq_broker"], signal.SIGKILL)
+    assert "its messages were in memory and are lost" in process.stderr.readline()
+    deadline = time.monotonic() + DEADLINE_S
+    command = [*EVENQ, "topic", "show", "orders", "--endpoint", endpoint]
+    while subprocess.run(command, capture_output=True, check=False).returncode:
+        assert time.monotonic() < deadline
+    assert ended(process)[0] == 0
+
+
+@pytest.mark.timeout(180)
+def test_a_server_that_does_not_stay_up_ends_the_whole(up, port):
+    process, _ = up("--port", str(port), "--processes")
+    before = children(process)
+    for number in range(6):
+        os.kill(children(process)["evenq_nameserver"], signal.SIGKILL)
+        line = process.stderr.readline()
+        assert (f"{number + 1} of 5" in line) == (number < 5), line
+        assert "nameserver-0 was ended by SIGKILL" in line
+        deadline = time.monotonic() + DEADLINE_S
+        while number < 5 and children(process).get("evenq_nameserver") in {None, before["evenq_nameserver"]}:
+            assert time.monotonic() < deadline
+        before = children(process) if number < 5 else {}
+    assert process.wait(timeout=DEADLINE_S) == 1
 
 
 def test_unknown_names_are_told_with_what_to_do(up, port):

@@ -130,7 +130,7 @@ def test_a_topic_grows_from_4_to_8_and_shrinks_to_3_queues_under_load_without_lo
         ] * 2
         eventually(lambda: traffic.queues() == places(8, *both), seconds=5, what="the new queues have owners by push")
         traffic.goes_on(300)
-        shrunk = command(cluster, "topic", "scale", TOPIC, "--queues", "3", "--wait", "60")
+        shrunk = command(cluster, "topic", "scale", TOPIC, "--queues", "3", "--wait", "60", "--yes")
         assert [(b["write_queues"], b["read_queues"]) for b in shrunk["brokers"]] == [(3, 3)] * 2
         assert shrunk["unfinished"] == []
         eventually(lambda: traffic.queues() == places(3, *both), seconds=5, what="closed queues have no owner")
@@ -182,16 +182,16 @@ def test_a_shrink_waits_for_the_slowest_group_says_who_it_is_and_can_be_undone()
         with evenq.Producer(endpoint=cluster.endpoint) as producer:
             for number in range(40):
                 producer.send(evenq.Message(topic=TOPIC, body=b"%d" % number))
-        told = command(cluster, "topic", "scale", TOPIC, "--queues", "2", "--wait", "1", fails=True)
+        told = command(cluster, "topic", "scale", TOPIC, "--queues", "2", "--wait", "1", "--yes", fails=True)
         assert GROUP in told
         assert "--force" in told
-        [broker] = command(cluster, "topic", "scale", TOPIC, "--queues", "2", "--no-wait")["brokers"]
+        [broker] = command(cluster, "topic", "scale", TOPIC, "--queues", "2", "--no-wait", "--yes")["brokers"]
         assert (broker["write_queues"], broker["read_queues"]) == (2, 4)
         shown = command(cluster, "topic", "show", TOPIC)["queues"]
         assert [queue["permission"] for queue in shown] == ["read-write", "read-write", "read", "read"]
         back = command(cluster, "topic", "scale", TOPIC, "--queues", "4")["brokers"]
         assert (back[0]["write_queues"], back[0]["read_queues"]) == (4, 4)
-        command(cluster, "topic", "scale", TOPIC, "--queues", "2", "--force")
+        command(cluster, "topic", "scale", TOPIC, "--queues", "2", "--force", "--yes")
         shown = command(cluster, "topic", "show", TOPIC)
         assert shown["stranded"] > 0
         assert [queue["permission"] for queue in shown["queues"]] == ["read-write", "read-write", "none", "none"]

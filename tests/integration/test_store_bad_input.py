@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from evenq.errors import ConnectionFailed
+from evenq.errors import ConnectionFailed, RequestTimeout
 from evenq.runtime.clock import SystemClock
 from evenq.testing import LocalCluster
 from evenq.wire.convert import set_duration_ms
@@ -240,8 +240,15 @@ def test_a_broker_starts_on_a_full_disk_serves_reads_and_takes_sends_when_there_
         usage = os.statvfs(small)
         with (small / "ballast").open("ab") as file:
             file.write(b"\0" * (usage.f_bavail * usage.f_frsize - 512 * 1024))
-        node.restart()
+        starts = node.log_text().count("broker serves")
+        node.start()
+        for _ in range(40):  # it never gets ready, so its log tells that it is there
+            with pytest.raises(RequestTimeout, match="not ready"):
+                node.wait_ready(timeout_ms=500)
+            if node.log_text().count("broker serves") > starts:
+                break
         play(cluster.endpoint, refused_then_taken)
+        node.wait_ready(timeout_ms=5_000)
         assert "Traceback" not in node.log_text()
 
 

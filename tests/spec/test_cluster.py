@@ -18,7 +18,7 @@ from evenq_broker.rpc import admin, data, groups, routing
 from evenq_broker.settings import Settings
 
 from evenq.errors import Error
-from evenq.model import BrokerAddress, MessageType
+from evenq.model import BrokerAddress, Listener, MessageType
 from evenq.runtime.clock import FakeClock
 from evenq.testing.fake_registry import FakeRegistry
 from evenq.testing.loop_net import LoopNet
@@ -47,6 +47,7 @@ class World:
         await broker.open()
         rpcs = [rpc for module in (data, groups, admin, routing) for rpc in module.rpcs(broker)]
         self.net.serve(f"{name}:8081", rpcs)
+        self.net.serve(f"{name}:30000", rpcs, listener=Listener("external"))
         await broker.start([BrokerAddress("default", name, 8081), BrokerAddress("external", "localhost", 30000)])
         self.brokers[name] = broker
         await self.until(lambda: all(len(b.routes.brokers()) == len(self.brokers) for b in self.brokers.values()))
@@ -65,10 +66,16 @@ class World:
         check(answer.status)
         return answer
 
-    async def route(self, broker: str, topic: str, host: str = "", port: int = 8081) -> Any:
-        point = definition_pb2.Endpoints(addresses=[definition_pb2.Address(host=host or broker, port=port)])
+    async def route(self, broker: str, topic: str, typed: str = "", port: int = 8081) -> Any:
+        """Asked at the broker's port `port` by a client whose user typed the host `typed`."""
+        point = definition_pb2.Endpoints(addresses=[definition_pb2.Address(host=typed or broker, port=8081)])
         request = service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name=topic), endpoints=point)
-        return await self.call(broker, V2 + "QueryRoute", request, service_pb2.QueryRouteResponse)
+        raw = await self.net.unary(
+            f"{broker}:{port}", V2 + "QueryRoute", request.SerializeToString(), timeout_ms=60_000
+        )
+        answer = service_pb2.QueryRouteResponse.FromString(raw)
+        check(answer.status)
+        return answer
 
     async def publish(self, broker: str, topic: str, queue_id: int, *bodies: str, tag: str = "") -> Any:
         queue = common_pb2.Queue(topic=topic, broker_name=broker, queue_id=queue_id)
@@ -189,10 +196,13 @@ def test_rt_1_clients_of_another_listener_are_told_its_addresses() -> None:
     async def story(world: World) -> None:
         await world.start("a")
         await world.create("a", "t", 1)
-        route = await world.route("a", "t", "localhost", 30000)
-        endpoints = route.message_queues[0].broker.endpoints
-        assert [(address.host, address.port) for address in endpoints.addresses] == [("localhost", 30000)]
-        assert endpoints.scheme == definition_pb2.DOMAIN_NAME
+        for typed in ("localhost", "forwarded.example"):  # the door counts, not what the user typed
+            route = await world.route("a", "t", typed, 30000)
+            endpoints = route.message_queues[0].broker.endpoints
+            assert [(address.host, address.port) for address in endpoints.addresses] == [("localhost", 30000)]
+            assert endpoints.scheme == definition_pb2.DOMAIN_NAME
+        route = await world.route("a", "t", "localhost")
+        assert route.message_queues[0].broker.endpoints.addresses[0].host == "a"
 
     run(story)
 

@@ -169,11 +169,12 @@ def test_of_8_reads_name_their_source(play):
         one = await world.pull(options=evenq.PullOptions(auto_commit=False))
         await world.ready(one)
         (queue,) = one.queues
-        assert await world.during(one.committed(queue)) == -1
+        assert await world.committed("another") == -1
+        assert await world.during(one.committed(queue)) == 0, "where the group began"
         await world.publish("a")
         assert len(await world.during(one.poll())) == 1
         assert one.position(queue) == 1
-        assert await world.during(one.committed(queue)) == -1
+        assert await world.during(one.committed(queue)) == 0
         await world.during(one.commit())
         assert await world.during(one.committed(queue)) == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from datetime import datetime
 
@@ -129,7 +130,7 @@ def test_cs_8_rb_2_rb_3_rb_12_a_topic_that_cannot_be_divided_stays_as_it_is_and_
     play(story)
 
 
-def test_cs_9_a_paused_consumer_pulls_nothing_and_skips_its_rounds_until_it_is_resumed(play):
+def test_cs_9_a_paused_consumer_pulls_nothing_until_it_is_resumed(play):
     async def story(world):
         await world.start()
         await world.create("t")
@@ -138,13 +139,12 @@ def test_cs_9_a_paused_consumer_pulls_nothing_and_skips_its_rounds_until_it_is_r
         await world.publish("a")
         await world.until(lambda: world.saw() == ["a"])
         one.pause()
-        await world.clock.advance(20_000)  # a pull that was parked before may still bring one answer
-        rounds = member_of(one).ownership._rounds
+        await world.publish("b")  # a pull that was parked before brings it, and it is not taken
+        await world.clock.advance(20_000)
         before = world.calls("Data/Pull")
-        await world.publish("b", "c")
+        await world.publish("c")
         await world.clock.advance(20_000)
         assert world.calls("Data/Pull") == before
-        assert member_of(one).ownership._rounds == rounds
         assert world.saw() == ["a"]
         one.resume()
         await world.until(lambda: world.saw() == ["a", "b", "c"])
@@ -474,5 +474,105 @@ def test_rb_31_a_lock_that_was_granted_without_our_hearing_of_it_is_let_go_for_t
         cut = False
         await world.ready(*others, queues=2)
         assert one.queues == []
+
+    play(story)
+
+
+@pytest.mark.parametrize("face", ["push", "pull", "pull that commits by hand"])
+def test_rb_42_where_a_group_begins_is_stored_before_anybody_hears_that_a_queue_is_read(play, face):
+    """LAST: a member that dies in that moment has told nobody of a start that the next one does not know."""
+
+    async def story(world):
+        broker = await world.start()
+        await world.create("t")
+        await world.publish("before")
+        host = world.net._hosts["a:8081"]
+        commit = host.rpcs.pop("/evenq.v1.Data/CommitOffsets")
+        if face == "push":
+            one = await world.push(start_from="LAST")
+        else:
+            options = evenq.PullOptions(auto_commit=face == "pull")
+            one = await world.pull(start_from="LAST", options=options)
+        pulls = world.calls("/Pull")
+        await world.clock.advance(2_000)
+        assert one.queues == []
+        assert world.calls("/Pull") == pulls
+        await world.publish("while it could not begin")
+        host.rpcs["/evenq.v1.Data/CommitOffsets"] = commit
+        await world.until(lambda: len(one.queues) == 1)
+        assert broker.progress.committed(1, 1, 0) == 2
+        await world.publish("after")
+        assert await world.committed("g") == 2
+
+    play(story)
+
+
+def test_cs_9_rb_20_a_queue_that_was_paused_for_long_is_not_taken_for_stalled(play, caplog):
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        one = await world.push(options=evenq.PushOptions(pull_idle_ms=20_000, **QUIET))
+        await world.ready(one)
+        one.pause()
+        await world.clock.advance(60_000)
+        one.resume()
+        await world.publish("a")
+        await world.until(lambda: world.saw() == ["a"], limit_ms=1_000)
+        assert "not pulled for long" not in caplog.text
+
+    play(story)
+
+
+@pytest.mark.parametrize("face", ["push", "pull"])
+def test_cs_9_a_paused_member_hands_over_what_others_get_and_keeps_the_rest_unread(play, face):
+    """The joiner has its share within a second or two, and what the paused member had in hand is finished first."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t", 4)
+        options = {"options": evenq.PushOptions(**QUIET)} if face == "push" else {}
+        one = await getattr(world, face)("one", **options)
+        await world.ready(one, queues=4)
+        if face == "push":
+            one.pause()
+        else:
+            one.pause(one.queues)
+        two = await world.push("two", options=evenq.PushOptions(**QUIET))
+        await world.until(lambda: len(one.queues) == len(two.queues) == 2, limit_ms=3_000)
+        for queue in range(4):
+            await world.publish(f"m{queue}", queue=queue)
+        await world.clock.advance(3_000)
+        assert {f"m{queue.queue_id}" for queue in two.queues} == set(world.saw()), "what is paused stays unread"
+        await world.during(two.close())
+        await world.until(lambda: len(one.queues) == 4, limit_ms=30_000)
+        await world.clock.advance(1_000)
+        if face == "push":
+            assert len(world.saw()) == 2, "also what it got back while it was paused stays unread"
+            one.resume()
+            await world.until(lambda: len(set(world.saw())) == 4, limit_ms=3_000)
+
+    play(story)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_cs_9_a_paused_member_whose_listener_never_returns_hands_over_after_its_drain_time(play, ordered):
+    async def story(world):
+        await world.start()
+        await world.create("t", 2)
+
+        async def stuck(messages):
+            await asyncio.Event().wait()
+
+        options = evenq.PushOptions(drain_ms=1_000, lock_wait_ms=500, **QUIET)
+        one = await world.push("one", listener=stuck, ordered=ordered, options=options)
+        await world.ready(one, queues=2)
+        await world.publish("x", queue=0)
+        await world.publish("y", queue=1)
+        await world.until(lambda: len(world.seen) == 2)
+        one.pause()
+        two = await world.push("two", ordered=ordered, options=options)
+        await world.until(lambda: len(two.queues) == 1, limit_ms=4_000)
+        await world.until(lambda: len(world.seen) == 3, limit_ms=1_000)
+        assert world.seen[-1].delivery_attempt == 2
 
     play(story)

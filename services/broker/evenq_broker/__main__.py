@@ -22,7 +22,7 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
     """Run one broker until `stop`, or until it fails."""
     from evenq_broker.app import BrokerApp
 
-    net = GrpcNet()
+    net = GrpcNet(tls=settings.tls.for_peers(), encrypted=settings.tls.peers)
     # The system's randomness: the key of receipt handles comes from it.
     app = BrokerApp(settings, clock=SystemClock(), rng=random.SystemRandom(), net=net)
     try:

@@ -35,7 +35,9 @@ from evenq.runtime.net import Net
 from evenq.runtime.tasks import spawn
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.store import MessageStore
+from evenq_broker.core.backlog import Backlog
 from evenq_broker.core.clients import ClientTable
+from evenq_broker.core.delayed_retries import DelayedRetries
 from evenq_broker.core.delivery import Progress
 from evenq_broker.core.handles import Handles
 from evenq_broker.core.heads import Heads
@@ -50,6 +52,7 @@ from evenq_broker.core.trace import Trace
 from evenq_broker.loops.burials import Burials
 from evenq_broker.loops.commands import Commands
 from evenq_broker.loops.delays import due
+from evenq_broker.loops.ending import Ending
 from evenq_broker.loops.grants import Grants
 from evenq_broker.loops.group_settings import GroupSettings
 from evenq_broker.loops.heads import watch_heads
@@ -90,6 +93,9 @@ class Broker:
         self.groups: NameTable[GroupConfig] = NameTable(attrgetter("group_id"))
         self.progress = Progress(inflight_max=settings.inflight_max)
         self.heads = Heads()
+        self.backlog = Backlog()
+        """How old the oldest unread messages are and how many wait for a retry, as `loops.heads` last saw it."""
+        self.delayed_retries = DelayedRetries()
         self.clients = ClientTable(clients_max=settings.clients_max)
         self.draining = False
         """True: no new messages are taken, what there is is read to its end (`loops.resizing`). Durable."""
@@ -103,6 +109,7 @@ class Broker:
         self.polls = PollTable(polls_max=settings.polls_max)
         self.wide_polls = WidePolls(self)
         self.waiting = Waiting(self)
+        self.ending = Ending(self)
         self.grants = Grants(self)
         self.burials = Burials(self)
         self.commands = Commands(self)
@@ -361,6 +368,7 @@ class Broker:
         self.progress.forget_topic(topic.topic_id)
         self.lite.end_topic(topic)
         self.stats.forget_topic(topic.topic_id)
+        self.delayed_retries.forget_topic(topic.topic_id)
         self.waiting.wake_topic(topic.topic_id)
         self.cluster.facts_changed(topic=name)
         await self.journal.record(TopicRemoved(topic.topic_id))

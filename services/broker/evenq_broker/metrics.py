@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from evenq.serving.metrics import Metric, MetricKind, Sample
+from evenq_broker.backlog_metrics import backlog_metrics
+from evenq_broker.cluster_metrics import cluster_metrics
 from evenq_broker.core.subscriptions import different_filters, wanted_of
 from evenq_broker.queue_metrics import queue_metrics
 from evenq_broker.transaction_metrics import transaction_metrics
@@ -86,7 +88,9 @@ def broker_metrics(broker: Broker) -> list[Metric]:
         metric("evenq_store_index_behind_bytes", gauge, "bytes", (), "Log not indexed by key yet.", "index_behind"),
         metric("evenq_store_cold_reads_total", counter, "reads", (), "Reads that needed the disk.", "cold_reads"),
         metric("evenq_store_batches_total", counter, "batches", (), "Groups the writer wrote.", "batches"),
+        *backlog_metrics(broker),
         *queue_metrics(broker),
+        *cluster_metrics(broker),
         *transaction_metrics(broker),
     ]
 

@@ -11,63 +11,86 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from evenq.errors import BadRequest
+from evenq.errors import BadRequest, SettingsError
 from evenq.model.delay_levels import CLASSIC_TEXT, DelayLevels
 from evenq.model.names import broker_problem
 from evenq.serving.auth import AuthSettings
+from evenq.serving.tls import TlsSettings
+from evenq.store import StoreOptions
+from evenq_broker.core.listeners import parse_listeners
 
 __all__ = ["BODY_BYTES_MAX", "Settings", "StoreSettings"]
 
 BODY_BYTES_MAX = (4 << 20) - (64 << 10)  # wire contract 2.5: Node, C# and Rust read at most 4 MiB with properties
 
 
+_STORE = StoreOptions()
+"""The store says its defaults once; a server of its own has no others."""
+
+
 class StoreSettings(BaseModel, frozen=True, extra="forbid"):
     """The commit log and its files."""
 
     path: Path | None = Field(default=None, description="Data folder; empty = keep everything in memory.")
-    segment_bytes: int = Field(
-        default=1 << 30, ge=1 << 16, le=1 << 31, description="Size of one commit-log file, bytes."
+    segment_bytes: int | None = Field(
+        default=_STORE.segment_bytes,
+        ge=1 << 16,
+        le=1 << 31,
+        description="Size of one commit-log file, bytes; empty = by the volume: 1/16 of it, 16 MiB to 1 GiB. A folder "
+        "keeps the size that it was made with.",
     )
     flush: Literal["async", "sync"] = Field(
-        default="async", description="sync = one fsync before each acknowledgement (grouped)."
+        default=_STORE.flush.value, description="sync = one fsync before each acknowledgement (grouped)."
     )
     flush_interval_ms: int = Field(
-        default=500, ge=1, le=60_000, description="Async flush: longest time between fsyncs, ms."
+        default=_STORE.flush_interval_ms, ge=1, le=60_000, description="Async flush: longest time between fsyncs, ms."
     )
-    flush_bytes: int = Field(default=4 << 20, ge=1, description="Async flush: most bytes between fsyncs.")
+    flush_bytes: int = Field(default=_STORE.flush_bytes, ge=1, description="Async flush: most bytes between fsyncs.")
     cache_bytes: int = Field(
-        default=32 << 20, ge=0, description="Newest part of the log kept in memory for readers, bytes."
+        default=_STORE.cache_bytes, ge=0, description="Newest part of the log kept in memory for readers, bytes."
     )
-    disk_free_min_bytes: int = Field(
-        default=1 << 30, ge=0, description="Refuse messages when less is free on the disk, bytes."
+    disk_free_min_bytes: int | None = Field(
+        default=_STORE.disk_free_min_bytes,
+        ge=0,
+        description="Refuse messages when less is free on the disk, bytes; empty = 1/20 of the volume, at most 1 GiB.",
     )
     disk_used_max_ratio: float = Field(
-        default=0.90, gt=0, le=1, description="Refuse messages when the disk is fuller than this."
+        default=_STORE.disk_used_max_ratio, gt=0, le=1, description="Refuse messages when the disk is fuller than this."
     )
     snapshot_log_bytes: int = Field(
-        default=256 << 20, ge=1 << 10, description="Growth of the log between two snapshots, bytes: bounds a restart."
+        default=_STORE.snapshot_log_bytes,
+        ge=1 << 10,
+        description="Growth of the log between two snapshots, bytes: bounds a restart.",
     )
     snapshot_interval_ms: int = Field(
-        default=600_000, ge=1_000, description="Longest time between two snapshots of a log that grows, ms."
+        default=_STORE.snapshot_interval_ms,
+        ge=1_000,
+        description="Longest time between two snapshots of a log that grows, ms.",
     )
     message_index: bool = Field(default=True, description="Keep an index by key and message id.")
     retention_ms: int = Field(
-        default=72 * 3_600_000, ge=0, description="How long messages are kept, ms (72 h); 0 = for ever."
+        default=_STORE.retention_ms, ge=0, description="How long messages are kept, ms (72 h); 0 = for ever."
     )
     retention_hour: int = Field(
-        default=4, ge=-1, le=23, description="Hour of the day, UTC, in which expired files are deleted; -1 = any."
+        default=_STORE.retention_hour,
+        ge=-1,
+        le=23,
+        description="Hour of the day, UTC, in which expired files are deleted; -1 = any.",
     )
     disk_clean_ratio: float = Field(
-        default=0.75, gt=0, le=1, description="Delete expired files at any hour when the disk is fuller than this."
+        default=_STORE.disk_clean_ratio,
+        gt=0,
+        le=1,
+        description="Delete expired files at any hour when the disk is fuller than this.",
     )
     disk_force_ratio: float = Field(
-        default=1.0,
+        default=_STORE.disk_force_ratio,
         gt=0,
         le=1,
         description="Delete the oldest files, read or not, when the disk is fuller than this; 1 = never.",
     )
     memory_bytes_max: int = Field(
-        default=1 << 30, ge=1 << 20, description="Without a path: refuse messages over it, bytes."
+        default=_STORE.memory_bytes_max, ge=1 << 20, description="Without a path: refuse messages over it, bytes."
     )
 
 
@@ -79,16 +102,23 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default="evenq", min_length=1, max_length=127, description="Name of the cluster it belongs to."
     )
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to bind.")
-    port: int = Field(default=8081, ge=0, le=65_535, description="gRPC port, without TLS; 0 = any free one.")
-    tls_port: int = Field(default=-1, ge=-1, le=65_535, description="gRPC port with TLS; -1 = off, 0 = any free one.")
-    tls_certificate: Path | None = Field(default=None, description="PEM file with the certificate chain.")
-    tls_key: Path | None = Field(default=None, description="PEM file with the private key.")
+    port: int = Field(default=8081, ge=-1, le=65_535, description="gRPC port without TLS; 0 = any free one, -1 = off.")
+    tls: TlsSettings = Field(default=TlsSettings(), description="Encryption.")
+    listeners: str = Field(
+        default="",
+        description="Further doors, `name=host:port`, or `name+tls=host:port` for TLS, comma-separated; a client is "
+        "answered with the addresses of the door it came through.",
+    )
     metrics_port: int = Field(default=5557, ge=-1, le=65_535, description="HTTP port of metrics and health; -1 = off.")
     advertise: str = Field(
-        default="", description="`[listener=]host:port`, comma-separated, that clients are told; empty = what is bound."
+        default="",
+        description="`[listener=]host:port`, comma-separated, that clients of each door are told: `default` (plain "
+        "text), `tls`, those of `listeners`, and `internal` for other servers; empty = what is bound.",
     )
     nameservers: str = Field(
-        default="", description="`host:port`, comma-separated; empty = this broker is the whole cluster."
+        default="",
+        description="`host:port`, with evenqs:// in front for TLS, comma-separated; empty = this broker is the whole "
+        "cluster.",
     )
     rebalancer: str = Field(
         default="",
@@ -211,7 +241,13 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default=32, ge=1, le=1024, description="Most messages in one ReceiveMessage; more is cut silently."
     )
     receive_bytes_max: int = Field(default=8 << 20, ge=1 << 10, description="Most message bytes in one ReceiveMessage.")
-    poll_default_ms: int = Field(default=15_000, ge=1, le=15_000, description="Long poll told to push consumers, ms.")
+    poll_default_ms: int = Field(
+        default=5_000,
+        ge=1,
+        le=15_000,
+        description="Long poll of push consumers, and of a receive that names none, ms. An idle push consumer of most "
+        "SDKs waits for its poll before it ends.",
+    )
     poll_max_ms: int = Field(default=60_000, ge=1, description="Longest poll, ms.")
     poll_margin_ms: int = Field(
         default=500, ge=0, description="A poll ends this long before the caller's deadline, ms."
@@ -305,6 +341,12 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
             DelayLevels.parse(self.delay_levels)
         except BadRequest as error:
             raise ValueError(error.message) from error
-        if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ValueError("tls_certificate and tls_key belong together; give both or neither")
+        try:
+            spots = parse_listeners(self.listeners)
+        except SettingsError as error:
+            raise ValueError(error.message) from error
+        if self.tls.certificate is None and any(spot.listener.tls for spot in spots):
+            raise ValueError("listeners opens a TLS door without tls.certificate and tls.key; give both PEM files")
+        if self.port < 0 and self.tls.port < 0 and not spots:
+            raise ValueError("port and tls.port are both -1, so nothing would be served; give one of them")
         return self

@@ -14,7 +14,7 @@ from typing import Any
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.auth import Auth
-from evenq.serving.door import Door, open_door
+from evenq.serving.doors import Doors, open_doors, usual_places
 from evenq.serving.metrics import door_metrics, exposition
 from evenq.serving.page import Page, open_page
 from evenq_nameserver.loops.expiry import expire_forever
@@ -39,15 +39,21 @@ class Nameserver:
         self._auth = Auth(settings.auth, clock=clock)
         self._stats = Stats()
         self._service: RegistryService | None = None
-        self._door: Door | None = None
+        self._doors: Doors | None = None
         self._page: Page | None = None
         self._expiry: asyncio.Task[Any] | None = None
 
     @property
     def port(self) -> int:
-        """The gRPC port that is listened on, after `start`."""
-        assert self._door is not None, "not started"
-        return self._door.port
+        """The gRPC port that is listened on, that with TLS if there is no plain one; after `start`."""
+        assert self._doors is not None, "not started"
+        return self._doors.port
+
+    @property
+    def address(self) -> str:
+        """What brokers are given, after `start`: `host:port`, or `evenqs://host:port` where it is with TLS."""
+        assert self._doors is not None, "not started"
+        return self._doors.address(self.settings.host, tls=self.settings.tls.peers)
 
     @property
     def metrics_port(self) -> int:
@@ -59,8 +65,9 @@ class Nameserver:
         settings = self.settings
         service = RegistryService(settings=settings, clock=self._clock, identity=self.identity, stats=self._stats)
         rpcs = self._auth.rpcs(service.rpcs())
-        door = await open_door(rpcs, host=settings.host, port=settings.port, clock=self._clock)
-        self._service, self._door = service, door
+        places = usual_places(settings.host, settings.port, settings.tls)
+        doors = await open_doors(rpcs, places, settings.tls, clock=self._clock)
+        self._service, self._doors = service, doors
         self._auth.start()
         expiry = expire_forever(
             service.registry,
@@ -71,19 +78,19 @@ class Nameserver:
             stats=self._stats,
         )
         self._expiry = spawn(expiry, name="expiry")
-        listed = [*metrics(service, self._stats), *door_metrics(lambda: door.stats)]
+        listed = [*metrics(service, self._stats), *door_metrics(doors.stats)]
         try:
             constant = {"cluster": settings.cluster, "node_type": "nameserver", "node_id": self.identity}
             self._page = await open_page(
                 host=settings.host,
                 port=settings.metrics_port,
                 metrics=lambda: exposition(listed, constant),
-                ready=lambda: door.health.serving,
+                ready=lambda: doors.serving,
             )
         except BaseException:
             await self.close()
             raise
-        fields = {"address": f"{settings.host}:{door.port}", "metrics_port": self.metrics_port}
+        fields = {"address": self.address, "metrics_port": self.metrics_port}
         log.info("nameserver ready", extra={**fields, "nameserver": self.identity})
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -106,7 +113,7 @@ class Nameserver:
         await self._auth.close()
         if self._service is not None:
             self._service.close()
-        if self._door is not None:
-            await self._door.stop(self.settings.drain_ms)
+        if self._doors is not None:
+            await self._doors.stop(self.settings.drain_ms)
         if self._page is not None:
             await self._page.close()

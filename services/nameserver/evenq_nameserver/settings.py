@@ -21,7 +21,7 @@ __all__ = ["Settings"]
 class Settings(ServerSettings, frozen=True, extra="forbid"):
     """The nameserver: a directory of brokers and their topics."""
 
-    port: int = Field(default=9876, ge=0, le=65_535, description="gRPC port, 0 = any free one.")
+    port: int = Field(default=9876, ge=-1, le=65_535, description="gRPC port without TLS; 0 = any free one, -1 = off.")
     cluster: str = Field(default="evenq", min_length=1, max_length=127, description="Name of the cluster, for metrics.")
     drain_ms: int = Field(
         default=2_000, ge=0, le=600_000, description="Longest time for running calls at shutdown, ms."

@@ -16,7 +16,7 @@ from evenq.errors import Error
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.auth import Auth
-from evenq.serving.door import Door, open_door
+from evenq.serving.doors import Doors, open_doors, usual_places
 from evenq.serving.metrics import door_metrics, exposition
 from evenq.serving.page import Page, open_page
 from evenq_rebalancer.core.board import Board
@@ -48,15 +48,24 @@ class Rebalancer:
         self._topology: TopologyWatch | None = topology_of(settings, clock=clock, changed=self._places_changed)
         self._term = self._new_term(clock.now_ms())
         self._led = False
-        self._door: Door | None = None
+        self._nonce = f"{random.SystemRandom().getrandbits(48):012x}"
+        """Random per start: tells two lives of one address apart."""
+        self._doors: Doors | None = None
         self._page: Page | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._broken: asyncio.Future[None] | None = None
 
     @property
     def port(self) -> int:
-        """The gRPC port that is listened on; 0 before `start`."""
-        return self._door.port if self._door else 0
+        """The gRPC port that is listened on, that with TLS if there is no plain one; 0 before `start`."""
+        return self._doors.port if self._doors else 0
+
+    @property
+    def address(self) -> str:
+        """What brokers are given, after `start`: `host:port`, or `evenqs://host:port` where it is with TLS."""
+        assert self._doors is not None, "not started"
+        settings = self.settings
+        return self._doors.address(settings.host, tls=settings.tls.peers, advertise=settings.advertise)
 
     @property
     def metrics_port(self) -> int:
@@ -83,15 +92,16 @@ class Rebalancer:
         self._broken = asyncio.get_running_loop().create_future()
         keeper = Doorkeeper(term=lambda: self._term.rpcs if self.leads() else None, leader=self._leader)
         rpcs = self._auth.rpcs(keeper.rpcs(self._term.rpcs))
-        door = await open_door(rpcs, host=settings.host, port=settings.port, clock=self._clock)
-        self._door = door
+        places = usual_places(settings.host, settings.port, settings.tls)
+        doors = await open_doors(rpcs, places, settings.tls, clock=self._clock)
+        self._doors = doors
         self._auth.start()
         try:
             self._page = await open_page(
                 host=settings.host,
                 port=settings.metrics_port,
                 metrics=self._metrics,
-                ready=lambda: door.health.serving,
+                ready=lambda: doors.serving,
             )
         except BaseException:
             await self.close()
@@ -116,8 +126,8 @@ class Rebalancer:
             await self._leading.resign()
         if self._topology is not None:
             self._topology.stop()
-        if self._door is not None:
-            await self._door.stop(self.settings.drain_ms)
+        if self._doors is not None:
+            await self._doors.stop(self.settings.drain_ms)
         if self._page is not None:
             await self._page.close()
         await self._auth.close()
@@ -133,10 +143,9 @@ class Rebalancer:
         if self._lease is None:
             self._began(self._clock.now_ms())
             return
-        nonce = f"{random.SystemRandom().getrandbits(48):012x}"
         self._leading = Leading(
             self._lease,
-            identity=identity_of(self.settings.advertise or f"{self.settings.host}:{self.port}", nonce),
+            identity=identity_of(self.address, self._nonce),
             timing=self.settings.timing(),
             clock=self._clock,
             began=self._began,
@@ -171,13 +180,14 @@ class Rebalancer:
         return self._leading.leader() if self._leading is not None else UNKNOWN
 
     def _metrics(self) -> bytes:
-        stats = self._door.stats if self._door else {}
+        stats = self._doors.stats() if self._doors else {}
         listed = [
             *metrics(self.board, self.stats, self.streams),
             *leading_metrics(leads=self.leads, transitions=lambda: self._leading.transitions if self._leading else 0),
             *door_metrics(lambda: stats),
         ]
-        return exposition(listed, {"node_type": "rebalancer"})
+        constant = {"cluster": self.settings.cluster, "node_type": "rebalancer", "node_id": self._nonce}
+        return exposition(listed, constant)
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)

@@ -14,7 +14,7 @@ from evenq_rebalancer.stats import DURATION_BOUNDS_MS, Stats
 
 __all__ = ["leading_metrics", "metrics"]
 
-PAIR = ("group", "topic")
+PAIR = ("consumer_group", "topic")
 
 
 def metrics(board: Board, stats: Stats, streams: Streams) -> list[Metric]:
@@ -33,6 +33,11 @@ def _of_decisions(board: Board) -> list[Metric]:
             newest[decision.group] = max(newest.get(decision.group, 0), decision.generation.counter)
         return [((group,), counter) for group, counter in newest.items()]
 
+    def unowned() -> Iterable[Sample]:
+        # A group whose members have all ended is not in trouble by that: what it left unread is its lag.
+        attended = (decision for decision in board.decisions() if decision.shares)
+        return [((decision.group, decision.topic), decision.unowned) for decision in attended]
+
     return [
         Metric(
             name="evenq_rebalance_moves_total",
@@ -46,7 +51,7 @@ def _of_decisions(board: Board) -> list[Metric]:
             name="evenq_group_generation",
             kind=MetricKind.GAUGE,
             unit="decisions",
-            labels=("group",),
+            labels=("consumer_group",),
             help="Counter of the newest decision about the group; it grows with each decision of the process.",
             read=generations,
         ),
@@ -55,8 +60,9 @@ def _of_decisions(board: Board) -> list[Metric]:
             kind=MetricKind.GAUGE,
             unit="queues",
             labels=PAIR,
-            help="Queues that no member reads by the decision that stands; those held for a successor do not count.",
-            read=_per_pair(board, lambda decision: decision.unowned),
+            help="Queues that no member reads by the decision that stands, although the group has members for the "
+            "topic; those held for a successor do not count.",
+            read=unowned,
         ),
         Metric(
             name="evenq_queue_owners",

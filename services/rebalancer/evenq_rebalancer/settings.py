@@ -21,7 +21,8 @@ __all__ = ["Settings"]
 class Settings(ServerSettings, frozen=True, extra="forbid"):
     """The rebalancer's settings."""
 
-    port: int = Field(8083, ge=0, le=65_535, description="gRPC port; 0 = any free one.")
+    port: int = Field(8083, ge=-1, le=65_535, description="gRPC port without TLS; 0 = any free one, -1 = off.")
+    cluster: str = Field("evenq", min_length=1, max_length=127, description="Name of the cluster, for metrics.")
     debounce_ms: int = Field(5, ge=0, le=10_000, description="Changes are decided when none came for so long, ms.")
     debounce_max_ms: int = Field(
         50, ge=0, le=60_000, description="Changes that go on are decided so long after the first at the latest, ms."

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from evenq.cli.parser import make_parser
+from evenq.cli.tls_options import use_tls
 from evenq.errors import Error, IllegalAccessPoint, PortInUse, SettingsError
 from evenq.runtime.extras import is_installed, missing, sentence
 
@@ -30,11 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if getattr(options, "run", None) is None:
         getattr(options, "help_of", parser).print_help()
         return EXIT_OK
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our own sentence says what its core would say in lines of its own
     if getattr(options, "credentials", None):
         _sign_with(options.credentials)
     if not is_installed("rich"):  # before anything is done that could then not be shown
         return _say(missing("the command line", "rich"))
     try:
+        use_tls(options)
         return int(options.run(options) or EXIT_OK)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -13,7 +13,7 @@ from typing import TypeVar
 from evenq.cli.output import progress_console
 from evenq.client.async_admin import Admin
 from evenq.client.rpc.queries import AccessPointSilent
-from evenq.errors import ConnectionFailed, Error, GroupNotFound, TopicNotFound
+from evenq.errors import ConnectionFailed, Error, GroupNotFound, TlsFailed, TopicNotFound
 from evenq.runtime.clock import Clock, SystemClock
 
 __all__ = ["on_every_broker", "warn_silent", "with_admin"]
@@ -36,7 +36,7 @@ async def on_every_broker(work: Callable[[], Awaitable[Result]], *, clock: Clock
     while True:
         try:
             return await work()
-        except AccessPointSilent:
+        except (AccessPointSilent, TlsFailed):
             raise
         except ConnectionFailed as error:
             if clock.monotonic_ms() >= deadline_ms:

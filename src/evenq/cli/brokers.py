@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Iterable
 
 from evenq.cli.admin import with_admin
-from evenq.cli.output import Column, Listing, Page, print_page
+from evenq.cli.output import Column, Listing, Page, Scalar, print_page
 from evenq.client.async_admin import Admin
-from evenq.client.core.views import BrokerView
+from evenq.client.core.views import BrokerView, MissingBrokerView
 from evenq.errors import NotFound
 
 __all__ = ["cluster", "list_all", "show"]
@@ -25,11 +25,13 @@ _COLUMNS = (
     Column("log_bytes", "log bytes", "number"),
     Column("connections", "connections", "number"),
     Column("started_ms", "started", "time"),
+    Column("missing_since_ms", "missing since", "time"),
 )
 
 
-def _listing(brokers: Iterable[BrokerView]) -> Listing:
-    rows = [
+def _listing(brokers: Iterable[BrokerView], missing: Iterable[MissingBrokerView] = ()) -> Listing:
+    """Those that are there, then those that others knew and that are not."""
+    rows: list[tuple[Scalar, ...]] = [
         (
             broker.name,
             broker.broker_id,
@@ -42,9 +44,11 @@ def _listing(brokers: Iterable[BrokerView]) -> Listing:
             broker.log_bytes,
             broker.connections,
             broker.start_ms,
+            0,
         )
         for broker in sorted(brokers, key=lambda broker: (broker.name, broker.broker_id))
     ]
+    rows += [(one.name, 0, "", False, False, 0, 0, 0, 0, 0, 0, one.gone_ms) for one in missing]
     return Listing(key="brokers", columns=_COLUMNS, rows=rows)
 
 
@@ -52,7 +56,8 @@ def list_all(options: argparse.Namespace) -> None:
     """`evenq broker list`."""
 
     async def work(admin: Admin) -> None:
-        print_page(Page(facts={}, listings=[_listing(await admin.list_brokers())]), as_json=options.json)
+        listing = _listing(await admin.list_brokers(), await admin.list_missing_brokers())
+        print_page(Page(facts={}, listings=[listing]), as_json=options.json)
 
     with_admin(options, work)
 
@@ -89,6 +94,6 @@ def cluster(options: argparse.Namespace) -> None:
             "topics": view.topics,
             "groups": view.groups,
         }
-        print_page(Page(facts=facts, listings=[_listing(view.brokers)]), as_json=options.json)
+        print_page(Page(facts=facts, listings=[_listing(view.brokers, view.missing)]), as_json=options.json)
 
     with_admin(options, work)

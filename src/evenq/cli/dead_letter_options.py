@@ -13,8 +13,9 @@ examples:
   evenq dlq list                                      which groups have dead letters
   evenq dlq list billing --waiting                    the newest that were not replayed
   evenq dlq show billing 01A2B3C4                     one letter whole, with its properties and body
-  evenq dlq replay billing --rate 50/s
-  evenq dlq replay billing --filter "DLQ_REASON = 'attempts' AND region = 'eu'" --to orders-late
+  evenq dlq replay billing                            how many there are to send, and where to; sends nothing
+  evenq dlq replay billing --rate 50/s --yes
+  evenq dlq replay billing --filter "DLQ_REASON = 'attempts' AND region = 'eu'" --to orders-late --yes
 """
 
 
@@ -41,6 +42,8 @@ def add_dead_letters(commands: Any, noun: Callable[..., Any], command: Callable[
     replay.add_argument("--to", default="", metavar="TOPIC", help="send all there (default: where each came from)")
     replay.add_argument("--rate", type=_rate, default=0.0, metavar="N/s", help="e.g. 50/s or 10/m (default: no limit)")
     replay.add_argument("--max", type=int, default=0, metavar="N", help="stop after N letters (default: all)")
+    replay.add_argument("--yes", action="store_true", help="do it (without: only say what would be sent)")
+    replay.add_argument("--dry-run", action="store_true", help="only say what would be sent, and exit with 0")
 
 
 def _rate(text: str) -> float:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import Any, Self
 
 from evenq.cli.admin import with_admin
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page, progress_console
 from evenq.client.async_admin import Admin
 from evenq.client.core.query_views import DeadLettersView, DeadLetterView, ReplayView
-from evenq.errors import MessageNotFound
+from evenq.errors import BadRequest, ConnectionFailed, MessageNotFound
 from evenq.model import FilterExpression
 
 __all__ = ["list_all", "replay", "show"]
@@ -50,20 +51,25 @@ def show(options: argparse.Namespace) -> None:
 
 
 def replay(options: argparse.Namespace) -> int:
-    """`evenq dlq replay GROUP`; 1 if some could not be sent."""
+    """`evenq dlq replay GROUP`; 1 if some could not be sent. Without `--yes` the plan only."""
+    planned = options.dry_run or not options.yes
 
     async def work(admin: Admin) -> list[ReplayView]:
-        with _Bar(shown=not options.json and sys.stderr.isatty()) as bar:
+        with _Bar(shown=not planned and not options.json and sys.stderr.isatty()) as bar:
             return await admin.replay_dead_letters(
                 options.group,
                 filter=FilterExpression.sql(options.filter) if _is_sql(options.filter) else options.filter,
                 to_topic=options.to,
                 per_second=options.rate,
                 limit=options.max,
+                dry_run=planned,
                 on_progress=bar.show,
             )
 
     last = with_admin(options, work)
+    if planned:
+        _print_plan(options, last)
+        return 0
     columns = (
         Column("broker", "broker"),
         Column("replayed", "replayed", "number"),
@@ -85,6 +91,30 @@ def replay(options: argparse.Namespace) -> int:
         as_json=options.json,
     )
     return 1 if failed else 0
+
+
+def _print_plan(options: argparse.Namespace, brokers: Sequence[ReplayView]) -> None:
+    """Say what would be sent, and where to. Raises BadRequest if it was to be done, ConnectionFailed if some is unknown."""
+    would = {(topic, one.broker_name): number for one in brokers for topic, number in one.would.items()}
+    columns = (Column("topic", "to topic"), Column("broker", "from broker"), Column("letters", "letters", "number"))
+    rows: list[tuple[Scalar, ...]] = [(topic, broker, would[topic, broker]) for topic, broker in sorted(would)]
+    total, left_out = sum(would.values()), sum(one.left_out for one in brokers)
+    broken = [f"{one.broker_name} ({one.error})" for one in brokers if one.error]
+    topics = sorted({topic or "nowhere: name one with --to" for topic, _ in would})
+    sentence = f"{total:,} dead letter{'s' * (total != 1)} of {options.group} would be sent once more"
+    sentence += f", to {', '.join(topics)}." if topics else "."
+    if left_out:
+        sentence += f" The filter leaves out {left_out:,}."
+    page = Page(
+        facts={"group": options.group, "would_replay": total, "left_out": left_out},
+        listings=[Listing(key="topics", columns=columns, rows=rows, empty="Nothing to send.")],
+        sentence=sentence,
+    )
+    print_page(page, as_json=options.json)
+    if broken:
+        raise ConnectionFailed(f"not all brokers told what they hold: {', '.join(broken)}")
+    if not options.dry_run and total:
+        raise BadRequest("nothing was sent; add --yes to do it")
 
 
 class _Bar:

@@ -11,6 +11,7 @@ from evenq.cli.retry_options import retry_asked
 from evenq.client.async_admin import Admin
 from evenq.client.core.views import GroupDetails, filter_text
 from evenq.errors import BadRequest
+from evenq.runtime.clock import SystemClock
 
 __all__ = ["create", "delete", "ensure_group", "list_all", "show"]
 
@@ -94,48 +95,13 @@ def show(options: argparse.Namespace) -> None:
     with_admin(options, work)
 
 
+def _age_s(stored_ms: int) -> int:
+    """How old a message is, seconds; 0: there is none."""
+    return max(0, SystemClock().now_ms() - stored_ms) // 1000 if stored_ms else 0
+
+
 def _page(name: str, details: GroupDetails) -> Page:
-    member_columns = (
-        Column("client_id", "member"),
-        Column("language", "language"),
-        Column("version", "version"),
-        Column("protocol", "protocol"),
-        Column("zone", "zone"),
-        Column("instance", "instance"),
-        Column("topics", "topics"),
-        Column("filters", "filters"),
-        Column("joined_ms", "joined", "time"),
-    )
-    members: list[tuple[Scalar, ...]] = [
-        (
-            m.client_id,
-            m.language,
-            m.version,
-            m.protocol,
-            m.zone,
-            m.instance,
-            ", ".join(sorted(m.subscriptions)),
-            ", ".join(m.subscriptions[topic] for topic in sorted(m.subscriptions)),
-            m.joined_ms,
-        )
-        for m in details.members
-    ]
-    queue_columns = (
-        Column("topic", "topic"),
-        Column("broker", "broker"),
-        Column("queue", "queue", "number"),
-        Column("committed", "committed", "number"),
-        Column("max_offset", "max offset", "number"),
-        Column("lag", "lag", "number"),
-        Column("inflight", "in flight", "number"),
-        Column("owner", "owner"),
-    )
-    ordered = sorted(details.queues, key=lambda queue: queue.queue)
-    queues = [
-        (q.queue.topic, q.queue.broker_name, q.queue.queue_id, q.committed, q.max_offset, q.lag, q.inflight, q.owner)
-        for q in ordered
-    ]
-    summary = details.summary
+    summary, troubles = details.summary, details.troubles
     differing = Listing(
         key="differing_filters",
         columns=(Column("topic", "topic"), Column("filter", "filter"), Column("members", "members")),
@@ -155,13 +121,77 @@ def _page(name: str, details: GroupDetails) -> Page:
             "retry": str(summary.retry),
             "balance": balance_text(summary.balance),
             "lag": summary.lag,
+            "oldest_unread_s": _age_s(troubles.oldest_ms),
+            "waiting_for_retry": troubles.retries_waiting,
+            "given_back": troubles.given_back,
+            "timed_out": troubles.timed_out,
+            "dead_letters": troubles.dead_letters,
         },
         listings=[
-            Listing(key="members", columns=member_columns, rows=members, title="Members", empty="nobody reads now"),
-            Listing(key="queues", columns=queue_columns, rows=queues, title="Queues", empty="nothing was read yet"),
+            _members(details),
+            _queues(details),
             differing,
         ],
     )
+
+
+def _members(details: GroupDetails) -> Listing:
+    columns = (
+        Column("client_id", "member"),
+        Column("language", "language"),
+        Column("version", "version"),
+        Column("protocol", "protocol"),
+        Column("zone", "zone"),
+        Column("instance", "instance"),
+        Column("topics", "topics"),
+        Column("filters", "filters"),
+        Column("joined_ms", "joined", "time"),
+    )
+    rows: list[tuple[Scalar, ...]] = [
+        (
+            m.client_id,
+            m.language,
+            m.version,
+            m.protocol,
+            m.zone,
+            m.instance,
+            ", ".join(sorted(m.subscriptions)),
+            ", ".join(m.subscriptions[topic] for topic in sorted(m.subscriptions)),
+            m.joined_ms,
+        )
+        for m in details.members
+    ]
+    return Listing(key="members", columns=columns, rows=rows, title="Members", empty="nobody reads now")
+
+
+def _queues(details: GroupDetails) -> Listing:
+    columns = (
+        Column("topic", "topic"),
+        Column("broker", "broker"),
+        Column("queue", "queue", "number"),
+        Column("committed", "committed", "number"),
+        Column("max_offset", "max offset", "number"),
+        Column("lag", "lag", "number"),
+        Column("oldest_unread_s", "oldest, s", "number"),
+        Column("inflight", "in flight", "number"),
+        Column("owner", "owner"),
+    )
+    ordered = sorted(details.queues, key=lambda queue: queue.queue)
+    rows = [
+        (
+            q.queue.topic,
+            q.queue.broker_name,
+            q.queue.queue_id,
+            q.committed,
+            q.max_offset,
+            q.lag,
+            _age_s(q.next_store_ms) if q.lag else 0,
+            q.inflight,
+            q.owner,
+        )
+        for q in ordered
+    ]
+    return Listing(key="queues", columns=columns, rows=rows, title="Queues", empty="nothing was read yet")
 
 
 def delete(options: argparse.Namespace) -> None:

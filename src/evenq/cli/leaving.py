@@ -1,12 +1,15 @@
-"""`evenq topic scale NAME --broker B --queues 0`: a topic leaves a broker once it is read there."""
+"""`evenq topic scale NAME --broker B --queues 0`: a topic leaves a broker once it is read there.
+
+A plan first, as for fewer queues: what is there is told, and `--yes` does it.
+"""
 
 from __future__ import annotations
 
 import argparse
 
 from evenq.cli.admin import with_admin
-from evenq.cli.output import Page, print_page
-from evenq.cli.waiting import Patience, unfinished_listing, who
+from evenq.cli.output import Page, print_page, progress_console
+from evenq.cli.waiting import Patience, hidden_text, unfinished_listing, who
 from evenq.client.async_admin import Admin
 from evenq.client.core.views import WithdrawView
 from evenq.errors import BadRequest, RequestTimeout
@@ -23,34 +26,56 @@ def leave(options: argparse.Namespace) -> None:
         )
 
     async def work(admin: Admin) -> None:
+        if not await _planned(admin, options):
+            if options.dry_run:
+                return
+            raise BadRequest(
+                f"nothing was changed; add --yes to let topic {options.name} leave broker {options.broker}"
+            )
         patience = Patience(0 if options.no_wait else options.wait)
         while True:
             view = await admin.withdraw_topic(
-                options.name, broker=options.broker, close_unread=options.yes, force=options.force
+                options.name, broker=options.broker, close_unread=True, force=options.force
             )
-            if view.gone or not _is_waited_for(view) or not await patience.pause(_left(options, view)):
+            if view.gone or not await patience.pause(_left(options, view)):
                 break
-        if not view.gone and (not options.no_wait or not _is_waited_for(view)):
+        if not view.gone and not options.no_wait:
             raise RequestTimeout(
-                f"{_left(options, view)}; {_advice(view)}, or let it take messages again with `evenq topic "
-                f"permit {options.name} read-write --broker {options.broker}`"
+                f"{_left(options, view)}; run the command again to go on waiting, add --force to end them with the "
+                f"topic, or let it take messages again with `evenq topic permit {options.name} read-write --broker "
+                f"{options.broker}`"
             )
-        _print(options, view)
+        sentence = (
+            f"Topic {options.name} is not on {options.broker} any more; {view.stored:,} stored messages ended with it."
+        )
+        if not view.gone:
+            sentence = f"{_left(options, view)[0].upper()}{_left(options, view)[1:]}. Run the command again to go on."
+        _print(options, view, sentence)
 
     with_admin(options, work)
 
 
-def _is_waited_for(view: WithdrawView) -> bool:
-    """False: only what never ends by itself is left."""
-    return bool(view.unfinished or view.delayed)
+async def _planned(admin: Admin, options: argparse.Namespace) -> bool:
+    """Say what the broker has of the topic; False if it is to be done with --yes only, and was not."""
+    view = await admin.withdraw_topic(options.name, broker=options.broker, dry_run=True)
+    delayed = ""
+    if view.delayed:
+        delayed = f"It waits for {view.delayed:,} delayed messages and open transactions of the broker. "
+    told = (
+        f"Topic {options.name} holds {view.stored:,} messages on {options.broker}, which end with it there. To be read "
+        f"first by groups: {who(view.unfinished)}. {delayed}{hidden_text(view.unread)}"
+    )
+    if options.yes and not options.dry_run:
+        progress_console().print(told, markup=False)
+    else:
+        _print(options, view, told)
+    return bool(options.yes) and not options.dry_run
 
 
 def _left(options: argparse.Namespace, view: WithdrawView) -> str:
     parts = []
     if view.unfinished:
         parts.append(f"to be read: {who(view.unfinished)}")
-    if view.unread:
-        parts.append(f"{view.unread:,} messages that no group reads")
     if view.delayed:
         parts.append(f"{view.delayed:,} delayed messages and open transactions of the broker")
     return (
@@ -58,18 +83,7 @@ def _left(options: argparse.Namespace, view: WithdrawView) -> str:
     )
 
 
-def _advice(view: WithdrawView) -> str:
-    if not _is_waited_for(view):
-        return "read them, or add --yes to end them with the topic"
-    return "run the command again to go on waiting, add --force to end them with the topic"
-
-
-def _print(options: argparse.Namespace, view: WithdrawView) -> None:
-    sentence = (
-        f"Topic {options.name} is not on {options.broker} any more; {view.stored:,} stored messages ended with it."
-    )
-    if not view.gone:
-        sentence = f"{_left(options, view)[0].upper()}{_left(options, view)[1:]}. Run the command again to go on."
+def _print(options: argparse.Namespace, view: WithdrawView, sentence: str) -> None:
     page = Page(
         facts={
             "topic": options.name,

@@ -20,6 +20,7 @@ from evenq.cli.query_options import add_queries
 from evenq.cli.resizing_options import add_draining, add_resizing
 from evenq.cli.retry_options import add_retry
 from evenq.cli.store_options import add_store
+from evenq.cli.tls_options import add_tls
 from evenq.cli.verify_options import add_verify
 
 __all__ = ["DEFAULT_ENDPOINT", "make_parser"]
@@ -47,6 +48,7 @@ examples:
   evenq up --brokers 3 --port 9000           brokers on 9000, 9001 and 9002
   evenq up --topic orders:8 --topic jobs:4:FIFO
   evenq up --processes --data ./queue        each service its own process, logs in ./queue/logs
+  evenq up --tls                             TLS with a throw-away authority; prints how each client uses it
 
 It prints one line that starts with `ready` once clients are served. Ctrl-C stops it cleanly.
 """
@@ -161,7 +163,10 @@ def _command(
     if remote:
         endpoint = os.environ.get("EVENQ_ENDPOINT") or DEFAULT_ENDPOINT
         parser.add_argument(
-            "--endpoint", default=endpoint, metavar="HOST:PORT", help="any broker of the cluster (now: %(default)s)"
+            "--endpoint",
+            default=endpoint,
+            metavar="HOST:PORT",
+            help="any broker of the cluster, or several with commas between; evenqs:// = TLS (now: %(default)s)",
         )
         parser.add_argument(
             "--credentials",
@@ -169,6 +174,7 @@ def _command(
             help="TOML file with access_key and secret_key (or EVENQ_CREDENTIALS, or EVENQ_ACCESS_KEY and "
             "EVENQ_SECRET_KEY)",
         )
+        add_tls(parser)
         parser.add_argument("--json", action="store_true", help="print JSON for programs instead of tables for people")
         parser.add_argument(
             "--timeout",
@@ -213,6 +219,11 @@ def _add_up(commands: Any) -> None:
         metavar="N",
         help="number of rebalancers, of which one leads, 1 to 9 (default %(default)s)",
     )
+    up.add_argument(
+        "--tls",
+        action="store_true",
+        help="serve TLS and no plain text, with a throw-away authority whose file is printed; needs evenq[tls]",
+    )
     up.add_argument("--processes", action="store_true", help="give each service its own process")
     up.add_argument(
         "--topic",
@@ -224,9 +235,9 @@ def _add_up(commands: Any) -> None:
     up.add_argument("--sync", action="store_true", help="with --data: confirm a message only after its fsync")
     up.add_argument(
         "--metrics-port",
-        type=_port,
+        type=_page_port,
         metavar="PORT",
-        help="/metrics, /healthz and /readyz of the first broker (default: 5557, or a free one)",
+        help="/metrics, /healthz and /readyz of the first broker, -1 = none (default: 5557, or a free one)",
     )
     up.add_argument(
         "--log-level",
@@ -425,6 +436,10 @@ def _delay(text: str) -> int:
     from evenq.cli.times import duration_ms
 
     return duration_ms(text)
+
+
+def _page_port(text: str) -> int:
+    return -1 if text == "-1" else _port(text)
 
 
 def _port(text: str) -> int:

@@ -1,5 +1,7 @@
 """`evenq topic scale | permit` and `evenq broker drain | resume`: changes that must not leave a message behind.
 
+Giving a topic fewer queues is a plan first: what lies in the queues to be closed is told, and `--yes` does it.
+
 Shrinking and draining go on as long as somebody has messages to read; the command repeats its call, tells the progress
 on standard error, and gives up waiting after `--wait`. The cluster keeps the state between the steps, so an interrupted
 command is simply run again.
@@ -13,10 +15,10 @@ from collections.abc import Sequence
 from evenq.cli.admin import with_admin
 from evenq.cli.leaving import leave
 from evenq.cli.output import Column, Listing, Page, print_page, progress_console
-from evenq.cli.waiting import Patience, unfinished_listing, who
+from evenq.cli.waiting import Patience, hidden_text, unfinished_listing, who
 from evenq.client.async_admin import Admin
 from evenq.client.core.views import DrainView, ResizeView
-from evenq.errors import RequestTimeout
+from evenq.errors import BadRequest, RequestTimeout
 from evenq.model import MessageType
 
 __all__ = ["PERMISSIONS", "drain", "permission_text", "permit", "resume", "scale"]
@@ -28,6 +30,8 @@ _QUEUES = (
     Column("read_queues", "read queues", "number"),
     Column("permission", "permission"),
     Column("unfinished", "to read", "number"),
+    Column("unread", "read by no group", "number"),
+    Column("stored", "stored", "number"),
 )
 
 
@@ -44,9 +48,17 @@ def scale(options: argparse.Namespace) -> None:
 
     async def work(admin: Admin) -> None:
         patience = Patience(0 if options.no_wait else options.wait)
+        if not await _planned(admin, options):
+            if options.dry_run:
+                return
+            raise BadRequest(f"nothing was changed; add --yes to give topic {options.name} fewer queues")
         while True:
             brokers = await admin.scale_topic(
-                options.name, queues=options.queues, broker=options.broker, force=options.force
+                options.name,
+                queues=options.queues,
+                broker=options.broker,
+                force=options.force,
+                close_unread=options.yes,
             )
             open_ones = [one for one in brokers if one.read_queues != options.queues]
             left = [waits for one in open_ones for waits in one.unfinished]
@@ -68,6 +80,28 @@ def scale(options: argparse.Namespace) -> None:
         _print(options, brokers, sentence)
 
     with_admin(options, work)
+
+
+async def _planned(admin: Admin, options: argparse.Namespace) -> bool:
+    """Say what is in queues that would be closed; False if it is to be done with --yes only, and was not."""
+    brokers = await admin.scale_topic(options.name, queues=options.queues, broker=options.broker, dry_run=True)
+    fewer = [one for one in brokers if max(one.write_queues, one.read_queues) > options.queues]
+    if not fewer:
+        if options.dry_run:
+            sentence = f"No queue of topic {options.name} would be closed; {_brokers(brokers)} would have "
+            _print(options, brokers, f"{sentence}{options.queues}.")
+        return not options.dry_run
+    stored, unread = sum(one.stored for one in fewer), sum(one.unread for one in fewer)
+    groups = who(waits for one in fewer for waits in one.unfinished)
+    told = (
+        f"Queues {options.queues} to {max(one.read_queues for one in fewer) - 1} of topic {options.name} on "
+        f"{_brokers(fewer)} hold {stored:,} messages. To be read first by groups: {groups}. {hidden_text(unread)}"
+    )
+    if options.yes and not options.dry_run:
+        progress_console().print(told, markup=False)
+    else:
+        _print(options, fewer, told)
+    return bool(options.yes) and not options.dry_run
 
 
 def permit(options: argparse.Namespace) -> None:
@@ -143,6 +177,8 @@ def _print(options: argparse.Namespace, brokers: Sequence[ResizeView], sentence:
             one.read_queues,
             permission_text(one.permission),
             sum(waits.lag for waits in one.unfinished),
+            one.unread,
+            one.stored,
         )
         for one in brokers
     ]

@@ -11,9 +11,15 @@ __all__ = ["add_draining", "add_resizing"]
 _SCALE = """\
 examples:
   evenq topic scale orders --queues 16                 more: open at once
-  evenq topic scale orders --queues 4                  fewer: waits until all groups have read the others
-  evenq topic scale orders --queues 4 --no-wait        closes them for writing; run it again to go on
-  evenq topic scale orders --queues 0 --broker broker-b    leaves it once all groups have read what is there
+  evenq topic scale orders --queues 4                  fewer: says what is in the others, and changes nothing
+  evenq topic scale orders --queues 4 --yes            does it: waits until all groups have read them
+  evenq topic scale orders --queues 4 --yes --no-wait  closes them for writing; run it again to go on
+  evenq topic scale orders --queues 0 --broker broker-b --yes    leaves it once all groups have read what is there
+"""
+_SCALE_IN = """\
+examples:
+  evenq broker check-scale-in broker-c                 before the broker is taken away
+  evenq broker check-scale-in broker-b broker-c --yes  what nobody has read does not count
 """
 _DRAIN = """\
 examples:
@@ -37,8 +43,12 @@ def add_resizing(actions: Any, command: Callable[..., argparse.ArgumentParser]) 
     _waiting(scale, 300)
     scale.add_argument("--force", action="store_true", help="close queues although groups have messages to read there")
     scale.add_argument(
-        "--yes", action="store_true", help="with --queues 0: messages that no group reads may end with the topic there"
+        "--yes",
+        action="store_true",
+        help="fewer queues, or none: do it, also with messages that no group has read "
+        "(without: only say what is in those to be closed)",
     )
+    scale.add_argument("--dry-run", action="store_true", help="only say what it would do, and exit with 0")
     permit = command(actions, "permit", "open or close a topic for writing and reading", "resizing", "permit")
     permit.add_argument("name")
     permit.add_argument(
@@ -61,6 +71,21 @@ def add_draining(actions: Any, command: Callable[..., argparse.ArgumentParser]) 
     _waiting(drain, 600)
     resume = command(actions, "resume", "let a drained broker take messages again", "resizing", "resume")
     resume.add_argument("name")
+    check = command(
+        actions,
+        "check-scale-in",
+        "say whether brokers may be taken away: exit code 0 if nothing of theirs would be missed",
+        "scale_in",
+        "check",
+        examples=_SCALE_IN,
+    )
+    check.add_argument("names", nargs="+", metavar="NAME")
+    check.add_argument(
+        "--yes", action="store_true", help="messages that no group has read and dead letters may be missed"
+    )
+    forget = command(actions, "forget", "let the others forget a broker that is gone for good", "scale_in", "forget")
+    forget.add_argument("name")
+    forget.add_argument("--yes", action="store_true", help="do it")
 
 
 def _one_broker(parser: argparse.ArgumentParser) -> None:

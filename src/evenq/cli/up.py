@@ -58,6 +58,8 @@ class Plan:
     """Of the first broker; 0 = any free one, -1 = off."""
     rebalancers: int = 1
     """Of several one leads."""
+    tls: bool = False
+    """TLS and no plain text."""
 
     def broker_name(self, index: int) -> str:
         """`broker-a`, `broker-b` ..."""
@@ -100,6 +102,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
         sync=options.sync,
         metrics_port=_metrics_port(options.metrics_port),
         rebalancers=options.rebalancers,
+        tls=options.tls,
     )
 
 
@@ -198,8 +201,8 @@ async def make_topics(admin: Admin, plan: Plan) -> None:
         await create_topic(admin, topic.name, queues=topic.queues, message_type=topic.message_type)
 
 
-def announce(plan: Plan, endpoint: str, *, metrics_port: int, brokers: int, where: str) -> None:
-    """Print the line `ready ...` and what to type next."""
+def announce(plan: Plan, endpoint: str, *, metrics_port: int, brokers: int, where: str, ca: Path | None = None) -> None:
+    """Print the line `ready ...` and what to type next; `ca`: with TLS, the authority's file."""
     kept = f"data in {plan.data}" if plan.data is not None else "data in memory"
     sys.stdout.write(f"ready {endpoint} ({brokers} broker{'s' * (brokers != 1)}, {where}, {kept})\n")
     option = "" if endpoint == f"{HOST}:8081" else f" --endpoint {endpoint}"
@@ -209,6 +212,11 @@ def announce(plan: Plan, endpoint: str, *, metrics_port: int, brokers: int, wher
         f"evenq consume orders --group billing --from first --max 1{option}",
         f"evenq group show billing{option}",
     ]
+    if ca is not None:
+        from evenq.cli.up_tls import how_to
+
+        target = endpoint.removeprefix("evenqs://")
+        lines = [*how_to(ca, target), "", *(line.removesuffix(option) for line in lines)]
     if metrics_port > 0:
         lines.append(f"curl http://{HOST}:{metrics_port}/metrics")
     width = max(map(len, lines))

@@ -22,9 +22,11 @@ from evenq_rebalancer.app import Rebalancer
 from evenq_rebalancer.settings import Settings as RebalancerSettings
 
 from evenq.cli.up import DEFAULT_QUEUES, HOST, Plan, announce, make_topics, wait_served
+from evenq.cli.up_tls import Certificates, make_certificates
 from evenq.client.async_admin import Admin
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
+from evenq.serving.tls import TlsSettings
 from evenq.wire.net import GrpcNet
 
 __all__ = ["serve"]
@@ -36,20 +38,34 @@ _DISK_FREE_MIN_BYTES = 64 << 20
 async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
     """Start all, announce, wait for `stop` or for a failure, stop all in the opposite order."""
     async with AsyncExitStack() as stack:
-        net = GrpcNet()
+        certificates = make_certificates(plan.data, stack) if plan.tls else None
+        tls = certificates.settings() if certificates is not None else None
+        net = GrpcNet() if tls is None else GrpcNet(tls=tls.for_peers())
         stack.push_async_callback(net.close)
-        brokers = await _start(plan, clock, net, stack)
-        endpoint = f"{HOST}:{brokers[0].port}"
-        admin = await stack.enter_async_context(Admin(endpoint=endpoint))
+        brokers = await _start(plan, clock, net, stack, certificates)
+        endpoint = f"evenqs://{HOST}:{brokers[0].port}" if tls is not None else f"{HOST}:{brokers[0].port}"
+        admin_tls = tls.for_peers() if tls is not None else None
+        admin = await stack.enter_async_context(Admin(endpoint=endpoint, tls=admin_tls))
         await wait_served(admin, brokers=len(brokers), clock=clock)
         await make_topics(admin, plan)
-        announce(plan, endpoint, metrics_port=brokers[0].metrics_port, brokers=len(brokers), where="one process")
+        announce(
+            plan,
+            endpoint,
+            metrics_port=brokers[0].metrics_port,
+            brokers=len(brokers),
+            where="one process",
+            ca=certificates.ca if certificates is not None else None,
+        )
         await _first(stop.wait, *(broker.wait for broker in brokers))
 
 
-async def _start(plan: Plan, clock: Clock, net: GrpcNet, stack: AsyncExitStack) -> list[BrokerApp]:
+async def _start(
+    plan: Plan, clock: Clock, net: GrpcNet, stack: AsyncExitStack, certificates: Certificates | None
+) -> list[BrokerApp]:
     rng = random.SystemRandom()  # the keys of receipt handles come from it
     quiet: dict[str, object] = {"host": HOST, "port": 0, "metrics_port": -1, "drain_ms": _DRAIN_MS}
+    if certificates is not None:
+        quiet |= {"port": -1, "tls": certificates.settings()}
     nameserver = Nameserver(NameserverSettings.model_validate(quiet), clock=clock, rng=rng)
     await nameserver.start()
     stack.push_async_callback(nameserver.close)
@@ -59,10 +75,11 @@ async def _start(plan: Plan, clock: Clock, net: GrpcNet, stack: AsyncExitStack) 
         settings = BrokerSettings(
             broker_name=plan.broker_name(index),
             host=HOST,
-            port=port,
+            port=-1 if certificates is not None else port,
+            tls=certificates.settings(port) if certificates is not None else TlsSettings(),
             metrics_port=plan.metrics_port if index == 0 else -1,
-            nameservers=f"{HOST}:{nameserver.port}",
-            rebalancer=",".join(f"{HOST}:{rebalancer.port}" for rebalancer in rebalancers),
+            nameservers=nameserver.address,
+            rebalancer=",".join(rebalancer.address for rebalancer in rebalancers),
             default_queues=DEFAULT_QUEUES,
             drain_ms=_DRAIN_MS,
             route_settle_ms=0,  # its nameserver is always as young as the brokers, and all of them are here

@@ -1,24 +1,29 @@
 """`evenq up --processes`: each service its own process, as in production; this one only watches over them.
 
-A server that ends by itself ends the whole: a quick start that limps would only confuse.
+A server that ends by itself is started again, as Kubernetes would, and a line on standard error says which one and why.
+One that ends again and again ends the whole: a quick start that limps would only confuse.
 """
 
 from __future__ import annotations
 
 import asyncio
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
 from evenq.cli.up import DEFAULT_QUEUES, Plan, announce, make_topics, wait_served
 from evenq.client.async_admin import Admin
-from evenq.errors import InternalError
+from evenq.errors import Error, InternalError
 from evenq.runtime.clock import Clock
 from evenq.testing.local_cluster import LocalCluster
 
 __all__ = ["serve"]
 
 _LOOK_MS = 200
+_RESTARTS_MAX = 5
+_RESTARTS_MS = 60_000
+"""So many restarts of one server within this time are tried."""
 
 
 async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
@@ -35,30 +40,63 @@ async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
         broker_ports=plan.ports,
         folder=folder,
         broker_settings=settings,
+        tls=plan.tls,
+        metrics_port=plan.metrics_port,
     )
     try:
         await asyncio.to_thread(cluster.start)
-        async with Admin(endpoint=cluster.endpoint) as admin:
+        async with Admin(endpoint=cluster.endpoint, tls=cluster.client_tls) as admin:
             await wait_served(admin, brokers=len(plan.ports), clock=clock)
             await make_topics(admin, plan)
-        metrics_port = cluster.brokers[0].metrics_port
-        announce(
-            plan,
-            cluster.endpoint,
-            metrics_port=metrics_port,
-            brokers=len(plan.ports),
-            where=f"a process each, logs in {folder / 'logs'}",
-        )
-        await _watch(cluster, stop, clock)
+            announce(
+                plan,
+                cluster.endpoint,
+                metrics_port=cluster.brokers[0].metrics_port,
+                brokers=len(plan.ports),
+                where=f"a process each, logs in {folder / 'logs'}",
+                ca=cluster.authority.ca.resolve() if cluster.authority is not None else None,
+            )
+            await _watch(cluster, plan, admin, stop, clock)
     finally:
         await asyncio.to_thread(cluster.stop)
         if plan.data is None:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
-async def _watch(cluster: LocalCluster, stop: asyncio.Event, clock: Clock) -> None:
+async def _watch(cluster: LocalCluster, plan: Plan, admin: Admin, stop: asyncio.Event, clock: Clock) -> None:
+    """Until `stop`. Raises InternalError if one of them does not stay up."""
+    restarts: dict[str, list[int]] = {node.name: [] for node in cluster.nodes}
+    emptied = False
     while not stop.is_set():
         for node in cluster.nodes:
-            if not node.alive:
-                raise InternalError(f"{node.name} ended with exit code {node.exit_code}; its log is {node.log_path}")
+            if node.alive:
+                continue
+            now_ms = clock.monotonic_ms()
+            recent = [at_ms for at_ms in restarts[node.name] if now_ms - at_ms < _RESTARTS_MS]
+            if len(recent) >= _RESTARTS_MAX:
+                raise InternalError(
+                    f"{node.name} {node.end_text}, after {_RESTARTS_MAX} restarts within a minute; its log is "
+                    f"{node.log_path}"
+                )
+            restarts[node.name] = [*recent, now_ms]
+            in_memory = plan.data is None and node in cluster.brokers
+            emptied = emptied or in_memory
+            sys.stderr.write(
+                f"{node.name} {node.end_text}; started again, {len(recent) + 1} of {_RESTARTS_MAX} times within a "
+                f"minute{'; its messages were in memory and are lost' if in_memory else ''}; its log is "
+                f"{node.log_path}\n"
+            )
+            sys.stderr.flush()
+            node.start()
+        if emptied and all(node.alive for node in cluster.nodes):
+            emptied = not await _topics_again(admin, plan)
         await clock.sleep_ms(_LOOK_MS)
+
+
+async def _topics_again(admin: Admin, plan: Plan) -> bool:
+    """A broker that lost its memory gets the topics of the command line; False: it does not answer yet."""
+    try:
+        await make_topics(admin, plan)
+    except Error:
+        return False
+    return True

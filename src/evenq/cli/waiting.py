@@ -12,7 +12,7 @@ from evenq.cli.output import Column, Listing, progress_console
 from evenq.client.core.views import UnfinishedView
 from evenq.runtime.clock import SystemClock
 
-__all__ = ["Patience", "unfinished_listing", "who"]
+__all__ = ["Patience", "hidden_text", "unfinished_listing", "who"]
 
 AGAIN_MS = 500
 WAITING_TOLD_MAX = 5
@@ -54,6 +54,13 @@ def who(left: Iterable[UnfinishedView]) -> str:
     told = [f"{group} {lag:,}" for group, lag in lags.most_common(WAITING_TOLD_MAX)]
     more = len(lags) - len(told)
     return ", ".join(told) + (f" and {more} more groups" if more > 0 else "") or "none"
+
+
+def hidden_text(unread: int) -> str:
+    """What groups that come later miss when queues are closed."""
+    if unread:
+        return f"{unread:,} of them no group has read: a group that comes later will not get them."
+    return "Groups that come later will not get what is stored there."
 
 
 def unfinished_listing(left: Iterable[UnfinishedView]) -> Listing:

@@ -19,9 +19,11 @@ from evenq.client.core.views import (
     GroupQueueView,
     GroupView,
     LiteTopicView,
+    MissingBrokerView,
     OffsetMoveView,
     PlacementView,
     ResizeView,
+    ScaleInView,
     SimulationView,
     TopicDetails,
     TopicView,
@@ -29,6 +31,7 @@ from evenq.client.core.views import (
 )
 from evenq.client.loops.background import Background
 from evenq.client.loops.resizing import drained, scaled, withdrawn
+from evenq.client.loops.scale_in import scale_in_checked
 from evenq.client.plans import permission_of, reset_target, topic_type
 from evenq.client.queries import Queries
 from evenq.client.wiring import Ground, admin_calls, new_client_id
@@ -36,6 +39,7 @@ from evenq.model import BalancePolicy, MessageQueue, MessageType, Permission
 from evenq.model.retry import RetryPolicy
 from evenq.runtime.closing import Closing
 from evenq.wire.credentials import Credentials
+from evenq.wire.tls import Tls
 
 if TYPE_CHECKING:
     from evenq.client.rpc.admin import AdminCalls
@@ -51,14 +55,15 @@ class Admin(Queries, Closing):
     def __init__(
         self,
         *,
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         timeout_ms: int = 10_000,
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
-        self._ground = Ground.of(ground, credentials)
+        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self._background = Background.shared()
-        self._calls = self._background.run(self._open(endpoint, timeout_ms))
+        self._calls = self._background.run(self._open(timeout_ms))
 
     def create_topic(
         self,
@@ -102,31 +107,66 @@ class Admin(Queries, Closing):
         return self._background.run(self._calls.describe_topic(topic))
 
     def scale_topic(
-        self, topic: str, *, queues: int, broker: str = "", force: bool = False, wait_ms: int = 0
+        self,
+        topic: str,
+        *,
+        queues: int,
+        broker: str = "",
+        force: bool = False,
+        close_unread: bool = False,
+        dry_run: bool = False,
+        wait_ms: int = 0,
     ) -> list[ResizeView]:
         """Give the topic more or fewer queues (1 to 4,096 per broker), on all brokers that have it or on `broker`.
 
         More are open at once. Fewer: the last ones take no messages any more, and are closed once every group has read
-        them (RT-8), or at once with `force`. `wait_ms` 0 does one step and tells what is left (each view's `done`; call
-        again to go on), else it waits so long at most and then raises RequestTimeout. Raises TopicNotFound,
-        BadRequest, ConnectionFailed for a broker that did not do it.
+        them (RT-8), or at once with `force`. What no group has read at all keeps them open, too, because a group that
+        comes later would miss it, unless `close_unread`. `dry_run` changes nothing and tells what is in the queues that
+        would be closed. `wait_ms` 0 does one step and tells what is left (each view's `done`; call again to go on),
+        else it waits so long at most and then raises RequestTimeout. Raises TopicNotFound, BadRequest, ConnectionFailed
+        for a broker that did not do it.
         """
-        work = scaled(self._calls, self._ground.clock, topic, queues, broker=broker, force=force, wait_ms=wait_ms)
+        work = scaled(
+            self._calls,
+            self._ground.clock,
+            topic,
+            queues,
+            broker=broker,
+            force=force,
+            close_unread=close_unread,
+            dry_run=dry_run,
+            wait_ms=wait_ms,
+        )
         return self._background.run(work)
 
     def withdraw_topic(
-        self, topic: str, *, broker: str, close_unread: bool = False, force: bool = False, wait_ms: int = 0
+        self,
+        topic: str,
+        *,
+        broker: str,
+        close_unread: bool = False,
+        force: bool = False,
+        dry_run: bool = False,
+        wait_ms: int = 0,
     ) -> WithdrawView:
         """Let a topic leave one of its brokers: nothing more is sent to it there, and when every group has read what is
         there, it is forgotten with all that is stored of it. Not for the last broker of a topic.
 
         What no group reads keeps it there, unless `close_unread`; so do delayed messages and open transactions of the
-        broker; `force` ends it in any case, unread or not. `wait_ms` 0 does one step and tells what is left (`gone` is
-        False; call again to go on), else it waits so long at most and then raises RequestTimeout. To stop half-way:
-        `permit_topic(topic, "read-write", broker=broker)`. Raises TopicNotFound, NotFound, BadRequest.
+        broker; `force` ends it in any case, unread or not. `dry_run` changes nothing and tells what is there. `wait_ms`
+        0 does one step and tells what is left (`gone` is False; call again to go on), else it waits so long at most and
+        then raises RequestTimeout. To stop half-way: `permit_topic(topic, "read-write", broker=broker)`. Raises
+        TopicNotFound, NotFound, BadRequest.
         """
         work = withdrawn(
-            self._calls, self._ground.clock, topic, broker, close_unread=close_unread, force=force, wait_ms=wait_ms
+            self._calls,
+            self._ground.clock,
+            topic,
+            broker,
+            close_unread=close_unread,
+            force=force,
+            dry_run=dry_run,
+            wait_ms=wait_ms,
         )
         return self._background.run(work)
 
@@ -281,6 +321,23 @@ class Admin(Queries, Closing):
         """All live brokers."""
         return self._background.run(self._calls.list_brokers())
 
+    def list_missing_brokers(self) -> list[MissingBrokerView]:
+        """Brokers that others knew and that are not there: what they hold is missing. Ascending name."""
+        return self._background.run(self._calls.list_missing_brokers())
+
+    def check_scale_in(self, brokers: Sequence[str], *, allow_unread: bool = False) -> list[ScaleInView]:
+        """Whether brokers may be taken away: each result's `problem` is empty if nothing that its broker holds would be
+        missed. It has to be drained and read empty, and another broker has to take messages; with `allow_unread` it may
+        hold what no group ever read, and dead letters. Changes nothing.
+        """
+        return self._background.run(scale_in_checked(self._calls, brokers, allow_unread=allow_unread))
+
+    def forget_broker(self, broker: str) -> None:
+        """Let all brokers forget one that is gone for good: it is not missing any more, and what it holds comes back
+        only if it does. Raises NotFound if it is not missing, PreconditionFailed if it lives.
+        """
+        self._background.run(self._calls.forget_broker(broker))
+
     def describe_cluster(self) -> ClusterView:
         """The cluster at a glance."""
         return self._background.run(self._calls.describe_cluster())
@@ -289,5 +346,5 @@ class Admin(Queries, Closing):
         """End the connections."""
         self._background.run(self._ground.let_go(self._calls.net))
 
-    async def _open(self, endpoint: str, timeout_ms: int) -> AdminCalls:
-        return admin_calls(self._ground, endpoint, new_client_id(self._ground.clock), timeout_ms)
+    async def _open(self, timeout_ms: int) -> AdminCalls:
+        return admin_calls(self._ground, new_client_id(self._ground.clock), timeout_ms)

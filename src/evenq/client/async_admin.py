@@ -21,20 +21,24 @@ from evenq.client.core.views import (
     GroupQueueView,
     GroupView,
     LiteTopicView,
+    MissingBrokerView,
     OffsetMoveView,
     PlacementView,
     ResizeView,
+    ScaleInView,
     SimulationView,
     TopicDetails,
     TopicView,
     WithdrawView,
 )
 from evenq.client.loops.resizing import drained, scaled, withdrawn
+from evenq.client.loops.scale_in import scale_in_checked
 from evenq.client.plans import permission_of, reset_target, topic_type
 from evenq.client.wiring import Ground, admin_calls, new_client_id
 from evenq.model import BalancePolicy, MessageQueue, MessageType, Permission
 from evenq.model.retry import RetryPolicy
 from evenq.wire.credentials import Credentials
+from evenq.wire.tls import Tls
 
 __all__ = ["Admin"]
 
@@ -45,13 +49,14 @@ class Admin(AsyncQueries):
     def __init__(
         self,
         *,
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         timeout_ms: int = 10_000,
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
-        self._ground = Ground.of(ground, credentials)
-        self._calls = admin_calls(self._ground, endpoint, new_client_id(self._ground.clock), timeout_ms)
+        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
+        self._calls = admin_calls(self._ground, new_client_id(self._ground.clock), timeout_ms)
 
     async def create_topic(
         self,
@@ -84,17 +89,49 @@ class Admin(AsyncQueries):
         return await self._calls.describe_topic(topic)
 
     async def scale_topic(
-        self, topic: str, *, queues: int, broker: str = "", force: bool = False, wait_ms: int = 0
+        self,
+        topic: str,
+        *,
+        queues: int,
+        broker: str = "",
+        force: bool = False,
+        close_unread: bool = False,
+        dry_run: bool = False,
+        wait_ms: int = 0,
     ) -> list[ResizeView]:
         """More or fewer queues per broker; see `evenq.Admin.scale_topic`."""
-        return await scaled(self._calls, self._ground.clock, topic, queues, broker=broker, force=force, wait_ms=wait_ms)
+        return await scaled(
+            self._calls,
+            self._ground.clock,
+            topic,
+            queues,
+            broker=broker,
+            force=force,
+            close_unread=close_unread,
+            dry_run=dry_run,
+            wait_ms=wait_ms,
+        )
 
     async def withdraw_topic(
-        self, topic: str, *, broker: str, close_unread: bool = False, force: bool = False, wait_ms: int = 0
+        self,
+        topic: str,
+        *,
+        broker: str,
+        close_unread: bool = False,
+        force: bool = False,
+        dry_run: bool = False,
+        wait_ms: int = 0,
     ) -> WithdrawView:
         """Let a topic leave one of its brokers; see `evenq.Admin.withdraw_topic`."""
         return await withdrawn(
-            self._calls, self._ground.clock, topic, broker, close_unread=close_unread, force=force, wait_ms=wait_ms
+            self._calls,
+            self._ground.clock,
+            topic,
+            broker,
+            close_unread=close_unread,
+            force=force,
+            dry_run=dry_run,
+            wait_ms=wait_ms,
         )
 
     async def permit_topic(self, topic: str, permission: Permission | str, *, broker: str = "") -> list[ResizeView]:
@@ -217,6 +254,18 @@ class Admin(AsyncQueries):
     async def list_brokers(self) -> list[BrokerView]:
         """All live brokers."""
         return await self._calls.list_brokers()
+
+    async def list_missing_brokers(self) -> list[MissingBrokerView]:
+        """Brokers that others knew and that are not there; see `evenq.Admin.list_missing_brokers`."""
+        return await self._calls.list_missing_brokers()
+
+    async def check_scale_in(self, brokers: Sequence[str], *, allow_unread: bool = False) -> list[ScaleInView]:
+        """Whether brokers may be taken away; see `evenq.Admin.check_scale_in`."""
+        return await scale_in_checked(self._calls, brokers, allow_unread=allow_unread)
+
+    async def forget_broker(self, broker: str) -> None:
+        """Let the others forget a broker that is gone for good; see `evenq.Admin.forget_broker`."""
+        await self._calls.forget_broker(broker)
 
     async def describe_cluster(self) -> ClusterView:
         """The cluster at a glance."""

@@ -21,6 +21,7 @@ from evenq.client.wiring import Ground, lite_parts, new_client_id
 from evenq.errors import Unsupported
 from evenq.model import ReceivedMessage, StartFrom
 from evenq.wire.credentials import Credentials
+from evenq.wire.tls import Tls
 
 __all__ = ["LitePushConsumer", "LiteSimpleConsumer"]
 
@@ -43,12 +44,12 @@ class _LiteConsumer:
         on_unsubscribed: OnUnsubscribed | None,
         client_id: str,
         credentials: Credentials | None,
+        tls: Tls | bool | None,
         ground: Ground | None,
     ) -> None:
         self._plan = plan
-        self._endpoint = endpoint
         self._on_unsubscribed = on_unsubscribed
-        self._ground = Ground.of(ground, credentials)
+        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
 
     async def start(self) -> Self:
@@ -56,7 +57,7 @@ class _LiteConsumer:
         if self._member is not None or self._closed:
             raise Unsupported(f"this consumer of {self._plan.group} was started before; make a new one")
         self._calls, member = lite_parts(
-            self._ground, self._endpoint, self.client_id, self._plan,
+            self._ground, self.client_id, self._plan,
             tell=None if self._on_unsubscribed is None else self._tell, run_listener=self._run_listener(),
         )  # fmt: skip
         try:
@@ -129,16 +130,17 @@ class LiteSimpleConsumer(_LiteConsumer):
         group: str,
         topic: str,
         lite_topics: Iterable[str] = (),
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         on_unsubscribed: OnUnsubscribed | None = None,
         options: LiteOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
         super().__init__(
             lite_plan(group=group, topic=topic, lite_topics=lite_topics, options=options), endpoint=endpoint,
-            on_unsubscribed=on_unsubscribed, client_id=client_id, credentials=credentials, ground=ground,
+            on_unsubscribed=on_unsubscribed, client_id=client_id, credentials=credentials, tls=tls, ground=ground,
         )  # fmt: skip
 
     async def receive(
@@ -172,12 +174,13 @@ class LitePushConsumer(_LiteConsumer):
         topic: str,
         listener: Listener,
         lite_topics: Iterable[str] = (),
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         consume_threads: int = 20,
         on_unsubscribed: OnUnsubscribed | None = None,
         options: LiteOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
         plan = lite_plan(
@@ -185,7 +188,7 @@ class LitePushConsumer(_LiteConsumer):
         )
         super().__init__(
             plan, endpoint=endpoint, on_unsubscribed=on_unsubscribed, client_id=client_id, credentials=credentials,
-            ground=ground,
+            tls=tls, ground=ground,
         )  # fmt: skip
         self._listener = listener
 

@@ -20,6 +20,7 @@ from evenq.client.wiring import Ground, new_client_id, polling_parts
 from evenq.errors import Unsupported
 from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
 from evenq.wire.credentials import Credentials
+from evenq.wire.tls import Tls
 
 __all__ = ["PullConsumer"]
 
@@ -34,7 +35,7 @@ class PullConsumer:
         *,
         group: str,
         subscriptions: Mapping[str, str | FilterExpression] | None = None,
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         model: MessageModel | str = MessageModel.CLUSTERING,
         assignment: str = "auto",
         strategy: str | Strategy = "AVG",
@@ -44,6 +45,7 @@ class PullConsumer:
         options: PullOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
         options = options or PullOptions()
@@ -57,9 +59,8 @@ class PullConsumer:
             start_timestamp_ms=start_timestamp_ms,
             options=options,
         )
-        self._ground = Ground.of(ground, credentials)
+        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
-        self._endpoint = endpoint
         self._on_rebalance = on_rebalance
         self._polling: Polling | None = None
         self._closed = False
@@ -69,7 +70,7 @@ class PullConsumer:
         if self._polling is not None or self._closed:
             raise Unsupported(f"this consumer of {self._plan.group} was started before; make a new one")
         tell = None if self._on_rebalance is None else self._tell
-        self._calls, self._polling = polling_parts(self._ground, self._endpoint, self.client_id, self._plan, tell=tell)
+        self._calls, self._polling = polling_parts(self._ground, self.client_id, self._plan, tell=tell)
         self._polling.start()
         return self
 

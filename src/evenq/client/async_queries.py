@@ -120,6 +120,7 @@ class AsyncQueries:
         to_topic: str = "",
         per_second: float = 0.0,
         limit: int = 0,
+        dry_run: bool = False,
         on_progress: Callable[[ReplayView], None] | None = None,
     ) -> list[ReplayView]:
         """Send dead letters once more, each at most once; see `evenq.Admin.replay_dead_letters`."""
@@ -129,5 +130,6 @@ class AsyncQueries:
             to_topic=to_topic,
             per_second=per_second,
             limit=limit,
+            dry_run=dry_run,
             on_progress=on_progress,
         )

@@ -24,6 +24,7 @@ from evenq.errors import Unsupported
 from evenq.model import ReceivedMessage, StartFrom
 from evenq.runtime.closing import Closing
 from evenq.wire.credentials import Credentials
+from evenq.wire.tls import Tls
 
 __all__ = ["LitePushConsumer", "LiteSimpleConsumer", "OnUnsubscribed"]
 
@@ -45,12 +46,12 @@ class _LiteConsumer(Closing):
         on_unsubscribed: OnUnsubscribed | None,
         client_id: str,
         credentials: Credentials | None,
+        tls: Tls | bool | None,
         ground: Ground | None,
     ) -> None:
         self._plan = plan
-        self._endpoint = endpoint
         self._on_unsubscribed = on_unsubscribed
-        self._ground = Ground.of(ground, credentials)
+        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._background = Background.shared()
 
@@ -97,7 +98,7 @@ class _LiteConsumer(Closing):
 
     async def _open(self, run_listener: RunListener | None = None) -> None:
         self._calls, member = lite_parts(
-            self._ground, self._endpoint, self.client_id, self._plan,
+            self._ground, self.client_id, self._plan,
             tell=None if self._on_unsubscribed is None else self._tell, run_listener=run_listener,
         )  # fmt: skip
         try:
@@ -129,11 +130,12 @@ class LiteSimpleConsumer(_LiteConsumer):
         group: str,
         topic: str,
         lite_topics: Iterable[str] = (),
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         on_unsubscribed: OnUnsubscribed | None = None,
         options: LiteOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
         """`topic` is of type LITE; `lite_topics` are the first ones wanted. Usable at once. Raises as `subscribe_lite`,
@@ -141,7 +143,7 @@ class LiteSimpleConsumer(_LiteConsumer):
         """
         super().__init__(
             lite_plan(group=group, topic=topic, lite_topics=lite_topics, options=options), endpoint=endpoint,
-            on_unsubscribed=on_unsubscribed, client_id=client_id, credentials=credentials, ground=ground,
+            on_unsubscribed=on_unsubscribed, client_id=client_id, credentials=credentials, tls=tls, ground=ground,
         )  # fmt: skip
         self._background.run(self._open())
 
@@ -177,12 +179,13 @@ class LitePushConsumer(_LiteConsumer):
         topic: str,
         listener: Listener,
         lite_topics: Iterable[str] = (),
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         consume_threads: int = 20,
         on_unsubscribed: OnUnsubscribed | None = None,
         options: LiteOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
         """The listener gets a list of one message. An exception, False or a `Retry`: it comes again after a growing
@@ -194,7 +197,7 @@ class LitePushConsumer(_LiteConsumer):
         )
         super().__init__(
             plan, endpoint=endpoint, on_unsubscribed=on_unsubscribed, client_id=client_id, credentials=credentials,
-            ground=ground,
+            tls=tls, ground=ground,
         )  # fmt: skip
         self._listener = listener
 

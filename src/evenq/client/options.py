@@ -148,7 +148,8 @@ class PushOptions:
     retry_max_ms: int = 60_000
     """Longest such pause. 1 .. 7,200,000."""
     max_attempts: int = 0
-    """Deliveries before the dead-letter topic; 0 = what the group is configured to (17). 0 .. 1,000. RD-3."""
+    """Deliveries before the dead-letter topic; 0 = what the group is configured to (17). 0 .. 1,000. RD-3. Kept by the
+    broker, over crashes and hand-overs; 1 costs a call for each message."""
     timeout_ms: int = 3_000
     """Deadline of one call, on top of its waiting time. 100 .. 60,000."""
     route_refresh_ms: int = 30_000
@@ -214,7 +215,7 @@ class PullOptions:
 
     auto_commit: bool = True
     """True: what a `poll` returned counts as consumed at the next one, and is reported every `commit_interval_ms`.
-    False: progress is stored only by `commit`."""
+    False: beyond where the group begins, progress is stored only by `commit`."""
     pull_batch: int = 512
     """Messages per pull."""
     pull_bytes: int = 1 << 20

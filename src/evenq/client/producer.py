@@ -24,6 +24,7 @@ from evenq.errors import ConnectionFailed, RequestTimeout, Unsupported
 from evenq.model import Message, ReceivedMessage, TransactionResolution
 from evenq.runtime.closing import Closing
 from evenq.wire.credentials import Credentials
+from evenq.wire.tls import Tls
 
 __all__ = ["Producer"]
 
@@ -34,12 +35,13 @@ class Producer(Closing):
     def __init__(
         self,
         *,
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         options: ProducerOptions | None = None,
         client_id: str = "",
         checker: Checker | None = None,
         transaction_topics: Iterable[str] = (),
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
         """`endpoint` is the access point, `host:port`, or several joined with `;`. `credentials`: what to
@@ -50,7 +52,7 @@ class Producer(Closing):
         asked about the topics in `transaction_topics` from the start, about others from their first transaction on.
         """
         self.options = options or ProducerOptions()
-        self._ground = Ground.of(ground, credentials)
+        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
         options = self.options
         self._encoder = Encoder(
@@ -64,7 +66,7 @@ class Producer(Closing):
         self._closed = False
         self._background = Background.shared()
         self._checker = checker
-        self._background.run(self._open(endpoint, transaction_topics))
+        self._background.run(self._open(transaction_topics))
 
     def send(
         self, message: Message, *, sharding_key: str | None = None, selector: Selector | None = None
@@ -194,9 +196,9 @@ class Producer(Closing):
         told = await in_thread(None, self._checker, message)
         return await resolution_of(told)
 
-    async def _open(self, endpoint: str, transaction_topics: Iterable[str]) -> None:
+    async def _open(self, transaction_topics: Iterable[str]) -> None:
         self._calls, self._sending, self._replies, self._transacting = producer_parts(
-            self._ground, endpoint, self.client_id, self.options, left=self._gate.leave, run_checker=self._check
+            self._ground, self.client_id, self.options, left=self._gate.leave, run_checker=self._check
         )
         if self._checker is not None:
             self._transacting.watch(transaction_topics)

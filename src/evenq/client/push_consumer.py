@@ -25,6 +25,7 @@ from evenq.errors import Unsupported
 from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
 from evenq.runtime.closing import Closing
 from evenq.wire.credentials import Credentials
+from evenq.wire.tls import Tls
 
 __all__ = ["Listener", "OnRebalance", "PushConsumer"]
 
@@ -44,7 +45,7 @@ class PushConsumer(Closing):
         group: str,
         listener: Listener,
         subscriptions: Mapping[str, str | FilterExpression],
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         model: MessageModel | str = MessageModel.CLUSTERING,
         assignment: str = "auto",
         strategy: str | Strategy = "AVG",
@@ -56,6 +57,7 @@ class PushConsumer(Closing):
         options: PushOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
         """`subscriptions`: topic to tags (`a || b`, `*`) or a FilterExpression.
@@ -79,9 +81,8 @@ class PushConsumer(Closing):
             options=options,
             ordered=ordered,
         )
-        self._ground = Ground.of(ground, credentials)
+        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
-        self._endpoint = endpoint
         self._listener = listener
         self._on_rebalance = on_rebalance
         self._pushing: Pushing | None = None
@@ -123,7 +124,9 @@ class PushConsumer(Closing):
         self._background.call_soon(lambda: pushing.unsubscribe(topic))
 
     def pause(self) -> None:
-        """Fetch nothing and rebalance no more until `resume`; what is in hand is consumed, queues stay ours (CS-9)."""
+        """Fetch nothing until `resume`; what is in hand is consumed. Queues stay ours, unread, until others are to
+        have them: a member that joins gets its share (CS-9).
+        """
         pushing = self._running()
         self._background.call_soon(lambda: pushing.pause(paused=True))
 
@@ -155,7 +158,7 @@ class PushConsumer(Closing):
     async def _open(self) -> None:
         tell = None if self._on_rebalance is None else self._tell
         self._calls, self._pushing = pushing_parts(
-            self._ground, self._endpoint, self.client_id, self._plan, run_listener=self._listen, tell=tell
+            self._ground, self.client_id, self._plan, run_listener=self._listen, tell=tell
         )
         self._pushing.start()
 

@@ -145,14 +145,15 @@ class Queries:
         to_topic: str = "",
         per_second: float = 0.0,
         limit: int = 0,
+        dry_run: bool = False,
         on_progress: Callable[[ReplayView], None] | None = None,
     ) -> list[ReplayView]:
         """Send dead letters once more to the topics that they came from, or to `to_topic`; each is sent at most once,
         also when a replay that broke off is started again. Waits until all is done, a day at most.
 
-        `per_second` 0: as fast as it goes; `limit` 0: all. `on_progress` is called in the SDK's loop with each broker's
-        newest count and must not wait. Returns the last count of each broker. Raises GroupNotFound, BadRequest,
-        ConnectionFailed.
+        `per_second` 0: as fast as it goes; `limit` 0: all. `dry_run` sends nothing: `would` of each result says what
+        there is to send and where to. `on_progress` is called in the SDK's loop with each broker's newest count and
+        must not wait. Returns the last count of each broker. Raises GroupNotFound, BadRequest, ConnectionFailed.
         """
         return self._background.run(
             self._calls.replay_dead_letters(
@@ -161,6 +162,7 @@ class Queries:
                 to_topic=to_topic,
                 per_second=per_second,
                 limit=limit,
+                dry_run=dry_run,
                 on_progress=on_progress,
             )
         )

@@ -17,6 +17,7 @@ from evenq.errors import IllegalGroup
 from evenq.model import FilterExpression, ReceivedMessage, group_problem
 from evenq.runtime.closing import Closing
 from evenq.wire.credentials import Credentials
+from evenq.wire.tls import Tls
 
 __all__ = ["SimpleConsumer"]
 
@@ -29,10 +30,11 @@ class SimpleConsumer(Closing):
         *,
         group: str,
         subscriptions: Mapping[str, str | FilterExpression],
-        endpoint: str = "127.0.0.1:8081",
+        endpoint: str = "",
         options: SimpleOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
         """Usable at once. Raises IllegalGroup, IllegalTopic."""
@@ -42,11 +44,11 @@ class SimpleConsumer(Closing):
         self._group = group
         self._wanted = filters(subscriptions)
         self._options = options or SimpleOptions()
-        self._ground = Ground.of(ground, credentials)
+        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._closed = False
         self._background = Background.shared()
-        self._background.run(self._open(endpoint))
+        self._background.run(self._open())
 
     def receive(
         self, max_messages: int = 32, *, invisible_ms: int = 30_000, wait_ms: int = 15_000
@@ -75,9 +77,9 @@ class SimpleConsumer(Closing):
             self._closed = True
             self._background.run(self._shut())
 
-    async def _open(self, endpoint: str) -> None:
+    async def _open(self) -> None:
         self._calls, self._receiving = receiving_parts(
-            self._ground, endpoint, self.client_id, self._options, group=self._group, subscriptions=self._wanted
+            self._ground, self.client_id, self._options, group=self._group, subscriptions=self._wanted
         )
         self._receiving.start()
 

@@ -15,12 +15,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from evenq.client.core.access_points import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE, AccessPoints, access_points
 from evenq.client.core.message_id import MessageIds
-from evenq.errors import BodyEmpty, IllegalTopic
+from evenq.errors import BodyEmpty, IllegalTopic, SettingsError
 from evenq.model import FilterExpression, Message, topic_problem
 from evenq.runtime.clock import Clock, SystemClock
 from evenq.runtime.net import Net
 from evenq.wire.credentials import Credentials
+from evenq.wire.tls import Tls
 
 if TYPE_CHECKING:
     from evenq.client.loops.listening import RunListener
@@ -72,6 +74,12 @@ class Ground:
     credentials: Credentials | None = None
     """What calls are signed with; None: they are not signed."""
 
+    tls: Tls | None = None
+    """How TLS is spoken; None: plain text, but for brokers whose address says otherwise."""
+
+    endpoint: str = DEFAULT_ENDPOINT
+    """`host:port` of the access points, joined with `;`."""
+
     @staticmethod
     def real() -> Ground:
         """The machine's. Raises SettingsError for credentials in the environment that make no sense."""
@@ -79,18 +87,32 @@ class Ground:
         return Ground(clock=SystemClock(), rng=rng, credentials=Credentials.of_environment(os.environ))
 
     @staticmethod
-    def of(given: Ground | None, credentials: Credentials | None) -> Ground:
-        """A client's: the one that was handed in or the machine's, with the client's own credentials if it has any."""
+    def of(
+        given: Ground | None, credentials: Credentials | None, *, endpoint: str = "", tls: Tls | bool | None = None
+    ) -> Ground:
+        """A client's: the one that was handed in or the machine's, with the client's own credentials if it has any.
+
+        `endpoint`: empty = EVENQ_ENDPOINT, or the default. `tls`: None = as the endpoint's scheme says, or EVENQ_TLS_*.
+        Raises IllegalAccessPoint, and SettingsError for an endpoint and `tls` that contradict each other.
+        """
         found = given or Ground.real()
-        return found if credentials is None else replace(found, credentials=credentials)
+        points = access_points(endpoint or os.environ.get(ENDPOINT_VARIABLE, "").strip() or DEFAULT_ENDPOINT)
+        return replace(
+            found,
+            credentials=found.credentials if credentials is None else credentials,
+            tls=_tls_of(points, tls),
+            endpoint=points.endpoint,
+        )
 
     def open_net(self) -> Net:
-        """The net of one client or command: gRPC, or what was handed in; signing if there are credentials."""
+        """The net of one client or command: gRPC, or what was handed in; signing if there are credentials. Raises
+        SettingsError for TLS files that make no sense.
+        """
         net = self.net
         if net is None:
             from evenq.wire.net import GrpcNet
 
-            net = GrpcNet()
+            net = GrpcNet(tls=self.tls)
         if self.credentials is None:
             return net
         from evenq.wire.signed_net import SignedNet, Signer
@@ -101,6 +123,19 @@ class Ground:
         """End the connections of a client that closes, unless the net was handed in and may serve others."""
         if self.net is None:
             await used.close()
+
+
+def _tls_of(points: AccessPoints, asked: Tls | bool | None) -> Tls | None:
+    if points.tls is not None and asked is not None and points.tls != bool(asked):
+        raise SettingsError(
+            f"the endpoint {points.addresses[0]} and tls={asked!r} contradict each other; write evenqs:// for TLS and "
+            "evenq:// for plain text, or leave out tls"
+        )
+    if isinstance(asked, Tls):
+        return asked
+    if asked is False or points.tls is False:
+        return None
+    return Tls.of_environment(os.environ) or (Tls() if asked or points.tls else None)
 
 
 def new_client_id(clock: Clock) -> str:
@@ -119,16 +154,15 @@ def placed(options: PushOptions) -> PushOptions:
     return replace(options, zone=zone, instance=instance)
 
 
-def admin_calls(ground: Ground, endpoint: str, client_id: str, timeout_ms: int) -> AdminCalls:
+def admin_calls(ground: Ground, client_id: str, timeout_ms: int) -> AdminCalls:
     """The wire of the admin."""
     from evenq.client.rpc.admin import AdminCalls
 
-    return AdminCalls(ground.open_net(), endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
+    return AdminCalls(ground.open_net(), endpoint=ground.endpoint, client_id=client_id, timeout_ms=timeout_ms)
 
 
 def producer_parts(
     ground: Ground,
-    endpoint: str,
     client_id: str,
     options: ProducerOptions,
     *,
@@ -142,7 +176,9 @@ def producer_parts(
     from evenq.client.rpc.transactions import TransactionCalls
 
     clock, rng = ground.clock, ground.rng
-    calls = TransactionCalls(ground.open_net(), endpoint=endpoint, client_id=client_id, timeout_ms=options.timeout_ms)
+    calls = TransactionCalls(
+        ground.open_net(), endpoint=ground.endpoint, client_id=client_id, timeout_ms=options.timeout_ms
+    )
     sending = Sending(calls, clock=clock, rng=rng, options=options, left=left)
     replies = Replies(calls, clock=clock, rng=rng, options=options, route=sending.route)
     transacting = Transacting(
@@ -152,12 +188,12 @@ def producer_parts(
 
 
 def pushing_parts(
-    ground: Ground, endpoint: str, client_id: str, plan: PushPlan, *, run_listener: RunListener, tell: Tell | None
+    ground: Ground, client_id: str, plan: PushPlan, *, run_listener: RunListener, tell: Tell | None
 ) -> tuple[ConsumerCalls, Pushing]:
     """A push consumer's wire and its work, not started."""
     from evenq.client.loops.pushing import Pushing
 
-    calls = _consumer_calls(ground, endpoint, client_id, plan)
+    calls = _consumer_calls(ground, client_id, plan)
     return calls, Pushing(
         calls,
         plan=plan,
@@ -170,18 +206,17 @@ def pushing_parts(
 
 
 def polling_parts(
-    ground: Ground, endpoint: str, client_id: str, plan: MemberPlan, *, tell: Tell | None
+    ground: Ground, client_id: str, plan: MemberPlan, *, tell: Tell | None
 ) -> tuple[ConsumerCalls, Polling]:
     """A pull consumer's wire and its work, not started."""
     from evenq.client.loops.polling import Polling
 
-    calls = _consumer_calls(ground, endpoint, client_id, plan)
+    calls = _consumer_calls(ground, client_id, plan)
     return calls, Polling(calls, plan=plan, client_id=client_id, clock=ground.clock, rng=ground.rng, tell=tell)
 
 
 def receiving_parts(
     ground: Ground,
-    endpoint: str,
     client_id: str,
     options: SimpleOptions,
     *,
@@ -192,7 +227,7 @@ def receiving_parts(
     from evenq.client.loops.receiving import Receiving
     from evenq.client.rpc.receiving import SimpleCalls
 
-    calls = SimpleCalls(ground.open_net(), endpoint=endpoint, client_id=client_id, timeout_ms=options.timeout_ms)
+    calls = SimpleCalls(ground.open_net(), endpoint=ground.endpoint, client_id=client_id, timeout_ms=options.timeout_ms)
     return calls, Receiving(
         calls, group=group, subscriptions=subscriptions, clock=ground.clock, rng=ground.rng, options=options
     )
@@ -200,7 +235,6 @@ def receiving_parts(
 
 def lite_parts(
     ground: Ground,
-    endpoint: str,
     client_id: str,
     plan: LitePlan,
     *,
@@ -212,16 +246,18 @@ def lite_parts(
     from evenq.client.rpc.lite import LiteCalls
 
     calls = LiteCalls(
-        ground.open_net(), endpoint=endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms,
+        ground.open_net(), endpoint=ground.endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms,
         push=run_listener is not None,
     )  # fmt: skip
     return calls, LiteMember(calls, plan, clock=ground.clock, rng=ground.rng, tell=tell, run_listener=run_listener)
 
 
-def _consumer_calls(ground: Ground, endpoint: str, client_id: str, plan: MemberPlan) -> ConsumerCalls:
+def _consumer_calls(ground: Ground, client_id: str, plan: MemberPlan) -> ConsumerCalls:
     from evenq.client.rpc.sessions import ConsumerCalls
 
-    return ConsumerCalls(ground.open_net(), endpoint=endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms)
+    return ConsumerCalls(
+        ground.open_net(), endpoint=ground.endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from evenq.model.message import Message, ReceivedMessage
 from evenq.model.names import group_problem, topic_problem
 from evenq.model.offsets import LogOffset, QueueOffset
 from evenq.model.queue import MessageQueue
-from evenq.model.route import BrokerAddress, BrokerRoute, QueueCounts, TopicRoute
+from evenq.model.route import PLAIN_DOOR, TLS_DOOR, BrokerAddress, BrokerRoute, Listener, QueueCounts, TopicRoute
 from evenq.model.subscription import FilterExpression, FilterType, Subscription
 from evenq.model.topic import MIXED_KINDS, MessageType, Permission, TopicConfig
 from evenq.model.transaction import TransactionResolution
@@ -17,12 +17,15 @@ from evenq.model.transaction import TransactionResolution
 __all__ = [
     "EVEN_BALANCE",
     "MIXED_KINDS",
+    "PLAIN_DOOR",
+    "TLS_DOOR",
     "BalancePolicy",
     "BrokerAddress",
     "BrokerRoute",
     "FilterExpression",
     "FilterType",
     "GroupConfig",
+    "Listener",
     "LogOffset",
     "Message",
     "MessageModel",

@@ -5,7 +5,20 @@ from dataclasses import dataclass
 from evenq.model.queue import MessageQueue
 from evenq.model.topic import MessageType, Permission
 
-__all__ = ["BrokerAddress", "BrokerRoute", "QueueCounts", "TopicRoute"]
+__all__ = ["PLAIN_DOOR", "TLS_DOOR", "BrokerAddress", "BrokerRoute", "Listener", "QueueCounts", "TopicRoute"]
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One door of a server: calls that come through it are answered with addresses that lead to doors like it."""
+
+    name: str
+    """`default` (plain text), `tls`, or what the setting `listeners` calls it."""
+    tls: bool = False
+
+
+PLAIN_DOOR = Listener("default")
+TLS_DOOR = Listener("tls", tls=True)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -16,11 +29,19 @@ class BrokerAddress:
     """Name of the listener: `default`, `internal`, `external` ..."""
     host: str
     port: int
+    tls: bool = False
+    """True: it is called with TLS."""
 
     @property
     def target(self) -> str:
         """`host:port`, as gRPC channels take it."""
-        return f"{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def address(self) -> str:
+        """As a `Net` takes it: `evenqs://host:port` where TLS is spoken, else `host:port`."""
+        return f"evenqs://{self.target}" if self.tls else self.target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

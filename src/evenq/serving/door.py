@@ -14,11 +14,9 @@ import errno
 import logging
 import os
 import socket
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -26,18 +24,23 @@ import grpc
 import grpc.aio
 
 from evenq import errors
+from evenq.model import PLAIN_DOOR, Listener
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving import reflection
 from evenq.serving.health import Health
 from evenq.serving.latency import MethodStats
+from evenq.serving.namespaces import resolved
 from evenq.serving.rpc import Bidi, Kind, Rpc, RpcContext, ServerStream, Unary
 from evenq.wire.net import CODE_TRAILER
 from evenq.wire.status import INTERNAL, DecodeError, status_of
 
-__all__ = ["Door", "DoorOptions", "open_door", "tls_credentials"]
+__all__ = ["Door", "DoorOptions", "open_door"]
 
 log = logging.getLogger(__name__)
+
+CLEAN_END_MS = 200
+"""Shortest time that `Door.stop` leaves its streams to end cleanly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,9 @@ class DoorOptions:
     idle_ms: int = 600_000
     """A connection without calls is closed after this."""
     credentials: grpc.ServerCredentials | None = None
-    """TLS, made by `tls_credentials`; None = plain text."""
+    """TLS, made by `serving.tls.ServerTls`; None = plain text."""
+    listener: Listener = PLAIN_DOOR
+    """What calls through this door see in their context."""
 
     def channel_arguments(self) -> list[tuple[str, int]]:
         """All of it in the names of gRPC."""
@@ -87,6 +92,7 @@ class Door:
     def __init__(self, rpcs: Sequence[Rpc], *, clock: Clock, options: DoorOptions) -> None:
         self.port = 0
         """The port that is listened on."""
+        self.listener = options.listener
         self.health = Health()
         self.stats: dict[str, MethodStats] = {rpc.method: MethodStats() for rpc in rpcs}
         """Counters by method; the methods of health and reflection are not counted."""
@@ -98,7 +104,7 @@ class Door:
         self._endless: set[asyncio.Task[Any]] = set()
         self._server: Any = grpc.aio.server(options=options.channel_arguments())
         extra = [*self.health.rpcs(), *reflection.rpcs([rpc.method for rpc in rpcs])]
-        methods = {rpc.method: self._method_handler(rpc) for rpc in [*extra, *rpcs]}
+        methods = {rpc.method: self._method_handler(resolved(rpc)) for rpc in [*extra, *rpcs]}
         if len(methods) != len(rpcs) + len(extra):
             raise ValueError("two Rpcs have one method")
         finder: Any = _Methods(methods)  # all that gRPC wants of its abstract class
@@ -122,12 +128,13 @@ class Door:
         await self._server.start()
 
     async def stop(self, grace_ms: int = 0) -> None:
-        """Take no new calls, end bidirectional streams at once with UNAVAILABLE, wait for the others up to
-        `grace_ms`.
+        """Take no new calls, end bidirectional streams at once and cleanly (status OK: decision 41), wait for the
+        others up to `grace_ms`.
         """
         self._stopping = True
-        self.health.set_serving(serving=False)
-        stopped = spawn(self._server.stop(grace_ms / 1000 if grace_ms > 0 else None), name="door stop")
+        self.health.close()
+        # Without any grace gRPC would cancel the streams before they could end cleanly.
+        stopped = spawn(self._server.stop(max(grace_ms, CLEAN_END_MS) / 1000), name="door stop")
         await self._clock.sleep_ms(0)
         for task in list(self._endless):
             task.cancel()
@@ -147,13 +154,13 @@ class Door:
 
     def _unary(self, rpc: Rpc, stats: MethodStats, fail: _Fail) -> Callable[[bytes, Any], Awaitable[bytes]]:
         handler, method, limit = cast("Unary", rpc.handler), rpc.method, self._options.running_max
-        monotonic_ms, metadata = self._clock.monotonic_ms, _METADATA.get
+        monotonic_ms, metadata, listener = self._clock.monotonic_ms, _METADATA.get, self._options.listener
 
         async def call(request: bytes, grpc_context: Any) -> bytes:
             started = monotonic_ms()
             remaining = grpc_context.time_remaining()
             deadline = None if remaining is None else started + int(remaining * 1000)
-            context = RpcContext(method, metadata(), _address(grpc_context.peer()), deadline)
+            context = RpcContext(method, metadata(), _address(grpc_context.peer()), deadline, listener)
             if self.running >= limit:
                 return await fail(_overload(limit), context, grpc_context)
             self.running += 1
@@ -171,13 +178,13 @@ class Door:
 
     def _server_stream(self, rpc: Rpc, stats: MethodStats, fail: _Fail) -> Callable[[bytes, Any], Awaitable[None]]:
         handler, method, limit = cast("ServerStream", rpc.handler), rpc.method, self._options.running_max
-        monotonic_ms, metadata = self._clock.monotonic_ms, _METADATA.get
+        monotonic_ms, metadata, listener = self._clock.monotonic_ms, _METADATA.get, self._options.listener
 
         async def call(request: bytes, grpc_context: Any) -> None:
             started = monotonic_ms()
             remaining = grpc_context.time_remaining()
             deadline = None if remaining is None else started + int(remaining * 1000)
-            context = RpcContext(method, metadata(), _address(grpc_context.peer()), deadline)
+            context = RpcContext(method, metadata(), _address(grpc_context.peer()), deadline, listener)
             if self.running >= limit:
                 await grpc_context.write(await fail(_overload(limit), context, grpc_context))
                 return
@@ -196,13 +203,13 @@ class Door:
 
     def _bidi(self, rpc: Rpc, stats: MethodStats, fail: _Fail) -> Callable[[Any, Any], Awaitable[None]]:
         handler, method, limit = cast("Bidi", rpc.handler), rpc.method, self._options.running_max
-        monotonic_ms, metadata = self._clock.monotonic_ms, _METADATA.get
+        monotonic_ms, metadata, listener = self._clock.monotonic_ms, _METADATA.get, self._options.listener
 
         async def call(requests: Any, grpc_context: Any) -> None:
             await grpc_context.send_initial_metadata(())  # Rust's SDK waits for it before it sends (contract 8.7)
             remaining = grpc_context.time_remaining()
             deadline = None if remaining is None else monotonic_ms() + int(remaining * 1000)
-            context = RpcContext(method, metadata(), _address(grpc_context.peer()), deadline)
+            context = RpcContext(method, metadata(), _address(grpc_context.peer()), deadline, listener)
             if self.running >= limit:
                 await grpc_context.write(await fail(_overload(limit), context, grpc_context))
                 return
@@ -216,7 +223,8 @@ class Door:
             except asyncio.CancelledError:
                 if not self._stopping:
                     raise
-                await grpc_context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down; connect again")
+                # The server shuts down. Returning ends the stream with OK: Rust's SDK reads a stream that ended with
+                # an error again and again, without a pause and for ever (decision 41).
             except Exception as error:  # noqa: BLE001  as above
                 await grpc_context.write(await fail(error, context, grpc_context))
             finally:
@@ -249,22 +257,6 @@ async def open_door(
     door = Door(rpcs, clock=clock, options=options or DoorOptions())
     await door.start(host, port)
     return door
-
-
-def tls_credentials(*, certificate: Path, key: Path) -> grpc.ServerCredentials:
-    """What `DoorOptions.credentials` takes, from two PEM files: the certificate chain and its private key, without a
-    password. Raises SettingsError; gRPC itself would only say that it cannot bind.
-    """
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: "")
-        return grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
-    except (ssl.SSLError, ValueError) as error:
-        raise errors.SettingsError(
-            f"certificate {certificate} and key {key} do not serve TLS ({error}): they must be PEM, belong together, "
-            "and the key must have no password"
-        ) from error
-    except OSError as error:
-        raise errors.SettingsError(f"a TLS file cannot be read: {error}; give two readable PEM files") from error
 
 
 _Fail = Callable[[Exception, RpcContext, Any], Awaitable[bytes]]

@@ -2,7 +2,8 @@
 
 `Guard.guarded` turns an `Rpc` into one that checks first and then calls the same handler, so that no handler knows of
 it and a server without authentication pays nothing. Who calls is found by the signature over `x-mq-date-time`; what a
-user may is decided by the call's `Access` row and the names in its request (`evenq.serving.names`).
+user may is decided by the call's `Access` row and the names in its request (`evenq.serving.names`), which are full
+names: namespaces are resolved in front of it (`evenq.serving.namespaces`).
 
 Always true: an identity is remembered only together with the exact signature that proved it; failures are never
 remembered; an `Rpc` about topics or groups without a row of names is refused when the server starts.
@@ -127,6 +128,7 @@ class Guard:
                 f"x-mq-date-time is {date}, more than {self._skew_ms} ms from the server's clock in every time zone; "
                 "set the client's clock"
             )
+        context.caller = proof.user
         return proof.user
 
     def _proven(self, authorization: str, date: str) -> _Proof | None:
@@ -167,7 +169,7 @@ class Guard:
             if access.resource in _WHOLE and not user.may_all(Kind.CLUSTER, action):
                 raise self._forbidden(user, context, f"{action} the cluster")
         elif not user.unbound and names is not None:
-            named = names.of(request, context.namespace)
+            named = names.of(request, context.decoded)
             self._check_named(user, access, named, context)
             self._check_missing(user, access, kinds or (), named, context)
         if access.resource is Resource.CLIENT and action is Action.CONSUME:
@@ -242,7 +244,7 @@ class Guard:
             async for request in requests:
                 user = self.identify_open(context)
                 if names is not None and not user.unbound:
-                    self._check_named(user, access, names.of(request, context.namespace), context)
+                    self._check_named(user, access, names.of(request, context.decoded), context)
                 yield request
 
         async def checked(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:

@@ -32,6 +32,7 @@ class Health:
         self._states: dict[str, bytes] = {"": SERVING}
         self._changed = asyncio.Event()
         self._watchers = 0
+        self._closed = False
 
     @property
     def serving(self) -> bool:
@@ -43,6 +44,11 @@ class Health:
         self._states[service] = SERVING if serving else NOT_SERVING
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+    def close(self) -> None:
+        """The server ends: tell that it does not serve, and end every watch, so that it waits for none."""
+        self._closed = True
+        self.set_serving(serving=False)
 
     def rpcs(self) -> list[Rpc]:
         """The two calls, for the door."""
@@ -81,6 +87,8 @@ class Health:
                 if state != told:
                     told = state
                     yield state
+                if self._closed:
+                    return
                 await changed.wait()
         finally:
             self._watchers -= 1

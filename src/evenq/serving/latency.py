@@ -48,3 +48,8 @@ class MethodStats:
     def finished(self) -> int:
         """Calls that ended, with or without an error."""
         return sum(self.buckets)
+
+    @property
+    def called(self) -> bool:
+        """True if there was a call at all."""
+        return bool(self.running or self.errors or self.finished)

@@ -8,17 +8,19 @@ gone.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from evenq.runtime.version import software_version
 from evenq.serving.latency import BOUNDS_MS, MethodStats
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
 
-__all__ = ["Distribution", "Metric", "MetricKind", "Sample", "door_metrics", "exposition"]
+__all__ = ["BUILD_INFO", "Distribution", "Metric", "MetricKind", "Sample", "door_metrics", "exposition"]
 
 
 class MetricKind(StrEnum):
@@ -57,19 +59,36 @@ class Metric:
     read: Callable[[], Iterable[Sample]]
 
 
+BUILD_INFO = Metric(
+    name="evenq_build_info",
+    kind=MetricKind.GAUGE,
+    unit="servers",
+    labels=("version", "python"),
+    help="1, with the versions of evenq and Python in its labels: the server is there and answers.",
+    read=lambda: [((software_version() or "unknown", platform.python_version()), 1)],
+)
+
+
 def exposition(metrics: Sequence[Metric], constant: Mapping[str, str] | None = None) -> bytes:
-    """The text format, with `constant` labels (cluster, node_type, node_id) on each of `metrics`, and the process's
-    own.
+    """The text format of `metrics`, of `evenq_build_info` and of the process's own, with `constant` labels (cluster,
+    node_type, node_id) on each series: whoever watches two clusters can tell them apart by every one of them.
     """
     from prometheus_client import PROCESS_COLLECTOR, generate_latest
 
+    told = dict(constant or {})
+
     class Scrape:
         def collect(self) -> Iterable[Family]:
-            yield from (_family(metric, constant or {}) for metric in metrics)
-            yield from PROCESS_COLLECTOR.collect()
+            yield from (_family(metric, told) for metric in (*metrics, BUILD_INFO))
+            yield from (_labelled(family, told) for family in PROCESS_COLLECTOR.collect())
 
     registry: Any = Scrape()  # generate_latest asks for `collect` only
     return generate_latest(registry)
+
+
+def _labelled(family: Family, constant: Mapping[str, str]) -> Family:
+    family.samples = [sample._replace(labels={**constant, **sample.labels}) for sample in family.samples]
+    return family
 
 
 def _family(metric: Metric, constant: Mapping[str, str]) -> Family:
@@ -102,15 +121,19 @@ def _buckets(distribution: Distribution) -> list[tuple[str, int]]:
 
 
 def door_metrics(stats: Callable[[], Mapping[str, MethodStats]]) -> list[Metric]:
-    """What every door counts. `stats` is asked at scrape: `lambda: door.stats`."""
+    """What every door counts. `stats` is asked at scrape: `lambda: door.stats`. A method that was never called has no
+    series: a broker has more than 70 of them, each with ten buckets.
+    """
 
     def latencies() -> Iterable[Sample]:
         for method, counted in stats().items():
+            if not counted.finished:
+                continue
             labels = ("grpc", _short(method))
             yield labels, Distribution(BOUNDS_MS, tuple(counted.buckets), counted.total_ms)
 
     def running() -> Iterable[Sample]:
-        return (((_short(method),), counted.running) for method, counted in stats().items())
+        return (((_short(method),), counted.running) for method, counted in stats().items() if counted.called)
 
     def failed() -> Iterable[Sample]:
         for method, counted in stats().items():

@@ -29,7 +29,9 @@ __all__ = ["NAMES", "Named", "Names"]
 
 
 class Named(NamedTuple):
-    """One name in a request, and what is done to it where that is not what the call as a whole does."""
+    """One name in a request. With an action of its own it is not what the call as a whole is about: it is judged, and
+    does not stand for a name that the call leaves out.
+    """
 
     kind: Kind
     name: str
@@ -52,7 +54,7 @@ class _Path:
         self.is_text = descriptor is None
         """False: a v2 Resource."""
 
-    def of(self, message: Any, namespace: str) -> list[Named]:
+    def of(self, message: Any) -> list[Named]:
         """The names there, empty ones left out."""
         values = [message]
         for name, repeated in self.steps:
@@ -60,15 +62,8 @@ class _Path:
                 values = [inner for value in values for inner in getattr(value, name)]
             else:
                 values = [getattr(value, name) for value in values]
-        names = values if self.is_text else [_qualified(value, namespace) for value in values]
+        names = values if self.is_text else [value.name for value in values]
         return [Named(self.kind, name, self.action) for name in names if name]
-
-
-def _qualified(resource: Any, namespace: str) -> str:
-    # Its namespace is part of the name, and the header's counts where it has none (wire contract 2.4).
-    name: str = resource.name
-    namespace = resource.resource_namespace or namespace
-    return f"{namespace}%{name}" if namespace and name else name
 
 
 class Names:
@@ -82,13 +77,18 @@ class Names:
             kind, place, *action = path.split(" ")
             self.paths.append(_Path(Kind(kind), place, Action(action[0]) if action else None, request))
 
-    def of(self, request: bytes, namespace: str) -> Sequence[Named]:
-        """All that is named, each once; with the namespace as the broker names it. Raises BadRequest."""
-        try:
-            message = self.request.FromString(request)
-        except DecodeError as error:
-            raise BadRequest(f"the request does not decode as {self.request.__name__}: {error}") from error
-        found = [named for path in self.paths for named in path.of(message, namespace)]
+    def of(self, request: bytes, decoded: tuple[bytes, Any, Any] | None = None) -> Sequence[Named]:
+        """All that is named, each once. `decoded`: the call's (`RpcContext`), used if it is of this request. Raises
+        BadRequest.
+        """
+        if decoded is not None and decoded[0] is request:
+            message = decoded[1]
+        else:
+            try:
+                message = self.request.FromString(request)
+            except DecodeError as error:
+                raise BadRequest(f"the request does not decode as {self.request.__name__}: {error}") from error
+        found = [named for path in self.paths for named in path.of(message)]
         return found if len(found) < 2 else list(dict.fromkeys(found))
 
 
@@ -153,6 +153,7 @@ NAMES: Mapping[str, Names] = {
             "Scan": Names(data_pb2.ScanRequest, _GROUP, "topic queue.topic"),
             "QueryOffsets": Names(data_pb2.QueryOffsetsRequest, _GROUP, _TOPIC, "topic queues.topic"),
             "CommitOffsets": Names(data_pb2.CommitOffsetsRequest, _GROUP, "topic offsets.queue.topic"),
+            "CountDeliveries": Names(data_pb2.CountDeliveriesRequest, _GROUP, "topic queue.topic"),
             "SendBack": Names(data_pb2.SendBackRequest, _GROUP, "topic queue.topic"),
         },
     ),
@@ -178,10 +179,17 @@ NAMES: Mapping[str, Names] = {
             "DescribeGroup": Names(admin_pb2.DescribeGroupRequest, _GROUP),
             "DiagnoseGroup": Names(diagnosis_pb2.DiagnoseGroupRequest, _GROUP),
             "ResetOffsets": Names(
-                admin_pb2.ResetOffsetsRequest, _GROUP, _TOPIC, "topic queues.topic", "group source_group describe"
+                admin_pb2.ResetOffsetsRequest,
+                _GROUP,
+                _TOPIC,
+                "topic queues.topic operate",
+                "group source_group describe",
             ),
             "FindMessages": Names(
-                admin_pb2.FindMessagesRequest, _TOPIC, "topic queue.topic", "topic positions.queue.topic"
+                admin_pb2.FindMessagesRequest,
+                _TOPIC,
+                "topic queue.topic consume",
+                "topic positions.queue.topic consume",
             ),
             "TraceMessage": Names(admin_pb2.TraceMessageRequest, _TOPIC),
         },

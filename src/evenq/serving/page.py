@@ -1,7 +1,9 @@
 """`/metrics`, `/healthz` and `/readyz` over plain HTTP, for Prometheus and for probes that know no gRPC.
 
 A few lines of HTTP/1.1 on asyncio: GET and HEAD, one answer per connection, bounded in connections, bytes and time.
-`/healthz` says that the loop turns, `/readyz` whether clients should come.
+`/healthz` says that the loop turns, `/readyz` whether clients should come. Who connects and says nothing keeps nobody
+out: such a connection ends after `TIMEOUT_S`, one peer has `PEER_MAX` of them, and where there is no room for a new one
+the oldest that has not asked yet is closed.
 """
 
 from __future__ import annotations
@@ -18,8 +20,11 @@ __all__ = ["Page", "open_page"]
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 64
+PEER_MAX = 16
+"""Most connections of one address that have not asked yet; a kubelet's probes and two Prometheus need a handful."""
 HEAD_BYTES_MAX = 8 << 10
 TIMEOUT_S = 10.0
+"""For the request, and once more for taking the answer."""
 TEXT = "text/plain; charset=utf-8"
 METRICS = "text/plain; version=1.0.0; charset=utf-8"
 
@@ -27,12 +32,23 @@ METRICS = "text/plain; version=1.0.0; charset=utf-8"
 class Page:
     """A running HTTP page. Made by `open_page`; owned by the loop that made it."""
 
-    def __init__(self, metrics: Callable[[], bytes], ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        metrics: Callable[[], bytes],
+        ready: Callable[[], bool],
+        why: Callable[[], str] = lambda: "",
+        queues: Callable[[], bytes] | None = None,
+    ) -> None:
         self.port = 0
         """The port that is listened on."""
         self._metrics = metrics
         self._ready = ready
-        self._connections = 0
+        self._why = why
+        self._queues = queues
+        self._silent: dict[asyncio.StreamWriter, str] = {}
+        """Connections that have not asked yet -> the peer's address; the oldest first."""
+        self._answering = 0
+        self._tasks: set[asyncio.Task[None] | None] = set()
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> None:
@@ -48,24 +64,54 @@ class Page:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Stop listening; who has not asked yet is closed, running answers get `TIMEOUT_S`."""
         if self._server is not None:
             self._server.close()
+            for writer in list(self._silent):
+                writer.transport.abort()
+            tasks = [task for task in self._tasks if task is not None]
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
+        task = asyncio.current_task()
+        self._tasks.add(task)
+        self._make_room(writer)
         try:
-            if self._connections <= CONNECTIONS_MAX:
-                async with asyncio.timeout(TIMEOUT_S):
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(self._answer(head))
-                    await writer.drain()
+            async with asyncio.timeout(TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+            del self._silent[writer]
+            if self._answering >= CONNECTIONS_MAX:  # they asked and do not read what they asked for
+                return
+            await self._answered(head, writer)
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             log.debug("HTTP request dropped")  # slow, too long, or gone
         finally:
-            self._connections -= 1
+            self._silent.pop(writer, None)
+            self._tasks.discard(task)
             writer.close()
+
+    def _make_room(self, writer: asyncio.StreamWriter) -> None:
+        """Let a new connection ask, whoever else is connected and says nothing."""
+        peername = writer.get_extra_info("peername")
+        peer = str(peername[0]) if peername else ""
+        own = [one for one, address in self._silent.items() if address == peer]
+        oldest = own if len(own) >= PEER_MAX else list(self._silent) if len(self._silent) >= CONNECTIONS_MAX else []
+        if oldest:
+            del self._silent[oldest[0]]
+            oldest[0].transport.abort()
+        self._silent[writer] = peer
+
+    async def _answered(self, head: bytes, writer: asyncio.StreamWriter) -> None:
+        self._answering += 1
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                writer.write(self._answer(head))
+                await writer.drain()
+        except TimeoutError:
+            writer.transport.abort()  # `close` would wait for the peer to read
+        finally:
+            self._answering -= 1
 
     def _answer(self, head: bytes) -> bytes:
         method, _, rest = head.partition(b" ")
@@ -78,28 +124,46 @@ class Page:
     def _page(self, path: bytes) -> tuple[str, str, bytes]:
         match path:
             case b"/metrics":
-                try:
-                    return "200 OK", METRICS, self._metrics()
-                except Exception:
-                    log.exception("metrics cannot be read")
-                    return "500 Internal Server Error", TEXT, b"metrics cannot be read; see the log\n"
+                return _read(self._metrics)
+            case b"/metrics/queues" if self._queues is not None:
+                return _read(self._queues)
             case b"/healthz":
                 return "200 OK", TEXT, b"ok\n"
             case b"/readyz" if self._ready():
                 return "200 OK", TEXT, b"ready\n"
             case b"/readyz":
-                return "503 Service Unavailable", TEXT, b"not ready\n"
+                why = self._why()
+                return "503 Service Unavailable", TEXT, f"not ready{why and ': '}{why}\n".encode()
             case _:
                 return "404 Not Found", TEXT, b"here are /metrics, /healthz and /readyz\n"
 
 
-async def open_page(*, host: str, port: int, metrics: Callable[[], bytes], ready: Callable[[], bool]) -> Page | None:
-    """Serve the page at host:port; 0 = any free port, -1 = no page (None). Raises PortInUse, SettingsError."""
+async def open_page(
+    *,
+    host: str,
+    port: int,
+    metrics: Callable[[], bytes],
+    ready: Callable[[], bool],
+    why: Callable[[], str] = lambda: "",
+    queues: Callable[[], bytes] | None = None,
+) -> Page | None:
+    """Serve the page at host:port; 0 = any free port, -1 = no page (None). `why`: the reason why it is not ready, for
+    people; empty = there is nothing to say. `queues`: what `/metrics/queues` answers, None = nothing. Raises PortInUse,
+    SettingsError.
+    """
     if port < 0:
         return None
-    page = Page(metrics, ready)
+    page = Page(metrics, ready, why, queues)
     await page.start(host, port)
     return page
+
+
+def _read(metrics: Callable[[], bytes]) -> tuple[str, str, bytes]:
+    try:
+        return "200 OK", METRICS, metrics()
+    except Exception:
+        log.exception("metrics cannot be read")
+        return "500 Internal Server Error", TEXT, b"metrics cannot be read; see the log\n"
 
 
 def _response(status: str, kind: str, body: bytes, *, with_body: bool) -> bytes:

@@ -12,30 +12,55 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["Access", "Action", "Bidi", "Kind", "Resource", "Rpc", "RpcContext", "ServerStream", "Unary"]
+from evenq.model import PLAIN_DOOR, Listener
+
+__all__ = ["Access", "Action", "Bidi", "Caller", "Kind", "Resource", "Rpc", "RpcContext", "ServerStream", "Unary"]
+
+
+NAMESPACE = "x-mq-namespace"
+
+
+class Caller(Protocol):
+    """A user with grants; `evenq.serving.users.User` is one."""
+
+    def may_topic(self, action: Action, name: str) -> bool:
+        """Is the action allowed on the topic?"""
 
 
 class RpcContext:
     """What is known about one call beside its request."""
 
-    __slots__ = ("__dict__", "_metadata", "deadline_ms", "method", "peer")
+    __slots__ = ("__dict__", "_metadata", "caller", "deadline_ms", "decoded", "listener", "method", "peer")
 
     def __init__(
-        self, method: str, metadata: Sequence[tuple[str, str | bytes]], peer: str, deadline_ms: int | None
+        self,
+        method: str,
+        metadata: Sequence[tuple[str, str | bytes]],
+        peer: str,
+        deadline_ms: int | None,
+        listener: Listener = PLAIN_DOOR,
     ) -> None:
         self.method = method
         self.peer = peer
         """`host:port` of the caller, for logs and the member tables."""
         self.deadline_ms = deadline_ms
         """Monotonic ms (of the server's Clock) at which the caller stops waiting; None: it waits for ever."""
+        self.decoded: tuple[bytes, Any, Any] | None = None
+        """A request of this call, with full names, and the same as a message (`evenq.serving.namespaces`); then its
+        `Resource`s, because what is still held is not made again.
+        """
+        self.caller: Caller | None = None
+        """Whose rights bind the call; None: nobody's, everything may be told."""
+        self.listener = listener
+        """The door that the call came through: the caller can reach addresses of such doors."""
         self._metadata = metadata
 
     @cached_property
     def headers(self) -> dict[str, str]:
-        """Request metadata with lower-case names; binary values are left out."""
-        return {key: value for key, value in self._metadata if isinstance(value, str)}
+        """Request metadata with lower-case names; binary values and the namespace are left out."""
+        return {key: value for key, value in self._metadata if isinstance(value, str) and key != NAMESPACE}
 
     @property
     def host(self) -> str:
@@ -54,8 +79,15 @@ class RpcContext:
 
     @property
     def namespace(self) -> str:
-        """`x-mq-namespace`, or empty; only counts where the request's resource has none (wire contract 2.4)."""
-        return self.headers.get("x-mq-namespace", "")
+        """`x-mq-namespace`, or empty. For `evenq.serving.namespaces` alone: guard and handlers get full names."""
+        for key, value in self._metadata:
+            if key == NAMESPACE:
+                return value if isinstance(value, str) else ""
+        return ""
+
+    def may_topic(self, action: Action, topic: str) -> bool:
+        """May the caller do this to the topic of the full name? For what an answer holds and no request named."""
+        return self.caller is None or self.caller.may_topic(action, topic)
 
 
 class Kind(StrEnum):

@@ -59,6 +59,8 @@ def run_program(
 
 def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, program: str = "") -> int:
     """Run `main(stop)` on uvloop if there is one, else on asyncio's loop. Returns the exit code; raises nothing."""
+    # gRPC's core writes lines of its own to stderr, one for each handshake that somebody out there gets wrong.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     _calm_collector()
     _allow_files()
     try:

@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from evenq.errors import SettingsError
+from evenq.serving.tls import TlsSettings
 
 __all__ = ["HelpWanted", "ServerSettings", "Setting", "help_text", "load", "settings_of"]
 
@@ -29,7 +30,8 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
     """What every server can be told."""
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to bind.")
-    port: int = Field(default=0, ge=0, le=65_535, description="gRPC port, 0 = any free one.")
+    port: int = Field(default=0, ge=-1, le=65_535, description="gRPC port without TLS; 0 = any free one, -1 = off.")
+    tls: TlsSettings = Field(default=TlsSettings(), description="Encryption.")
     advertise: str = Field(default="", description="`host:port` that others are told; empty = what is bound.")
     metrics_port: int = Field(
         default=5557, ge=-1, le=65_535, description="HTTP port of metrics and health; 0 = any, -1 = off."

@@ -97,6 +97,10 @@ class User:
             return self.may(Kind.GROUP, action, group)
         return False
 
+    def may_topic(self, action: Action, name: str) -> bool:
+        """`may` of a topic."""
+        return self.may(Kind.TOPIC, action, name)
+
 
 class Users:
     """All identities of one file."""

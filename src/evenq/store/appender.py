@@ -49,6 +49,8 @@ class Appender:
         self._loop = asyncio.get_running_loop()
         self.submit: Callable[[Batch], None] = lambda _: None
         self.on_failure: Callable[[Error], None] | None = None
+        self.on_full: Callable[[], None] = lambda: None
+        """Called when `full` changes between a reason and none."""
         self.on_growth: Callable[[], None] = lambda: None
         """Called after each safe batch, for the flusher."""
         self.on_dispatched: OnDispatched | None = None
@@ -228,8 +230,11 @@ class Appender:
 
     def set_full(self, reason: StoreFull | None) -> None:
         """Refuse messages, or take them again."""
+        changed = (reason is None) != (self.full is None)
         self.full = reason
         self.blocked = reason is not None or self.closed or self.failure is not None
+        if changed:
+            self.on_full()
 
     def close(self) -> None:
         """Take no more appends."""

@@ -79,7 +79,7 @@ class Cleaner:
     async def tick(self) -> None:
         """Let go what is over its time, or over the disk's marks, if it is time to look. Raises StorePoisoned."""
         now_ms = self._clock.monotonic_ms()
-        pressed = self._flusher.used_ratio >= self._options.disk_clean_ratio
+        pressed = self._flusher.usage.used_ratio >= self._options.disk_clean_ratio
         if now_ms - self._round_ms < (PRESSED_ROUND_MS if pressed else ROUND_MS):
             return
         self._round_ms = now_ms

@@ -15,6 +15,7 @@ from typing import Final
 
 from evenq.errors import StoreFull
 from evenq.runtime.failpoints import passing
+from evenq.store.descriptors import NO_FILES
 from evenq.store.disk import Disk, File
 from evenq.store.segment import FOLDER, path_of, segment_of
 
@@ -24,7 +25,15 @@ log = logging.getLogger(__name__)
 
 SPARE: Final = "spare"
 """The next file, with its space set aside. Not in the log's folder, where a file's size says where the log ends."""
-FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT}) | NO_FILES
+"""Errors after which the store goes on and tries again later: there is no space, or no file descriptor."""
+
+
+def shortage(error: OSError) -> str:
+    """What of `FULL` there is too little of, and what to do."""
+    if error.errno in NO_FILES:
+        return f"the broker has no file descriptor left ({error.strerror}): raise its limit (ulimit -n)"
+    return f"no space left on the broker's disk ({error.strerror}): free space"
 
 
 class SyncFailed(OSError):
@@ -75,12 +84,12 @@ class CommitLog:
             raise
         except OSError as error:
             if error.errno not in FULL:
+                if lost := self._disk.lost():
+                    raise OSError(error.errno, f"{lost}: {error}") from error
                 raise
             self._undo(runs)
             # Senders read this, so it names no folder.
-            raise StoreFull(
-                f"no space left on the broker's disk ({error.strerror}): free space; sends resume by themselves"
-            ) from error
+            raise StoreFull(f"{shortage(error)}; sends resume by themselves") from error
 
     def sync(self) -> None:
         """Fdatasync of the newest file; the ones before were synced when they were sealed. Never called again after
@@ -113,7 +122,7 @@ class CommitLog:
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            log.warning("the disk has no space for the next log file", extra={"bytes": self.segment_bytes})
+            log.warning("the next log file of %d bytes cannot be set aside: %s", self.segment_bytes, shortage(error))
             self._disk.remove(SPARE)
         else:
             passing("log.spare_made")

@@ -19,12 +19,15 @@ from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
 from evenq.runtime.failpoints import passing
+from evenq.store.descriptors import SpareFiles
 
 __all__ = ["Disk", "File", "ReadOnlyDisk", "RealDisk", "Room", "Usage", "read_whole", "write_whole"]
 
 IOV_MAX: Final = 1024  # Linux: buffers in one writev
 RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)  # Linux only
 NOT_NOW: Final = frozenset({errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS})
+SPARE_FILES: Final = 64
+"""Descriptors kept for a folder's owner: more than a checkpoint, a read pool and a new log file open at once."""
 FALLOC_KEEP_SIZE: Final = 1
 _FALLOCATE: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)  # Linux only
 _SYNCFS: Final = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)  # one file system; Linux only
@@ -122,6 +125,10 @@ class Disk(Protocol):
 
     def unlock(self) -> None: ...
 
+    def lost(self) -> str:
+        """Why the folder is not its owner's any more (moved, removed, another lock file), for people; empty: it is."""
+        ...
+
     def describe(self, path: str) -> str:
         """How to name a path to people."""
         ...
@@ -130,10 +137,11 @@ class Disk(Protocol):
 class RealFile:
     """A file descriptor."""
 
-    __slots__ = ("_always_waits", "_descriptor")
+    __slots__ = ("_always_waits", "_descriptor", "_spares")
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, spares: SpareFiles) -> None:
         self._descriptor = descriptor
+        self._spares = spares
         self._always_waits = False
         """Its file system cannot say what is in the page cache."""
 
@@ -193,7 +201,7 @@ class RealFile:
 
     def close(self) -> None:
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            self._spares.close_file(self._descriptor)
             self._descriptor = -1
 
 
@@ -205,24 +213,27 @@ class RealDisk:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._lock = -1
+        self._spares = SpareFiles(SPARE_FILES)
         root.mkdir(parents=True, exist_ok=True)
 
     def open(self, path: str, *, create: bool = False) -> File:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return RealFile(os.open(self.root / path, flags, 0o640))
+        return RealFile(self._open(path, os.O_RDWR | (os.O_CREAT if create else 0)), self._spares)
+
+    def _open(self, path: str, flags: int) -> int:
+        return self._spares.ensured(lambda: os.open(self.root / path, flags | os.O_CLOEXEC, 0o640))
 
     def list(self, path: str) -> list[str]:
         try:
-            return sorted(os.listdir(self.root / path))
+            return sorted(self._spares.ensured(lambda: os.listdir(self.root / path)))
         except FileNotFoundError:
             return []
 
     def preallocate(self, path: str, size: int) -> None:
-        descriptor = os.open(self.root / path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        descriptor = self._open(path, os.O_RDWR | os.O_CREAT)
         try:
             _set_aside(descriptor, size)
         finally:
-            os.close(descriptor)
+            self._spares.close_file(descriptor)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(self.root / old, self.root / new)
@@ -230,7 +241,7 @@ class RealDisk:
     def remove(self, path: str) -> None:
         target = self.root / path
         if target.is_dir() and not target.is_symlink():
-            for name in os.listdir(target):
+            for name in self.list(path):
                 self.remove(f"{path}/{name}")
             target.rmdir()
         else:
@@ -240,23 +251,23 @@ class RealDisk:
         (self.root / path).mkdir(parents=True, exist_ok=True)
 
     def sync_folder(self, path: str) -> None:
-        descriptor = os.open(self.root / path, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:
-            os.close(descriptor)
+            self._spares.close_file(descriptor)
 
     def sync_all(self) -> None:
         if _SYNCFS is None:
             os.sync()
             return
-        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = self._open("", os.O_RDONLY | os.O_DIRECTORY)
         try:
             if _SYNCFS(descriptor) != 0:
                 number = ctypes.get_errno()
                 raise OSError(number, os.strerror(number))
         finally:
-            os.close(descriptor)
+            self._spares.close_file(descriptor)
 
     def usage(self) -> Usage:
         found = os.statvfs(self.root)
@@ -274,8 +285,24 @@ class RealDisk:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._lock = descriptor
+        self._spares.fill()
+
+    def lost(self) -> str:
+        if self._lock < 0:
+            return ""
+        try:
+            there = os.stat(self.root / "lock")
+        except (FileNotFoundError, NotADirectoryError):
+            return f"the data folder {self.root} was moved or removed, or its lock file was"
+        except OSError:  # trouble of the disk shows where it is used
+            return ""
+        own = os.fstat(self._lock)
+        if (there.st_dev, there.st_ino) != (own.st_dev, own.st_ino):
+            return f"the data folder {self.root} has another lock file now, so another process may use it"
+        return ""
 
     def unlock(self) -> None:
+        self._spares.close()
         if self._lock >= 0:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._lock, 0)
@@ -297,7 +324,7 @@ class ReadOnlyDisk(RealDisk):
     def open(self, path: str, *, create: bool = False) -> File:
         if create:
             self._refuse(path)
-        return RealFile(os.open(self.root / path, os.O_RDONLY | os.O_CLOEXEC))
+        return RealFile(self._open(path, os.O_RDONLY), self._spares)
 
     def owner(self) -> str | None:
         """Pid of the process that holds the folder (`?` if it did not say), None if nobody does."""

@@ -8,7 +8,6 @@ again: it poisons the store. A full disk while derived files are written only pu
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -19,11 +18,12 @@ from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
 from evenq.runtime.tasks import spawn
 from evenq.store import checkpoint as checkpoint_file
-from evenq.store import consume_queue
+from evenq.store import consume_queue, volume
 from evenq.store.appender import Appender
 from evenq.store.checkpoint import Checkpoint
-from evenq.store.commit_log import FULL, CommitLog
+from evenq.store.commit_log import FULL, CommitLog, shortage
 from evenq.store.consume_queue import ConsumeQueue, Filing
+from evenq.store.descriptors import NO_FILES
 from evenq.store.disk import Disk, Usage
 from evenq.store.jobs import Jobs
 from evenq.store.options import FlushMode, StoreOptions
@@ -33,6 +33,7 @@ __all__ = ["Flusher"]
 log = logging.getLogger(__name__)
 
 FILING_WORTH: Final = 50  # entries a queue that make it worth to open its file before the interval is over
+GUARD_MS: Final = 250  # how often the folder is looked for
 FEW_QUEUES: Final = 100  # so many files cost nothing
 
 T = TypeVar("T")
@@ -84,23 +85,26 @@ class Flusher:
         """Log offset of the newest checkpoint: entries of messages before it are in files."""
         self.raised: dict[tuple[int, int], int] = {}
         """Minima that rose since the last checkpoint."""
-        self.used_ratio = 0.0
-        """Share of the disk in use when it was last looked at."""
+        self.usage = Usage(0, 0)
+        """Of the disk, when it was last looked at."""
         self._checkpoint_lock = asyncio.Lock()
         self._checkpoint_ms = clock.monotonic_ms()
         self._task: asyncio.Task[None] | None = None
+        self._guard: asyncio.Task[None] | None = None
         self._early: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._task = spawn(self._run(), name="store-flusher")
+        if self._disk.blocks:
+            self._guard = spawn(self._watch_folder(), name="store-guard")
 
     async def stop(self) -> None:
         """End the task; a job that runs is waited for."""
-        for task in (self._task, self._early):
+        for task in (self._task, self._early, self._guard):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        self._task = self._early = None
+        self._task = self._early = self._guard = None
 
     def grown(self) -> None:
         """The log grew: start a sync or a checkpoint early if there is much to do. Cheap; called for each group."""
@@ -177,24 +181,33 @@ class Flusher:
 
     def _short_of(self, usage: Usage) -> str:
         # Senders read this, so it names no folder.
-        used = self.used_ratio = usage.used_ratio
+        self.usage = usage
+        used = usage.used_ratio
         if used >= self._options.disk_used_max_ratio:
             return (
                 f"the broker's disk is {used:.1%} full, messages are refused from "
                 f"{self._options.disk_used_max_ratio:.1%}: free space or raise disk_used_max_ratio"
             )
-        if self._disk.blocks and usage.free < self._options.disk_free_min_bytes:
+        reserve = volume.reserve_bytes(self._options, usage) if self._disk.blocks else 0
+        if usage.free < reserve:
             return (
-                f"the broker's disk has {usage.free} bytes free, messages are refused under "
-                f"{self._options.disk_free_min_bytes}: free space or lower disk_free_min_bytes"
+                f"the broker's disk has {usage.free} bytes free, messages are refused under {reserve}: free space or "
+                "lower disk_free_min_bytes"
             )
         return ""
+
+    @property
+    def free_min_bytes(self) -> int:
+        """Messages are refused when less is free on the disk."""
+        usage = self.usage
+        by_ratio = int(usage.total * (1 - self._options.disk_used_max_ratio))
+        return max(by_ratio, volume.reserve_bytes(self._options, usage)) if self._disk.blocks else by_ratio
 
     def _for_moves(self, usage: Usage) -> int:
         """What moving timers may use of the disk although messages are refused: the other half is for state."""
         options = self._options
         left = int(usage.total * (1 + options.disk_used_max_ratio) / 2) - (usage.total - usage.free)
-        return min(left, usage.free - options.disk_free_min_bytes // 2 if self._disk.blocks else left)
+        return min(left, usage.free - volume.reserve_bytes(options, usage) // 2 if self._disk.blocks else left)
 
     # -- on the flush thread ------------------------------------------------------------------------------------------
 
@@ -222,7 +235,7 @@ class Flusher:
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            log.warning("no space for a checkpoint; trying again later", extra={"error": str(error)})
+            log.warning("no checkpoint now, trying again later: %s", shortage(error))
             return False
         return True
 
@@ -233,19 +246,39 @@ class Flusher:
             await self._clock.sleep_ms(self._options.flush_interval_ms)
             await self._quietly(self.tick)
 
+    async def _watch_folder(self) -> None:
+        """Stop the store when its folder is not there any more: what it writes then is in nobody's data."""
+        jobs = Jobs(threads=1, name="evenq-store-guard", threaded=True)  # the other one may wait for a slow disk
+        try:
+            while self._appender.failure is None:
+                await self._clock.sleep_ms(GUARD_MS)
+                if reason := await jobs.run(self._disk.lost):
+                    self._appender.poison(f"{reason}: put it back where it was")
+        finally:
+            jobs.close()
+
     async def _quietly(self, duty: Callable[[], Awaitable[object]]) -> None:
         """A poisoned store has told its senders; nobody waits for this task."""
-        with contextlib.suppress(StorePoisoned):
+        try:
             await duty()
+        except StoreFull as error:
+            log.warning("the store could not do all of its duties, trying again later: %s", error)
+        except StorePoisoned:
+            return
 
     async def blocking(self, job: Callable[[], T]) -> T:
-        """Run on the flush thread; any error there poisons the store."""
+        """Run on the flush thread; any error there poisons the store. Raises StoreFull, and does not, if there was no
+        file descriptor.
+        """
         if self._appender.failure is not None:
             raise self._appender.failure
         try:
             return await self._jobs.run(job)
         except OSError as error:
-            self._appender.poison(f"the disk of {self._disk.describe('')} failed: {error}")
+            if error.errno in NO_FILES:
+                raise StoreFull(shortage(error)) from error
+            why = self._disk.lost() or f"the disk of {self._disk.describe('')} failed"
+            self._appender.poison(f"{why}: {error}")
         except Exception as error:  # a mistake of ours must be seen, not end the duties in silence
             log.exception("the store's flusher failed")
             self._appender.poison(f"the flusher failed: {error!r}")

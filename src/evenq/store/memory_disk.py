@@ -124,5 +124,8 @@ class MemoryDisk:
     def unlock(self) -> None:
         self._locked = False
 
+    def lost(self) -> str:
+        return ""
+
     def describe(self, path: str) -> str:
         return f"memory:{path}"

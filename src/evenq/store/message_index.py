@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from evenq.errors import StoreCorrupted, StoreError
+from evenq.errors import StoreCorrupted, StoreError, TooManyRequests
 from evenq.runtime.failpoints import passing
 from evenq.store import index_file, segment
+from evenq.store.commit_log import shortage
+from evenq.store.descriptors import NO_FILES
 from evenq.store.disk import Disk
 from evenq.store.files import ReadFiles
 from evenq.store.index_file import PAGE_ENTRIES, Damaged, IndexFile, key_hash, pack_page
@@ -368,6 +370,8 @@ class MessageIndex:
                     if len(found) >= query.count_max:
                         return found
             except (Damaged, OSError, StoreCorrupted) as error:
+                if isinstance(error, OSError) and error.errno in NO_FILES:
+                    raise TooManyRequests(f"messages cannot be looked up now: {shortage(error)}; ask again") from error
                 # A file that points at no message may be at fault, or the log: once built anew, it is the log.
                 again = isinstance(error, StoreCorrupted) and part.block_start in self._rebuilt
                 if again or not isinstance(part, IndexFile):
@@ -414,6 +418,8 @@ class MessageIndex:
         except FileNotFoundError:
             return None  # retention took it meanwhile
         except OSError as error:
+            if error.errno in NO_FILES:
+                raise TooManyRequests(f"messages cannot be looked up now: {shortage(error)}; ask again") from error
             raise StoreCorrupted(f"reading {self._disk.describe(path)} at {log_offset} failed: {error}") from error
         frame = frame_at(data, 0, log_offset)
         if frame is None or frame.kind != MESSAGE:

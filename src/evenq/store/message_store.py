@@ -20,7 +20,7 @@ from evenq.store import opening
 from evenq.store.appender import Appender
 from evenq.store.cleaner import Cleaner, RetentionOf
 from evenq.store.commit_log import CommitLog
-from evenq.store.disk import Disk
+from evenq.store.disk import Disk, Usage
 from evenq.store.files import ReadFiles
 from evenq.store.flusher import Flusher
 from evenq.store.index_follower import IndexFollower
@@ -140,16 +140,13 @@ class MessageStore:
         runs on a thread, long after the append, and must always give the same for the same bytes.
 
         Raises StoreLocked (another process), StoreCorrupted (damage, with file and place), StoreError (another
-        broker's folder, unknown format, not writable).
+        broker's folder, unknown format, not writable), SettingsError (sizes that do not fit the volume).
         """
         if disk is None:
             disk = opening.disk_of(path, options)
-        segment_bytes = options.segment_bytes
-        if path is None:
-            segment_bytes = min(segment_bytes, opening.MEMORY_SEGMENT_BYTES)
         jobs = Jobs(threads=1, name="evenq-store-flush", threaded=disk.blocks)
         with opening.owned(disk, jobs):
-            identity = opening.identified(disk, broker_name=broker_name, segment_bytes=segment_bytes)
+            identity = opening.identified(disk, broker_name=broker_name, options=options)
             recovery = await opening.recovered(disk, jobs, identity, on_snapshot=on_snapshot, on_state=on_state)
             store = cls(disk, options, identity, recovery, clock, jobs, snapshot_of, topic_retention_ms)
         await store._begin(keys_of)
@@ -344,6 +341,15 @@ class MessageStore:
         self._appender.on_failure = callback
 
     @property
+    def on_full(self) -> Callable[[], None]:
+        """Called on the loop when messages begin to be refused (`full`), and when they are taken again."""
+        return self._appender.on_full
+
+    @on_full.setter
+    def on_full(self, callback: Callable[[], None]) -> None:
+        self._appender.on_full = callback
+
+    @property
     def failure(self) -> Error | None:
         """Why the store stopped for good (StorePoisoned); None while it is well. Reads go on either way."""
         return self._appender.failure
@@ -365,6 +371,16 @@ class MessageStore:
         stats.fsyncs = self._log.fsyncs
         stats.log_bytes = stats.log_end - self._flusher.log_start
         return stats
+
+    @property
+    def usage(self) -> Usage:
+        """Of the disk, as it was last looked at: every flush round."""
+        return self._flusher.usage
+
+    @property
+    def free_min_bytes(self) -> int:
+        """Messages are refused while less is free on the disk."""
+        return self._flusher.free_min_bytes
 
     @property
     def last_store_ms(self) -> int:

@@ -6,14 +6,15 @@ the folder is given back, and an error of the disk reaches the caller as StoreEr
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from evenq.errors import StoreError
+from evenq.errors import SettingsError, StoreError
 from evenq.runtime.failpoints import passing
 from evenq.store import checkpoint as checkpoint_file
-from evenq.store import lock, snapshot
+from evenq.store import lock, snapshot, volume
 from evenq.store.disk import Disk, RealDisk
 from evenq.store.jobs import Jobs
 from evenq.store.lock import Identity
@@ -25,6 +26,8 @@ from evenq.store.segment import FOLDER
 from evenq.store.timers.loading import TimerLoader
 
 __all__ = ["MEMORY_SEGMENT_BYTES", "disk_of", "identified", "owned", "recovered"]
+
+log = logging.getLogger(__name__)
 
 MEMORY_SEGMENT_BYTES = 16 << 20
 
@@ -56,14 +59,30 @@ def owned(disk: Disk, jobs: Jobs) -> Iterator[None]:
         raise
 
 
-def identified(disk: Disk, *, broker_name: str, segment_bytes: int) -> Identity:
-    """Whose folder it is, and of which format; its own folders are there then. Raises StoreError."""
-    identity = lock.identify(disk, broker_name=broker_name, segment_bytes=segment_bytes)
+def identified(disk: Disk, *, broker_name: str, options: StoreOptions) -> Identity:
+    """Whose folder it is, and of which format; its own folders are there then. Raises StoreError, and SettingsError for
+    a new folder on a volume that its sizes do not fit.
+    """
+    identity = lock.identify(disk, broker_name=broker_name, segment_bytes=_segment_bytes(disk, options))
     passing("recovery.identified")
     for folder in (FOLDER, snapshot.FOLDER):
         disk.make_folder(folder)
     disk.sync_folder("")
     return identity
+
+
+def _segment_bytes(disk: Disk, options: StoreOptions) -> int:
+    """Of a new folder; an old one keeps the size that it was made with, and what it holds can be read in any case."""
+    if not disk.blocks:
+        return min(options.segment_bytes or MEMORY_SEGMENT_BYTES, MEMORY_SEGMENT_BYTES)
+    known, usage = lock.load(disk), disk.usage()
+    size = known.segment_bytes if known is not None else volume.segment_bytes(options, usage)
+    if reason := volume.problem(options, size, usage):
+        text = f"the store in {disk.describe('')} cannot work: {reason}"
+        if known is None:
+            raise SettingsError(text)
+        log.warning("%s; its messages can be read", text)
+    return size
 
 
 async def recovered(

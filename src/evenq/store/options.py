@@ -1,7 +1,7 @@
 """What a store can be told, and what it counts.
 
-`StoreOptions` are plain values; the broker maps its settings on them. `StoreStats` are plain integers that the loop
-thread adds to and the metrics collector reads at scrape.
+`StoreOptions` are plain values and the only place where their defaults are said: the broker's settings take them from
+here. `StoreStats` are plain integers that the loop thread adds to and the metrics collector reads at scrape.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ class FlushMode(StrEnum):
 class StoreOptions:
     """Limits and habits of one store."""
 
-    segment_bytes: int = 1 << 30
-    """Size of one commit-log file (CL-2). The memory engine takes 16 MiB unless told otherwise."""
+    segment_bytes: int | None = None
+    """Size of one commit-log file (CL-2); None: by the size of the volume (`store.volume`), up to 1 GiB. The memory
+    engine takes 16 MiB at most.
+    """
     flush: FlushMode = FlushMode.ASYNC
     """When an append is answered."""
     flush_interval_ms: int = 500
@@ -47,16 +49,20 @@ class StoreOptions:
     """Hour of the day (UTC) in which expired files are deleted; -1 for any."""
     disk_clean_ratio: float = 0.75
     """Share of the disk in use from which expired files are deleted at any hour."""
-    disk_force_ratio: float = 0.85
-    """Share of the disk in use from which the oldest files are deleted whatever their age."""
+    disk_force_ratio: float = 1.0
+    """Share of the disk in use from which the oldest files are deleted whatever their age, read or not; 1: never, a
+    full disk refuses messages.
+    """
     append_queue_max: int = 32_768
     """Appended records that may wait for the writer; over it TooManyRequests."""
     append_bytes_max: int = 128 << 20
     """Appended bytes that may wait for the writer; over it TooManyRequests."""
     cache_bytes: int = 32 << 20
     """Newest messages kept in memory for hot reads."""
-    disk_free_min_bytes: int = 64 << 20
-    """Free bytes under which messages are refused (StoreFull). Not used by the memory engine."""
+    disk_free_min_bytes: int | None = None
+    """Free bytes under which messages are refused (StoreFull); None: 1/20 of the volume and at most 1 GiB. Not used by
+    the memory engine.
+    """
     disk_used_max_ratio: float = 0.90
     """Share of the disk in use over which messages are refused. State records go on into the reserve."""
     memory_bytes_max: int = 1 << 30
@@ -67,7 +73,7 @@ class StoreOptions:
     """Threads for reads that miss the memory."""
 
     def __post_init__(self) -> None:
-        if not 4096 <= self.segment_bytes <= 1 << 31:
+        if self.segment_bytes is not None and not 4096 <= self.segment_bytes <= 1 << 31:
             raise ValueError(f"segment_bytes {self.segment_bytes} is outside 4096..{1 << 31}; 1073741824 is usual")
         for name in (
             "flush_interval_ms",
@@ -84,7 +90,7 @@ class StoreOptions:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} is under 1")
-        for name, usual in (("disk_clean_ratio", 0.75), ("disk_force_ratio", 0.85), ("disk_used_max_ratio", 0.9)):
+        for name, usual in (("disk_clean_ratio", 0.75), ("disk_force_ratio", 1.0), ("disk_used_max_ratio", 0.9)):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} {getattr(self, name)} is outside 0..1; {usual} is usual")
         if not -1 <= self.retention_hour <= 23:

@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from evenq.errors import StoreCorrupted
+from evenq.errors import StoreCorrupted, TooManyRequests
 from evenq.store import reader
+from evenq.store.commit_log import shortage
 from evenq.store.consume_queue import ConsumeQueue
+from evenq.store.descriptors import NO_FILES
 from evenq.store.disk import Disk
 from evenq.store.jobs import Jobs
 from evenq.store.messages import ReadResult, StoredMessage, StoredTimer
@@ -107,6 +109,8 @@ class QueueReads:
         except OSError as error:
             if isinstance(error, FileNotFoundError) and queue.min_offset > minimum:
                 return None
+            if error.errno in NO_FILES:
+                raise TooManyRequests(f"this cannot be read now: {shortage(error)}; read again") from error
             where = self._disk.describe(str(error.filename or ""))
             raise StoreCorrupted(
                 f"{where} cannot be read ({error.strerror}): stop the broker and delete its consumequeue folder to "

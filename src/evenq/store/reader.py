@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from evenq.errors import StoreCorrupted
+from evenq.errors import StoreCorrupted, TooManyRequests
+from evenq.store.commit_log import shortage
 from evenq.store.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue, file_at, folder_of, spans
+from evenq.store.descriptors import NO_FILES
 from evenq.store.disk import Disk, Room
 from evenq.store.files import ReadFiles
 from evenq.store.messages import ReadResult, StoredMessage, StoredTimer
@@ -193,6 +195,8 @@ class Reader:
         except FileNotFoundError:
             return b""
         except OSError as error:
+            if error.errno in NO_FILES:
+                raise TooManyRequests(f"this cannot be read now: {shortage(error)}; read again") from error
             raise StoreCorrupted(f"reading {self._disk.describe(path_of(start))} failed: {error}") from error
 
     def _in_order(

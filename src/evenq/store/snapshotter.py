@@ -18,7 +18,7 @@ from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
 from evenq.store import snapshot
 from evenq.store.appender import Appender
-from evenq.store.commit_log import FULL
+from evenq.store.commit_log import FULL, shortage
 from evenq.store.consume_queue import ConsumeQueue
 from evenq.store.disk import Disk
 from evenq.store.flusher import Flusher
@@ -145,7 +145,7 @@ class Snapshotter:
             await self._jobs.run(write)
         except OSError as error:
             if error.errno in FULL:
-                raise StoreFull("no space for a snapshot: free space") from error
+                raise StoreFull(f"no snapshot now: {shortage(error)}") from error
             self._appender.poison(f"writing a snapshot failed: {error}")
             assert self._appender.failure is not None
             raise self._appender.failure from error

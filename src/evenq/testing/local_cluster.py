@@ -21,8 +21,10 @@ from types import TracebackType
 from typing import Self
 
 from evenq.errors import BadRequest, RequestTimeout
+from evenq.testing.certificates import Authority, here
 from evenq.testing.free_ports import FreePorts
 from evenq.testing.node import Node
+from evenq.wire.tls import Tls
 
 __all__ = ["LocalCluster"]
 
@@ -45,12 +47,16 @@ class LocalCluster:
         broker_settings: Mapping[str, str] | None = None,
         nameserver_settings: Mapping[str, str] | None = None,
         rebalancer_settings: Mapping[str, str] | None = None,
+        tls: bool = False,
+        metrics_port: int = 0,
         ready_ms_max: int = 30_000,
     ) -> None:
         """`folder` keeps data and logs; None makes one that is removed after a clean end. `broker_ports`: fixed ports
         of the first brokers, the others get free ones. Of several `rebalancers` one leads, by a lease in `folder`;
         `rebalancer` False: none. Settings are environment names without their prefix, e.g.
-        `{"STORE__FLUSH": "sync"}`.
+        `{"STORE__FLUSH": "sync"}`. `tls`: all servers speak TLS and no plain text, also to each other;
+        `client_tls` is what clients need (`evenq[tls]` must be installed). `metrics_port`: of the first broker, 0 = any
+        free one, the others get free ones; -1 = no server has a page.
         """
         if not 1 <= brokers <= len(_LETTERS):
             raise BadRequest(f"brokers={brokers} is outside 1 to {len(_LETTERS)}.")
@@ -61,6 +67,10 @@ class LocalCluster:
         self.folder = Path(tempfile.mkdtemp(prefix="evenq-")) if folder is None else folder
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
         self._ready_ms_max = ready_ms_max
+        self.authority = Authority(self.folder / "tls") if tls else None
+        """With `tls`: signs certificates, e.g. for clients."""
+        self._server = self.authority.sign("server", hosts=here()) if self.authority is not None else None
+        self._metrics_port = metrics_port
         extra = dict(nameserver_settings or {})
         self.nameservers = [self._node("nameserver", f"nameserver-{index}", 0, extra) for index in range(nameservers)]
         if not 1 <= rebalancers <= REBALANCERS_MAX:
@@ -74,13 +84,18 @@ class LocalCluster:
 
     @property
     def endpoint(self) -> str:
-        """Access point for clients: the first broker. Every broker is one."""
+        """Access point for clients: the first broker; `evenqs://` is in front with `tls`. Every broker is one."""
         return self.brokers[0].address
 
     @property
     def endpoints(self) -> str:
-        """All brokers, `host:port` joined by `;`."""
+        """All brokers, joined by `;`."""
         return ";".join(broker.address for broker in self.brokers)
+
+    @property
+    def client_tls(self) -> Tls | None:
+        """`tls=` of clients; None without `tls`."""
+        return Tls(ca=self.authority.ca) if self.authority is not None else None
 
     @property
     def rebalancer(self) -> Node | None:
@@ -174,8 +189,16 @@ class LocalCluster:
 
     def _node(self, program: str, name: str, port: int, settings: Mapping[str, str]) -> Node:
         port = port or self._ports.take()
-        metrics_port = self._ports.take()
-        values = {"HOST": "127.0.0.1", "PORT": str(port), "METRICS_PORT": str(metrics_port), **settings}
+        first = program == "broker" and name == f"broker-{_LETTERS[0]}"
+        metrics_port = self._metrics_port if self._metrics_port < 0 or (first and self._metrics_port) else 0
+        metrics_port = metrics_port or self._ports.take()
+        values = {
+            "HOST": "127.0.0.1",
+            "PORT": str(port),
+            "METRICS_PORT": str(metrics_port),
+            **self._tls_settings(port),
+            **settings,
+        }
         prefix = f"EVENQ_{program.upper()}_"
         environment = {prefix + key: value for key, value in values.items() if value}
         log_path = self.folder / "logs" / f"{name}.log"
@@ -186,4 +209,17 @@ class LocalCluster:
             metrics_port=metrics_port,
             log_path=log_path,
             environment=environment,
+            tls=self.authority is not None,
         )
+
+    def _tls_settings(self, port: int) -> dict[str, str]:
+        if self.authority is None or self._server is None:
+            return {}
+        return {
+            "PORT": "-1",
+            "TLS__PORT": str(port),
+            "TLS__CERTIFICATE": str(self._server.certificate),
+            "TLS__KEY": str(self._server.key),
+            "TLS__PEERS": "true",
+            "TLS__PEER_CA": str(self.authority.ca),
+        }

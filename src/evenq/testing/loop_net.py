@@ -13,8 +13,10 @@ from contextlib import suppress
 from typing import Any, cast
 
 from evenq.errors import ConnectionFailed, Error, RequestTimeout
+from evenq.model import PLAIN_DOOR, Listener
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
+from evenq.serving.namespaces import resolved
 from evenq.serving.rpc import Bidi, Kind, Rpc, RpcContext, ServerStream, Unary
 from evenq.wire.status import status_of
 
@@ -22,8 +24,9 @@ __all__ = ["LoopNet"]
 
 
 class _Host:
-    def __init__(self, rpcs: Iterable[Rpc]) -> None:
-        self.rpcs = {rpc.method: rpc for rpc in rpcs}
+    def __init__(self, rpcs: Iterable[Rpc], listener: Listener) -> None:
+        self.rpcs = {rpc.method: resolved(rpc) for rpc in rpcs}
+        self.listener = listener
         self.calls: set[asyncio.Task[Any]] = set()
 
 
@@ -36,9 +39,9 @@ class LoopNet:
         self.calls: list[tuple[str, str]] = []
         """(address, method) of every call, oldest first."""
 
-    def serve(self, address: str, rpcs: Iterable[Rpc]) -> None:
-        """Let `rpcs` answer at the address from now on."""
-        self._hosts[address] = _Host(rpcs)
+    def serve(self, address: str, rpcs: Iterable[Rpc], *, listener: Listener = PLAIN_DOOR) -> None:
+        """Let `rpcs` answer at the address from now on; `listener`: the door that calls to it come through."""
+        self._hosts[address] = _Host(rpcs, listener)
 
     def stop(self, address: str) -> None:
         """The server at the address is gone; what it was answering breaks."""
@@ -51,7 +54,7 @@ class LoopNet:
     ) -> bytes:
         """One request, one answer; RequestTimeout after `timeout_ms` of the clock."""
         host, rpc = self._find(address, method)
-        context = self._context(method, metadata, timeout_ms)
+        context = self._context(host, method, metadata, timeout_ms)
         call = spawn(_answer(rpc, request, context), name=method)
         limit = spawn(self._clock.sleep_ms(timeout_ms), name="limit")
         host.calls.add(call)
@@ -78,7 +81,7 @@ class LoopNet:
     ) -> AsyncGenerator[bytes, None]:
         """Answers as they come, a few of them kept while nobody takes them."""
         host, rpc = self._find(address, method)
-        context = self._context(method, metadata, timeout_ms)
+        context = self._context(host, method, metadata, timeout_ms)
         if rpc.kind is Kind.BIDI:
             told = _one(requests) if isinstance(requests, bytes) else requests
             answers = cast("Bidi", rpc.handler)(told, context)
@@ -109,9 +112,11 @@ class LoopNet:
             raise ConnectionFailed(f"nobody answers {method} at {address}")
         return host, host.rpcs[method]
 
-    def _context(self, method: str, metadata: Mapping[str, str] | None, timeout_ms: int | None) -> RpcContext:
+    def _context(
+        self, host: _Host, method: str, metadata: Mapping[str, str] | None, timeout_ms: int | None
+    ) -> RpcContext:
         deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
-        return RpcContext(method, list((metadata or {}).items()), "127.0.0.1:1", deadline_ms)
+        return RpcContext(method, list((metadata or {}).items()), "127.0.0.1:1", deadline_ms, host.listener)
 
 
 async def _answer(rpc: Rpc, request: bytes, context: RpcContext) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -28,9 +29,20 @@ class Node:
     """A server as a process."""
 
     def __init__(
-        self, module: str, *, name: str, port: int, metrics_port: int, log_path: Path, environment: Mapping[str, str]
+        self,
+        module: str,
+        *,
+        name: str,
+        port: int,
+        metrics_port: int,
+        log_path: Path,
+        environment: Mapping[str, str],
+        tls: bool = False,
     ) -> None:
-        """`environment`: the program's settings as variables; other `EVENQ_` variables of ours are not passed on."""
+        """`environment`: the program's settings as variables; other `EVENQ_` variables of ours are not passed on.
+        `tls`: its port speaks TLS. `metrics_port` -1: it has no page, and is ready when its gRPC port answers.
+        """
+        self.tls = tls
         self.module = module
         self.name = name
         self.port = port
@@ -42,8 +54,8 @@ class Node:
 
     @property
     def address(self) -> str:
-        """`host:port` of its gRPC port."""
-        return f"127.0.0.1:{self.port}"
+        """Its gRPC port: `host:port`, or `evenqs://host:port`."""
+        return f"evenqs://127.0.0.1:{self.port}" if self.tls else f"127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int | None:
@@ -59,6 +71,14 @@ class Node:
     def exit_code(self) -> int | None:
         """How it ended; negative: the signal. None while it runs or before it was started."""
         return None if self._process is None else self._process.poll()
+
+    @property
+    def end_text(self) -> str:
+        """How it ended, for people; empty while it runs or before it was started."""
+        code = self.exit_code
+        if code is None:
+            return ""
+        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     def start(self) -> None:
         """Start the process; does not wait until it serves. Starting a running one does nothing."""
@@ -125,6 +145,9 @@ class Node:
 
     def _ready(self) -> bool:
         try:
+            if self.metrics_port < 0:
+                with socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                    return True
             address = f"http://127.0.0.1:{self.metrics_port}/readyz"
             with urllib.request.urlopen(address, timeout=1) as answer:  # our own page on loopback  # nosec B310
                 return bool(answer.status == 200)

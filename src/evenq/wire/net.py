@@ -1,9 +1,12 @@
 """The network over gRPC: `GrpcNet` is the `Net` that real programs and the SDK are given.
 
-One channel per address, made on first use, at most `channels_max`; bytes go in and out as they are. A call that fails
-below the protocol raises `ConnectionFailed`, `RequestTimeout` or `Unauthorized` as `evenq.runtime.net` promises,
-besides `Unsupported` (the server has no such method), `PayloadTooLarge` and `TooManyRequests`. A stream whose frames
-hold no status is ended by our door with the trailer `evenq-code`; it is raised here as the error it was there.
+One channel per address, made on first use, at most `channels_max`; bytes go in and out as they are. An address may
+begin with `evenqs://` (TLS) or `evenq://` (plain text); others go as the net was made. When the files of TLS change,
+the next call goes over a new channel, and the old one ends with its last call. A call that fails below the protocol
+raises `ConnectionFailed` (`TlsFailed` where the cause is TLS), `RequestTimeout` or `Unauthorized` as
+`evenq.runtime.net` promises, besides `Unsupported` (the server has no such method), `PayloadTooLarge` and
+`TooManyRequests`. A stream whose frames hold no status is ended by our door with the trailer `evenq-code`; it is raised
+here as the error it was there.
 """
 
 from __future__ import annotations
@@ -17,7 +20,13 @@ import grpc
 import grpc.aio
 
 from evenq import errors
+from evenq.runtime.clock import SystemClock
+from evenq.runtime.tasks import spawn
+from evenq.wire.addresses import target_of
 from evenq.wire.status import error_of
+from evenq.wire.tls import CLIENT_HINTS, Tls
+from evenq.wire.tls_channels import Secure, TlsChannels
+from evenq.wire.tls_diagnosis import explain, worth_asking
 
 __all__ = ["CODE_TRAILER", "GrpcNet"]
 
@@ -43,13 +52,24 @@ CHANNEL_OPTIONS: Sequence[tuple[str, int | str]] = (
 )
 
 
+_monotonic_ms = SystemClock().monotonic_ms
+_EXPLAINED_MS = 2_000
+"""So long one explanation of a failure serves all calls to its address: a probe costs two connections."""
+
+
 class _Peer:
     """The channel to one address and its call objects by method."""
 
-    __slots__ = ("bidi", "channel", "in_flight", "streams", "unaries")
+    __slots__ = ("bidi", "channel", "in_flight", "retired", "streams", "target", "unaries", "version")
 
-    def __init__(self, channel: Any) -> None:  # the published types ask for (de)serialisers that we do not want
+    def __init__(self, target: str, channel: Any, version: int) -> None:
+        # The published types of a channel ask for (de)serialisers that we do not want.
+        self.target = target
         self.channel = channel
+        self.version = version
+        """Of the TLS files that the channel was made with; -1: plain text."""
+        self.retired = False
+        """True: closed by the last call that ends."""
         self.in_flight = 0
         self.unaries: dict[str, Any] = {}
         self.streams: dict[str, Any] = {}
@@ -62,17 +82,24 @@ class GrpcNet:
     def __init__(
         self,
         *,
-        credentials: grpc.ChannelCredentials | None = None,
+        tls: Tls | None = None,
+        encrypted: bool | None = None,
         options: Sequence[tuple[str, int | str]] = (),
         channels_max: int = 256,
     ) -> None:
-        """`credentials`: TLS for all addresses, None = plain text. `channels_max`: addresses held open at once; the
-        least recently used one without a running call makes room.
+        """`tls`: how TLS is spoken; None = with the system's authorities and no certificate. `encrypted`: whether
+        addresses without a scheme are called with TLS; None = if `tls` is given. `channels_max`: addresses held open
+        at once; the least recently used one without a running call makes room. Raises SettingsError for TLS files that
+        make no sense.
         """
-        self._credentials = credentials
+        self._encrypted = tls is not None if encrypted is None else encrypted
+        self._hints = tls.hints if tls is not None else CLIENT_HINTS
+        self._tls = None if tls is None else TlsChannels(tls, now_ms=_monotonic_ms)
         self._options = (*CHANNEL_OPTIONS, *options)
         self._channels_max = channels_max
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
+        self._retired: set[_Peer] = set()
+        self._explained: dict[str, tuple[int, asyncio.Task[str]]] = {}
         self._closed = False
 
     async def unary(
@@ -89,9 +116,11 @@ class GrpcNet:
                 request, timeout=timeout_ms / 1000, metadata=tuple(metadata.items()) if metadata else None
             )
         except grpc.aio.AioRpcError as error:
-            raise _translate(error, address, method, timeout_ms) from error
+            raise await self._failure(error, peer, address, method, timeout_ms) from error
         finally:
             peer.in_flight -= 1
+            if peer.retired:
+                await self._end(peer)
         return answer
 
     async def stream(
@@ -125,7 +154,7 @@ class GrpcNet:
             async for frame in call:
                 yield frame
         except grpc.aio.AioRpcError as error:
-            raise _translate(error, address, method, timeout_ms) from error
+            raise await self._failure(error, peer, address, method, timeout_ms) from error
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -136,33 +165,99 @@ class GrpcNet:
             peer.in_flight -= 1
             if call is not None:
                 call.cancel()
+            if peer.retired:
+                await self._end(peer)
 
     async def close(self) -> None:
         """End all channels; running calls are cancelled."""
         self._closed = True
-        peers = list(self._peers.values())
+        peers = [*self._peers.values(), *self._retired]
         self._peers.clear()
+        self._retired.clear()
         for peer in peers:
             await peer.channel.close(None)
 
     async def _peer(self, address: str) -> _Peer:
         peer = self._peers.get(address)
-        if peer is not None:
+        if peer is not None and (peer.version < 0 or peer.version == self._channels().version):
             self._peers.move_to_end(address)
             return peer
         if self._closed:
             raise errors.ConnectionFailed(f"cannot call {address}: this side is shutting down")
-        if not address or ":" not in address:
-            raise errors.IllegalAccessPoint(f"address {address!r} is not host:port; give for example 127.0.0.1:8081")
+        if peer is not None:
+            await self._retire(address, peer)
+        return await self._open(address)
+
+    async def _open(self, address: str) -> _Peer:
+        target, scheme = target_of(address)
+        secure = await self._secure(target) if (self._encrypted if scheme is None else scheme) else None
+        made = self._peers.get(address)
+        if made is not None:  # by another call, while this one waited for a certificate
+            return made
         spare = self._make_room() if len(self._peers) >= self._channels_max else None
-        if self._credentials is None:
-            channel = grpc.aio.insecure_channel(address, options=self._options)
+        if secure is not None:
+            credentials, more, version = secure
+            channel = grpc.aio.secure_channel(target, credentials, options=(*self._options, *more))
         else:
-            channel = grpc.aio.secure_channel(address, self._credentials, options=self._options)
-        peer = self._peers[address] = _Peer(channel)
+            channel, version = grpc.aio.insecure_channel(target, options=self._options), -1
+        peer = self._peers[address] = _Peer(target, channel, version)
         if spare is not None:
             await spare.channel.close(None)
         return peer
+
+    def _channels(self) -> TlsChannels:
+        if self._tls is None:  # an address asked for it
+            self._tls = TlsChannels(Tls(), now_ms=_monotonic_ms)
+        return self._tls
+
+    async def _secure(self, target: str) -> Secure:
+        channels = self._channels()
+        if not channels.tls.insecure:
+            return channels.secure(target)
+        try:
+            return await asyncio.to_thread(channels.secure, target)
+        except OSError as error:
+            reason = await asyncio.to_thread(explain, target, channels.files, self._hints)
+            raise errors.TlsFailed(reason or f"no certificate can be fetched from {target}: {error}") from error
+
+    async def _retire(self, address: str, peer: _Peer) -> None:
+        """Let running calls end on the old channel; the next call makes a new one."""
+        if self._peers.get(address) is peer:
+            del self._peers[address]
+        peer.retired = True
+        self._retired.add(peer)
+        await self._end(peer)
+
+    async def _end(self, peer: _Peer) -> None:
+        if not peer.in_flight and peer in self._retired:
+            self._retired.discard(peer)
+            await peer.channel.close(None)
+
+    async def _failure(
+        self, error: grpc.aio.AioRpcError, peer: _Peer, address: str, method: str, timeout_ms: int | None
+    ) -> errors.Error:
+        known = _translate(error, peer.target, method, timeout_ms)
+        if not isinstance(known, errors.ConnectionFailed) or not worth_asking(error.details() or ""):
+            return known
+        reason = await self._explain(peer)
+        if peer.version >= 0:  # a new authority, or a new certificate of the server that is pinned, ends the trouble
+            channels = self._channels()
+            channels.look(_monotonic_ms())
+            channels.forget(peer.target)
+            if channels.tls.insecure or peer.version != channels.version:
+                await self._retire(address, peer)
+        return errors.TlsFailed(reason) if reason else known
+
+    async def _explain(self, peer: _Peer) -> str:
+        now_ms = _monotonic_ms()
+        at_ms, asking = self._explained.get(peer.target, (0, None))
+        if asking is None or (asking.done() and now_ms - at_ms >= _EXPLAINED_MS):
+            if len(self._explained) >= self._channels_max:
+                self._explained.clear()
+            files = None if peer.version < 0 else self._channels().files
+            asking = spawn(asyncio.to_thread(explain, peer.target, files, self._hints), name="TLS diagnosis")
+            self._explained[peer.target] = now_ms, asking
+        return await asyncio.shield(asking)
 
     def _make_room(self) -> _Peer:
         for address, peer in self._peers.items():

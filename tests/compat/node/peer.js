@@ -20,6 +20,7 @@ const receipts = new Map();
 let client;
 
 const { PEER_ACCESS_KEY: accessKey, PEER_SECRET_KEY: accessSecret } = process.env; // keys are no business of arguments
+const namespace = process.env.PEER_NAMESPACE || '';
 const credentials = accessKey ? { sessionCredentials: { accessKey, accessSecret } } : {};
 
 function wanted(filter) {
@@ -86,7 +87,7 @@ function listener(fail) {
 const actions = {
   async producer({ endpoint, topics, decide }) {
     client = new Producer({
-      endpoints: endpoint, namespace: '', logger, ...credentials, topics, checker: decide ? checker : undefined,
+      endpoints: endpoint, namespace, logger, ...credentials, topics, checker: decide ? checker : undefined,
     });
     await client.startup();
     return {};
@@ -94,7 +95,7 @@ const actions = {
 
   async simple({ endpoint, group, topic, filter }) {
     client = new SimpleConsumer({
-      endpoints: endpoint, namespace: '', logger, ...credentials, consumerGroup: group, awaitDuration: 2000,
+      endpoints: endpoint, namespace, logger, ...credentials, consumerGroup: group, awaitDuration: 2000,
       subscriptions: new Map([[ topic, wanted(filter ?? '*') ]]),
     });
     await client.startup();
@@ -103,7 +104,7 @@ const actions = {
 
   async push({ endpoint, group, topic, filter, fail }) {
     client = new PushConsumer({
-      endpoints: endpoint, namespace: '', logger, ...credentials, consumerGroup: group, messageListener: listener(fail),
+      endpoints: endpoint, namespace, logger, ...credentials, consumerGroup: group, messageListener: listener(fail),
       subscriptions: new Map([[ topic, wanted(filter ?? '*') ]]),
     });
     await client.startup();

@@ -17,6 +17,8 @@ import evenq_rebalancer.app
 from evenq_broker.core.delivery import Progress
 
 from evenq.errors import ConnectionFailed
+from evenq.model import PLAIN_DOOR
+from evenq.serving import doors
 from evenq.store import opening
 from evenq.store.memory_disk import MemoryDisk, MemoryFile
 from evenq.testing.sim import PROCESS, ProcessClock, SimNet, SimProcess
@@ -29,6 +31,7 @@ class SimDoor:
 
     def __init__(self, net: SimNet, address: str, clock: ProcessClock, port: int) -> None:
         self.port = port
+        self.listener = PLAIN_DOOR
         self.stats: dict[str, Any] = {}
         self.health = self
         self.serving = False
@@ -138,7 +141,7 @@ def standing_in(
         (opening, "disk_of", lambda _path, _options: disk_of(process_now())),
         (Progress, "commit", commit),
     ]
-    changes += [(module, "open_door", open_door) for module in PATCHED]
+    changes.append((doors, "open_door", open_door))
     changes += [(module, "open_page", open_page) for module in PATCHED]
     if hasattr(evenq_rebalancer.app, "lease_of"):
         changes.append((evenq_rebalancer.app, "lease_of", lambda _: lease_of(process_now())))

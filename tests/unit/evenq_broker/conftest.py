@@ -13,6 +13,8 @@ from evenq_broker.settings import Settings
 
 from evenq.model import BrokerAddress
 from evenq.runtime.clock import FakeClock
+from evenq.serving.rpc import Kind, RpcContext
+from evenq.serving.users import User, Users
 from evenq.testing.loop_net import LoopNet
 from evenq.wire.status import check
 
@@ -66,6 +68,25 @@ class Stage:
         call = self.net.unary(f"{broker}:8081", name, told, timeout_ms=60_000, metadata=headers)
         return response.FromString(await self.during(call))
 
+    async def as_user(self, grants: str, method: str, request: Any, response: Any, *, broker: int = 0) -> Any:
+        """One call of `evenq.v1` or `Admin` by a user with these grants, behind the guard; raises what it answers.
+
+        `grants`: `topic:X%* consume,describe; group:X%* operate`.
+        """
+        told = RpcContext(method, [], "127.0.0.1:1", None)
+        told.caller = user_of(grants)
+        [rpc] = [one for one in self.brokers[broker].rpcs() if one.method == method]
+        answer = rpc.handler(request.SerializeToString(), told)
+        if rpc.kind is Kind.UNARY:
+            found = response.FromString(await self.during(answer))
+            check(found.status)
+            return found
+
+        async def collect() -> list[Any]:
+            return [response.FromString(frame) async for frame in answer]
+
+        return await self.during(collect())
+
     async def frames(
         self, method: str, request: Any, response: Any, *, language: str = "JAVA", client: str = "c", **options: Any
     ) -> list[Any]:
@@ -81,6 +102,26 @@ class Stage:
 
         found: list[Any] = await self.during(collect())
         return found
+
+
+def user_of(grants: str) -> User:
+    """A user of a users file."""
+    allow = []
+    for grant in grants.split(";"):
+        resource, actions = grant.split()
+        listed = ", ".join(f'"{action}"' for action in actions.split(","))
+        allow.append(f'{{ resource = "{resource}", actions = [{listed}] }}')
+    text = f"""
+[users.u]
+secret = "12345678"
+allow = [{", ".join(allow)}]
+[users.servers]
+secret = "12345678"
+internal = true
+"""
+    found = Users.parse(text.encode()).get("u")
+    assert found is not None
+    return found
 
 
 @pytest.fixture

@@ -7,17 +7,19 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
-from evenq_broker.app import BrokerApp, advertised
+from evenq_broker.app import BrokerApp
 from evenq_broker.settings import Settings, StoreSettings
 
-from evenq.errors import PortInUse, SettingsError, StoreLocked
+from evenq.errors import PortInUse, StoreLocked
 from evenq.runtime.clock import SystemClock
+from evenq.serving.tls import TlsSettings
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq.wire.tls import Tls
 
 PEM = Path(__file__).parents[1] / "evenq" / "serving"
+FILES: dict[str, Any] = {"certificate": PEM / "tls_certificate.pem", "key": PEM / "tls_key.pem"}
 HEARTBEAT = "/apache.rocketmq.v2.MessagingService/Heartbeat"
 TELEMETRY = "/apache.rocketmq.v2.MessagingService/Telemetry"
 
@@ -63,14 +65,9 @@ def test_it_starts_on_free_ports_and_leaves_ports_and_folder_free(tmp_path: Path
             ({"port": first.port}, PortInUse),
             ({"metrics_port": first.metrics_port}, PortInUse),
             (
-                {
-                    "tls_port": first.port,
-                    "tls_certificate": PEM / "tls_certificate.pem",
-                    "tls_key": PEM / "tls_key.pem",
-                },
+                {"tls": TlsSettings(port=first.port, **FILES)},
                 PortInUse,
             ),
-            ({"tls_port": 0}, SettingsError),
         ):
             with pytest.raises(kind):
                 await app(net, **wrong).start()
@@ -86,12 +83,11 @@ def test_it_starts_on_free_ports_and_leaves_ports_and_folder_free(tmp_path: Path
 
 def test_a_tls_port_answers_beside_the_plain_one_and_both_are_counted() -> None:
     async def story(net: GrpcNet) -> None:
-        certificate = PEM / "tls_certificate.pem"
-        one = app(net, tls_port=0, tls_certificate=certificate, tls_key=PEM / "tls_key.pem")
+        one = app(net, tls=TlsSettings(port=0, **FILES))
         await one.start()
-        secure = GrpcNet(credentials=grpc.ssl_channel_credentials(certificate.read_bytes()))
+        secure = GrpcNet(tls=Tls(ca=FILES["certificate"]))
         try:
-            tls_port = one._doors[1].port
+            tls_port = one.port_of("tls")
             assert await beat(secure, tls_port) == 20000
             assert await beat(net, one.port) == 20000
             page = await fetched(one.metrics_port, "/metrics")
@@ -126,23 +122,3 @@ def test_one_call_more_than_calls_max_is_told_so_and_open_streams_count() -> Non
             await one.close()
 
     played(story)
-
-
-@pytest.mark.parametrize(
-    ("told", "host", "addresses"),
-    [
-        ("", "0.0.0.0", ["default 127.0.0.1:7"]),
-        ("", "10.0.0.5", ["default 10.0.0.5:7"]),
-        ("broker.example:80", "0.0.0.0", ["default broker.example:80"]),
-        ("in=10.0.0.5:0, out=broker.example:443", "0.0.0.0", ["in 10.0.0.5:7", "out broker.example:443"]),
-    ],
-)
-def test_clients_are_told_the_setting_or_where_the_door_listens(told: str, host: str, addresses: list[str]) -> None:
-    found = advertised(Settings(advertise=told, host=host), 7)
-    assert [f"{one.listener} {one.target}" for one in found] == addresses
-
-
-@pytest.mark.parametrize("told", ["here", "host:", ":80", "host:port", "=host:80", "host:70000", "a:1,,b:2"])
-def test_an_address_that_is_none_is_told(told: str) -> None:
-    with pytest.raises(SettingsError, match="write host:port or listener=host:port"):
-        advertised(Settings(advertise=told), 7)

@@ -1,8 +1,10 @@
 """What Prometheus reads of a broker: every listed metric with its labels, and series that end with what they count."""
 
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
+from evenq_broker.core.journal import BrokerKnown
 from evenq_broker.core.locks import Generation
 from evenq_broker.core.members import Member, Protocol
 from evenq_broker.loops.resizing import scale
@@ -123,7 +125,10 @@ def test_each_listed_metric_has_a_series_and_counters_say_so_in_their_names(run:
         await stage.during(scale(broker, "t", 2))
         await stage.during(scale(broker, "t", 1))
         await stage.during(broker.create_topic("payments", message_type=MessageType.TRANSACTION))
-        found = {series.partition("{")[0] for series in page(broker)}
+        await stage.during(broker.create_topic("%DLQ%g", queues=1, system=True))
+        broker.cluster.known.brokers.apply(BrokerKnown("gone", gone_ms=1))
+        broker.cluster.rebalancer = SimpleNamespace(connected=True, changed=lambda **_: None)
+        found = {series.partition("{")[0].removesuffix("_bucket") for series in page(broker)}
         for metric in broker_metrics(broker):
             assert metric.name in found
             assert (metric.kind is MetricKind.COUNTER) == metric.name.endswith("_total"), metric.name

@@ -1,12 +1,15 @@
 """Bounds of the settings, and that the values reach what they are for."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from evenq_broker.settings import BODY_BYTES_MAX, Settings
+from evenq_broker.loops.opening import store_options
+from evenq_broker.settings import BODY_BYTES_MAX, Settings, StoreSettings
 
 from evenq.errors import SettingsError
 from evenq.serving.settings import load, settings_of
+from evenq.store import StoreOptions
 
 BELOW_AND_ABOVE = [
     (setting.name, text)
@@ -30,6 +33,28 @@ def test_every_setting_tells_its_meaning() -> None:
     assert len(BELOW_AND_ABOVE) > 40
 
 
+def test_the_stores_settings_are_its_options_with_its_defaults() -> None:
+    """One declaration: two with different defaults made a broker and its tests behave differently on a full disk."""
+    options = {field.name: field for field in fields(StoreOptions)}
+    own = {"path", "message_index"}  # of the broker, not of the store
+    assert StoreSettings.model_fields.keys() - options.keys() == own
+    for name in StoreSettings.model_fields.keys() - own:
+        assert StoreSettings.model_fields[name].default == options[name].default, name
+    assert store_options(StoreSettings()) == StoreOptions()
+
+
+def test_every_setting_of_the_store_reaches_it() -> None:
+    told = StoreSettings(
+        segment_bytes=1 << 20, flush="sync", flush_interval_ms=7, flush_bytes=8, cache_bytes=9, disk_free_min_bytes=10,
+        disk_used_max_ratio=0.5, snapshot_log_bytes=1 << 11, snapshot_interval_ms=1_001, retention_ms=12,
+        retention_hour=13, disk_clean_ratio=0.6, disk_force_ratio=0.7, memory_bytes_max=1 << 21,
+    )  # fmt: skip
+    options, usual = store_options(told), StoreOptions()
+    for name in told.model_fields_set:
+        assert getattr(options, name) == getattr(told, name) != getattr(usual, name), name
+    assert told.model_fields_set == StoreSettings.model_fields.keys() - {"path", "message_index"}
+
+
 def test_defaults_are_those_of_the_wire_contract() -> None:
     settings = Settings()
     assert (settings.port, settings.default_queues, settings.default_group_max_attempts) == (8081, 4, 17)
@@ -46,7 +71,11 @@ def test_flags_win_over_the_environment_and_folders_are_nested() -> None:
     ("flags", "told"),
     [
         (["--broker-name=a b"], "broker name 'a b'"),
-        (["--tls-key=k"], "belong together"),
+        (["--tls.key=k"], "belong together"),
+        (["--tls.port=0"], "give both PEM files"),
+        (["--port=-1"], "nothing would be served"),
+        (["--listeners=out+tls=0.0.0.0:1"], "listeners opens a TLS door without"),
+        (["--listeners=default=0.0.0.0:1"], "choose another name"),
         (["--store.flush=never"], "one of async, sync"),
         (["--default-start-from=MIDDLE"], "one of LAST, FIRST"),
         (["--lock-ttl-ms=1"], "unknown flag --lock-ttl-ms"),

@@ -34,18 +34,22 @@ def test_the_metrics_of_a_group_follow_its_decisions_and_go_with_it() -> None:
     tell(board, "a", "b", "c")
     page = asyncio.run(text())
     for line in (
-        'evenq_rebalance_moves_total{group="g",topic="T"} 1.0',
-        'evenq_group_generation{group="g"} 2.0',
-        'evenq_unowned_queues{group="g",topic="T"} 0.0',
-        'evenq_queue_owners{group="g",topic="T"} 2.0',
-        'evenq_idle_members{group="g",topic="T"} 1.0',
+        'evenq_rebalance_moves_total{consumer_group="g",topic="T"} 1.0',
+        'evenq_group_generation{consumer_group="g"} 2.0',
+        'evenq_unowned_queues{consumer_group="g",topic="T"} 0.0',
+        'evenq_queue_owners{consumer_group="g",topic="T"} 2.0',
+        'evenq_idle_members{consumer_group="g",topic="T"} 1.0',
         'evenq_rebalance_duration_seconds_bucket{le="0.01"} 1.0',
         "evenq_rebalance_duration_seconds_count 1.0",
         "evenq_rebalance_brokers 1.0",
     ):
         assert line in page.splitlines(), page
+    tell(board)
+    page = asyncio.run(text())
+    assert "evenq_unowned_queues{" not in page, "all members ended: nothing is wrong with the queues"
+    assert 'evenq_queue_owners{consumer_group="g",topic="T"} 0.0' in page.splitlines()
     tell(board, gone=("g",))
-    assert 'group="g"' not in asyncio.run(text())
+    assert 'consumer_group="g"' not in asyncio.run(text())
 
 
 def test_held_far_and_failing_queues_are_counted() -> None:
@@ -65,10 +69,10 @@ def test_held_far_and_failing_queues_are_counted() -> None:
         return asyncio.run(text())
 
     page = tell("STICKY", "z1", "z2", "z3")
-    assert 'evenq_rebalance_cross_zone_queues{group="g",topic="T"} 4.0' in page
-    assert 'evenq_rebalance_held_queues{group="g",topic="T"} 0.0' in page
+    assert 'evenq_rebalance_cross_zone_queues{consumer_group="g",topic="T"} 4.0' in page
+    assert 'evenq_rebalance_held_queues{consumer_group="g",topic="T"} 0.0' in page
     assert "evenq_rebalance_failing{" not in page
     page = tell("STICKY", "z1", "z2")
-    assert 'evenq_rebalance_held_queues{group="g",topic="T"} 2.0' in page
-    assert 'evenq_unowned_queues{group="g",topic="T"} 0.0' in page
-    assert 'evenq_rebalance_failing{group="g",topic="T"} 1.0' in tell("NO_SUCH", "z1", "z2")
+    assert 'evenq_rebalance_held_queues{consumer_group="g",topic="T"} 2.0' in page
+    assert 'evenq_unowned_queues{consumer_group="g",topic="T"} 0.0' in page
+    assert 'evenq_rebalance_failing{consumer_group="g",topic="T"} 1.0' in tell("NO_SUCH", "z1", "z2")

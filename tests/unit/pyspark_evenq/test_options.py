@@ -9,6 +9,7 @@ from pyspark_evenq.options import Place, ReadOptions
 from evenq.errors import SettingsError
 from evenq.model.queue import MessageQueue
 from evenq.wire.credentials import Credentials
+from evenq.wire.tls import Tls
 
 LEAST = {"endpoints": "127.0.0.1:8081", "subscribe": "flights", "group": "g"}
 
@@ -37,7 +38,7 @@ def test_one_option_under_two_names_is_refused() -> None:
     [
         ({"endpoints": ""}, "endpoints is missing"),
         ({"endpoints": "host"}, "'host' is not host:port"),
-        ({"endpoints": "host:99999"}, "port in 1..65535"),
+        ({"endpoints": "host:99999"}, "port of 1 to 65535"),
         ({"subscribe": "no spaces"}, "holds a character"),
         ({"group": "a b"}, "holds a character"),
         ({"maxOffsetsPerTrigger": "many"}, "'many'"),
@@ -113,3 +114,36 @@ def test_wrong_keys_are_refused_without_telling_the_secret(changes: dict[str, st
     with pytest.raises(SettingsError, match=text) as refused:
         ReadOptions.parse(LEAST | changes, streaming=False)
     assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "tls"),
+    [
+        ({}, None),
+        ({"tls": "true"}, Tls()),
+        ({"endpoints": "evenqs://a:1,b:2"}, Tls()),
+        ({"tlsCa": "ca.pem", "TLSSERVERNAME": "b.example"}, Tls(ca="ca.pem", server_name="b.example")),
+        ({"tlsCertificate": "c.pem", "tlsKey": "k.pem"}, Tls(certificate="c.pem", key="k.pem")),
+        ({"tlsInsecure": "true"}, Tls(insecure=True)),
+        ({"endpoints": "evenq://a:1", "tls": "false"}, None),
+    ],
+)
+def test_tls_is_said_by_options_or_by_the_scheme(changes: dict[str, str], tls: Tls | None) -> None:
+    options = ReadOptions.parse({"endpoints": "a:1", "subscribe": "t", **changes}, streaming=False)
+    assert options.tls() == tls
+    assert all("://" not in endpoint for endpoint in options.endpoints)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"endpoints": "evenq://a:1", "tlsCa": "ca.pem"}, "contradict each other"),
+        ({"endpoints": "evenqs://a:1", "tls": "false"}, "contradict each other"),
+        ({"tls": "false", "tlsCa": "ca.pem"}, "contradict each other"),
+        ({"tlsKey": "k.pem"}, "certificate is empty"),
+        ({"endpoints": "evenq://a:1;evenqs://b:1"}, "option endpoints: .*mixes"),
+    ],
+)
+def test_tls_that_contradicts_itself_is_refused(changes: dict[str, str], text: str) -> None:
+    with pytest.raises(SettingsError, match=text):
+        ReadOptions.parse({"endpoints": "a:1", "subscribe": "t", **changes}, streaming=False)

@@ -154,6 +154,7 @@ class Progress:
             entry.number += 1
             entry.deadline_ms = deadline_ms
             entry.client_id = client_id
+            entry.waits = False
             if entry.attempt >= max_attempts:
                 dead.append(offset)
             else:
@@ -247,7 +248,7 @@ class Progress:
                     until_ms = 0 if self.on_over is None else self.on_over(queue, offset, entry)
                     entry.client_id = ""
                     if until_ms > now_ms:
-                        entry.deadline_ms = until_ms
+                        entry.deadline_ms, entry.waits = until_ms, True
                         self._arm(queue, until_ms, [offset])
                         continue
                     self._make_ready(queue, offset, entry)
@@ -292,10 +293,12 @@ class Progress:
         now_ms: int,
         deadline_ms: int,
         uncounted: bool = False,
+        given_back: bool = False,
     ) -> Verdict:
         """Let the present delivery end at `deadline_ms` (now = a nack). Only its own handles may do that.
 
-        `uncounted`: the attempt does not count (suspend). The delivery no longer depends on its client's life.
+        `uncounted`: the attempt does not count (suspend). `given_back`: its consumer failed; what is left of the time
+        is a wait for the next one. The delivery no longer depends on its client's life.
         """
         if queue is None or offset >= queue.next:
             return Verdict.INVALID
@@ -310,7 +313,7 @@ class Progress:
         if deadline_ms <= now_ms:
             self._make_ready(queue, offset, entry)
         else:
-            entry.deadline_ms = deadline_ms
+            entry.deadline_ms, entry.waits = deadline_ms, given_back
             self._arm(queue, deadline_ms, [offset])
         return Verdict.DONE
 

@@ -66,6 +66,21 @@ def _silent_brokers(looks: Looks) -> Iterable[Finding]:
         )
 
 
+def _missing_brokers(looks: Looks) -> Iterable[Finding]:
+    for name, lost in looks.now.lost.items():
+        held = [(lost.unread, "messages that no group ever read"), (lost.dead_letters, "dead letters")]
+        told = " and ".join(f"{number} {what}" for number, what in held if number)
+        drained = f"it was drained, and holds {told}" if told else "what it holds is out of reach and counted nowhere"
+        yield Finding(
+            kind=Kind.BROKER_MISSING,
+            severity=Severity.NOTE if told else Severity.ERROR,
+            subject=name,
+            seen=f"broker {name} belongs to the cluster and is not there since {age(lost.gone_ms)} ago: {drained}",
+            fix="start it again, on its data; or, if that is gone or not wanted, let the others forget it",
+            command=f"evenq broker forget {name} --yes",
+        )
+
+
 def _rebalancer_away(looks: Looks) -> Iterable[Finding]:
     facts = looks.now
     if facts.rebalancer and facts.rebalancer_problem:
@@ -401,6 +416,7 @@ def _settings(looks: Looks) -> Iterable[Finding]:
 
 _RULES: tuple[Callable[[Looks], Iterable[Finding]], ...] = (
     _silent_brokers,
+    _missing_brokers,
     _rebalancer_away,
     _strategy,
     _nobody,

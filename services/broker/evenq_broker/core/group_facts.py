@@ -14,7 +14,17 @@ from evenq.model import MessageModel, MessageQueue, QueueCounts
 from evenq_broker.core.locks import NO_GENERATION, Generation
 from evenq_broker.core.members import Member, Protocol
 
-__all__ = ["EVERYBODY", "BrokerPart", "Decided", "GivenQueue", "GroupFacts", "MemberAt", "QueueAt", "Told"]
+__all__ = [
+    "EVERYBODY",
+    "BrokerPart",
+    "Decided",
+    "GivenQueue",
+    "GroupFacts",
+    "LostBroker",
+    "MemberAt",
+    "QueueAt",
+    "Told",
+]
 
 EVERYBODY = "*"
 """Owner of a queue that all members read by competition."""
@@ -72,6 +82,19 @@ class Told:
     queues: tuple[MessageQueue, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class LostBroker:
+    """A broker that another one knew and that is not there."""
+
+    name: str
+    gone_ms: int
+    """How long ago it was missed first."""
+    unread: int = 0
+    """It was drained before it ended and still held so many messages that no group ever read."""
+    dead_letters: int = 0
+    """The same."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPart:
     """What one broker tells."""
@@ -90,6 +113,14 @@ class BrokerPart:
     """When an operator asked for a change of the settings last, ms since the epoch (`GroupConfig`)."""
     duplicates: int = 0
     """So often a second living client came with an id that was taken, since the broker started."""
+    lost: tuple[LostBroker, ...] = ()
+    """Brokers that are not there, as far as it knows."""
+    retries_waiting: int = 0
+    """Messages that failed and wait for their next delivery."""
+    failed: int = 0
+    """Deliveries that were given back or not finished in time, since the broker started."""
+    delivered: int = 0
+    """All deliveries since then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +181,19 @@ class GroupFacts:
     def queues(self) -> dict[MessageQueue, QueueAt]:
         """All readable queues of the brokers that answered, ascending."""
         return {at.queue: at for at in sorted((at for part in self.brokers for at in part.queues), key=_queue)}
+
+    @cached_property
+    def lost(self) -> dict[str, LostBroker]:
+        """Brokers that are not there, by name, as the one says that missed them first; who answered, or is known by
+        the one asked, is there.
+        """
+        there = {part.broker_name for part in self.brokers} | set(self.silent)
+        found: dict[str, LostBroker] = {}
+        for one in (one for part in self.brokers for one in part.lost if one.name not in there):
+            known = found.get(one.name)
+            if known is None or known.gone_ms < one.gone_ms:
+                found[one.name] = one
+        return {name: found[name] for name in sorted(found)}
 
     @cached_property
     def given(self) -> dict[MessageQueue, GivenQueue]:

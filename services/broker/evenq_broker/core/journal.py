@@ -40,10 +40,15 @@ from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 # | 13   | Unsubscribed | u32 length, JSON                                                                            |
 # | 14-5 | LiteOpened, LiteClosed | u32 length, JSON                                                                  |
 # | 16   | DrainPut     | u32 length, JSON                                                                            |
+# | 17   | Counted      | u32 group, u32 topic, u32 queue, u64 given until, u16 n, n u64 offsets, n u16 deliveries    |
+# | 24-5 | BrokerKnown, BrokerForgotten | u32 length, JSON                                                            |
 
 __all__ = [
     "Acked",
+    "BrokerForgotten",
+    "BrokerKnown",
     "Committed",
+    "Counted",
     "Delivered",
     "DrainPut",
     "GroupPut",
@@ -66,14 +71,17 @@ __all__ = [
 
 VERSION = 1
 _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _COMMITTED, _ACKED, _DELIVERED, _INVISIBLE, _LOCKED = range(1, 11)
-_HALF, _HALVES_ENDED, _UNSUBSCRIBED, _LITE, _LITE_GONE, _DRAIN = range(11, 17)
+_HALF, _HALVES_ENDED, _UNSUBSCRIBED, _LITE, _LITE_GONE, _DRAIN, _COUNTED = range(11, 18)
+_BROKER, _BROKER_GONE = 24, 25
 _IN_JSON = frozenset({
-    _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _LOCKED, _UNSUBSCRIBED, _LITE, _LITE_GONE, _DRAIN,
+    _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _LOCKED, _UNSUBSCRIBED, _LITE, _LITE_GONE, _DRAIN, _BROKER,
+    _BROKER_GONE,
 })  # fmt: skip
 _COMMITTED_FORM = struct.Struct(">BIIIQB")
 _ACKED_FORM = struct.Struct(">BIIIQ")
 _DELIVERED_FORM = struct.Struct(">BIIIQQHH")
 _INVISIBLE_FORM = struct.Struct(">BIIIQIHQ")
+_COUNTED_FORM = struct.Struct(">BIIIQH")
 _HALF_FORM = struct.Struct(">BQIQqQQHH")
 _LENGTH = struct.Struct(">I")
 
@@ -157,6 +165,19 @@ class Invisible:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """Deliveries to members that pull (`core.delivery_counts`). Numbers only grow: the larger one stands."""
+
+    group_id: int
+    topic_id: int
+    queue_id: int
+    given_until: int
+    """What is below and unfinished was given to a holder that is gone."""
+    offsets: tuple[int, ...] = ()
+    deliveries: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Locked:
     """A queue's lock has this holder now; empty: nobody."""
 
@@ -215,6 +236,26 @@ class DrainPut:
     on: bool
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerKnown:
+    """Another broker belongs to the cluster."""
+
+    name: str
+    gone_ms: int = 0
+    """When it was missed first, ms since the epoch; 0: it was there."""
+    unread: int = 0
+    """It was drained before it ended and still held so many messages that no group ever read."""
+    dead_letters: int = 0
+    """The same."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerForgotten:
+    """It left for good."""
+
+    name: str
+
+
 class HalvesEnded(NamedTuple):
     """Transactions ended; `outcomes` are numbers of `core.transactions.Outcome`."""
 
@@ -232,11 +273,14 @@ Op = (
     | Acked
     | Delivered
     | Invisible
+    | Counted
     | Locked
     | Unsubscribed
     | LiteOpened
     | LiteClosed
     | DrainPut
+    | BrokerKnown
+    | BrokerForgotten
     | HalfPut
     | HalvesEnded
 )
@@ -259,6 +303,8 @@ def encode_op(op: Op) -> bytes:
             return _INVISIBLE_FORM.pack(_INVISIBLE, *place, op.number, op.attempt, op.deadline_ms)
         case Committed():
             return _COMMITTED_FORM.pack(_COMMITTED, op.group_id, op.topic_id, op.queue_id, op.offset, op.reset)
+        case Counted():
+            return _encode_counted(op)
         case HalfPut():
             return _HALF_FORM.pack(_HALF, *op[:-2], min(op.checks, 0xFFFF), min(op.missed, 0xFFFF))
         case HalvesEnded():
@@ -289,6 +335,11 @@ def encode_op(op: Op) -> bytes:
             return _json(_LITE_GONE, {"topic": op.topic_id, "queue": op.queue_id})
         case DrainPut():
             return _json(_DRAIN, {"on": op.on})
+        case BrokerKnown():
+            told = {"name": op.name, "gone": op.gone_ms, "unread": op.unread, "dead": op.dead_letters}
+            return _json(_BROKER, told)
+        case BrokerForgotten():
+            return _json(_BROKER_GONE, {"name": op.name})
         case Locked():
             queue = op.queue
             return _json(_LOCKED, {
@@ -343,6 +394,14 @@ def _encode_delivered(op: Delivered) -> bytes:
     ))  # fmt: skip
 
 
+def _encode_counted(op: Counted) -> bytes:
+    count = len(op.offsets)
+    return b"".join((
+        _COUNTED_FORM.pack(_COUNTED, op.group_id, op.topic_id, op.queue_id, op.given_until, count),
+        struct.pack(f">{count}Q{count}H", *op.offsets, *op.deliveries),
+    ))  # fmt: skip
+
+
 def _encode_ended(op: HalvesEnded) -> bytes:
     count = len(op.numbers)
     return struct.pack(f">BI{count}Q{count}B", _HALVES_ENDED, count, *op.numbers, *op.outcomes)
@@ -380,6 +439,8 @@ def _decode_op(record: bytes, at: int) -> tuple[Op, int]:
         return Committed(group, topic, queue, offset, bool(reset)), at + _COMMITTED_FORM.size
     if kind == _DELIVERED:
         return _decode_delivered(record, at)
+    if kind == _COUNTED:
+        return _decode_counted(record, at)
     if kind == _HALF:
         return HalfPut(*_HALF_FORM.unpack_from(record, at)[1:]), at + _HALF_FORM.size
     if kind == _HALVES_ENDED:
@@ -400,6 +461,14 @@ def _decode_delivered(record: bytes, at: int) -> tuple[Op, int]:
     offsets, numbers, attempts = values[:count], values[count : 2 * count], values[2 * count :]
     op = Delivered(group, topic, queue, following, deadline, client, offsets, numbers, attempts)
     return op, at + client_length + form.size
+
+
+def _decode_counted(record: bytes, at: int) -> tuple[Op, int]:
+    _, group, topic, queue, given_until, count = _COUNTED_FORM.unpack_from(record, at)
+    form = struct.Struct(f">{count}Q{count}H")
+    at += _COUNTED_FORM.size
+    values = form.unpack_from(record, at)
+    return Counted(group, topic, queue, given_until, values[:count], values[count:]), at + form.size
 
 
 def _decode_ended(record: bytes, at: int) -> tuple[Op, int]:
@@ -444,6 +513,10 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
         return LiteOpened(value["topic"], value["queue"], value["base"], value["name"])
     if kind == _DRAIN:
         return DrainPut(value["on"])
+    if kind == _BROKER:
+        return BrokerKnown(value["name"], value["gone"], value["unread"], value["dead"])
+    if kind == _BROKER_GONE:
+        return BrokerForgotten(value["name"])
     if kind == _LITE_GONE:
         return LiteClosed(value["topic"], value["queue"])
     if kind == _LOCKED:

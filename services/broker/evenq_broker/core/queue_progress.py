@@ -11,12 +11,13 @@ from enum import Enum
 
 from evenq_broker.core.journal import Invisible
 
-__all__ = ["BLOCKED", "LITE_QUEUES_FROM", "READY", "Pending", "QueueProgress", "Verdict"]
+__all__ = ["BLOCKED", "LITE_QUEUES_FROM", "READY", "UNKNOWN", "Pending", "QueueProgress", "Verdict"]
 
 READY = 0
 """Deadline of a message that waits for its next delivery."""
 BLOCKED = -1
 """Deadline of a message of an ordered group that waits for the one before it (`core.fifo`)."""
+UNKNOWN = -1
 
 NUMBERS = 1_000
 """How far delivery numbers jump at a reset: more than a message has attempts."""
@@ -37,7 +38,7 @@ class Verdict(Enum):
 class Pending:
     """One unfinished message of a group."""
 
-    __slots__ = ("attempt", "client_id", "deadline_ms", "lane", "number")
+    __slots__ = ("attempt", "client_id", "deadline_ms", "lane", "number", "waits")
 
     def __init__(self, number: int, attempt: int, deadline_ms: int, client_id: str) -> None:
         self.number = number
@@ -50,6 +51,10 @@ class Pending:
         """Whose life holds the delivery (auto_renew); empty: only the deadline does."""
         self.lane: str | None = None
         """Message group, for ordered groups; None elsewhere."""
+        self.waits = False
+        """True: nobody works on it; it was given back or not finished in time, and waits until the deadline for its
+        next delivery. Not journalled: after a restart what waits may look delivered until then.
+        """
 
 
 class QueueProgress:
@@ -57,8 +62,11 @@ class QueueProgress:
 
     __slots__ = (
         "committed",
+        "counts",
         "first",
+        "given_until",
         "group_id",
+        "handed",
         "lanes",
         "next",
         "pending",
@@ -94,8 +102,20 @@ class QueueProgress:
         """Ordered groups (`core.fifo`): message group -> its unfinished offsets, ascending; only the first may be
         delivered.
         """
+        self.handed = offset
+        """End of what the present holder of the queue's lock was answered (`core.delivery_counts`); UNKNOWN: it got the
+        lock before this broker started.
+        """
+        self.given_until = 0
+        """What is below and unfinished was given to a holder that is gone: it may have been delivered."""
+        self.counts: dict[int, int] = {}
+        """Deliveries to members that pull, of unfinished offsets that had more than the first hand-out."""
         self.unkeyed = False
         """Ordered groups: `pending` came from the journal and its message groups are not known yet."""
+
+    def waiting(self) -> int:
+        """Messages that failed and wait for their next delivery. Looks at all that is unfinished."""
+        return sum(entry.attempt > 0 and (entry.waits or entry.deadline_ms == READY) for entry in self.pending.values())
 
     def op(self, offset: int, entry: Pending) -> Invisible:
         """The journal's words for the state of one delivery."""
@@ -108,7 +128,9 @@ class QueueProgress:
         """
         if (self.committed, self.next) == (offset, offset):
             return False
-        self.committed = self.next = offset
+        self.committed = self.next = self.handed = offset
+        self.given_until = 0
+        self.counts.clear()
         self.first += NUMBERS
         self.pending.clear()
         self.ready.clear()

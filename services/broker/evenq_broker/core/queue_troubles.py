@@ -1,4 +1,4 @@
-"""What is wrong with single queues of a group: their numbers, their oldest messages, and messages nobody can read.
+"""What is wrong with queues of a group: their numbers, their oldest messages, messages nobody can read or handle.
 
 Called by `core.diagnosis`, with the same promise: a group that works has no finding. Pure; one function per kind.
 """
@@ -12,6 +12,9 @@ from evenq.model.names import is_system_topic
 from evenq_broker.core.findings import Finding, Kind, Looks, Severity, age, by_topic, count, place, queue_names
 
 __all__ = ["QUEUE_RULES"]
+
+FAILING_SHARE = 0.5
+"""From this part of all deliveries on a group does not have a bad message but a fault."""
 
 
 def _widths(looks: Looks) -> Iterable[Finding]:
@@ -97,4 +100,20 @@ def _stranded(looks: Looks) -> Iterable[Finding]:
             )
 
 
-QUEUE_RULES: tuple[Callable[[Looks], Iterable[Finding]], ...] = (_widths, _heads, _back, _stranded)
+def _failing(looks: Looks) -> Iterable[Finding]:
+    brokers = looks.now.brokers
+    waiting = sum(part.retries_waiting for part in brokers)
+    failed, delivered = sum(part.failed for part in brokers), sum(part.delivered for part in brokers)
+    if waiting and failed >= FAILING_SHARE * delivered:
+        yield Finding(
+            kind=Kind.MESSAGES_FAIL,
+            severity=Severity.ERROR,
+            subject=looks.now.group,
+            seen=f"{count(waiting, 'message')} failed and wait for a retry; {failed} of {delivered} deliveries since "
+            "the start of the brokers were given back or not finished in time",
+            fix="look at what the listeners raise; this shows what waits and what died",
+            command=f"evenq group show {looks.now.group}",
+        )
+
+
+QUEUE_RULES: tuple[Callable[[Looks], Iterable[Finding]], ...] = (_widths, _heads, _back, _stranded, _failing)

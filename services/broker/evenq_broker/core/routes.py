@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from evenq.model import BrokerAddress, MessageQueue, MessageType, QueueCounts
+from evenq.model import BrokerAddress, Listener, MessageQueue, MessageType, QueueCounts
+from evenq_broker.core.listeners import INTERNAL
 
-__all__ = ["BrokerView", "RouteTable", "TopicAt", "listener_of"]
+__all__ = ["BrokerView", "RouteTable", "TopicAt"]
 
 STALE_MS = 60_000
 
@@ -41,9 +42,23 @@ class BrokerView:
         """The greater one is believed when two views of one name differ."""
         return (self.epoch, self.start_ms, self.incarnation, self.data_version)
 
-    def address(self, listener: str) -> BrokerAddress:
-        """The address under this listener name, else the default one."""
-        return next((address for address in self.addresses if address.listener == listener), self.addresses[0])
+    def address(self, listener: Listener) -> BrokerAddress:
+        """What a client that came through `listener` (of any broker) is told of this one: the address of its door of
+        that name and scheme, else of another one of that scheme, else the default.
+        """
+        fitting = [address for address in self.addresses if address.tls == listener.tls]
+        named = next((address for address in fitting if address.listener == listener.name), None)
+        others = (address for address in fitting if address.listener != INTERNAL)
+        return named or next(others, self.addresses[0])
+
+    def peer_address(self, *, tls: bool) -> BrokerAddress:
+        """What another server calls: the listener `internal` if there is one and it will do, else the first address
+        with TLS, or without, as `tls` wants it, else the default.
+        """
+        internal = next((address for address in self.addresses if address.listener == INTERNAL), None)
+        if internal is not None and (internal.tls or not tls):
+            return internal
+        return next((address for address in self.addresses if address.tls == tls), self.addresses[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +225,3 @@ class RouteTable:
             self._changed_topics.update(
                 dict.fromkeys(topic for topic in {**before, **after} if before.get(topic) != after.get(topic))
             )
-
-
-def listener_of(own: BrokerView, host: str, port: int) -> str:
-    """Name of the listener under which a client reached this broker; the default one if the address is unknown."""
-    for address in own.addresses:
-        if address.host == host and address.port == port:
-            return address.listener
-    return own.addresses[0].listener

@@ -6,6 +6,7 @@ waits at another broker counts, too (`loops.wide_polls`).
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from evenq.model import GroupConfig, StartFrom, TopicConfig
@@ -18,15 +19,20 @@ if TYPE_CHECKING:
 __all__ = ["begin", "deliverable"]
 
 
-def begin(broker: Broker, group: GroupConfig, topic: TopicConfig, *, from_start: bool = False) -> None:
+def begin(
+    broker: Broker, group: GroupConfig, topic: TopicConfig, *, from_start: bool = False
+) -> asyncio.Future[None] | None:
     """Let the group begin on each queue of the topic where it has not: at the end, if it never read the topic and is
     configured so, else at the beginning, as a queue that came later is read whole. `from_start`: at the beginning in
     any case, because the group waited before there was anything.
+
+    Gives what is done once the start is on disk, None if nothing began. A receive waits for it: "from now on" must mean
+    the same after a crash.
     """
     progress, store = broker.progress, broker.store
     known = [progress.queue(group.group_id, topic.topic_id, one) is not None for one in range(topic.read_queues)]
     if all(known):
-        return
+        return None
     at_end = not any(known) and group.start_from is StartFrom.LAST and not from_start
     ops: list[Op] = []
     for one in range(topic.read_queues):
@@ -34,7 +40,7 @@ def begin(broker: Broker, group: GroupConfig, topic: TopicConfig, *, from_start:
         op = progress.start(group.group_id, topic.topic_id, one, high if at_end else low)
         if op is not None:
             ops.append(op)
-    broker.journal.record(*ops)
+    return broker.journal.record(*ops)
 
 
 def deliverable(broker: Broker, group: GroupConfig, topic: TopicConfig) -> bool:

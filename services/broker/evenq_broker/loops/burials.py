@@ -44,6 +44,8 @@ class Burials:
         group = self._broker.groups.by_id(queue.group_id)
         if group is None:
             return 0
+        if not entry.waits:
+            self._broker.stats.group_topic(queue.group_id, queue.topic_id).timed_out += 1
         if entry.attempt >= group.max_attempts:
             self.add(queue, offset, entry)
             return self._broker.now_ms() + HOLD_MS

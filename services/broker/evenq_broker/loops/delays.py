@@ -32,5 +32,6 @@ def _message(broker: Broker, timer: StoredTimer) -> Append | None:
     if topic is None:
         log.info("a delayed message has no topic any more", extra={"topic_id": timer.topic_id, "due_ms": timer.due_ms})
         return None
+    broker.delayed_retries.due(timer.topic_id, timer.log_offset)
     queue_id = timer.queue_id % topic.write_queues
     return Append(timer.topic_id, queue_id, timer.tag_hash, timer.born_ms, timer.head, timer.system)

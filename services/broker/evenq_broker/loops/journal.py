@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from evenq.runtime.failpoints import passing
+from evenq_broker.core import delivery_counts
 from evenq_broker.core.journal import VERSION, DrainPut, GroupPut, KeyPut, Locked, Op, TopicPut, encode, encode_op
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Journal:
         broker = self._broker
         key = KeyPut(broker.handle_key, broker.topics.next_id(), broker.groups.next_id())
         drain = [DrainPut(on=True)] if broker.draining else []
+        brokers = broker.cluster.known.brokers.dump()
         topics = [TopicPut(topic) for topic in broker.topics.all()]
         groups = [GroupPut(group) for group in broker.groups.all()]
         locks = [
@@ -86,9 +88,8 @@ class Journal:
             for group, queue, client_id, generation in broker.locks.remembered()
         ]
         halves = broker.transactions.table.dump()
-        return encode(
-            [key, *drain, *topics, *groups, *locks, *halves, *broker.lite.topics.dump(), *broker.progress.dump()]
-        )
+        progress = [*broker.progress.dump(), *delivery_counts.dump(broker.progress)]
+        return encode([key, *drain, *brokers, *topics, *groups, *locks, *halves, *broker.lite.topics.dump(), *progress])
 
     async def close(self) -> None:
         """Write what waits, then a last snapshot. A failure of it is logged: the log has it all."""

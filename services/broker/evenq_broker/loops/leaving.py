@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from evenq.model import MessageType, Permission, TopicConfig
-from evenq_broker.loops.resizing import Unfinished, permit, unfinished
+from evenq_broker.loops.resizing import Unfinished, known_topic, permit, unfinished
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
 
-__all__ = ["Remains", "leave"]
+__all__ = ["Remains", "leave", "look"]
 
 _TIMED = {MessageType.DELAY, MessageType.TRANSACTION, MessageType.MIXED}
 
@@ -51,6 +51,12 @@ async def leave(broker: Broker, name: str, *, close_unread: bool, force: bool) -
             return topic, remains
     await broker.delete_topic(name)
     return topic, replace(remains, gone=True)
+
+
+def look(broker: Broker, name: str) -> tuple[TopicConfig, Remains]:
+    """What `leave` would find HERE, as it is now; nothing is changed. Raises as it does."""
+    topic = known_topic(broker, name)
+    return topic, _remains(broker, topic)
 
 
 def _remains(broker: Broker, topic: TopicConfig) -> Remains:

@@ -19,6 +19,7 @@ from evenq.model import MessageQueue
 from evenq_broker.core.fencing import Fencing
 from evenq_broker.core.journal import Locked
 from evenq_broker.core.locks import NO_GENERATION, Generation, Grant
+from evenq_broker.loops import deliveries
 from evenq_broker.loops.mailbox import Session
 from evenq_broker.loops.signals import Signal, done_within
 
@@ -44,6 +45,8 @@ class Locking:
         self.leaving = False
         """True: the broker is closing and gives nothing out any more."""
         self._freed = Signal()
+        self._recording: asyncio.Future[None] | None = None
+        """The newest record of locks: who is granted one waits for it."""
         self._overdue: dict[tuple[str, MessageQueue], int] = {}
         """Held queues that a newer decision gives to somebody who waits; since when, monotonic ms."""
         self._seen: dict[tuple[str, MessageQueue], int] = {}
@@ -57,8 +60,10 @@ class Locking:
         *,
         wait_ms: int,
         generation: Generation = NO_GENERATION,
+        anew: bool = False,
     ) -> list[bool]:
-        """Take queues for a member, waiting up to `wait_ms` for their present holders.
+        """Take queues for a member, waiting up to `wait_ms` for their present holders. `anew`: it knows nothing of
+        queues that it holds already, as one that was killed and started again under its id.
 
         True for each queue that is its own now. Raises PreconditionFailed if the client is no member here, or asks
         under a generation that was overtaken, ConnectionFailed while the broker is closing.
@@ -68,13 +73,27 @@ class Locking:
         locks = self._broker.locks
         for queue in queues:
             self.must_not_be_stale(group, client_id, queue, generation)
+        own = [queue for queue in queues if locks.holder(group, queue) == client_id]
+        if anew:
+            deliveries.vanished(self._broker, group, own)
+            own = []
         granted = [locks.acquire(group, client_id, queue, generation) for queue in queues]
-        if all(granted) or wait_ms <= 0:
-            await self._safe()
-            return granted
+        if not all(granted) and wait_ms > 0:
+            missing = [queue for queue, is_own in zip(queues, granted, strict=True) if not is_own]
+            await self._wait(group, client_id, missing, wait_ms=wait_ms, generation=generation)
+        for queue in queues:
+            if queue not in own and locks.holder(group, queue) == client_id:
+                deliveries.let_go(self._broker, group, queue)
+        await self._safe()
+        return [locks.holder(group, queue) == client_id for queue in queues]
+
+    async def _wait(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], *, wait_ms: int, generation: Generation
+    ) -> None:
+        locks = self._broker.locks
         waits: dict[int, asyncio.Future[bool]] = {}
         try:
-            for queue in (queue for queue, is_own in zip(queues, granted, strict=True) if not is_own):
+            for queue in queues:
                 ticket = locks.wait(group, client_id, queue, generation)
                 waits[ticket] = self._tickets[ticket] = asyncio.get_running_loop().create_future()
                 self._ask_holder(group, queue)
@@ -84,12 +103,12 @@ class Locking:
             for ticket in waits:
                 locks.cancel(ticket)
                 self._tickets.pop(ticket, None)
-        await self._safe()
-        return [locks.holder(group, queue) == client_id for queue in queues]
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Let go; whoever waits longest has the queue at once."""
         for queue in queues:
+            if self._broker.locks.holder(group, queue) == client_id:
+                deliveries.let_go(self._broker, group, queue)
             self._granted(self._broker.locks.release(group, client_id, queue))
         self._freed.notify()
 
@@ -165,8 +184,10 @@ class Locking:
 
     def drop(self, group: str, client_id: str) -> None:
         """The member is gone: everything it held passes on at once, and it may not read on as if it were a stranger."""
-        if self._broker.locks.held(group, client_id):
+        held = self._broker.locks.held(group, client_id)
+        if held:
             self.fencing.owned(group, client_id)
+            deliveries.vanished(self._broker, group, held)
         self._granted(self._broker.locks.drop(group, client_id))
         self._freed.notify()
 
@@ -186,6 +207,7 @@ class Locking:
                     "a queue was taken from its holder",
                     extra={"group": group, "queue": str(queue), "client_id": holder, "waited_ms": now_ms - since_ms},
                 )
+                deliveries.vanished(self._broker, group, [queue])
                 self._granted(self._broker.locks.release(group, holder, queue))
                 del self._overdue[group, queue], self._seen[group, queue]
 
@@ -201,19 +223,26 @@ class Locking:
             session.queue_wanted(queue, self._broker.clock.monotonic_ms())
 
     async def _safe(self) -> None:
-        """Whoever is told that a queue is its own must still find it so after a restart of the broker."""
-        if record := self._record_locks():
-            await record
+        """Whoever is told that a queue is its own must still find it so after a restart of the broker; also a queue
+        that passed on in the step in which its holder let go, which recorded it.
+        """
+        self._record_locks()
+        recording = self._recording
+        if recording is not None:
+            try:
+                await recording
+            finally:
+                if self._recording is recording:
+                    self._recording = None
 
-    def _record_locks(self) -> asyncio.Future[None] | None:
+    def _record_locks(self) -> None:
         moved = self._broker.locks.moved()
         for _, queue, _, _ in moved:
             topic = self._broker.topics.get(queue.topic)
             if topic is not None:
                 self._broker.waiting.look_again(topic.topic_id, queue.queue_id)
-        if not moved or self._broker.store.failure is not None:
-            return None
-        return self._broker.journal.record(*starmap(lock_op, moved))
+        if moved and self._broker.store.failure is None:
+            self._recording = self._broker.journal.record(*starmap(lock_op, moved))
 
     def _granted(self, grants: Iterable[Grant]) -> None:
         self._record_locks()

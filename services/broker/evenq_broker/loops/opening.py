@@ -5,15 +5,20 @@ its key.
 from __future__ import annotations
 
 import logging
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from evenq.runtime.failpoints import passing
 from evenq.store import FlushMode, MessageStore, StoreOptions
+from evenq_broker.core import delivery_counts
 from evenq_broker.core.halves import TransactionIds
 from evenq_broker.core.handles import KEY_BYTES, Handles
 from evenq_broker.core.journal import (
     Acked,
+    BrokerForgotten,
+    BrokerKnown,
     Committed,
+    Counted,
     Delivered,
     DrainPut,
     GroupPut,
@@ -34,11 +39,12 @@ from evenq_broker.core.journal import (
 from evenq_broker.core.keys import keys_of
 from evenq_broker.core.locks import Generation
 from evenq_broker.core.recalls import Recalls
+from evenq_broker.settings import StoreSettings
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
 
-__all__ = ["apply", "open_store"]
+__all__ = ["apply", "open_store", "store_options"]
 
 log = logging.getLogger(__name__)
 
@@ -53,22 +59,7 @@ async def open_store(broker: Broker) -> None:
         for op in decode(record):
             apply(broker, op)
 
-    options = StoreOptions(
-        segment_bytes=settings.segment_bytes if settings.path is not None else min(settings.segment_bytes, 16 << 20),
-        flush=FlushMode(settings.flush),
-        flush_interval_ms=settings.flush_interval_ms,
-        flush_bytes=settings.flush_bytes,
-        cache_bytes=settings.cache_bytes,
-        disk_free_min_bytes=settings.disk_free_min_bytes,
-        disk_used_max_ratio=settings.disk_used_max_ratio,
-        retention_ms=settings.retention_ms,
-        retention_hour=settings.retention_hour,
-        disk_clean_ratio=settings.disk_clean_ratio,
-        disk_force_ratio=settings.disk_force_ratio,
-        memory_bytes_max=settings.memory_bytes_max,
-        snapshot_log_bytes=settings.snapshot_log_bytes,
-        snapshot_interval_ms=settings.snapshot_interval_ms,
-    )
+    options = store_options(settings)
     broker.store = await MessageStore.open(
         settings.path,
         options,
@@ -80,7 +71,9 @@ async def open_store(broker: Broker) -> None:
         topic_retention_ms=lambda topic_id: _retention_ms(broker, topic_id),
         keys_of=keys_of if settings.message_index else None,
     )
+    delivery_counts.restored(broker.progress)
     passing("opening.restored")
+    broker.delayed_retries.begin(broker.store.stats.log_end)
     if not broker.handle_key:
         broker.handle_key = broker.rng.randbytes(KEY_BYTES)
         passing("opening.key_made")
@@ -94,6 +87,13 @@ async def open_store(broker: Broker) -> None:
     _catch_up(broker)
     for client_id in sorted(broker.progress.clients()):
         broker.clients.seen(client_id, broker.now_ms())  # they have the usual silence to show that they live
+
+
+def store_options(settings: StoreSettings) -> StoreOptions:
+    """The settings that are options of the store have its names."""
+    names = {field.name for field in fields(StoreOptions)} - {"flush"}
+    told = {name: getattr(settings, name) for name in StoreSettings.model_fields if name in names}
+    return StoreOptions(flush=FlushMode(settings.flush), **told)
 
 
 def _catch_up(broker: Broker) -> None:
@@ -122,6 +122,8 @@ def apply(broker: Broker, op: Op) -> None:
     match op:
         case Acked() | Committed() | Delivered() | Invisible():
             broker.progress.apply(op)
+        case Counted():
+            delivery_counts.apply(broker.progress, op)
         case TopicPut():
             broker.topics.put(op.topic)
         case GroupPut():
@@ -149,6 +151,8 @@ def apply(broker: Broker, op: Op) -> None:
             broker.transactions.table.apply(op)
         case DrainPut():
             broker.draining = op.on
+        case BrokerKnown() | BrokerForgotten():
+            broker.cluster.known.brokers.apply(op)
         case Locked():
             broker.locks.restore(op.group, op.queue, op.client_id, Generation(op.epoch, op.counter))
         case KeyPut():

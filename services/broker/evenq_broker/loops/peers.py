@@ -11,15 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from evenq.errors import ConnectionFailed, Error, NotFound
-from evenq.model import MIXED_KINDS, BrokerAddress, GroupConfig, MessageType
+from evenq.model import MIXED_KINDS, GroupConfig, MessageType
+from evenq.runtime.version import software_version
 from evenq.wire import status
+from evenq.wire.addresses import split_addresses
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.assignment import LastAnswers
 from evenq_broker.core.routes import BrokerView
+from evenq_broker.loops.known_brokers import BrokerMemory
 from evenq_broker.loops.rebalancer_link import RebalancerLink
 from evenq_broker.loops.registration import Registration, own_view
 from evenq_broker.loops.routes import RouteWatch
@@ -36,7 +38,6 @@ log = logging.getLogger(__name__)
 
 ROUTE_WAIT_MS = 1_000
 ROUNDS_MAX = 3
-PEER_LISTENER = "internal"
 
 Placement = admin_pb2.TopicPlacement
 
@@ -50,14 +51,16 @@ class ClusterLink:
         """Random per start: tells a restart from a twin with the same name."""
         self.sessions = Sessions(broker)
         self.answers = LastAnswers()
-        self.nameservers = _addresses(broker.settings.nameservers)
+        self.known = BrokerMemory(broker)
+        """Brokers that belong to the cluster, whether they are there or not."""
+        self.nameservers = split_addresses(broker.settings.nameservers)
         self._topic_changes = Signal()
         self._fact_changes = Signal()
         self._route_changes = Signal()
         self._topics_version = -1
         self._registrations = [Registration(broker, address, self._topic_changes) for address in self.nameservers]
         self._watches = [RouteWatch(broker, address) for address in self.nameservers]
-        rebalancers = _addresses(broker.settings.rebalancer)
+        rebalancers = split_addresses(broker.settings.rebalancer)
         self.rebalancer = RebalancerLink(broker, rebalancers, self._fact_changes) if rebalancers else None
         self._own: BrokerView | None = None
         self._started = False
@@ -93,6 +96,7 @@ class ClusterLink:
         """
         if not self._started:
             return
+        await self.known.goodbye()
         goodbyes = [registration.goodbye() for registration in self._registrations]
         if drain_ms > 0:
             await asyncio.gather(self.sessions.hand_over(drain_ms), *goodbyes)
@@ -111,7 +115,7 @@ class ClusterLink:
     def own(self) -> BrokerView:
         """What this broker says of itself, as of now."""
         if self._own is None or self._own.data_version != self._broker.topics.version:
-            self._own = own_view(self._broker, self.incarnation, _software_version())
+            self._own = own_view(self._broker, self.incarnation, software_version())
         return self._own
 
     def facts_changed(self, *, group: str = "", topic: str = "") -> None:
@@ -142,6 +146,7 @@ class ClusterLink:
     def routes_changed(self) -> None:
         """The route table may have changed: tell the sessions that read a topic with another route."""
         self._route_changes.notify()
+        self.known.look()
         topics = self._broker.routes.take_changed_topics()
         if topics:
             self.sessions.routes_changed(topics)
@@ -225,6 +230,11 @@ class ClusterLink:
     # ------------------------------------------------------------------------------------------------ peers
 
     @property
+    def nameservers_answering(self) -> int:
+        """Nameservers that tell their routes now."""
+        return sum(watch.connected for watch in self._watches)
+
+    @property
     def route_changes(self) -> Signal:
         """Counts changes of the route table."""
         return self._route_changes
@@ -233,6 +243,10 @@ class ClusterLink:
         """All other live brokers, ascending by name."""
         own = self._broker.settings.broker_name
         return [view for view in self._broker.routes.brokers() if view.name != own and view.broker_id == 0]
+
+    def address_of(self, peer: BrokerView) -> str:
+        """Where another broker is called, as the net takes it."""
+        return peer.peer_address(tls=self._broker.settings.tls.peers).address
 
     async def ask_peers(
         self, method: str, request: bytes, *, metadata: Mapping[str, str] | None = None
@@ -252,7 +266,7 @@ class ClusterLink:
                 f"broker {broker_name!r} is not alive: no nameserver tells of it; ask for the route again"
             )
         return await self._broker.net.unary(
-            peer_address(view).target,
+            self.address_of(view),
             method,
             request,
             timeout_ms=self._broker.settings.peer_timeout_ms,
@@ -364,11 +378,6 @@ class ClusterLink:
             await self._route_changes.wait(seen, clock=self._broker.clock, timeout_ms=left_ms)
 
 
-def peer_address(view: BrokerView) -> BrokerAddress:
-    """Where brokers reach each other: the listener `internal` if there is one, else the default."""
-    return view.address(PEER_LISTENER)
-
-
 def _kind_of(placement: Placement, asked: MessageType) -> MessageType:
     return asked if placement.error else message_type_of(placement.entry.message_type)
 
@@ -387,14 +396,3 @@ def _failures(
         except Error as error:
             failed.append((name, error))
     return failed
-
-
-def _addresses(text: str) -> list[str]:
-    return list(dict.fromkeys(address for part in text.split(",") if (address := part.strip())))
-
-
-def _software_version() -> str:
-    try:
-        return version("evenq")
-    except PackageNotFoundError:  # run from a plain tree
-        return ""

@@ -185,7 +185,7 @@ class Popping:
         # One turn: every queue once.
         wish.behind.clear()
         for looked_at, one in enumerate(self._in_turn(wish, queue_id)):
-            queue = self._begun(wish, one)
+            queue = await self._begun(wish, one)
             if wish.queues is not None and not self._anything_in(queue):
                 continue
             await self._take_whole(queue, wish, batch, count)
@@ -226,14 +226,17 @@ class Popping:
     def _anything_in(self, queue: QueueProgress) -> bool:
         return bool(queue.ready) or queue.next < self._broker.store.queue_range(queue.topic_id, queue.queue_id)[1]
 
-    def _begun(self, wish: _Wish, queue_id: int) -> QueueProgress:
+    async def _begun(self, wish: _Wish, queue_id: int) -> QueueProgress:
         progress = self._broker.progress
         group, topic = wish.group, wish.topic
         found = progress.queue(group.group_id, topic.topic_id, queue_id)
         if found is not None:
             return found
         if wish.queues is None:
-            begin(self._broker, group, topic)
+            record = begin(self._broker, group, topic)
+            if record is not None:
+                await record
+                self._must_exist(wish)
         else:
             self._broker.lite.begin(group, topic, [queue_id])
         made = progress.queue(group.group_id, topic.topic_id, queue_id)
@@ -357,6 +360,8 @@ class Popping:
                 wish.behind.append(queue)
             stats = broker.stats.group_topic(queue.group_id, queue.topic_id)
             stats.filtered += queue.next - start - len(read.messages)
+        stats = broker.stats.group_topic(queue.group_id, queue.topic_id)
+        stats.went([message.store_ms for message in messages], broker.clock.now_ms())
         for message in messages:
             self._frame(queue, message, batch, wish, number=queue.first, attempt=1, held=False)
 

@@ -23,7 +23,7 @@ from evenq_broker.core.letters import origin_topic, properties_of, replay_group,
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
 
-__all__ = ["Count", "Replay", "groups_with_letters", "replay_progress", "waiting_letters"]
+__all__ = ["Count", "Replay", "group_known", "groups_with_letters", "replay_progress", "waiting_letters"]
 
 _CHUNK = 64
 _NOTED_CHUNK = 10_000
@@ -101,6 +101,29 @@ class Replay:
                 told_ms = clock.monotonic_ms()
                 yield self.count
         yield self.count
+
+    async def plan(self) -> dict[str, int]:
+        """Topic -> letters that `run` would send there now, the empty name for those that do not tell where they came
+        from; `count` is filled. Nothing is sent or noted.
+        """
+        topic = self._broker.topics.get(DLQ_PREFIX + self._group)
+        would: dict[str, int] = {}
+        if topic is None:
+            return would
+        low, high = self._broker.store.queue_range(topic.topic_id, 0)
+        queue = replay_progress(self._broker, self._group)
+        fresh = range(low if queue is None else max(low, queue.next), high)
+        offsets = [*(sorted(queue.pending) if queue is not None else ()), *fresh]
+        self.count.total = len(offsets)
+        for at in range(0, len(offsets), _CHUNK):
+            for message in await self._broker.store.read_at(topic.topic_id, 0, offsets[at : at + _CHUNK]):
+                if self._wanted.matches is not None and not self._wanted.matches(message):
+                    self.count.left_out += 1
+                elif not self._max or sum(would.values()) < self._max:
+                    name = self._to_topic or origin_topic(message)
+                    would[name] = would.get(name, 0) + 1
+            await self._broker.clock.sleep_ms(0)
+        return would
 
     async def _noted(self, topic: TopicConfig) -> QueueProgress:
         # Everything in the topic is now an open matter of the keeper, whatever a filter leaves out.
@@ -183,6 +206,11 @@ def _lite_topic(letter: StoredMessage, target: TopicConfig) -> str:
     if not name:
         raise BadRequest(f"the letter has no lite topic, and topic {target.name} takes LITE messages; name another one")
     return name
+
+
+def group_known(broker: Broker, group: str) -> bool:
+    """True if the group is here, or has dead letters here from when it was."""
+    return broker.groups.get(group) is not None or broker.topics.get(DLQ_PREFIX + group) is not None
 
 
 def groups_with_letters(broker: Broker) -> list[str]:

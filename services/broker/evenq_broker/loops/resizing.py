@@ -22,7 +22,19 @@ from evenq_broker.core.queue_progress import LITE_QUEUES_FROM
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
 
-__all__ = ["Left", "Unfinished", "drain", "left_here", "permit", "scale", "stranded", "unfinished"]
+__all__ = [
+    "Hidden",
+    "Left",
+    "Unfinished",
+    "drain",
+    "hidden_by",
+    "known_topic",
+    "left_here",
+    "permit",
+    "scale",
+    "stranded",
+    "unfinished",
+]
 
 QUEUES_MAX = 4096
 
@@ -36,6 +48,18 @@ class Unfinished:
     lag: int
     """Messages, those in flight included."""
     inflight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """What lies in queues that are to be closed."""
+
+    unfinished: tuple[Unfinished, ...]
+    """By groups that read the topic."""
+    unread: int
+    """Messages that no group has read: one that comes later would miss them."""
+    stored: int
+    """All messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,42 +79,51 @@ class Left:
         return not self.unfinished and not self.delayed
 
 
-async def scale(broker: Broker, name: str, queues: int, *, force: bool = False) -> tuple[TopicConfig, list[Unfinished]]:
-    """Let the topic have `queues` queues HERE, 1 to 4,096. New ones are open at once. Of too many, the last ones take
-    no more messages at once and are closed if all groups have finished them; else it is told who has not.
+_NOTHING = Hidden((), 0, 0)
 
-    `force` closes them in any case: what is in them waits until the topic grows again. Raises TopicNotFound,
-    IllegalTopic, BadRequest.
+
+async def scale(
+    broker: Broker, name: str, queues: int, *, force: bool = False, close_unread: bool = False
+) -> tuple[TopicConfig, Hidden]:
+    """Let the topic have `queues` queues HERE, 1 to 4,096. New ones are open at once. Of too many, the last ones take
+    no more messages at once and are closed if all groups have finished them and nothing in them was read by no group;
+    else what keeps them open is told.
+
+    `close_unread` closes them although they hold what no group has read, `force` in any case: it waits until the topic
+    grows again. Raises TopicNotFound, IllegalTopic, BadRequest.
     """
-    topic = _known(broker, name)
-    if not 1 <= queues <= QUEUES_MAX:
-        raise BadRequest(f"topic {name} asks for {queues} queues a broker, the range is 1 to {QUEUES_MAX}")
-    if topic.message_type is MessageType.LITE:
-        raise BadRequest(f"topic {name} takes LITE messages: each lite topic is a queue of its own, none can be added")
+    topic = _scalable(broker, name, queues)
     widest, read_queues = max(topic.queues_ever, queues), max(topic.read_queues, queues)
     if not force:  # what was closed unread is read after all
         behind = [one.queue.queue_id + 1 for one in unfinished(broker, topic, topic.closed)]
         read_queues = max([read_queues, *behind])
     topic = await _put(broker, replace(topic, write_queues=queues, read_queues=read_queues, widest=widest))
     if not topic.closing:
-        return topic, []
+        return topic, _NOTHING
     await broker.store.flush()  # what was on its way into the queues when they closed counts, too
-    topic = _known(broker, name)
-    left = list(unfinished(broker, topic, topic.closing))
-    if topic.write_queues != queues or (left and not force):
+    topic = known_topic(broker, name)
+    left = _hidden(broker, topic, topic.closing)
+    if topic.write_queues != queues or not _may_close(left, force=force, close_unread=close_unread):
         return topic, left
     open_ones = topic
     topic = await _put(broker, replace(topic, read_queues=queues))
     await broker.store.flush()
-    late = [] if force else list(unfinished(broker, topic, open_ones.closing))
-    if late and _known(broker, name) == topic:  # a send that had its queue since before the closing
+    late = _hidden(broker, topic, open_ones.closing)
+    may_close = _may_close(late, force=force, close_unread=close_unread)
+    if not may_close and known_topic(broker, name) == topic:  # a send that had its queue since before the closing
         topic = await _put(broker, replace(topic, read_queues=open_ones.read_queues))
-    return topic, left or late
+    return topic, late
+
+
+def hidden_by(broker: Broker, name: str, queues: int) -> tuple[TopicConfig, Hidden]:
+    """What `scale` to so many queues would have to close HERE, as it is now; nothing is changed. Raises as it does."""
+    topic = _scalable(broker, name, queues)
+    return topic, _hidden(broker, topic, range(queues, topic.read_queues))
 
 
 async def permit(broker: Broker, name: str, permission: Permission) -> TopicConfig:
     """What the topic's queues HERE are for from now on (TQ-14). Raises TopicNotFound, IllegalTopic."""
-    return await _put(broker, replace(_known(broker, name), permission=permission))
+    return await _put(broker, replace(known_topic(broker, name), permission=permission))
 
 
 async def drain(broker: Broker, *, on: bool) -> None:
@@ -122,6 +155,17 @@ def unfinished(
             lag = broker.progress.lag(*place, low, high) if begun else high - low
             if lag:
                 yield Unfinished(queue, group.name, lag, broker.progress.inflight(*place))
+
+
+def _hidden(broker: Broker, topic: TopicConfig, queue_ids: Sequence[int]) -> Hidden:
+    groups = _readers(broker, topic, broker.progress.groups_of(topic.topic_id))
+    stored = sum(_size(broker, topic, queue_id) for queue_id in queue_ids)
+    left = tuple(unfinished(broker, topic, queue_ids, groups))
+    return Hidden(left, 0 if groups else stored, stored)
+
+
+def _may_close(left: Hidden, *, force: bool, close_unread: bool) -> bool:
+    return force or (not left.unfinished and (close_unread or not left.unread))
 
 
 def stranded(broker: Broker, topic: TopicConfig) -> int:
@@ -175,7 +219,17 @@ def _size(broker: Broker, topic: TopicConfig, queue_id: int) -> int:
     return high - low
 
 
-def _known(broker: Broker, name: str) -> TopicConfig:
+def _scalable(broker: Broker, name: str, queues: int) -> TopicConfig:
+    topic = known_topic(broker, name)
+    if not 1 <= queues <= QUEUES_MAX:
+        raise BadRequest(f"topic {name} asks for {queues} queues a broker, the range is 1 to {QUEUES_MAX}")
+    if topic.message_type is MessageType.LITE:
+        raise BadRequest(f"topic {name} takes LITE messages: each lite topic is a queue of its own, none can be added")
+    return topic
+
+
+def known_topic(broker: Broker, name: str) -> TopicConfig:
+    """A topic of users that is here. Raises IllegalTopic, TopicNotFound."""
     if is_system_topic(name):
         raise IllegalTopic(f"the topic {name!r} is the broker's own; its queues are not for others to change")
     topic = broker.topics.get(name)

@@ -53,6 +53,7 @@ async def retry_later(
     delay_ms = retry_delay_ms(levels, level, attempts) if level else group.retry.delay_ms(attempts, levels=levels)
     due_ms = broker.clock.now_ms() + delay_ms
     await broker.store.append((), timers=(_copy(found[0], topic, target, due_ms=due_ms, attempt=attempts + 1),))
+    broker.delayed_retries.put(target.topic_id)
     broker.stats.group_topic(group.group_id, topic.topic_id).redeliveries += 1
     return True
 

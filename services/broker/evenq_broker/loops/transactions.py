@@ -368,9 +368,7 @@ class Transactions:
 
     def _count_in(self, messages: list[Append]) -> None:
         for message in messages:
-            stats = self._broker.stats.topic(message.topic_id)
-            stats.messages_in += 1
-            stats.bytes_in += len(message.head) + len(message.system)
+            self._broker.stats.topic(message.topic_id).came([len(message.head) + len(message.system)])
 
 
 class _Frame:

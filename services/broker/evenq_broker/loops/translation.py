@@ -168,7 +168,7 @@ def broker_info(view: BrokerView) -> registry_pb2.BrokerInfo:
         cluster=view.cluster,
         epoch=view.epoch,
         incarnation=view.incarnation,
-        listeners=[registry_pb2.Listener(name=a.listener, host=a.host, port=a.port) for a in view.addresses],
+        listeners=[registry_pb2.Listener(name=a.listener, host=a.host, port=a.port, tls=a.tls) for a in view.addresses],
         version=view.version,
         start_ms=view.start_ms,
     )
@@ -194,7 +194,7 @@ def broker_view(state: registry_pb2.BrokerState) -> BrokerView | None:
         cluster=told.cluster,
         epoch=told.epoch,
         incarnation=told.incarnation,
-        addresses=tuple(BrokerAddress(listener.name, listener.host, listener.port) for listener in told.listeners),
+        addresses=tuple(BrokerAddress(door.name, door.host, door.port, door.tls) for door in told.listeners),
         version=told.version,
         start_ms=told.start_ms,
         data_version=state.data_version,

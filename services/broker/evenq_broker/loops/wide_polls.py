@@ -20,9 +20,7 @@ from evenq.runtime.backoff import Backoff
 from evenq.runtime.tasks import spawn
 from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.core.interest import Told, Waiters, Want
-from evenq_broker.core.routes import BrokerView
 from evenq_broker.loops.beginning import begin, deliverable
-from evenq_broker.loops.peers import peer_address
 from evenq_broker.loops.signals import Signal
 
 if TYPE_CHECKING:
@@ -287,8 +285,9 @@ class WidePolls:
             group = await broker.ensure_group(want.group)
         self.waiters.tell(listener.peer, want, count)
         if topic is not None and group is not None:
-            if count > 0:
-                begin(broker, group, topic)
+            record = begin(broker, group, topic) if count > 0 else None
+            if record is not None:
+                await record
             if self.waiters.waits(want):
                 self._offer(want, group, topic)
 
@@ -317,13 +316,16 @@ class WidePolls:
             peers = {view.name: view for view in self._broker.cluster.peers()}
             for name, line in list(self._lines.items()):
                 view = peers.get(name)
-                if view is None or (view.incarnation, _target(view)) != (line.incarnation, line.address):
+                if view is None or (view.incarnation, self._broker.cluster.address_of(view)) != (
+                    line.incarnation,
+                    line.address,
+                ):
                     assert line.task is not None
                     line.task.cancel()
                     del self._lines[name]
             for name, view in peers.items():
                 if name not in self._lines:
-                    line = self._lines[name] = _Line(name, _target(view), view.incarnation)
+                    line = self._lines[name] = _Line(name, self._broker.cluster.address_of(view), view.incarnation)
                     line.task = self._broker.spawn(self._keep_line(line), name=f"line to {name}")
             await changes.wait(seen, clock=self._broker.clock)
 
@@ -388,7 +390,3 @@ class WidePolls:
                 await self.told(listener, Want(waiting.group, waiting.topic, waiting.push), waiting.count)
             except Error as error:  # no such group, or no room for it: nobody can wait for it here
                 log.info("a peer's poll cannot wait here", extra={"peer": listener.peer, "error": str(error)})
-
-
-def _target(view: BrokerView) -> str:
-    return peer_address(view).target

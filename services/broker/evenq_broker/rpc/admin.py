@@ -51,6 +51,7 @@ from evenq_broker.loops.translation import (
 )
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.group_troubles import add_troubles, troubles_of
 from evenq_broker.rpc.rooms import about_rooms
 
 if TYPE_CHECKING:
@@ -310,6 +311,7 @@ class _Groups:
             found[group.name] = self._summary(group)
             response.members.extend(member_message(m) for m in self._broker.members.members(group.name))
             response.queues.extend([await self._timed(queue) for queue in self._queues(group)])
+            response.troubles.CopyFrom(troubles_of(self._broker, group, response.queues))
         if not asked.local:
             told = admin_pb2.DescribeGroupRequest(group=asked.group, local=True).SerializeToString()
             for answer in await _others(self._broker, "DescribeGroup", told, admin_pb2.DescribeGroupResponse):
@@ -317,6 +319,7 @@ class _Groups:
                 known = {member.client_id for member in response.members}
                 response.members.extend(member for member in answer.members if member.client_id not in known)
                 response.queues.extend(answer.queues)
+                add_troubles(response.troubles, answer.troubles)
         if asked.group not in found:
             raise GroupNotFound(f"no consumer group {asked.group!r}; create it with `evenq group create {asked.group}`")
         response.summary.CopyFrom(found[asked.group])
@@ -400,13 +403,16 @@ class _Cluster:
 
     async def brokers(self, request: bytes, _context: RpcContext) -> bytes:
         parsed(admin_pb2.ListBrokersRequest, request)
-        summaries, _ = await self._all()
-        return admin_pb2.ListBrokersResponse(status=OK, brokers=summaries).SerializeToString()
+        summaries, _, missing = await self._all()
+        return admin_pb2.ListBrokersResponse(status=OK, brokers=summaries, missing=missing).SerializeToString()
 
     async def describe(self, request: bytes, _context: RpcContext) -> bytes:
         asked = parsed(admin_pb2.DescribeClusterRequest, request)
         cluster = self._broker.cluster
-        summaries, groups = ([self._own()], len(self._broker.groups)) if asked.local else await self._all()
+        if asked.local:
+            summaries, groups, missing = [self._own()], len(self._broker.groups), cluster.known.missing()
+        else:
+            summaries, groups, missing = await self._all()
         topics = self._broker.routes.topics()
         return admin_pb2.DescribeClusterResponse(
             status=OK,
@@ -417,21 +423,26 @@ class _Cluster:
             rebalancer_answers=cluster.rebalancer is not None and cluster.rebalancer.connected,
             topics=len([name for name in topics if not is_system_topic(name)]),
             groups=groups,
+            missing=missing,
         ).SerializeToString()
 
-    async def _all(self) -> tuple[list[admin_pb2.BrokerSummary], int]:
+    async def _all(self) -> tuple[list[admin_pb2.BrokerSummary], int, list[admin_pb2.MissingBroker]]:
         told = admin_pb2.DescribeClusterRequest(local=True).SerializeToString()
         answers = await self._broker.cluster.ask_peers("/evenq.v1.Admin/DescribeCluster", told)
         summaries, groups = [self._own()], len(self._broker.groups)
+        missing = {one.name: one for one in self._broker.cluster.known.missing()}
         for name, answer in answers:
             view = self._broker.routes.broker(name)
             if not isinstance(answer, Error):
                 response = admin_pb2.DescribeClusterResponse.FromString(answer)
                 summaries.extend(response.brokers)
                 groups = max(groups, response.groups)
+                missing |= {one.name: one for one in response.missing if one.name not in missing}
             elif view is not None:
                 summaries.append(_silent(view))
-        return sorted(summaries, key=lambda summary: summary.broker.name), groups
+        there = {summary.broker.name for summary in summaries}
+        gone = [missing[name] for name in sorted(missing) if name not in there]
+        return sorted(summaries, key=lambda summary: summary.broker.name), groups, gone
 
     def _own(self) -> admin_pb2.BrokerSummary:
         own = self._broker.cluster.own()

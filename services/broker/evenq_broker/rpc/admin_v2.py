@@ -15,7 +15,6 @@ from evenq.errors import BadRequest, TopicNotFound
 from evenq.model import MessageType
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2
-from evenq_broker.core.resources import qualified
 from evenq_broker.rpc import admin_v2_groups, admin_v2_messages
 from evenq_broker.rpc.access import ADMIN_V2, rpc
 from evenq_broker.rpc.answers import parsed
@@ -67,8 +66,8 @@ class _Admin:
         return admin_pb2.ChangeLogLevelResponse(remark=remark).SerializeToString()
 
     async def topic_status(self, request: bytes, context: RpcContext) -> bytes:
-        asked = parsed(admin_pb2.DescribeTopicStatusRequest, request)
-        name = qualified(asked.topic, context.namespace)
+        asked = parsed(admin_pb2.DescribeTopicStatusRequest, request, context)
+        name = asked.topic.name
         topic = self._broker.topics.get(name)
         route = self._broker.routes.route(name)
         if topic is None and not route:
@@ -83,15 +82,15 @@ class _Admin:
 
     async def topic_route(self, request: bytes, context: RpcContext) -> bytes:
         """The route as JSON text, in the words of RocketMQ's `TopicRouteData`."""
-        asked = parsed(admin_pb2.GetTopicRouteRequest, request)
-        name = qualified(asked.topic, context.namespace)
+        asked = parsed(admin_pb2.GetTopicRouteRequest, request, context)
+        name = asked.topic.name
         route = self._broker.routes.route(name)
         if not route:
             raise TopicNotFound(f"no topic {name!r} on any live broker; create it with `evenq topic create {name}`")
         told = {
             "brokerDatas": [
                 {
-                    "brokerAddrs": {str(at.broker.broker_id): at.broker.address("default").target},
+                    "brokerAddrs": {str(at.broker.broker_id): at.broker.address(context.listener).target},
                     "brokerName": at.broker.name,
                     "cluster": at.broker.cluster,
                 }

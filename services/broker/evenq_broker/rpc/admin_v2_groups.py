@@ -15,7 +15,6 @@ from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2 as evenq_pb2
 from evenq_broker.core.delivery import QueueProgress
 from evenq_broker.core.journal import Unsubscribed
-from evenq_broker.core.resources import Named, qualified
 from evenq_broker.loops.translation import filter_of
 from evenq_broker.rpc.access import ADMIN_V2, rpc
 from evenq_broker.rpc.answers import parsed
@@ -53,8 +52,7 @@ async def others(broker: Broker, method: str, request: bytes, context: RpcContex
     """What the other brokers answer; nothing for a call that is itself such a question. Who fails is left out."""
     if MARK in context.headers:
         return []
-    headers = {MARK: "1", **({"x-mq-namespace": context.namespace} if context.namespace else {})}
-    answers = await broker.cluster.ask_peers(ADMIN_V2 + method, request, metadata=headers)
+    answers = await broker.cluster.ask_peers(ADMIN_V2 + method, request, metadata={MARK: "1"})
     told = [response.FromString(answer) for _, answer in answers if not isinstance(answer, Error)]
     return [one for one in told if one.status.code == definition_pb2.OK]  # type: ignore[attr-defined]  # each has one
 
@@ -78,8 +76,8 @@ class _Groups:
 
     async def list_subscriptions(self, request: bytes, context: RpcContext) -> bytes:
         """Those of living members; then what groups once read and nobody reads now (as this broker knows it)."""
-        asked = parsed(admin_pb2.ListSubscriptionRequest, request)
-        topic, group = _name(asked, "topic", context), _name(asked, "group", context)
+        asked = parsed(admin_pb2.ListSubscriptionRequest, request, context)
+        topic, group = asked.topic.name, asked.group.name
         answer = admin_pb2.ListSubscriptionResponse(status=OK)
         seen: set[tuple[str, str]] = set()
         for _, told in await self._subscribed(group, topic):
@@ -100,17 +98,17 @@ class _Groups:
 
     async def describe_subscriptions(self, request: bytes, context: RpcContext) -> bytes:
         """One entry per client and topic."""
-        asked = parsed(admin_pb2.DescribeSubscriptionRequest, request)
-        group = _name(asked, "group", context)
+        asked = parsed(admin_pb2.DescribeSubscriptionRequest, request, context)
+        group = asked.group.name
         answer = admin_pb2.DescribeSubscriptionResponse(status=OK)
-        for summary, told in await self._subscribed(group, _name(asked, "topic", context)):
+        for summary, told in await self._subscribed(group, asked.topic.name):
             answer.client_subscription_info.add(client_info=client_info(summary), subscription_info=told)
         return answer.SerializeToString()
 
     async def delete_subscription(self, request: bytes, context: RpcContext) -> bytes:
         """Forget a group's progress on a topic, on all brokers. Raises PreconditionFailed while somebody reads it."""
-        asked = parsed(admin_pb2.DeleteSubscriptionRequest, request)
-        group, topic = qualified(asked.group, context.namespace), qualified(asked.topic, context.namespace)
+        asked = parsed(admin_pb2.DeleteSubscriptionRequest, request, context)
+        group, topic = asked.group.name, asked.topic.name
         if MARK not in context.headers:
             reading = await self._subscribed(group, topic)
             if reading:
@@ -158,8 +156,8 @@ class _Groups:
 
     async def connections(self, request: bytes, context: RpcContext) -> bytes:
         """The group's living members, of both protocols."""
-        asked = parsed(admin_pb2.ListConsumerConnectionRequest, request)
-        group, topic = qualified(asked.group, context.namespace), _name(asked, "topic", context)
+        asked = parsed(admin_pb2.ListConsumerConnectionRequest, request, context)
+        group, topic = asked.group.name, asked.topic.name
         answer = admin_pb2.ListConsumerConnectionResponse(status=OK)
         for client in (await clients_everywhere(self._broker, group)).clients:
             reads = {entry.topic for entry in client.subscriptions}
@@ -181,9 +179,9 @@ class _Groups:
 
     async def accumulation(self, request: bytes, context: RpcContext) -> bytes:
         """In flight, ready, and the age of the oldest message not delivered yet, by topic and in all."""
-        asked = parsed(admin_pb2.DescribeGroupAccumulationRequest, request)
-        name = qualified(asked.group, context.namespace)
-        topics = {qualified(topic, context.namespace) for topic in asked.topics}
+        asked = parsed(admin_pb2.DescribeGroupAccumulationRequest, request, context)
+        name = asked.group.name
+        topics = {topic.name for topic in asked.topics}
         group = self._broker.groups.get(name)
         answer = admin_pb2.DescribeGroupAccumulationResponse(status=OK)
         if group is not None:
@@ -219,9 +217,9 @@ class _Groups:
 
     async def time_span(self, request: bytes, context: RpcContext) -> bytes:
         """When the oldest, the newest and the next message to consume of each queue were stored."""
-        asked = parsed(admin_pb2.QueryTimeSpanRequest, request)
-        name = qualified(asked.group, context.namespace)
-        topics = {qualified(topic, context.namespace) for topic in asked.topics}
+        asked = parsed(admin_pb2.QueryTimeSpanRequest, request, context)
+        name = asked.group.name
+        topics = {topic.name for topic in asked.topics}
         broker, group = self._broker, self._broker.groups.get(name)
         answer = admin_pb2.QueryTimeSpanResponse(status=OK)
         for topic, queue in self._read_by(group, topics) if group is not None else ():
@@ -245,12 +243,12 @@ class _Groups:
 
     async def reset(self, request: bytes, context: RpcContext) -> bytes:
         """Move a live group to a time, on all brokers. Raises ConnectionFailed if one of them has not done it."""
-        asked = parsed(admin_pb2.ResetGroupOffsetRequest, request)
+        asked = parsed(admin_pb2.ResetGroupOffsetRequest, request, context)
         if not asked.HasField("reset_timestamp"):
             raise BadRequest("the request names no reset_timestamp; give the time to go to")
         told = evenq_pb2.ResetOffsetsRequest(
-            group=qualified(asked.group, context.namespace),
-            topic=qualified(asked.topic, context.namespace) if asked.topic.name else "",
+            group=asked.group.name,
+            topic=asked.topic.name,
             to=evenq_pb2.TIMESTAMP,
             value=max(0, ms_of(asked.reset_timestamp)),
         )
@@ -270,11 +268,6 @@ class _Groups:
         wanted = sorted({offset for offset in offsets if offset >= 0})
         found = await self._broker.store.read_at(queue.topic_id, queue.queue_id, wanted)
         return {message.queue_offset: message.store_ms for message in found}
-
-
-def _name(asked: Message, field: str, context: RpcContext) -> str:
-    resource: Named = getattr(asked, field)
-    return qualified(resource, context.namespace) if asked.HasField(field) and resource.name else ""
 
 
 def _unknown(group: str) -> GroupNotFound:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
-from evenq.errors import BadRequest, GroupNotFound, MessageNotFound, NotFound, NotImplementedYet
-from evenq.serving.rpc import Rpc, RpcContext
+from evenq.errors import BadRequest, Forbidden, GroupNotFound, MessageNotFound, NotFound, NotImplementedYet
+from evenq.serving.rpc import Action, Rpc, RpcContext
 from evenq.wire.convert import ms_of
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2 as evenq_pb2
-from evenq_broker.core.resources import qualified
 from evenq_broker.loops.translation import filter_of
 from evenq_broker.rpc.access import ADMIN_V2, rpc
 from evenq_broker.rpc.admin import describe_group
@@ -56,7 +55,7 @@ class _Messages:
 
     async def query(self, request: bytes, context: RpcContext) -> bytes:
         """By id, key, place or time, in pages: give the `scroll_id` of the answer before, or a page number."""
-        asked = parsed(admin_pb2.ListMessageRequest, request)
+        asked = parsed(admin_pb2.ListMessageRequest, request, context)
         kind = asked.WhichOneof("search_key")
         if kind in {"subscription", "lite_topic"}:
             raise NotImplementedYet(f"messages are not searched by {kind}; give message_id, message_key or times")
@@ -68,7 +67,7 @@ class _Messages:
                 "go on with scroll_id, or search a shorter time"
             )
         told = evenq_pb2.FindMessagesRequest(
-            topic=qualified(asked.topic, context.namespace) if asked.topic.name else "",
+            topic=asked.topic.name,
             message_id=asked.message_id,
             key=asked.message_key,
             begin_ms=max(0, ms_of(asked.begin_timestamp)) if asked.HasField("begin_timestamp") else 0,
@@ -79,7 +78,7 @@ class _Messages:
             told.queue.broker_name, told.queue.queue_id = asked.broker_name, asked.queue_id
         if asked.scroll_id:
             told.positions.extend(_positions(asked.scroll_id))
-        found = await find_everywhere(self._broker, told)
+        found = await find_everywhere(self._broker, told, context)
         answer = admin_pb2.ListMessageResponse(status=OK)
         answer.messages.extend(one.message for one in found.messages[skipped:])
         if found.more and not kind:
@@ -89,7 +88,7 @@ class _Messages:
 
     async def send(self, request: bytes, context: RpcContext) -> bytes:
         """Store one message, as a producer would."""
-        asked = parsed(admin_pb2.AdminSendMessageRequest, request)
+        asked = parsed(admin_pb2.AdminSendMessageRequest, request, context)
         told = service_pb2.SendMessageRequest()
         message = told.messages.add(topic=asked.topic, body=asked.body, user_properties=asked.user_properties)
         system = message.system_properties
@@ -101,7 +100,7 @@ class _Messages:
         if not system.message_id:
             system.message_id = f"{self._broker.rng.getrandbits(136):034X}"
         if not system.message_type:
-            system.message_type = _fitting(self._broker, qualified(asked.topic, context.namespace), system)
+            system.message_type = _fitting(self._broker, asked.topic.name, system)
         answer = service_pb2.SendMessageResponse.FromString(await self._sending.send(told.SerializeToString(), context))
         message_id = answer.entries[0].message_id if answer.entries else ""
         return admin_pb2.AdminSendMessageResponse(status=answer.status, message_id=message_id).SerializeToString()
@@ -113,7 +112,7 @@ class _Asking:
 
     async def stack(self, request: bytes, context: RpcContext) -> bytes:
         """What the client's threads do, in its own words."""
-        asked = parsed(admin_pb2.PrintThreadStackTraceRequest, request)
+        asked = parsed(admin_pb2.PrintThreadStackTraceRequest, request, context)
         address = await self._elsewhere(asked.client_id, context)
         if address is not None:
             return await forward(self._broker, address, request, context)
@@ -127,18 +126,24 @@ class _Asking:
         return answer.SerializeToString()
 
     async def verify(self, request: bytes, context: RpcContext) -> bytes:
-        """Let the client's listener work on a stored message; its verdict is the status. No progress changes."""
-        asked = parsed(admin_pb2.VerifyMessageRequest, request)
-        address = await self._elsewhere(asked.client_id, context)
-        if address is not None:
-            return await forward(self._broker, address, request, context)
-        topic = qualified(asked.topic, context.namespace) if asked.topic.name else ""
+        """Let the client's listener work on a stored message; its verdict is the status. No progress changes.
+
+        The client gets the body: it must be of the group named, and the caller one who may consume the topic.
+        """
+        asked = parsed(admin_pb2.VerifyMessageRequest, request, context)
+        topic = asked.topic.name
         wanted = evenq_pb2.FindMessagesRequest(topic=topic, message_id=asked.message_id, count_max=1)
         if not asked.message_id:
             raise BadRequest("the request names no message id; give the one that the send answered")
-        found = (await find_everywhere(self._broker, wanted)).messages
+        if topic and not context.may_topic(Action.CONSUME, topic):
+            raise Forbidden(f"the listener gets the message's body: that needs consume on topic {topic}, too")
+        found = (await find_everywhere(self._broker, wanted, context)).messages
         if not found:
             raise MessageNotFound(f"no message {asked.message_id!r} in topic {topic or 'any'}")
+        await self._must_be_of(asked.client_id, asked.group.name)
+        address = await self._elsewhere(asked.client_id, context)
+        if address is not None:
+            return await forward(self._broker, address, request, context)
         nonce = self._broker.commands.nonce()
         command = service_pb2.TelemetryCommand()
         command.verify_message_command.nonce = nonce
@@ -151,8 +156,8 @@ class _Asking:
 
     async def running_info(self, request: bytes, context: RpcContext) -> bytes:
         """What the brokers know of one member: the protocol has no question for its own figures."""
-        asked = parsed(admin_pb2.GetConsumerRunningInfoRequest, request)
-        group = qualified(asked.group, context.namespace)
+        asked = parsed(admin_pb2.GetConsumerRunningInfoRequest, request, context)
+        group = asked.group.name
         clients = (await clients_everywhere(self._broker, group)).clients
         mine = [one for one in clients if one.client_id == asked.client_id]
         if not mine:
@@ -188,6 +193,14 @@ class _Asking:
             item.process_queue_info.commit_offset = max(0, at.committed)
             item.process_queue_info.cached_msg_count = at.inflight
             item.process_queue_info.locked = key in owned
+
+    async def _must_be_of(self, client_id: str, group: str) -> None:
+        """Raises NotFound for a client that is not in the group; without a group any client is meant."""
+        if not group or not client_id:
+            return
+        clients = (await clients_everywhere(self._broker, group)).clients
+        if all(one.client_id != client_id for one in clients):
+            raise NotFound(f"no client {client_id!r} in group {group}; see `evenq client list --group {group}`")
 
     async def _elsewhere(self, client_id: str, context: RpcContext) -> str | None:
         """The address of a broker that can ask the client, if it is another one. Raises NotFound: nobody can."""

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
 from evenq.errors import BadRequest, Error
+from evenq.serving.rpc import RpcContext
 from evenq.wire.status import INTERNAL, status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq_broker.core.frames import field, varint
@@ -23,8 +24,12 @@ OK_STATUS = field(1, b"\x08" + varint(OK_CODE))
 _M = TypeVar("_M", bound=Message)
 
 
-def parsed(kind: type[_M], request: bytes) -> _M:
-    """The request as a message of this kind. Raises BadRequest for bytes that are none."""
+def parsed(kind: type[_M], request: bytes, context: RpcContext | None = None) -> _M:
+    """The request as a message of this kind; the door's, where that has decoded it. Raises BadRequest for bytes that
+    are none.
+    """
+    if context is not None and (decoded := context.decoded) is not None and decoded[0] is request:
+        return cast("_M", decoded[1])
     try:
         return kind.FromString(request)
     except DecodeError as error:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from evenq.errors import Error
 from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
-from evenq_broker.core.resources import qualified
 from evenq_broker.loops.liveness import end_client
 from evenq_broker.rpc.answers import OK_STATUS, parsed
 from evenq_broker.rpc.forwarding import forward, owner_of
@@ -29,10 +28,10 @@ class Clients:
 
     async def heartbeat(self, request: bytes, context: RpcContext) -> bytes:
         """Always OK, also for a client never seen before and for one without an id."""
-        asked = parsed(service_pb2.HeartbeatRequest, request)
+        asked = parsed(service_pb2.HeartbeatRequest, request, context)
         client_id = context.client_id
         if client_id:
-            group = qualified(asked.group, context.namespace) if asked.group.name else ""
+            group = asked.group.name
             self._broker.clients.seen(client_id, self._broker.now_ms(), client_type=asked.client_type, group=group)
             if group:
                 self._broker.sessions.seen_v2(context, group, asked.client_type, None)
@@ -42,7 +41,7 @@ class Clients:
 
     async def terminate(self, request: bytes, context: RpcContext) -> bytes:
         """The client ends: its polls end now, what it held is visible within about a second."""
-        parsed(service_pb2.NotifyClientTerminationRequest, request)
+        parsed(service_pb2.NotifyClientTerminationRequest, request, context)
         client_id = context.client_id
         if client_id:
             self._broker.sessions.left_v2(client_id)

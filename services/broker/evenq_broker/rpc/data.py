@@ -26,11 +26,13 @@ from evenq.store import ReadResult, StoredMessage
 from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
+from evenq_broker.core.delivery_counts import COUNTS_MAX, FINISHED
 from evenq_broker.core.filters import EVERYTHING, TURNS_MIN, MessageFilter, message_filter
 from evenq_broker.core.frames import delivered, extra_fields, field, varint_field
 from evenq_broker.core.journal import Committed
 from evenq_broker.core.letters import Reason
 from evenq_broker.loops.dead_letters import bury
+from evenq_broker.loops.deliveries import counted
 from evenq_broker.loops.retries import attempts_before, retry_later
 from evenq_broker.loops.translation import filter_of, generation_of, queue_message
 from evenq_broker.rpc.access import rpc
@@ -64,6 +66,7 @@ def rpcs(broker: Broker) -> list[Rpc]:
         rpc(service + "Scan", data.scan, data_pb2.ScanBlock, Kind.SERVER_STREAM),
         rpc(service + "QueryOffsets", data.query_offsets, data_pb2.QueryOffsetsResponse),
         rpc(service + "CommitOffsets", data.commit_offsets, data_pb2.CommitOffsetsResponse),
+        rpc(service + "CountDeliveries", data.count_deliveries, data_pb2.CountDeliveriesResponse),
         rpc(service + "SendBack", data.send_back, data_pb2.SendBackResponse),
     ]
 
@@ -102,6 +105,8 @@ class _Data:
                 max_offset=found.max_offset,
             ).SerializeToString()
         messages = found.messages
+        if group is not None and asked.owner:
+            self._handed(group, topic, queue, asked.client_id, found.next_offset)
         if not messages:
             empty = MessageNotFound(f"nothing new in queue {queue} at {found.next_offset}")
             return data_pb2.PullResponse(
@@ -122,7 +127,16 @@ class _Data:
             stats = self._broker.stats.group_topic(group.group_id, topic.topic_id)
             stats.messages_out += len(messages)
             stats.bytes_out += len(answer)
+            stats.went([message.store_ms for message in messages], self._broker.clock.now_ms())
         return answer
+
+    def _handed(self, group: GroupConfig, topic: TopicConfig, queue: MessageQueue, client_id: str, until: int) -> None:
+        """The holder of the queue gets what is below `until`."""
+        progress = self._broker.progress.queue(group.group_id, topic.topic_id, queue.queue_id)
+        if progress is not None and progress.handed < until:
+            fences = self._broker.sessions.fences
+            if not (fences and fences.ignores(group.name, queue, client_id, now_ms=self._broker.clock.monotonic_ms())):
+                progress.handed = until
 
     def _must_hold(self, group: str, asked: data_pb2.PullRequest, queue: MessageQueue) -> None:
         locking = self._broker.cluster.sessions.locking
@@ -297,17 +311,44 @@ class _Data:
             return None
         return self._broker.journal.record(Committed(*place, offset, reset=allow_backward))
 
+    # ------------------------------------------------------------------------------------------------ deliveries
+
+    async def count_deliveries(self, request: bytes, _context: RpcContext) -> bytes:
+        """What the holder of a queue says of deliveries that begin, or that it leaves unfinished."""
+        asked = parsed(data_pb2.CountDeliveriesRequest, request)
+        topic, queue = self._readable(asked.queue)
+        group = self._group(asked.group)
+        if len(asked.counts) > COUNTS_MAX:
+            raise BadRequest(f"{len(asked.counts)} deliveries in one call, the limit is {COUNTS_MAX}; count in parts")
+        deliveries = {told.offset: FINISHED if told.finished else told.deliveries for told in asked.counts}
+        wrong = [offset for offset, number in deliveries.items() if offset < 0 or not 1 <= number <= FINISHED]
+        if wrong or asked.given_until < 0:
+            raise BadRequest(
+                f"offset {(*wrong, asked.given_until)[0]} or its count of deliveries is out of range: offsets begin at "
+                f"0, counts are 1 to {FINISHED - 1}"
+            )
+        locking = self._broker.cluster.sessions.locking
+        locking.must_hold(group.name, asked.client_id, queue, generation_of(asked.generation), owner=True)
+        progress = self._broker.progress.queue(group.group_id, topic.topic_id, queue.queue_id)
+        if progress is None:
+            raise PreconditionFailed(f"group {group.name} has no offset on queue {queue} yet; commit its start first")
+        record = counted(self._broker, progress, deliveries, given_until=asked.given_until)
+        if record is not None:
+            await record
+        return data_pb2.CountDeliveriesResponse(status=OK).SerializeToString()
+
     # ------------------------------------------------------------------------------------------------ send back
 
     async def send_back(self, request: bytes, _context: RpcContext) -> bytes:
         """RD-5: to the dead-letter topic, or as a delayed copy to the retry topic."""
         asked = parsed(data_pb2.SendBackRequest, request)
         topic, queue = self._readable(asked.queue)
-        group = self._broker.groups.get(asked.group)
-        if group is None:
-            raise GroupNotFound(f"no consumer group {asked.group!r}; create it with `evenq group create {asked.group}`")
+        group = self._group(asked.group)
         place = (self._broker, group, topic, queue.queue_id, asked.queue_offset)
-        attempts = max(asked.attempts, await attempts_before(*place))
+        progress = self._broker.progress.queue(group.group_id, topic.topic_id, queue.queue_id)
+        counts = {} if progress is None else progress.counts
+        counted_before = counts.get(asked.queue_offset, 0) % FINISHED
+        attempts = max(asked.attempts, counted_before, await attempts_before(*place))
         over = asked.delay_level < 0 or attempts >= group.max_attempts
         if over:
             reason = Reason.ATTEMPTS if attempts >= group.max_attempts else Reason.SENT_BACK
@@ -317,9 +358,16 @@ class _Data:
         if not done:
             low, high = self._broker.store.queue_range(topic.topic_id, queue.queue_id)
             raise _out_of_range(asked.queue_offset, low, high)
+        self._broker.stats.group_topic(group.group_id, topic.topic_id).given_back += 1
         return data_pb2.SendBackResponse(status=OK, dead_lettered=over).SerializeToString()
 
     # ------------------------------------------------------------------------------------------------ which queue
+
+    def _group(self, name: str) -> GroupConfig:
+        group = self._broker.groups.get(name)
+        if group is None:
+            raise GroupNotFound(f"no consumer group {name!r}; create it with `evenq group create {name}`")
+        return group
 
     def _topic(self, name: str) -> TopicConfig:
         topic = self._broker.topics.get(name)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING
 
-from evenq.errors import BadRequest, Error, PreconditionFailed
+from evenq.errors import BadRequest, Error, Forbidden, GroupNotFound, PreconditionFailed
 from evenq.model import FilterType, MessageQueue
-from evenq.serving.rpc import Kind, Rpc, RpcContext
+from evenq.model.names import DLQ_PREFIX
+from evenq.serving.rpc import Action, Kind, Rpc, RpcContext
 from evenq.store import StoredMessage
 from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -26,8 +27,14 @@ from evenq_broker.core.letters import (
     REASON,
     properties_of,
 )
-from evenq_broker.loops.peers import peer_address
-from evenq_broker.loops.replaying import Count, Replay, groups_with_letters, replay_progress, waiting_letters
+from evenq_broker.loops.replaying import (
+    Count,
+    Replay,
+    group_known,
+    groups_with_letters,
+    replay_progress,
+    waiting_letters,
+)
 from evenq_broker.loops.translation import filter_of, queue_message
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
@@ -61,11 +68,13 @@ class _Letters:
 
     # ------------------------------------------------------------------------------------------------ list
 
-    async def listed(self, request: bytes, _context: RpcContext) -> bytes:
+    async def listed(self, request: bytes, context: RpcContext) -> bytes:
         asked = parsed(pb.ListDeadLettersRequest, request)
+        if asked.bodies:
+            _must_be_readable(asked.group, context, "bodies of dead letters are", "leave them out")
         if not 0 <= asked.max <= LETTERS_MAX:
             raise BadRequest(f"{asked.max} letters are asked for, the range is 1 to {LETTERS_MAX}; 0 = 100")
-        response = pb.ListDeadLettersResponse(status=OK)
+        response = pb.ListDeadLettersResponse(status=OK, known=group_known(self._broker, asked.group))
         own = self._broker.settings.broker_name
         for group in [asked.group] if asked.group else groups_with_letters(self._broker):
             stored, waiting = waiting_letters(self._broker, group)
@@ -84,12 +93,15 @@ class _Letters:
                     other = pb.ListDeadLettersResponse.FromString(answer)
                     response.counts.extend(other.counts)
                     response.letters.extend(other.letters)
+                    response.known = response.known or other.known
+            if asked.group and not response.known and not response.silent:
+                raise _unknown(asked.group)
         response.counts.sort(key=lambda count: (count.group, count.broker_name))
         response.letters.sort(key=lambda one: (-one.stored_ms, one.place.broker_name, -one.offset))
         return response.SerializeToString()
 
     async def _own(self, asked: pb.ListDeadLettersRequest) -> list[pb.DeadLetter]:
-        topic = self._broker.topics.get(f"%DLQ%{asked.group}")
+        topic = self._broker.topics.get(DLQ_PREFIX + asked.group)
         if topic is None:
             return []
         low, high = self._broker.store.queue_range(topic.topic_id, 0)
@@ -135,14 +147,22 @@ class _Letters:
 
     # ------------------------------------------------------------------------------------------------ replay
 
-    async def replay(self, request: bytes, _context: RpcContext) -> AsyncGenerator[bytes, None]:
+    async def replay(self, request: bytes, context: RpcContext) -> AsyncGenerator[bytes, None]:
         asked = parsed(pb.ReplayDeadLettersRequest, request)
+        if asked.to_topic:
+            _must_be_readable(asked.group, context, "a copy in another topic is", "replay to where they came from")
         if not asked.group:
             raise BadRequest("the request names no group; say whose dead letters are meant")
         if not 0 <= asked.per_second <= 1e6 or asked.max < 0:
             raise BadRequest(f"a rate of {asked.per_second} a second or a maximum of {asked.max} makes no sense")
         if asked.group in self._running:
             raise PreconditionFailed(f"the dead letters of {asked.group} are being replayed; wait for its end")
+        if not asked.local:
+            await self._must_be_known(asked.group)
+        if asked.dry_run:
+            async for frame in self._planned(asked):
+                yield frame
+            return
         if asked.to_topic:
             await self._broker.ensure_topic(asked.to_topic)
         self._running.add(asked.group)
@@ -158,6 +178,26 @@ class _Letters:
                     yield frame
         finally:
             self._running.discard(asked.group)
+
+    async def _must_be_known(self, group: str) -> None:
+        """Raises GroupNotFound if no broker knows it; one that does not answer may."""
+        if group_known(self._broker, group):
+            return
+        look = pb.ListDeadLettersRequest(group=group, max=1, local=True).SerializeToString()
+        for _, answer in await self._broker.cluster.ask_peers(SERVICE + "List", look):
+            if isinstance(answer, Error) or pb.ListDeadLettersResponse.FromString(answer).known:
+                return
+        raise _unknown(group)
+
+    async def _planned(self, asked: pb.ReplayDeadLettersRequest) -> AsyncIterator[bytes]:
+        replay = self._replay(asked)
+        would = await replay.plan()
+        progress = self._progress(replay.count, done=True)
+        progress.would.update(would)
+        yield progress.SerializeToString()
+        if not asked.local:
+            async for frame in self._elsewhere(asked, sum(would.values())):
+                yield frame
 
     def _replay(self, asked: pb.ReplayDeadLettersRequest) -> Replay:
         wanted = filter_of(asked.filter)
@@ -180,11 +220,15 @@ class _Letters:
             told.max = asked.max - sent if asked.max else 0
             try:
                 frames = self._broker.net.stream(
-                    peer_address(peer).target, SERVICE + "Replay", told.SerializeToString(), timeout_ms=_DAY_MS
+                    self._broker.cluster.address_of(peer),
+                    SERVICE + "Replay",
+                    told.SerializeToString(),
+                    timeout_ms=_DAY_MS,
                 )
                 last = 0
                 async for frame in frames:
-                    last = pb.ReplayProgress.FromString(frame).replayed
+                    told_back = pb.ReplayProgress.FromString(frame)
+                    last = told_back.replayed + sum(told_back.would.values())
                     yield frame
                 sent += last
             except Error as error:
@@ -203,6 +247,18 @@ class _Letters:
             error=count.error,
             done=done,
         )
+
+
+def _must_be_readable(group: str, context: RpcContext, what: str, otherwise: str) -> None:
+    if group and not context.may_topic(Action.CONSUME, DLQ_PREFIX + group):
+        raise Forbidden(f"{what} for those who may consume with group {group}; {otherwise}")
+
+
+def _unknown(group: str) -> GroupNotFound:
+    return GroupNotFound(
+        f"no consumer group {group!r} on any broker, and no dead letters of one; `evenq dlq list` shows which groups "
+        "have any"
+    )
 
 
 def _number(text: str | None, otherwise: int) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from evenq.model import GroupConfig, MessageQueue, MessageType, TopicConfig
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, diagnosis_pb2, groups_pb2
-from evenq_broker.core.group_facts import BrokerPart, Decided, GivenQueue, MemberAt, QueueAt, Told
+from evenq_broker.core.group_facts import BrokerPart, Decided, GivenQueue, LostBroker, MemberAt, QueueAt, Told
 from evenq_broker.core.members import MemberTally, Protocol
 from evenq_broker.loops.resizing import unfinished
 from evenq_broker.loops.translation import (
@@ -21,6 +21,7 @@ from evenq_broker.loops.translation import (
     queue_message,
     queue_of,
 )
+from evenq_broker.rpc.group_troubles import deliveries_of, retries_of
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -41,10 +42,17 @@ async def part_here(broker: Broker, name: str) -> diagnosis_pb2.GroupPart:
         known=group is not None,
         duplicates=broker.sessions.duplicates.get(name, 0),
     )
+    now_ms = broker.clock.now_ms()
+    for one in broker.cluster.known.brokers.missing():
+        part.lost.add(
+            name=one.name, gone_ms=max(0, now_ms - one.gone_ms), unread=one.unread, dead_letters=one.dead_letters
+        )
     part.members.extend(_member(broker, tally) for tally in tallies)
     part.told.extend(_told(broker, name, tallies))
     if group is None:
         return part
+    given_back, timed_out, part.delivered = deliveries_of(broker, group)
+    part.failed, part.retries_waiting = given_back + timed_out, retries_of(broker, group)
     part.strategy, part.ordered = group.strategy, group.ordered
     part.settings.CopyFrom(group_settings(group))
     for topic in _topics(broker, group, tallies):
@@ -178,6 +186,10 @@ def part_of(part: diagnosis_pb2.GroupPart) -> BrokerPart:
         settings=_settings_of(part.settings) if part.HasField("settings") else {},
         revised_ms=part.settings.revised_ms,
         duplicates=part.duplicates,
+        lost=tuple(LostBroker(one.name, one.gone_ms, one.unread, one.dead_letters) for one in part.lost),
+        retries_waiting=part.retries_waiting,
+        failed=part.failed,
+        delivered=part.delivered,
     )
 
 

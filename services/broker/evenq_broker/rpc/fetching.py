@@ -17,7 +17,6 @@ from evenq.runtime.tasks import spawn
 from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import set_duration_ms, set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
-from evenq_broker.loops.peers import peer_address
 from evenq_broker.rpc.answers import OK_STATUS
 from evenq_broker.rpc.forwarding import MARK, forward_stream
 
@@ -65,7 +64,7 @@ async def fetch(
     view = broker.routes.broker(source)
     if view is None:
         return None
-    fetching = _Fetching(broker, peer_address(view).target, asked)
+    fetching = _Fetching(broker, broker.cluster.address_of(view), asked)
     task = spawn(fetching.run(source, context), name=f"fetch from {source}")
     try:
         frames = await asyncio.shield(task)

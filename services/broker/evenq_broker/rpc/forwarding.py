@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from evenq.serving.rpc import RpcContext
 from evenq_broker.core.handles import broker_of
-from evenq_broker.loops.peers import peer_address
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["forward", "forward_stream", "owner_of", "owner_of_handle"]
 
 MARK = "x-evenq-forwarded"
-PASSED_ON = ("x-mq-client-id", "x-mq-language", "x-mq-client-version", "x-mq-namespace", "x-mq-request-id")
+PASSED_ON = ("x-mq-client-id", "x-mq-language", "x-mq-client-version", "x-mq-request-id")
+"""No namespace among them: the names of a request that is passed on are full."""
 MARGIN_MS = 200
 
 
@@ -28,7 +28,7 @@ def owner_of(broker: Broker, broker_name: str, context: RpcContext) -> str | Non
     if not broker_name or broker_name == broker.settings.broker_name or MARK in context.headers:
         return None
     view = broker.routes.broker(broker_name)
-    return None if view is None else peer_address(view).target
+    return None if view is None else broker.cluster.address_of(view)
 
 
 def owner_of_handle(broker: Broker, handle: str, context: RpcContext) -> str | None:

@@ -18,7 +18,9 @@ from evenq.serving.rpc import Kind, Rpc, RpcContext
 from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, groups_pb2
+from evenq_broker.core.delivery_counts import FINISHED
 from evenq_broker.core.members import Member
+from evenq_broker.loops.deliveries import deliveries_of
 from evenq_broker.loops.mailbox import (
     AssignmentChanged,
     BrokerLeaving,
@@ -183,16 +185,20 @@ class _Groups:
             open_ones,
             wait_ms=self._patience_ms(asked.wait_ms, context),
             generation=generation_of(asked.generation),
+            anew=asked.anew,
         )
         own = {queue for queue, is_own in zip(open_ones, granted, strict=True) if is_own and self._is_read(queue)}
         response = groups_pb2.LockQueuesResponse(status=OK)
         for queue in queues:
             is_own = queue in own
+            given_until, counts = deliveries_of(self._broker, group.name, queue) if is_own else (0, ())
             response.queues.add(
                 queue=queue_message(queue),
                 granted=is_own,
                 holder=self._broker.locks.holder(group.name, queue),
                 committed=self._committed(group.group_id, queue) if is_own else -1,
+                given_until=given_until,
+                counts=[_count(offset, number) for offset, number in counts],
             )
         return response.SerializeToString()
 
@@ -239,6 +245,12 @@ def _bounded(queues: Sequence[common_pb2.Queue]) -> Sequence[common_pb2.Queue]:
     if len(queues) > QUEUES_PER_LOCK_MAX:
         raise BadRequest(f"{len(queues)} queues in one call, the limit is {QUEUES_PER_LOCK_MAX}; ask in parts")
     return queues
+
+
+def _count(offset: int, number: int) -> common_pb2.DeliveryCount:
+    if number == FINISHED:
+        return common_pb2.DeliveryCount(offset=offset, finished=True)
+    return common_pb2.DeliveryCount(offset=offset, deliveries=number)
 
 
 def _event(group: str, news: Mail) -> bytes:

@@ -11,7 +11,7 @@ from evenq.errors import BadRequest, ConnectionFailed, NotFound, TopicNotFound
 from evenq.model import MessageType
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
-from evenq_broker.loops.leaving import leave
+from evenq_broker.loops.leaving import leave, look
 from evenq_broker.loops.resizing import Unfinished
 from evenq_broker.loops.translation import counts_of, entry_of, queue_message
 
@@ -38,15 +38,20 @@ class Leaving:
         broker = self._broker
         await broker.cluster.facts_settled()
         self._must_be_leavable(asked)
+        if not asked.dry_run:
+            await self._choose_others(asked)
+        asked.local = True
+        if asked.broker_name == broker.settings.broker_name:
+            return await self.leave(asked)
+        return await broker.cluster.ask(asked.broker_name, "/evenq.v1.Admin/ScaleTopic", asked.SerializeToString())
+
+    async def _choose_others(self, asked: admin_pb2.ScaleTopicRequest) -> None:
+        broker = self._broker
         staying = {at.broker.name: 0 for at in broker.routes.route(asked.topic) if at.broker.name != asked.broker_name}
         placements = await broker.cluster.create_topic_everywhere(asked.topic, brokers=staying)
         failed = [f"{one.broker_name} ({one.error})" for one in placements if one.error]
         if failed:
             raise ConnectionFailed(f"topic {asked.topic} was not changed on {', '.join(failed)}; do it again")
-        asked.local = True
-        if asked.broker_name == broker.settings.broker_name:
-            return await self.leave(asked)
-        return await broker.cluster.ask(asked.broker_name, "/evenq.v1.Admin/ScaleTopic", asked.SerializeToString())
 
     def _must_be_leavable(self, asked: admin_pb2.ScaleTopicRequest) -> None:
         topic, name, routes = asked.topic, asked.broker_name, self._broker.routes
@@ -70,7 +75,10 @@ class Leaving:
 
     async def _here(self, asked: admin_pb2.ScaleTopicRequest) -> admin_pb2.ResizedTopic:
         own = self._broker.settings.broker_name
-        topic, remains = await leave(self._broker, asked.topic, close_unread=asked.close_unread, force=asked.force)
+        if asked.dry_run:
+            topic, remains = look(self._broker, asked.topic)
+        else:
+            topic, remains = await leave(self._broker, asked.topic, close_unread=asked.close_unread, force=asked.force)
         return admin_pb2.ResizedTopic(
             broker_name=own,
             entry=entry_of(topic.name, counts_of(own, topic, draining=self._broker.draining)),

@@ -23,8 +23,6 @@ from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.core.lite import lite_problem
 from evenq_broker.core.lite_subscriptions import Action, Subscriber
-from evenq_broker.core.resources import qualified
-from evenq_broker.loops.peers import peer_address
 from evenq_broker.loops.popping import Batch, Popping
 from evenq_broker.rpc.answers import OK_STATUS, parsed
 from evenq_broker.rpc.fetching import Fetched, fetch
@@ -51,7 +49,7 @@ class LiteSyncing:
     async def sync(self, request: bytes, context: RpcContext) -> bytes:
         """Add to, take from or replace what a client wants of one parent topic, at every broker."""
         broker = self._broker
-        asked = parsed(service_pb2.SyncLiteSubscriptionRequest, request)
+        asked = parsed(service_pb2.SyncLiteSubscriptionRequest, request, context)
         if not context.client_id:
             raise ClientIdRequired("a lite subscription belongs to a client; send the header x-mq-client-id")
         if int(asked.action) not in list(map(int, Action)):
@@ -60,7 +58,7 @@ class LiteSyncing:
             )
         names = _names(asked, context.language)
         self._must_be_legal(asked, names)
-        name = qualified(asked.topic, context.namespace)
+        name = asked.topic.name
         topic = broker.topics.get(name)
         if topic is None and MARK not in context.headers and broker.routes.route(name):
             return await self._elsewhere(name, request, context)
@@ -70,7 +68,7 @@ class LiteSyncing:
                 f"topic {name} takes {topic.message_type} messages and has no lite topics; make one with "
                 "`evenq topic create NAME --type lite`"
             )
-        group = await broker.ensure_group(qualified(asked.group, context.namespace))
+        group = await broker.ensure_group(asked.group.name)
         who = Subscriber(context.client_id, group.name, topic.name)
         broker.clients.seen(context.client_id, broker.now_ms(), group=group.name)
         start = asked.offset_option if asked.HasField("offset_option") else None
@@ -285,7 +283,7 @@ class LiteReceiving:
         limit_ms = wait_ms + broker.settings.peer_timeout_ms
         try:
             answer = peers_pb2.LiteReadyResponse.FromString(
-                await broker.net.unary(peer_address(view).target, READY_METHOD, request, timeout_ms=limit_ms)
+                await broker.net.unary(broker.cluster.address_of(view), READY_METHOD, request, timeout_ms=limit_ms)
             )
             check(answer.status)
         except Error as error:

@@ -85,9 +85,7 @@ class Publishing:
 
     async def _append(self, entries: Sequence[Append | TimerAppend], topic: TopicConfig) -> None:
         await self._broker.store.append(entries)  # type: ignore[arg-type]  # a block has no timers (`_entry`)
-        stats = self._broker.stats.topic(topic.topic_id)
-        stats.messages_in += len(entries)
-        stats.bytes_in += sum(len(entry.head) for entry in entries)
+        self._broker.stats.topic(topic.topic_id).came([len(entry.head) for entry in entries])
 
     async def _append_once(
         self, once: Once, names: list[str], entries: list[Append], topic: TopicConfig
@@ -115,9 +113,15 @@ class Publishing:
         ).SerializeToString()
 
     def _entry(self, message: definition_pb2.Message, topic: TopicConfig) -> Append:
-        if message.topic.name not in {"", topic.name}:
-            raise MessageCorrupted(f"a block is for one topic: {topic.name}, a message names {message.topic.name}")
-        message.topic.name = topic.name
+        resource = message.topic
+        if resource.name not in {"", topic.name}:
+            raise MessageCorrupted(f"a block is for one topic: {topic.name}, a message names {resource.name}")
+        if resource.resource_namespace:
+            raise MessageCorrupted(
+                f"a message names a namespace, {resource.resource_namespace[:64]!r}; a block's topic is a full name, "
+                f"{topic.name}"
+            )
+        resource.name = topic.name
         if self._limits is None:
             self._limits = limits_of(self._broker)
         entry = checked(message, topic, self._limits, now_ms=self._broker.clock.now_ms())

@@ -22,7 +22,6 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.filters import TURNS_MIN, MessageFilter, message_filter
 from evenq_broker.core.frames import delivered, extra_fields, field, varint_field
 from evenq_broker.core.journal import Committed
-from evenq_broker.core.resources import qualified
 from evenq_broker.rpc.answers import OK_STATUS, parsed, status_frame
 from evenq_broker.rpc.forwarding import forward, forward_stream, owner_of
 
@@ -40,13 +39,18 @@ class Pulling:
 
     async def pull(self, request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
         """Status, messages, next_offset; the last also when nothing came (MESSAGE_NOT_FOUND)."""
-        asked = parsed(service_pb2.PullMessageRequest, request)
+        asked = parsed(service_pb2.PullMessageRequest, request, context)
+        if self._broker.ending.begun:
+            await self._broker.ending.hold(self._until_ms(asked, context) - self._broker.clock.monotonic_ms())
+            yield _NOTHING
+            yield varint_field(3, asked.offset)
+            return
         address = owner_of(self._broker, asked.message_queue.broker.name, context)
         if address is not None:
             async for frame in forward_stream(self._broker, address, request, context):
                 yield frame
             return
-        topic, queue_id = self._queue(asked.message_queue, context)
+        topic, queue_id = self._queue(asked.message_queue)
         told = asked.filter_expression
         wanted = message_filter(told.expression, is_sql=told.type == definition_pb2.SQL)
         found = await self._found(asked, topic, queue_id, wanted, self._until_ms(asked, context))
@@ -115,12 +119,12 @@ class Pulling:
 
     async def update_offset(self, request: bytes, context: RpcContext) -> bytes:
         """Store the group's next offset of one queue; never backward."""
-        asked = parsed(service_pb2.UpdateOffsetRequest, request)
+        asked = parsed(service_pb2.UpdateOffsetRequest, request, context)
         address = owner_of(self._broker, asked.message_queue.broker.name, context)
         if address is not None:
             return await forward(self._broker, address, request, context)
-        topic, queue_id = self._queue(asked.message_queue, context)
-        group = self._group(asked.group, context)
+        topic, queue_id = self._queue(asked.message_queue)
+        group = self._group(asked.group.name)
         low, high = self._broker.store.queue_range(topic.topic_id, queue_id)
         if not 0 <= asked.offset <= high:
             raise IllegalOffset(
@@ -134,12 +138,12 @@ class Pulling:
 
     async def get_offset(self, request: bytes, context: RpcContext) -> bytes:
         """The group's committed offset of one queue."""
-        asked = parsed(service_pb2.GetOffsetRequest, request)
+        asked = parsed(service_pb2.GetOffsetRequest, request, context)
         address = owner_of(self._broker, asked.message_queue.broker.name, context)
         if address is not None:
             return await forward(self._broker, address, request, context)
-        topic, queue_id = self._queue(asked.message_queue, context)
-        name = qualified(asked.group, context.namespace)
+        topic, queue_id = self._queue(asked.message_queue)
+        name = asked.group.name
         group = self._broker.groups.get(name)
         committed = None
         if group is not None:
@@ -152,11 +156,11 @@ class Pulling:
 
     async def query_offset(self, request: bytes, context: RpcContext) -> bytes:
         """The first, the next new, or the first offset stored at or after a time."""
-        asked = parsed(service_pb2.QueryOffsetRequest, request)
+        asked = parsed(service_pb2.QueryOffsetRequest, request, context)
         address = owner_of(self._broker, asked.message_queue.broker.name, context)
         if address is not None:
             return await forward(self._broker, address, request, context)
-        topic, queue_id = self._queue(asked.message_queue, context)
+        topic, queue_id = self._queue(asked.message_queue)
         low, high = self._broker.store.queue_range(topic.topic_id, queue_id)
         match asked.query_offset_policy:
             case definition_pb2.BEGINNING:
@@ -171,14 +175,14 @@ class Pulling:
                 raise BadRequest(f"the policy {unknown} is unknown; ask for BEGINNING, END or TIMESTAMP")
         return OK_STATUS + varint_field(2, offset)
 
-    def _queue(self, queue: definition_pb2.MessageQueue, context: RpcContext) -> tuple[TopicConfig, int]:
+    def _queue(self, queue: definition_pb2.MessageQueue) -> tuple[TopicConfig, int]:
         own = self._broker.settings.broker_name
         if queue.broker.name not in {"", own}:  # another one's queue 0 is not ours (wire contract 7)
             raise PreconditionFailed(
                 f"queue {queue.id} of {queue.topic.name} is at broker {queue.broker.name!r}, of which broker {own} "
                 "does not hear now; ask for the route again"
             )
-        return self._queue_of(qualified(queue.topic, context.namespace), queue.id)
+        return self._queue_of(queue.topic.name, queue.id)
 
     def _queue_of(self, name: str, queue_id: int) -> tuple[TopicConfig, int]:
         topic = self._broker.topics.get(name)
@@ -190,8 +194,7 @@ class Pulling:
             )
         return topic, queue_id
 
-    def _group(self, resource: definition_pb2.Resource, context: RpcContext) -> GroupConfig:
-        name = qualified(resource, context.namespace)
+    def _group(self, name: str) -> GroupConfig:
         group = self._broker.groups.get(name)
         if group is None:
             raise GroupNotFound(f"no consumer group {name!r}; create it with `evenq group create {name}`")

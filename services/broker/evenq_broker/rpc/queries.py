@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from evenq.errors import BadRequest, Error, NotImplementedYet, TopicNotFound
 from evenq.model import TopicConfig
 from evenq.model.names import is_system_topic
-from evenq.serving.rpc import Rpc, RpcContext
+from evenq.serving.rpc import Action, Rpc, RpcContext
 from evenq.store import StoredMessage
 from evenq.wire.convert import ms_of
 from evenq.wire.status import check
@@ -41,16 +41,22 @@ _READ_BATCH = 64
 def rpcs(broker: Broker) -> list[Rpc]:
     """The call of this module."""
 
-    async def find(request: bytes, _context: RpcContext) -> bytes:
+    async def find(request: bytes, context: RpcContext) -> bytes:
         asked = parsed(admin_pb2.FindMessagesRequest, request)
-        answer = await (_here(broker, asked) if asked.local else find_everywhere(broker, asked))
-        return answer.SerializeToString()
+        if not asked.local:
+            return (await find_everywhere(broker, asked, context)).SerializeToString()
+        _must_make_sense(asked)
+        return _readable(await _here(broker, asked), context).SerializeToString()
 
     return [rpc(METHOD, find, admin_pb2.FindMessagesResponse)]
 
 
-async def find_everywhere(broker: Broker, asked: admin_pb2.FindMessagesRequest) -> admin_pb2.FindMessagesResponse:
-    """What all brokers have. Raises BadRequest, TopicNotFound, NotImplementedYet (no index)."""
+async def find_everywhere(
+    broker: Broker, asked: admin_pb2.FindMessagesRequest, context: RpcContext
+) -> admin_pb2.FindMessagesResponse:
+    """What all brokers have of what the caller may consume. Raises BadRequest, TopicNotFound, NotImplementedYet (no
+    index).
+    """
     _must_make_sense(asked)
     if asked.topic and not broker.routes.route(asked.topic) and broker.topics.get(asked.topic) is None:
         raise TopicNotFound(f"no topic {asked.topic!r} on any live broker; see `evenq topic list`")
@@ -75,6 +81,15 @@ async def find_everywhere(broker: Broker, asked: admin_pb2.FindMessagesRequest) 
     del answer.messages[:]
     answer.messages.extend(kept)
     answer.positions.sort(key=lambda at: (at.queue.topic, at.queue.broker_name, at.queue.queue_id))
+    return _readable(answer, context)
+
+
+def _readable(answer: admin_pb2.FindMessagesResponse, context: RpcContext) -> admin_pb2.FindMessagesResponse:
+    """Without messages of topics that the caller may not consume, whatever the request named."""
+    kept = [found for found in answer.messages if context.may_topic(Action.CONSUME, found.queue.topic)]
+    if len(kept) < len(answer.messages):
+        del answer.messages[:]
+        answer.messages.extend(kept)
     return answer
 
 
@@ -102,7 +117,7 @@ def found_of(broker: Broker, topic: TopicConfig, stored: StoredMessage, *, body_
     """The wire form of a stored message; its body cut to `body_max` bytes (0 = whole)."""
     extra = extra_fields(stored.queue_id, stored.queue_offset, stored.store_ms)
     message = definition_pb2.Message.FromString(delivered(stored, extra=extra))
-    message.topic.name = topic.name
+    message.topic.CopyFrom(definition_pb2.Resource(name=topic.name))
     size = len(message.body)
     if body_max and size > body_max:
         message.body = message.body[:body_max]
@@ -122,6 +137,9 @@ def _must_make_sense(asked: admin_pb2.FindMessagesRequest) -> None:
         raise BadRequest("the request names a message id and a key; give one of them")
     if not asked.topic and not asked.message_id:
         raise BadRequest("the request names no topic; only a message id is searched for in all topics")
+    for queue in (asked.queue, *(at.queue for at in asked.positions)):
+        if queue.topic not in {"", asked.topic}:
+            raise BadRequest(f"the request is about topic {asked.topic!r} and names a queue of {queue.topic!r}")
     if asked.by_offset and not asked.HasField("queue"):
         raise BadRequest("an offset means nothing without its queue; name broker and queue id")
 

@@ -9,7 +9,6 @@ from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq_broker.core.frames import text_field
 from evenq_broker.core.recalls import recall_broker_of
-from evenq_broker.core.resources import qualified
 from evenq_broker.rpc.answers import OK_STATUS, parsed
 from evenq_broker.rpc.forwarding import forward, owner_of
 
@@ -28,13 +27,13 @@ class Recalling:
     async def recall(self, request: bytes, context: RpcContext) -> bytes:
         """End the message's timer, here or at the broker that keeps it."""
         broker = self._broker
-        asked = parsed(service_pb2.RecallMessageRequest, request)
+        asked = parsed(service_pb2.RecallMessageRequest, request, context)
         address = owner_of(broker, recall_broker_of(asked.recall_handle), context)
         if address is not None:
             return await forward(broker, address, request, context)
         named = broker.recalls.read(asked.recall_handle)
         topic = broker.topics.by_id(named.topic_id)
-        name = qualified(asked.topic, context.namespace)
+        name = asked.topic.name
         if topic is None or topic.name != name:
             raise BadRequest(f"the recall handle is not of topic {name!r}; give the topic that the message was sent to")
         recalled = await broker.store.cancel_timers([named.timer_id])

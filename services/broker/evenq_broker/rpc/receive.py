@@ -23,7 +23,6 @@ from evenq_broker.core.filters import MessageFilter, message_filter
 from evenq_broker.core.frames import field, varint
 from evenq_broker.core.locks import NO_GENERATION
 from evenq_broker.core.polls import ANY
-from evenq_broker.core.resources import qualified
 from evenq_broker.loops.popping import Batch, Popping
 from evenq_broker.rpc.answers import OK_STATUS, parsed, status_frame, told
 from evenq_broker.rpc.fetching import Fetched, fetch
@@ -37,7 +36,6 @@ __all__ = ["Receiving"]
 
 _PUSH = 2  # ClientType.PUSH_CONSUMER
 _SIMPLE = 3
-_POLL_WITHOUT_DEADLINE_MS = 30_000
 _SPIN_MAX = 1_000  # wake-ups of one poll that find nothing: others were faster, or all was filtered out
 
 
@@ -70,7 +68,11 @@ class Receiving:
 
     async def receive(self, request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
         """The frames of one answer."""
-        asked = parsed(service_pb2.ReceiveMessageRequest, request)
+        asked = parsed(service_pb2.ReceiveMessageRequest, request, context)
+        if self._broker.ending.begun:  # not through this broker either: the ack might not find its way any more
+            await self._broker.ending.hold(self._poll_ms(asked, context))
+            yield _NOTHING
+            return
         address = owner_of(self._broker, asked.message_queue.broker.name, context)
         if address is not None:
             async for frame in forward_stream(self._broker, address, request, context):
@@ -233,14 +235,12 @@ class Receiving:
 
     async def _understand(self, asked: service_pb2.ReceiveMessageRequest, context: RpcContext) -> _Receive:
         broker, settings = self._broker, self._broker.settings
-        namespace = context.namespace
-        topic_name = qualified(asked.message_queue.topic, namespace)
+        topic_name, group_name = asked.message_queue.topic.name, asked.group.name
         topic = broker.topics.get(topic_name) or await broker.ensure_topic(topic_name)
         if topic.permission is not Permission.READ_WRITE and not topic.permission.readable:
             raise Forbidden(
                 f"topic {topic.name} has no readable queue on this broker; its permission is {topic.permission.name}"
             )
-        group_name = qualified(asked.group, namespace)
         group = broker.groups.get(group_name) or await broker.ensure_group(group_name)
         client_id = context.client_id
         if client_id:
@@ -280,7 +280,7 @@ class Receiving:
         if asked.HasField("long_polling_timeout"):
             poll_ms = max(0, duration_ms_of(asked.long_polling_timeout))
         else:
-            poll_ms = _POLL_WITHOUT_DEADLINE_MS if left_ms is None else left_ms
+            poll_ms = settings.poll_default_ms
         return max(0, min(poll_ms, settings.poll_max_ms, poll_ms if left_ms is None else left_ms))
 
     def _left_ms(self, context: RpcContext) -> int | None:

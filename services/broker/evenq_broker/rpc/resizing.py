@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from evenq.errors import BadRequest, Error, NotFound, TopicNotFound
+from evenq.errors import BadRequest, Error, NotFound, PreconditionFailed, TopicNotFound
 from evenq.model import MessageType, Permission, TopicConfig
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
-from evenq_broker.loops.resizing import Unfinished, drain, left_here, permit, scale
+from evenq_broker.loops.resizing import Unfinished, drain, hidden_by, left_here, permit, scale
 from evenq_broker.loops.translation import counts_of, entry_of
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
@@ -39,6 +39,7 @@ def rpcs(broker: Broker) -> list[Rpc]:
         rpc(SERVICE + "ScaleTopic", resizing.scale, admin_pb2.ScaleTopicResponse),
         rpc(SERVICE + "PermitTopic", resizing.permit, admin_pb2.PermitTopicResponse),
         rpc(SERVICE + "DrainBroker", resizing.drain, admin_pb2.DrainBrokerResponse),
+        rpc(SERVICE + "ForgetBroker", resizing.forget, admin_pb2.ForgetBrokerResponse),
     ]
 
 
@@ -54,15 +55,23 @@ class _Resizing:
         if not 1 <= asked.queues <= 4096:
             raise BadRequest(f"topic {asked.topic!r} asks for {asked.queues} queues a broker, the range is 1 to 4096")
         if asked.local:
-            topic, left = await scale(self._broker, asked.topic, asked.queues, force=asked.force)
-            resized = self._resized(self._broker.settings.broker_name, topic, left)
+            if asked.dry_run:
+                topic, left = hidden_by(self._broker, asked.topic, asked.queues)
+            else:
+                topic, left = await scale(
+                    self._broker, asked.topic, asked.queues, force=asked.force, close_unread=asked.close_unread
+                )
+            resized = self._resized(self._broker.settings.broker_name, topic, left.unfinished)
+            resized.unread, resized.stored = left.unread, left.stored
             return admin_pb2.ScaleTopicResponse(status=OK, brokers=[resized]).SerializeToString()
         if self._broker.routes.kind_of(asked.topic) is MessageType.LITE:
             raise BadRequest(
                 f"topic {asked.topic} takes LITE messages: each lite topic is a queue of its own, none can be added"
             )
         names = await self._places(asked.topic, asked.broker_name)
-        told = admin_pb2.ScaleTopicRequest(topic=asked.topic, queues=asked.queues, force=asked.force, local=True)
+        told = admin_pb2.ScaleTopicRequest()
+        told.CopyFrom(asked)
+        told.broker_name, told.local = "", True
         found = await self._everywhere(names, "ScaleTopic", told.SerializeToString())
         return admin_pb2.ScaleTopicResponse(status=OK, brokers=found).SerializeToString()
 
@@ -105,6 +114,33 @@ class _Resizing:
             dead_letters=left.dead_letters,
             writers=await self._writers(),
         ).SerializeToString()
+
+    async def forget(self, request: bytes, _context: RpcContext) -> bytes:
+        asked = parsed(admin_pb2.ForgetBrokerRequest, request)
+        known, cluster = self._broker.cluster.known, self._broker.cluster
+        if asked.local and asked.leaving:
+            known.brokers.leaves(asked.broker_name, asked.leaving, unread=asked.unread, dead_letters=asked.dead_letters)
+            return admin_pb2.ForgetBrokerResponse(status=OK, known=True).SerializeToString()
+        if not asked.broker_name:
+            raise BadRequest("the request names no broker; say which one is gone for good")
+        await cluster.facts_settled()
+        if asked.broker_name == self._broker.settings.broker_name or self._broker.routes.broker(asked.broker_name):
+            raise PreconditionFailed(
+                f"broker {asked.broker_name} is there: it cannot be forgotten; drain it with "
+                f"`evenq broker drain {asked.broker_name}` and stop it first"
+            )
+        found = await known.forget(asked.broker_name)
+        if not asked.local:
+            told = admin_pb2.ForgetBrokerRequest(broker_name=asked.broker_name, local=True)
+            for _, answer in await cluster.ask_peers(SERVICE + "ForgetBroker", told.SerializeToString()):
+                if not isinstance(answer, Error):
+                    response = admin_pb2.ForgetBrokerResponse.FromString(answer)
+                    check(response.status)
+                    found = found or response.known
+            if not found:
+                names = ", ".join(one.name for one in known.missing()) or "none"
+                raise NotFound(f"no broker {asked.broker_name!r} is missing; those that are: {names}")
+        return admin_pb2.ForgetBrokerResponse(status=OK, known=found).SerializeToString()
 
     async def _writers(self) -> int:
         # The others: a cluster whose last open broker drains takes no messages at all.

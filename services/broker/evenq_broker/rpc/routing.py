@@ -3,8 +3,8 @@ ours.
 
 Routes are answered from the watched copy of the nameservers, encoded once per version, so an answer is byte for byte
 the same until something changed (wire contract 3.4). Each broker is told with one address: that of the listener through
-which the client came. Assignments come from the rebalancer if there is one; trouble on the way to it is never the
-client's trouble (wire contract 6.1): the last answer is repeated, or one is computed here.
+which the call came, whatever address its client typed. Assignments come from the rebalancer if there is one; trouble on
+the way to it is never the client's trouble (wire contract 6.1): the last answer is repeated, or one is computed here.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 
 from evenq.allocation import Averagely, ContextDivider, Strategy, by_name, divide, stand_in
 from evenq.errors import BadRequest, IllegalAccessPoint, NotImplementedYet, TopicNotFound
-from evenq.model import MIXED_KINDS, BrokerAddress, GroupConfig, MessageQueue, MessageType, Permission
+from evenq.model import MIXED_KINDS, BrokerAddress, GroupConfig, Listener, MessageQueue, MessageType, Permission
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
+from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, routes_pb2
 from evenq_broker.core.assignment import Answer, Share, all_brokers, compute
-from evenq_broker.core.resources import qualified
-from evenq_broker.core.routes import BrokerView, TopicAt, listener_of
+from evenq_broker.core.routes import BrokerView, TopicAt
 from evenq_broker.loops.translation import message_type_number, permission_of, queue_message
 from evenq_broker.rpc.access import MESSAGING, rpc
 from evenq_broker.rpc.answers import parsed
@@ -93,17 +92,17 @@ async def assign(
 class _Routing:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._routes: dict[tuple[str, str, str, str], tuple[int, bytes]] = {}
+        self._routes: dict[tuple[str, Listener], tuple[int, bytes]] = {}
 
     async def query_route(self, request: bytes, context: RpcContext) -> bytes:
-        asked = parsed(service_pb2.QueryRouteRequest, request)
-        point = _access_point(asked.endpoints)
-        listener = listener_of(self._broker.cluster.own(), point.host, point.port)
-        name = qualified(asked.topic, context.namespace)
-        key = (asked.topic.resource_namespace, asked.topic.name, name, listener)
+        asked = parsed(service_pb2.QueryRouteRequest, request, context)
+        _check_access_point(asked.endpoints)
+        listener = context.listener
+        name = asked.topic.name
+        key = (name, listener)
         known = self._routes.get(key)
         if known is not None and known[0] == self._broker.routes.version:
-            return known[1]
+            return known[1] + self._schemes(request, name, listener)
         await self._exists(name)
         version = self._broker.routes.version
         queues = [
@@ -119,18 +118,25 @@ class _Routing:
         if len(self._routes) >= ROUTES_CACHED_MAX:
             self._routes.clear()
         self._routes[key] = (version, answer)
-        return answer
+        return answer + self._schemes(request, name, listener)
+
+    def _schemes(self, request: bytes, topic: str, listener: Listener) -> bytes:
+        # Our own SDK asks which addresses are called with TLS; the public answer has no field for it.
+        if not routes_pb2.RouteQuestion.FromString(request).schemes:
+            return b""
+        brokers = [at.broker for at in self._broker.routes.route(topic)]
+        names = [view.name for view in brokers if view.address(listener).tls]
+        return routes_pb2.RouteSchemes(tls_brokers=names).SerializeToString()
 
     async def query_assignment(self, request: bytes, context: RpcContext) -> bytes:
-        asked = parsed(service_pb2.QueryAssignmentRequest, request)
-        group = await self._broker.ensure_group(qualified(asked.group, context.namespace))
-        name = qualified(asked.topic, context.namespace)
+        asked = parsed(service_pb2.QueryAssignmentRequest, request, context)
+        group = await self._broker.ensure_group(asked.group.name)
+        name = asked.topic.name
         await self._exists(name)
         self._broker.members_seen_v2(context, group.name, definition_pb2.PUSH_CONSUMER)
         answer = await self._shared(group, name, context.client_id)
-        own = self._broker.cluster.own()
-        point = _access_point(asked.endpoints) if asked.endpoints.addresses else own.addresses[0]
-        listener = listener_of(own, point.host, point.port)
+        if asked.endpoints.addresses:
+            _check_access_point(asked.endpoints)
         response = service_pb2.QueryAssignmentResponse(status=OK)
         places = {at.broker.name: at for at in self._broker.routes.route(name)}
         for queue in answer.queues:
@@ -141,7 +147,7 @@ class _Routing:
                         topic=asked.topic,
                         id=queue.queue_id,
                         permission=permission_of(at.counts, queue.queue_id),
-                        broker=_broker_message(at.broker, at.broker.address(listener)),
+                        broker=_broker_message(at.broker, at.broker.address(context.listener)),
                     )
                 )
         return response.SerializeToString()
@@ -215,7 +221,7 @@ def _scheme(host: str) -> definition_pb2.AddressScheme.ValueType:
     return definition_pb2.IPv4 if address.version == 4 else definition_pb2.IPv6
 
 
-def _access_point(told: definition_pb2.Endpoints) -> BrokerAddress:
+def _check_access_point(told: definition_pb2.Endpoints) -> None:
     if not told.addresses:
         raise IllegalAccessPoint("the request names no access point; set `endpoints` to the host:port the client uses")
     first = told.addresses[0]
@@ -223,7 +229,6 @@ def _access_point(told: definition_pb2.Endpoints) -> BrokerAddress:
         raise IllegalAccessPoint(
             f"the access point {first.host!r}:{first.port} is malformed; give a host and a port from 1 to 65535"
         )
-    return BrokerAddress("", first.host, first.port)
 
 
 def _broker_message(view: BrokerView, address: BrokerAddress) -> definition_pb2.Broker:

@@ -21,7 +21,6 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.frames import field, varint
 from evenq_broker.core.halves import HALF_MESSAGE
 from evenq_broker.core.recent import QUEUE_BITS, Answer, Key, key_of, pack_place, unpack_place
-from evenq_broker.core.resources import qualified
 from evenq_broker.core.validation import Limits, checked
 from evenq_broker.rpc.answers import OK_STATUS, code_of, parsed, several, status_frame, told
 from evenq_broker.rpc.forwarding import forward, owner_of
@@ -83,10 +82,10 @@ class Sending:
 
     async def send(self, request: bytes, context: RpcContext) -> bytes:
         """Store the messages; one entry for each, in order."""
-        asked = parsed(service_pb2.SendMessageRequest, request)
+        asked = parsed(service_pb2.SendMessageRequest, request, context)
         messages = asked.messages
         try:
-            topic = await self._topic(asked, context)
+            topic = await self._topic(asked)
             if topic.message_type in _OWNED:
                 if topic.message_type is MessageType.LITE:
                     answer = await self._at_owners(asked, request, topic, context)
@@ -296,7 +295,7 @@ class Sending:
     def _limits(self) -> Limits:
         return limits_of(self._broker)
 
-    async def _topic(self, asked: service_pb2.SendMessageRequest, context: RpcContext) -> TopicConfig:
+    async def _topic(self, asked: service_pb2.SendMessageRequest) -> TopicConfig:
         messages = asked.messages
         if not messages:
             raise MessageCorrupted("the request holds no message; send at least one")
@@ -306,10 +305,9 @@ class Sending:
                 "send fewer at once"
             )
         resource = messages[0].topic
-        name = resource.name if not resource.resource_namespace else qualified(resource)
+        name = resource.name
         topic = self._broker.topics.get(name)
         if topic is None:
-            name = qualified(resource, context.namespace)
             must_be_open(name)  # before it is made
             for message in messages:
                 _must_be_one_topic(message, resource)
@@ -318,10 +316,8 @@ class Sending:
         return topic
 
     def _count(self, topic: TopicConfig, stored: Sequence[Append | TimerAppend]) -> None:
-        stats = self._broker.stats.topic(topic.topic_id)
-        stats.messages_in += len(stored)
-        for entry in stored:
-            stats.bytes_in += len(entry.head) + len(entry.system)
+        sizes = [len(entry.head) + len(entry.system) for entry in stored]
+        self._broker.stats.topic(topic.topic_id).came(sizes)
 
 
 def _must_be_one_topic(message: object, resource: definition_pb2.Resource) -> None:

@@ -16,7 +16,6 @@ from evenq_broker.core.delivery import READY, Pending, QueueProgress, Verdict
 from evenq_broker.core.frames import field, varint
 from evenq_broker.core.handles import Handle
 from evenq_broker.core.journal import Acked
-from evenq_broker.core.resources import Named, qualified
 from evenq_broker.loops.burials import HOLD_MS
 from evenq_broker.rpc.ack_parts import ack_parts, is_mixed
 from evenq_broker.rpc.answers import OK_STATUS, code_of, parsed, several, status_frame, told
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Settling"]
 
+Resource = definition_pb2.Resource
 ENTRIES_MAX = 4_096
 _OK = OK_STATUS[2:]
 _OK_ENTRY = field(3, _OK)
@@ -43,7 +43,7 @@ class Settling:
 
     async def ack(self, request: bytes, context: RpcContext) -> bytes:
         """Finish messages; one entry for each handle, in order."""
-        asked = parsed(service_pb2.AckMessageRequest, request)
+        asked = parsed(service_pb2.AckMessageRequest, request, context)
         entries = asked.entries
         if not entries:
             raise BadRequest("the request acknowledges nothing; give at least one entry")
@@ -59,7 +59,7 @@ class Settling:
             if address is not None:
                 return await forward(self._broker, address, request, context)
         try:
-            group_id, topic_id = self._numbers(asked.group, asked.topic, context)
+            group_id, topic_id = self._numbers(asked.group, asked.topic)
         except InvalidReceiptHandle as error:
             return _ack_answer(entries, [None if context.language == "RUST" else status_frame(error)] * len(entries))
         statuses: list[bytes | None] = []
@@ -108,7 +108,7 @@ class Settling:
 
     async def change_invisible(self, request: bytes, context: RpcContext) -> bytes:
         """Let a delivery end later, or now (a nack). The answer always holds a handle: SDKs replace theirs by it."""
-        asked = parsed(service_pb2.ChangeInvisibleDurationRequest, request)
+        asked = parsed(service_pb2.ChangeInvisibleDurationRequest, request, context)
         text = asked.receipt_handle
         try:
             address = owner_of_handle(self._broker, text, context) if not self._broker.handles.is_own(text) else None
@@ -127,7 +127,7 @@ class Settling:
 
     async def _change(self, asked: service_pb2.ChangeInvisibleDurationRequest, context: RpcContext) -> str:
         broker = self._broker
-        handle, queue = self._own(asked.receipt_handle, asked.group, asked.topic, context)
+        handle, queue = self._own(asked.receipt_handle, asked.group, asked.topic)
         invisible_ms = duration_ms_of(asked.invisible_duration)
         if not 0 <= invisible_ms <= broker.settings.invisible_max_ms:
             raise IllegalInvisibleTime(
@@ -138,16 +138,25 @@ class Settling:
         vague = context.language == _HTTP or not asked.HasField("invisible_duration")
         if entry is not None and entry.client_id and vague and not asked.suspend:
             invisible_ms = max(invisible_ms, self._pause_ms(queue, entry.attempt))
-        last = not asked.suspend and entry is not None and self._is_last(queue, entry, invisible_ms)
+        # Only a push consumer's change is a nack for sure; another one may ask for more time.
+        nack = not asked.suspend and entry is not None and (bool(entry.client_id) or not invisible_ms)
+        last = nack and entry is not None and self._is_last(queue, entry)
         if last:
             invisible_ms = HOLD_MS
         now_ms = broker.now_ms()
         deadline_ms = now_ms + invisible_ms
         verdict = broker.progress.change_invisible(
-            queue, handle.queue_offset, handle.number, now_ms=now_ms, deadline_ms=deadline_ms, uncounted=asked.suspend
+            queue,
+            handle.queue_offset,
+            handle.number,
+            now_ms=now_ms,
+            deadline_ms=deadline_ms,
+            uncounted=asked.suspend,
+            given_back=nack,
         )
         if verdict is not Verdict.DONE or entry is None:
             raise _over()
+        broker.stats.group_topic(queue.group_id, queue.topic_id).given_back += nack
         if last:
             broker.burials.add(queue, handle.queue_offset, entry)
         recorded = broker.journal.record(queue.op(handle.queue_offset, entry))
@@ -160,12 +169,10 @@ class Settling:
             queue.group_id, queue.topic_id, queue.queue_id, handle.queue_offset, handle.number, deadline_ms
         )
 
-    def _is_last(self, queue: QueueProgress, entry: Pending, invisible_ms: int) -> bool:
-        # No pause after the last attempt. Only a push consumer's change is a nack for sure; another one may ask for
-        # more time.
+    def _is_last(self, queue: QueueProgress, entry: Pending) -> bool:
+        # No pause after the last attempt.
         group = self._broker.groups.by_id(queue.group_id)
-        nack = bool(entry.client_id) or not invisible_ms
-        return nack and group is not None and entry.attempt >= group.max_attempts
+        return group is not None and entry.attempt >= group.max_attempts
 
     def _pause_ms(self, queue: QueueProgress, attempt: int) -> int:
         group = self._broker.groups.by_id(queue.group_id)
@@ -177,20 +184,20 @@ class Settling:
         """Move a message to the dead-letter topic and settle it. A handle that is gone is OK: clients would repeat
         for ever.
         """
-        asked = parsed(service_pb2.ForwardMessageToDeadLetterQueueRequest, request)
+        asked = parsed(service_pb2.ForwardMessageToDeadLetterQueueRequest, request, context)
         if asked.receipt_handle and not self._broker.handles.is_own(asked.receipt_handle):
             address = owner_of_handle(self._broker, asked.receipt_handle, context)
             if address is not None:
                 return await forward(self._broker, address, request, context)
         try:
             if asked.receipt_handle:
-                handle, queue = self._own(asked.receipt_handle, asked.group, asked.topic, context)
+                handle, queue = self._own(asked.receipt_handle, asked.group, asked.topic)
                 place = (queue, handle.queue_offset)
                 entry = queue.pending.get(handle.queue_offset)
                 if entry is None or entry.number != handle.number:
                     return OK_STATUS
             else:
-                found = await self._by_message_id(asked, context)
+                found = await self._by_message_id(asked)
                 if found is None:
                     return OK_STATUS
                 place = found
@@ -204,10 +211,10 @@ class Settling:
         return OK_STATUS
 
     async def _by_message_id(
-        self, asked: service_pb2.ForwardMessageToDeadLetterQueueRequest, context: RpcContext
+        self, asked: service_pb2.ForwardMessageToDeadLetterQueueRequest
     ) -> tuple[QueueProgress, int] | None:
         # C++ leaves the handle empty (wire contract 3.12).
-        group_id, topic_id = self._numbers(asked.group, asked.topic, context)
+        group_id, topic_id = self._numbers(asked.group, asked.topic)
         for queue, offset in self._broker.progress.held(group_id, topic_id):
             for message in await self._broker.store.read_at(topic_id, queue.queue_id, [offset]):
                 system = definition_pb2.SystemProperties.FromString(message.system)
@@ -217,9 +224,9 @@ class Settling:
 
     # ------------------------------------------------------------------------------------------------ inside
 
-    def _own(self, text: str, group: Named, topic: Named, context: RpcContext) -> tuple[Handle, QueueProgress]:
+    def _own(self, text: str, group: Resource, topic: Resource) -> tuple[Handle, QueueProgress]:
         handle = self._broker.handles.read(text)
-        if (handle.group_id, handle.topic_id) != self._numbers(group, topic, context):
+        if (handle.group_id, handle.topic_id) != self._numbers(group, topic):
             raise InvalidReceiptHandle(
                 "the receipt handle belongs to another consumer group or topic; use it with its own"
             )
@@ -228,11 +235,8 @@ class Settling:
             raise _over()
         return handle, queue
 
-    def _numbers(self, group: Named, topic: Named, context: RpcContext) -> tuple[int, int]:
-        # A namespace of the header counts only where the bare name is unknown: one look-up on the hot path.
-        groups, topics = self._broker.groups, self._broker.topics
-        found_group = groups.get(qualified(group)) or groups.get(qualified(group, context.namespace))
-        found_topic = topics.get(qualified(topic)) or topics.get(qualified(topic, context.namespace))
+    def _numbers(self, group: Resource, topic: Resource) -> tuple[int, int]:
+        found_group, found_topic = self._broker.groups.get(group.name), self._broker.topics.get(topic.name)
         if found_group is None or found_topic is None:
             # TOPIC_NOT_FOUND would be retried for ever by push consumers (wire contract 3.10).
             raise InvalidReceiptHandle("the receipt handle's consumer group or topic does not exist any more")

@@ -19,7 +19,6 @@ from evenq.runtime.tasks import spawn
 from evenq.serving.rpc import Kind, Rpc, RpcContext
 from evenq.wire.convert import duration_ms_of, set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-from evenq_broker.core.resources import qualified
 from evenq_broker.loops.streams import Stream
 from evenq_broker.rpc.access import MESSAGING, rpc
 from evenq_broker.rpc.answers import parsed
@@ -50,11 +49,14 @@ def rpcs(broker: Broker) -> list[Rpc]:
             if stream.error is not None:
                 raise stream.error  # a request that made no sense ended the stream: say why
         finally:
+            left = reading.done() and stream.error is None
             reading.cancel()
             broker.streams.close(stream)
             # Streams of Rust are short by design; its heartbeats tell whether it lives.
             if context.language != _RUST and not broker.streams.reaches(context.client_id):
                 broker.sessions.stream_lost_v2(context.client_id)
+                if left and context.client_id:  # it said its last word: if it waits for its polls, it is at its end
+                    broker.waiting.end_client(context.client_id)
 
     return [rpc(MESSAGING + "Telemetry", telemetry, service_pb2.TelemetryCommand, Kind.BIDI)]
 
@@ -62,12 +64,12 @@ def rpcs(broker: Broker) -> list[Rpc]:
 async def _read(broker: Broker, requests: AsyncIterator[bytes], stream: Stream, context: RpcContext) -> None:
     try:
         async for request in requests:
-            command = parsed(service_pb2.TelemetryCommand, request)
+            command = parsed(service_pb2.TelemetryCommand, request, context)
             if command.HasField("settings"):
                 _remember(broker, command.settings, context)
                 stream.client_type = command.settings.client_type
                 published = command.settings.publishing.topics
-                fresh = broker.streams.publish(stream, (qualified(topic, context.namespace) for topic in published))
+                fresh = broker.streams.publish(stream, (topic.name for topic in published))
                 if fresh:
                     broker.transactions.producer_came(fresh)
                 await stream.answer(settings_reply(broker, command.settings, context))
@@ -97,7 +99,7 @@ def settings_reply(broker: Broker, told: definition_pb2.Settings, context: RpcCo
 
 def _fill_subscription(broker: Broker, settings: definition_pb2.Settings, context: RpcContext) -> None:
     subscription = settings.subscription
-    group = broker.groups.get(qualified(subscription.group, context.namespace))
+    group = broker.groups.get(subscription.group.name)
     attempts = group.max_attempts if group is not None else broker.settings.default_group_max_attempts
     subscription.fifo = group is not None and group.ordered
     subscription.receive_batch_size = broker.settings.receive_batch_max
@@ -150,8 +152,8 @@ def _remember(broker: Broker, settings: definition_pb2.Settings, context: RpcCon
     group = ""
     subscriptions: list[Subscription] = []
     if settings.HasField("subscription"):
-        group = qualified(settings.subscription.group, context.namespace)
-        subscriptions = list(_subscriptions(settings.subscription.subscriptions, context))
+        group = settings.subscription.group.name
+        subscriptions = list(_subscriptions(settings.subscription.subscriptions))
     try:
         client = broker.clients.seen(context.client_id, broker.now_ms(), client_type=settings.client_type, group=group)
         client.subscriptions = {entry.topic: entry.filter.expression for entry in subscriptions}
@@ -161,8 +163,8 @@ def _remember(broker: Broker, settings: definition_pb2.Settings, context: RpcCon
         return  # a full table is no reason to leave the client without settings
 
 
-def _subscriptions(entries: Iterable[definition_pb2.SubscriptionEntry], context: RpcContext) -> Iterable[Subscription]:
+def _subscriptions(entries: Iterable[definition_pb2.SubscriptionEntry]) -> Iterable[Subscription]:
     for entry in entries:
         kind = FilterType.SQL if entry.expression.type == _SQL else FilterType.TAG
         expression = FilterExpression(entry.expression.expression or "*", kind)
-        yield Subscription(qualified(entry.topic, context.namespace), expression)
+        yield Subscription(entry.topic.name, expression)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from evenq.errors import BadRequest, Error, MessageNotFound
 from evenq.model import GroupConfig, TopicConfig
 from evenq.model.names import DLQ_PREFIX, RETRY_PREFIX
-from evenq.serving.rpc import Rpc, RpcContext
+from evenq.serving.rpc import Action, Rpc, RpcContext
 from evenq.store import StoredMessage
 from evenq.wire.convert import ms_of
 from evenq.wire.status import check
@@ -41,23 +41,27 @@ _Event = admin_pb2.TraceEvent
 def rpcs(broker: Broker) -> list[Rpc]:
     """The call of this module."""
 
-    async def trace(request: bytes, _context: RpcContext) -> bytes:
+    async def trace(request: bytes, context: RpcContext) -> bytes:
         asked = parsed(admin_pb2.TraceMessageRequest, request)
-        answer = await (_here(broker, asked) if asked.local else trace_everywhere(broker, asked))
+        answer = await (_here(broker, asked, context) if asked.local else trace_everywhere(broker, asked, context))
         return answer.SerializeToString()
 
     return [rpc(METHOD, trace, admin_pb2.TraceMessageResponse)]
 
 
-async def trace_everywhere(broker: Broker, asked: admin_pb2.TraceMessageRequest) -> admin_pb2.TraceMessageResponse:
-    """What all brokers know. Raises BadRequest, MessageNotFound, NotImplementedYet (no index)."""
+async def trace_everywhere(
+    broker: Broker, asked: admin_pb2.TraceMessageRequest, context: RpcContext
+) -> admin_pb2.TraceMessageResponse:
+    """What all brokers know of copies in topics that the caller may describe. Raises BadRequest, MessageNotFound,
+    NotImplementedYet (no index).
+    """
     if not asked.message_id:
         raise BadRequest("the request names no message id; give the one that the send answered")
     told = admin_pb2.TraceMessageRequest(
         topic=asked.topic, message_id=asked.message_id, group=asked.group, local=True
     ).SerializeToString()
     answer, others = await asyncio.gather(
-        _here(broker, admin_pb2.TraceMessageRequest.FromString(told)), broker.cluster.ask_peers(METHOD, told)
+        _here(broker, admin_pb2.TraceMessageRequest.FromString(told), context), broker.cluster.ask_peers(METHOD, told)
     )
     for name, other in others:
         if isinstance(other, Error):
@@ -65,7 +69,7 @@ async def trace_everywhere(broker: Broker, asked: admin_pb2.TraceMessageRequest)
             continue
         part = admin_pb2.TraceMessageResponse.FromString(other)
         check(part.status)
-        answer.traces.extend(part.traces)
+        answer.traces.extend(one for one in part.traces if _may_describe(one, context))
     if not answer.traces:
         where = f"topic {asked.topic}" if asked.topic else "any topic"
         silent = f" ({', '.join(answer.silent)} did not answer)" if answer.silent else ""
@@ -77,7 +81,14 @@ async def trace_everywhere(broker: Broker, asked: admin_pb2.TraceMessageRequest)
     return answer
 
 
-async def _here(broker: Broker, asked: admin_pb2.TraceMessageRequest) -> admin_pb2.TraceMessageResponse:
+def _may_describe(trace: admin_pb2.MessageTrace, context: RpcContext) -> bool:
+    # An id of somebody else's message finds its copies in their retry and dead-letter topics.
+    return context.may_topic(Action.DESCRIBE, trace.message.queue.topic)
+
+
+async def _here(
+    broker: Broker, asked: admin_pb2.TraceMessageRequest, context: RpcContext
+) -> admin_pb2.TraceMessageResponse:
     index_must_be_on(broker)
     answer = admin_pb2.TraceMessageResponse(status=OK)
     for topic in topics_of(broker, asked.topic):
@@ -91,7 +102,8 @@ async def _here(broker: Broker, asked: admin_pb2.TraceMessageRequest) -> admin_p
                 continue
             for stored in await _copies(broker, topic_of_group, asked.message_id):
                 answer.traces.append(await _trace(broker, topic_of_group, stored, asked))
-    return answer
+    kept = [one for one in answer.traces if _may_describe(one, context)]
+    return admin_pb2.TraceMessageResponse(status=OK, traces=kept)
 
 
 async def _copies(broker: Broker, topic: TopicConfig, message_id: str) -> list[StoredMessage]:

@@ -12,7 +12,6 @@ from evenq.wire.status import OK
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import data_pb2
 from evenq_broker.core.halves import transaction_broker_of
-from evenq_broker.core.resources import qualified
 from evenq_broker.core.transactions import Outcome
 from evenq_broker.loops.transactions import RELAY
 from evenq_broker.rpc.access import rpc
@@ -36,7 +35,7 @@ class Ending:
     async def end(self, request: bytes, context: RpcContext) -> bytes:
         """Commit or roll back, here or at the broker that keeps it; without a resolution nothing changes."""
         broker = self._broker
-        asked = parsed(service_pb2.EndTransactionRequest, request)
+        asked = parsed(service_pb2.EndTransactionRequest, request, context)
         if not asked.transaction_id:
             raise InvalidTransactionId("the transaction id is empty; give the one that SendMessage answered")
         address = owner_of(broker, transaction_broker_of(asked.transaction_id), context)
@@ -44,7 +43,7 @@ class Ending:
             return await forward(broker, address, request, context)
         named = broker.transactions.ids.read(asked.transaction_id)
         topic = broker.topics.by_id(named.topic_id)
-        if topic is None or (asked.topic.name and topic.name != qualified(asked.topic, context.namespace)):
+        if topic is None or (asked.topic.name and topic.name != asked.topic.name):
             raise InvalidTransactionId(
                 f"the transaction is not of topic {asked.topic.name!r}; give the topic that the message was sent to"
             )

@@ -62,7 +62,7 @@ def _address(listener: registry_pb2.Listener, broker: str) -> BrokerAddress:
             f"listener {listener.name!r} of broker {broker!r} is {listener.host!r}:{listener.port}; give a host, and a "
             "port of 1 to 65535"
         )
-    return BrokerAddress(listener.name, listener.host, listener.port)
+    return BrokerAddress(listener.name, listener.host, listener.port, listener.tls)
 
 
 def _topic(topic: registry_pb2.TopicEntry, broker: str) -> TopicEntry:
@@ -92,7 +92,7 @@ def info_of(entry: BrokerEntry, message: registry_pb2.BrokerInfo) -> None:
     message.version = entry.version
     message.start_ms = entry.start_ms
     for address in entry.addresses:
-        message.listeners.add(name=address.listener, host=address.host, port=address.port)
+        message.listeners.add(name=address.listener, host=address.host, port=address.port, tls=address.tls)
 
 
 def fill_route(route: Route, message: registry_pb2.TopicRoute) -> None:

@@ -15,6 +15,7 @@ from evenq.client.core.route import Route
 from evenq.model import FilterExpression, MessageModel, MessageQueue, QueueOffset, ReceivedMessage
 
 __all__ = [
+    "FINISHED",
     "NO_GENERATION",
     "Assignment",
     "AssignmentChanged",
@@ -49,6 +50,8 @@ class Generation:
 
 
 NO_GENERATION = Generation()
+FINISHED = -1
+"""Instead of a number of deliveries: the message is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,10 @@ class Locked:
     granted: bool
     holder: str
     committed: int
+    given_until: int = 0
+    """What is below and not committed was given to a member that vanished."""
+    counts: tuple[tuple[int, int], ...] = ()
+    """(offset, deliveries so far or FINISHED) of what is not committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,9 +276,16 @@ class ConsumerCalls(RouteCalls, ReadingCalls, Protocol):
         ...
 
     async def lock(
-        self, address: str, group: str, queues: Sequence[MessageQueue], *, wait_ms: int, generation: Generation
+        self,
+        address: str,
+        group: str,
+        queues: Sequence[MessageQueue],
+        *,
+        wait_ms: int,
+        generation: Generation,
+        anew: bool = False,
     ) -> list[Locked]:
-        """Take queues; one answer each, in order."""
+        """Take queues; one answer each, in order. `anew`: we know nothing of what we may have had of them before."""
         ...
 
     async def unlock(self, address: str, group: str, queues: Sequence[MessageQueue]) -> None:
@@ -288,6 +302,21 @@ class ConsumerCalls(RouteCalls, ReadingCalls, Protocol):
         self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
     ) -> None:
         """Store progress, also backward."""
+        ...
+
+    async def count_deliveries(
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        counts: Mapping[int, int],
+        *,
+        given_until: int,
+        generation: Generation,
+    ) -> None:
+        """Note deliveries, or FINISHED, by offset. `given_until`: we let go of the queue, and listeners had it so far
+        without finishing all. Raises PreconditionFailed (fenced).
+        """
         ...
 
     async def send_back(

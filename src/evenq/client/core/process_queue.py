@@ -7,6 +7,10 @@ is finished (CC-8), so a commit never passes a message that the listener has not
 Ordered (OC-11 to OC-15): one chunk at a time, in offset order; a failed chunk goes back to its place, the queue pauses,
 and until the failed messages are done they run one by one, so that a poison message takes no neighbour with it.
 
+Attempts: a message says in `delivery_attempt` which delivery of it this is. One that was delivered before, here or to
+an earlier owner (`core.past_deliveries`), is `to_count` before it runs again. One that may have ended the process it
+ran in is `careful`: the consumer runs one such message at a time, so that it takes nothing else with it.
+
 Hand-over: `drop` keeps only what lies below the largest offset ever given to a listener. The rest was seen by
 nobody and is left to the next owner; what is kept must be finished first, because the next owner starts at
 `committable` and would repeat whatever is done above it.
@@ -15,9 +19,12 @@ nobody and is left to the next owner; what is kept must be finished first, becau
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from heapq import heappop, heappush
 
+from evenq.client.core.past_deliveries import PastDeliveries
 from evenq.client.core.thresholds import Thresholds
 from evenq.errors import InvalidTransition
 from evenq.model import MessageQueue, QueueOffset, ReceivedMessage
@@ -29,13 +36,17 @@ class ProcessQueue:
     """One assigned queue. Times are monotonic ms."""
 
     __slots__ = (
-        "_attempts",
+        "_again",
+        "_apart",
         "_bytes",
+        "_careful",
         "_expired",
         "_hand",
         "_highest_taken",
         "_order",
         "_ordered",
+        "_past",
+        "_presumed",
         "_resume_ms",
         "_retries",
         "_running",
@@ -47,7 +58,16 @@ class ProcessQueue:
         "queue",
     )
 
-    def __init__(self, queue: MessageQueue, start: QueueOffset, *, now_ms: int, ordered: bool = False) -> None:
+    def __init__(
+        self,
+        queue: MessageQueue,
+        start: QueueOffset,
+        *,
+        now_ms: int,
+        ordered: bool = False,
+        past: PastDeliveries | None = None,
+    ) -> None:
+        """`past`: what earlier owners had of the queue; None: nothing, or nobody counts."""
         self.queue = queue
         self.next = start
         """Offset of the next pull."""
@@ -67,7 +87,11 @@ class ProcessQueue:
         self._running: dict[int, int] = {}  # offset to the time it was taken
         self._expired: set[int] = set()  # sent back while a listener still works on them (CC-12)
         self._retries: list[tuple[int, int]] = []  # heap of (due, offset)
-        self._attempts: dict[int, int] = {}
+        self._past = past
+        self._again: set[int] = set()  # in hand, and delivered before from this queue
+        self._presumed: set[int] = set()  # those of them of which that is not certain: they run with others
+        self._careful: set[int] = set()  # those of them that may have ended their process
+        self._apart: deque[ReceivedMessage] = deque()  # the careful ones of a concurrent queue
         self._bytes = 0
         self._highest_taken = -1
 
@@ -79,9 +103,14 @@ class ProcessQueue:
         for message in messages:
             if message.queue_offset < self.next:
                 continue
+            waiting = self._waiting
+            if self._past is not None:
+                if self._past.finished(message.queue_offset):
+                    continue
+                message, waiting = self._delivered_before(message, self._past)
             self._hand[message.queue_offset] = message
             self._order.append(message.queue_offset)
-            self._waiting.append(message)
+            waiting.append(message)
             self._bytes += len(message.body)
             self.next = QueueOffset(message.queue_offset + 1)
         self.next = QueueOffset(max(self.next, next_offset))
@@ -91,20 +120,24 @@ class ProcessQueue:
         self.last_pull_ms = now_ms
         self.next = offset
 
-    def take(self, count: int, *, now_ms: int) -> list[ReceivedMessage]:
+    def take(self, count: int, *, now_ms: int, careful: bool = True) -> list[ReceivedMessage]:
         """Up to `count` messages for a listener: failed ones that are due first, then new ones in offset order. One
-        that failed before comes alone, so that others do not share its fate.
+        that failed before comes alone, so that others do not share its fate. `careful` False: none of those of which
+        the consumer runs one at a time.
         """
-        if self._ordered and (self._running or now_ms < self._resume_ms):
+        if self._ordered and (self._running or now_ms < self._resume_ms or not (careful or self._common_first())):
             return []
         chunk: list[ReceivedMessage] = []
-        if self._retries and self._retries[0][0] <= now_ms:
-            chunk.append(self._hand[heappop(self._retries)[1]])
+        retries = self._retries
+        if retries and retries[0][0] <= now_ms and (careful or retries[0][1] not in self._careful):
+            chunk.append(self._hand[heappop(retries)[1]])
+        elif careful and self._apart:
+            chunk.append(self._apart.popleft())
         else:
-            waiting, failed = self._waiting, self._attempts
+            waiting, presumed = self._waiting, self._presumed
             while waiting and len(chunk) < count:
                 message = waiting[0]
-                if message.delivery_attempt > 1 or (failed and message.queue_offset in failed):
+                if message.delivery_attempt > 1 and message.queue_offset not in presumed:
                     if not chunk:
                         chunk.append(waiting.popleft())
                     break
@@ -123,16 +156,27 @@ class ProcessQueue:
     def fail(self, offset: QueueOffset, *, retry_ms: int) -> None:
         """The listener failed: the message stays in hand and is due again at `retry_ms` (CC-6)."""
         if self._stop(offset):
-            self._attempts[offset] = self._attempts.get(offset, 0) + 1
+            self._failed_once_more(offset)
             heappush(self._retries, (retry_ms, offset))
 
     def suspend(self, chunk: Sequence[ReceivedMessage], *, resume_ms: int) -> None:
         """An ordered listener failed: the chunk goes back to its place, the queue waits until `resume_ms` (OC-15)."""
         for message in reversed(chunk):
             if self._stop(message.queue_offset):
-                self._attempts[message.queue_offset] = self._attempts.get(message.queue_offset, 0) + 1
-                self._waiting.appendleft(message)
+                self._waiting.appendleft(self._failed_once_more(message.queue_offset))
         self._resume_ms = resume_ms
+
+    def put_back(self, chunk: Sequence[ReceivedMessage], *, retry_ms: int) -> None:
+        """No listener had the chunk after all: the same deliveries come again at `retry_ms`."""
+        for message in reversed(chunk):
+            if not self._stop(message.queue_offset) or self.dropped:  # a dropped one is left to the next owner
+                continue
+            if self._ordered:
+                self._waiting.appendleft(message)
+            else:
+                heappush(self._retries, (retry_ms, message.queue_offset))
+        if self._ordered:
+            self.hold(retry_ms)
 
     def hold(self, resume_ms: int) -> None:
         """An ordered queue gives nothing until then: its lock is not certain (OC-8)."""
@@ -154,9 +198,35 @@ class ProcessQueue:
             self._expired.add(offset)
             self._remove(offset)
 
-    def attempts(self, message: ReceivedMessage) -> int:
-        """Deliveries so far, the running one included; 1 = the first."""
-        return message.delivery_attempt + self._attempts.get(message.queue_offset, 0)
+    def to_count(self, chunk: Sequence[ReceivedMessage], *, attempts_max: int) -> dict[int, int]:
+        """Deliveries of a taken chunk that must be counted before they begin, by offset: all but the first ones, and
+        also those where they are the last.
+        """
+        again = self._again
+        if not again and chunk[0].delivery_attempt < attempts_max:  # nearly always; what had more comes alone
+            return {}
+        return {
+            message.queue_offset: message.delivery_attempt
+            for message in chunk
+            if message.delivery_attempt >= attempts_max or message.queue_offset in again
+        }
+
+    def used_up(self, message: ReceivedMessage, *, attempts_max: int) -> bool:
+        """True if all deliveries that a message may have were given to listeners."""
+        return message.delivery_attempt > attempts_max and message.queue_offset in self._again
+
+    def begun(self, offsets: Iterable[int]) -> None:
+        """Their deliveries are counted."""
+        self._again.update(offset for offset in offsets if offset in self._hand)
+
+    @property
+    def counted(self) -> AbstractSet[int]:
+        """Messages in hand that are counted at the broker: that they are finished must be said there, too."""
+        return self._again
+
+    def careful(self, message: ReceivedMessage) -> bool:
+        """True if the message may have ended the process that it ran in: nothing like it may run beside it."""
+        return message.queue_offset in self._careful
 
     def drop(self, *, fenced: bool = False) -> None:
         """The queue is no longer ours: no pulls any more; what no listener has seen is let go. What lies below finished
@@ -164,6 +234,7 @@ class ProcessQueue:
         """
         self.dropped = True
         self._retries.clear()
+        self._apart.clear()
         if self._ordered or fenced:  # ordered: nothing above the first unfinished message is done
             self._waiting.clear()
         kept: deque[ReceivedMessage] = deque()
@@ -179,6 +250,11 @@ class ProcessQueue:
         return QueueOffset(self._order[0]) if self._order else self.next
 
     @property
+    def given_until(self) -> int:
+        """End of what listeners had while something before it is not finished; 0: all that they had is finished."""
+        return self._highest_taken + 1 if self.committable <= self._highest_taken else 0
+
+    @property
     def position(self) -> QueueOffset:
         """Offset of the next message that was never taken."""
         return self._waiting[0].queue_offset if self._waiting else self.next
@@ -186,7 +262,7 @@ class ProcessQueue:
     @property
     def busy(self) -> bool:
         """True while a listener works on a message, or one is ready for it: a hand-over should wait."""
-        return bool(self._running or self._waiting)
+        return bool(self._running or self._waiting or self._apart)
 
     @property
     def count(self) -> int:
@@ -211,7 +287,7 @@ class ProcessQueue:
         """When `take` has something to give: 0 = now, else the time of the next retry; None: not by itself."""
         if self._ordered:
             return self._resume_ms if self._waiting and not self._running else None
-        if self._waiting:
+        if self._waiting or self._apart:
             return 0
         return self._retries[0][0] if self._retries else None
 
@@ -221,7 +297,7 @@ class ProcessQueue:
 
     def check(self) -> None:
         """Recompute every invariant; tests call it after each event."""
-        waiting = {message.queue_offset for message in self._waiting}
+        waiting = {message.queue_offset for message in (*self._waiting, *self._apart)}
         retrying = {offset for _, offset in self._retries}
         running = set(self._running)
         assert not waiting & running, "a waiting message is not running"
@@ -231,11 +307,46 @@ class ProcessQueue:
             assert waiting | retrying | running == set(self._hand), "each message in hand is in one state"
         if self._ordered:
             assert not retrying, "an ordered queue keeps its order"
+            assert not self._apart, "an ordered queue keeps its order"
             assert [m.queue_offset for m in self._waiting] == sorted(waiting)
+        assert self._presumed | self._careful <= self._again <= set(self._hand)
+        assert not self._presumed & self._careful
         assert self._bytes == sum(len(message.body) for message in self._hand.values())
         assert list(self._order) == sorted(self._order)
         if self._hand:
             assert self.committable == min(self._hand), "CC-8"
+
+    def _common_first(self) -> bool:
+        return not self._waiting or self._waiting[0].queue_offset not in self._careful
+
+    def _delivered_before(
+        self, message: ReceivedMessage, past: PastDeliveries
+    ) -> tuple[ReceivedMessage, deque[ReceivedMessage]]:
+        """A pulled message as it must be shown, and where it waits."""
+        offset, waiting = message.queue_offset, self._waiting
+        if offset >= past.end:
+            self._past = None
+            return message, waiting
+        number, careful = past.attempt(offset, message.delivery_attempt)
+        if number is None:
+            return message, waiting
+        self._again.add(offset)
+        if not careful:
+            self._presumed.add(offset)
+        else:
+            self._careful.add(offset)
+            if not self._ordered:
+                waiting = self._apart
+        return replace(message, delivery_attempt=number), waiting
+
+    def _failed_once_more(self, offset: int) -> ReceivedMessage:
+        """What failed without ending its process need not run apart again, but comes alone."""
+        message = self._hand[offset]
+        message = self._hand[offset] = replace(message, delivery_attempt=message.delivery_attempt + 1)
+        self._again.add(offset)
+        self._presumed.discard(offset)
+        self._careful.discard(offset)
+        return message
 
     def _stop(self, offset: QueueOffset) -> bool:
         """False: it was sent back meanwhile, and how its listener ended does not count."""
@@ -250,8 +361,10 @@ class ProcessQueue:
 
     def _remove(self, offset: QueueOffset) -> None:
         self._bytes -= len(self._hand.pop(offset).body)
-        if self._attempts:
-            self._attempts.pop(offset, None)
+        if self._again:
+            self._again.discard(offset)
+            self._presumed.discard(offset)
+            self._careful.discard(offset)
         hand, order = self._hand, self._order
         while order and order[0] not in hand:
             order.popleft()

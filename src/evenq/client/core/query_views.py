@@ -6,7 +6,7 @@ Counts are of the moment; times are ms since the epoch, 0 = never or not known.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from evenq.model import FilterExpression, MessageQueue, MessageType
 
@@ -225,3 +225,5 @@ class ReplayView:
     error: str
     """Of the first one that failed; empty: none did."""
     done: bool
+    would: Mapping[str, int] = field(default_factory=dict)
+    """Of a dry run: topic to the letters that would be sent there; an empty topic: nowhere to send them."""

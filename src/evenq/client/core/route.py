@@ -23,7 +23,7 @@ class Route:
     """Sorted by broker name, then id."""
     readable: tuple[MessageQueue, ...]
     addresses: Mapping[str, str]
-    """Broker name to `host:port`."""
+    """Broker name to `host:port`, with `evenqs://` in front where TLS is spoken."""
 
     def address_of(self, broker_name: str) -> str:
         """Where the broker answers, `host:port`. Raises ConnectionFailed (retryable, and a reason to ask for the route

@@ -20,14 +20,17 @@ __all__ = [
     "FindingView",
     "GroupDetails",
     "GroupQueueView",
+    "GroupTroublesView",
     "GroupView",
     "LiteTopicView",
     "MemberView",
+    "MissingBrokerView",
     "OffsetMoveView",
     "PlacementView",
     "QueueMoveView",
     "QueueView",
     "ResizeView",
+    "ScaleInView",
     "SimulationView",
     "TopicDetails",
     "TopicView",
@@ -126,6 +129,10 @@ class ResizeView:
     unfinished: tuple[UnfinishedView, ...]
     """What a shrinking waits for, 1,000 at most."""
     message_type: MessageType = MessageType.NORMAL
+    unread: int = 0
+    """Messages in the last queues that no group has read: with them the queues stay open unless told otherwise."""
+    stored: int = 0
+    """All messages in the last queues, read or not."""
 
     @property
     def done(self) -> bool:
@@ -235,13 +242,30 @@ class DifferingFiltersView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTroublesView:
+    """What a group cannot handle, over all brokers."""
+
+    retries_waiting: int = 0
+    """Messages that failed and wait for their next delivery."""
+    given_back: int = 0
+    """Deliveries that consumers gave back, since the brokers' start."""
+    timed_out: int = 0
+    """Deliveries that were not finished in their time, since the brokers' start."""
+    dead_letters: int = 0
+    """That were not replayed."""
+    oldest_ms: int = 0
+    """When the oldest message that is not finished was stored; 0: there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDetails:
-    """A group, its members, and its progress."""
+    """A group, its members, its progress, and what it cannot handle."""
 
     summary: GroupView
     members: tuple[MemberView, ...]
     queues: tuple[GroupQueueView, ...]
     differing_filters: tuple[DifferingFiltersView, ...] = ()
+    troubles: GroupTroublesView = GroupTroublesView()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,6 +404,32 @@ class BrokerView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MissingBrokerView:
+    """A broker that others knew and that is not there."""
+
+    name: str
+    gone_ms: int
+    """When it was missed first."""
+    unread: int
+    """Messages that no group ever read, which it held when it was drained and ended."""
+    dead_letters: int
+    """The same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleInView:
+    """Whether a broker may be taken away."""
+
+    broker_name: str
+    state: str
+    """LIVE, MISSING or UNKNOWN."""
+    problem: str
+    """Why it may not be taken away, and what to do; empty: it may."""
+    left: DrainView | None
+    """What it holds; None unless it is LIVE."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
     """The whole cluster."""
 
@@ -391,3 +441,5 @@ class ClusterView:
     rebalancer_answers: bool
     topics: int
     groups: int
+    missing: tuple[MissingBrokerView, ...] = ()
+    """Brokers that others knew and that are not there, ascending name."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from evenq.client.core.chunks import ChunkSizer
 from evenq.client.core.process_queue import ProcessQueue
-from evenq.client.loops.settling import SendBack, Settling
+from evenq.client.loops.settling import Count, SendBack, Settling
 from evenq.client.options import PushOptions
 from evenq.model import MessageQueue, ReceivedMessage
 from evenq.runtime.clock import Clock
@@ -46,6 +46,7 @@ class Listening:
         ordered: bool,
         max_attempts: Callable[[], int],
         send_back: SendBack | None,
+        count: Count,
         settled: Callable[[ProcessQueue], None],
         trusted: Callable[[MessageQueue], bool],
     ) -> None:
@@ -62,11 +63,15 @@ class Listening:
             options=options,
             max_attempts=max_attempts,
             send_back=send_back,
+            count=count,
             again=self._again,
         )
         self._settled = settled
         self._trusted = trusted
+        self._max_attempts = max_attempts
         self._ready: deque[ProcessQueue] = deque()
+        self._careful: ProcessQueue | None = None  # whose message runs that may end the process
+        self._waits: dict[ProcessQueue, None] = {}  # queues that may have such a message, too
         self._tasks: set[asyncio.Task[None]] = set()
 
     def offer(self, queue: ProcessQueue) -> None:
@@ -104,15 +109,40 @@ class Listening:
                 queue.hold(now_ms + HOLD_MS)  # OC-8: somebody else may have the queue by now
                 self._again(queue, HOLD_MS)
                 continue
-            chunk = queue.take(self._sizer.size, now_ms=now_ms)
+            # With one delivery each, a message may not share the failure of a neighbour.
+            count = self._sizer.size if self._max_attempts() > 1 else 1
+            chunk = queue.take(count, now_ms=now_ms, careful=self._careful is None)
+            if self._careful is not None:
+                self._waits[queue] = None
             if not chunk:
                 continue
+            if queue.careful(chunk[0]):
+                self._careful = queue
             self._free -= 1
             self._spawn(self._work(queue, chunk), f"evenq-listen-{queue.queue}")
             if queue.due_ms() == 0:
                 self._ready.append(queue)
 
     async def _work(self, queue: ProcessQueue, chunk: list[ReceivedMessage]) -> None:
+        careful = queue.careful(chunk[0])
+        try:
+            if await self._settling.begin(queue, chunk):
+                await self._listen(queue, chunk)
+        finally:
+            self._free += 1
+            if careful:
+                self._careful = None
+        self._settled(queue)
+        if careful:
+            waits, self._waits = self._waits, {}
+            self._ready.extend(one for one in waits if one not in self._ready and not one.dropped)
+        due_ms = queue.due_ms()
+        if due_ms is not None and due_ms <= self._clock.monotonic_ms():
+            self.offer(queue)
+        else:
+            self._pump()
+
+    async def _listen(self, queue: ProcessQueue, chunk: list[ReceivedMessage]) -> None:
         started_ms = self._clock.monotonic_ms()
         told: object
         try:
@@ -128,16 +158,7 @@ class Listening:
             )
             told = False
         self._sizer.learn(len(chunk), self._clock.monotonic_ms() - started_ms)
-        try:
-            await self._settling.settle(queue, chunk, told)
-        finally:
-            self._free += 1
-        self._settled(queue)
-        due_ms = queue.due_ms()
-        if due_ms is not None and due_ms <= self._clock.monotonic_ms():
-            self.offer(queue)
-        else:
-            self._pump()
+        await self._settling.settle(queue, chunk, told)
 
     def _again(self, queue: ProcessQueue, delay_ms: int) -> None:
         self._spawn(self._offer_later(queue, delay_ms), f"evenq-retry-{queue.queue}")

@@ -32,10 +32,10 @@ class Locks:
         sessions: Sessions,
         address: Callable[[MessageQueue], Awaitable[str]],
         generation: Callable[[str], Generation],
-        told: Callable[[MessageQueue, int | None], None],
+        told: Callable[[MessageQueue, Locked | None], None],
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
     ) -> None:
-        """`told(queue, committed offset)` hears of each lock that was asked for, None: it was not granted."""
+        """`told(queue, answer)` hears of each lock that was asked for, None: it was not granted."""
         self._calls = calls
         self._sessions = sessions
         self._address = address
@@ -55,9 +55,9 @@ class Locks:
             return
         taken = await self._try(broker_name, queues, wait_ms=0)
         for queue in queues:
-            committed = taken.get(queue)
-            if committed is not None:
-                self._told(queue, committed)
+            granted = taken.get(queue)
+            if granted is not None:
+                self._told(queue, granted)
             else:
                 self._spawn(self._wait(broker_name, queue), f"evenq-lock-{queue}")
 
@@ -69,7 +69,7 @@ class Locks:
         unclear = False
         for topic in sorted({queue.topic for queue in queues}):
             try:
-                answers = await self._ask([queue for queue in queues if queue.topic == topic], wait_ms=0)
+                answers = await self._ask([queue for queue in queues if queue.topic == topic], wait_ms=0, anew=False)
             except Error as error:  # the session breaks as well and asks again once it is back
                 log.info("locks were not renewed", extra={"group": self._group, "topic": topic, "error": str(error)})
                 unclear = True
@@ -97,22 +97,23 @@ class Locks:
         taken = await self._try(broker_name, [queue], wait_ms=self._wait_ms)
         self._told(queue, taken.get(queue))
 
-    async def _try(self, broker_name: str, queues: list[MessageQueue], *, wait_ms: int) -> dict[MessageQueue, int]:
-        """The queues that were granted, with their committed offsets. After an unclear end nothing is held."""
+    async def _try(self, broker_name: str, queues: list[MessageQueue], *, wait_ms: int) -> dict[MessageQueue, Locked]:
+        """The queues that were granted, with the answers. After an unclear end nothing is held."""
         try:
-            answers = await self._ask(queues, wait_ms=wait_ms)
-            return {answer.queue: answer.committed for answer in answers if answer.granted}
+            answers = await self._ask(queues, wait_ms=wait_ms, anew=True)
+            return {answer.queue: answer for answer in answers if answer.granted}
         except Error as error:
             log.info("no lock", extra={"group": self._group, "broker": broker_name, "error": str(error)})
             for queue in queues:  # it may have been granted without our hearing of it
                 await self.release(queue)
             return {}
 
-    async def _ask(self, queues: list[MessageQueue], *, wait_ms: int) -> list[Locked]:
+    async def _ask(self, queues: list[MessageQueue], *, wait_ms: int, anew: bool) -> list[Locked]:
         return await self._calls.lock(
             await self._address(queues[0]),
             self._group,
             queues,
             wait_ms=wait_ms,
             generation=self._generation(queues[0].topic),
+            anew=anew,
         )

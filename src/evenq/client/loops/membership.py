@@ -77,6 +77,8 @@ class MemberPlan:
     ordered: bool = False
     retry_topic: bool = False
     """True: the group's retry topic is read too (RD-2)."""
+    counts_deliveries: bool = False
+    """True: brokers keep how often messages were delivered."""
     auto_commit: bool = True
     chosen: bool = False
     """True: the user chooses queues with `assign`; no member of the group, no locks."""
@@ -175,7 +177,8 @@ class Membership:
             clustering=self.clustering and not plan.chosen,
             start_policy=lambda: plan.start_from or self._group_start,
             start_timestamp_ms=plan.start_timestamp_ms or self._clock.now_ms() - HALF_HOUR_MS,
-            ordered=plan.ordered and self.clustering,
+            ordered=plan.ordered,
+            attempts_max=self.max_attempts if plan.counts_deliveries and self.clustering else None,
             auto_commit=plan.auto_commit,
         )
 

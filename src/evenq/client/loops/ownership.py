@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from evenq.client.core import rebalance
 from evenq.client.core.calls import ConsumerCalls, Locked
+from evenq.client.core.past_deliveries import PastDeliveries
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.core.rebalance import Table
 from evenq.client.core.thresholds import Thresholds
@@ -71,7 +72,9 @@ class Ownership:
         self._rng = rng
         self._group, self._options, self._subscriptions = reading.group, reading.options, reading.subscriptions
         self._clustering, self._ordered, self._auto_commit = reading.clustering, reading.ordered, reading.auto_commit
-        self._starting = Starting(reading, calls=calls, progress=progress, address=self._address)
+        self._starting = Starting(
+            reading, calls=calls, progress=progress, address=self._address, generation=dividing.generation
+        )
         self._locks = Locks(
             reading,
             calls=calls,
@@ -83,12 +86,15 @@ class Ownership:
         )
         self._arrived = arrived
         self.paused = False
-        """CS-9: no rebalance and no pulls."""
+        """CS-9: no pulls. Rounds go on: what others are to read is handed over."""
         self._table = Table(locks=reading.clustering)
         self._pulls: dict[MessageQueue, Pulling] = {}
         self._pull_tasks: dict[MessageQueue, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wakeup = Wakeup(clock)
+        self._attempts_max = reading.attempts_max
+        self._past: dict[MessageQueue, PastDeliveries] = {}
+        """Of queues that are ours in a moment."""
         self._retry_soon = False
         self._unknown: set[str] = set()
         self._relocking: set[str] = set()
@@ -105,7 +111,7 @@ class Ownership:
         self.wake()
         while not self._closing:
             await self._wakeup.wait(self._options.rebalance_interval_ms)
-            if not self._closing and not self.paused:
+            if not self._closing:
                 await self._round()
 
     @property
@@ -136,13 +142,14 @@ class Ownership:
         return None if pulling is None or pulling.process.dropped else pulling.process
 
     def pause(self, queues: Iterable[MessageQueue] | None = None, *, paused: bool = True) -> None:
-        """Stop the pulls of these queues, or of all and the rebalancing too (CS-9); or go on."""
+        """Stop the pulls of these queues, or of all that are ours now and later (CS-9); or go on."""
         if queues is None:
             self.paused = paused
         for queue in list(self._pulls) if queues is None else queues:
             pulling = self._pulls.get(queue)
             if pulling is not None:
                 pulling.process.paused = paused
+                pulling.process.last_pull_ms = self._clock.monotonic_ms()  # a pause is no stall (RB-20)
                 pulling.settled()
         if not paused:
             self.wake()
@@ -287,9 +294,12 @@ class Ownership:
         for broker_name, queues in locks.items():
             self._spawn(self._locks.take(broker_name, queues), f"evenq-lock-{broker_name}")
 
-    def _table_locked(self, queue: MessageQueue, committed: int | None) -> None:
-        granted = committed is not None
-        self._perform(self._table.locked(queue, granted=granted, committed=-1 if committed is None else committed))
+    def _table_locked(self, queue: MessageQueue, answer: Locked | None) -> None:
+        self._past.pop(queue, None)
+        if answer is not None and self._attempts_max is not None and (answer.given_until or answer.counts):
+            self._past[queue] = PastDeliveries(answer.given_until, dict(answer.counts), self._attempts_max())
+        committed = -1 if answer is None else answer.committed
+        self._perform(self._table.locked(queue, granted=answer is not None, committed=committed))
 
     async def _relock(self, broker_name: str) -> None:
         doubts = self._sessions.doubts(broker_name)
@@ -334,7 +344,8 @@ class Ownership:
             self._perform(self._table.vacate([queue]))
 
     def _pulling(self, queue: MessageQueue, offset: QueueOffset) -> Pulling:
-        process = ProcessQueue(queue, offset, now_ms=self._clock.monotonic_ms(), ordered=self._ordered)
+        now_ms, past = self._clock.monotonic_ms(), self._past.pop(queue, None)
+        process = ProcessQueue(queue, offset, now_ms=now_ms, ordered=self._ordered, past=past)
         process.paused = self.paused
         return Pulling(
             process,
@@ -354,8 +365,8 @@ class Ownership:
         )
 
     async def _begin(self, pulling: Pulling, *, first: bool) -> None:
-        """A policy start is committed at once: if this member dies before its first report, the next one must not
-        start later. The user hears of the queue before its first message.
+        """The user hears of the queue before its first message. `first`: a reader of chosen queues, or of all, keeps
+        its start before it reads, if it can.
         """
         if first:
             await self._progress.now(pulling.process.queue)
@@ -380,6 +391,8 @@ class Ownership:
         self._arrived(process)  # what lies below finished messages must still run
         await self._drain(pulling)
         if not fenced:
+            if self._attempts_max is not None and process.given_until:
+                await self._leave_unfinished(process)
             if self._auto_commit:
                 self._progress.table.advance(queue, process.committable)
             for pause_ms in (50, 200, 0):
@@ -395,6 +408,30 @@ class Ownership:
         del self._pulls[queue]
         self._sessions.beat()  # RB-38
         self._perform(self._table.left(queue))
+
+    async def _leave_unfinished(self, process: ProcessQueue) -> None:
+        """Listeners had what the next owner is given again: that was a delivery."""
+        try:
+            await self.count_deliveries(process.queue, {}, given_until=process.given_until)
+        except Error as error:
+            log.warning("deliveries were not counted", extra={"queue": str(process.queue), "error": str(error)})
+
+    async def count_deliveries(self, queue: MessageQueue, counts: Mapping[int, int], *, given_until: int = 0) -> None:
+        """Let the queue's broker note how often messages were delivered. Raises what the call does; a refusal makes us
+        ask whose the queue is.
+        """
+        try:
+            await self._calls.count_deliveries(
+                await self._address(queue),
+                self._group,
+                queue,
+                counts,
+                given_until=given_until,
+                generation=self._dividing.generation(queue.topic),
+            )
+        except PreconditionFailed:
+            self.relock(queue.broker_name)
+            raise
 
     async def _drain(self, pulling: Pulling) -> None:
         deadline_ms = self._clock.monotonic_ms() + self._options.drain_ms

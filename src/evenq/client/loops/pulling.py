@@ -118,6 +118,8 @@ class Pulling:
             log.warning("a pull failed", extra={"queue": str(queue), "error": str(error), "retry_in_ms": delay_ms})
             return delay_ms
         self._backoff.reset()
+        if process.paused:  # while this pull was parked; it is asked again after the pause
+            return 0
         before = process.next
         now_ms = self._clock.monotonic_ms()
         process.put(pulled.messages, pulled.next_offset, now_ms=now_ms)

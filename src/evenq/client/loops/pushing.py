@@ -30,6 +30,7 @@ class PushPlan(MemberPlan):
     """What a push consumer was asked to be."""
 
     slots: int
+    counts_deliveries: bool = True
 
 
 class Pushing:
@@ -57,9 +58,10 @@ class Pushing:
             clock=clock,
             slots=plan.slots,
             options=plan.options,
-            ordered=plan.ordered and clustering,
+            ordered=plan.ordered,
             max_attempts=self._member.max_attempts,
             send_back=self._send_back if clustering else None,  # RD-1: retries in clustering only
+            count=self._member.ownership.count_deliveries,
             settled=self._member.ownership.settled,
             trusted=self._trusted,
         )
@@ -89,7 +91,7 @@ class Pushing:
         self._member.unsubscribe(topic)
 
     def pause(self, *, paused: bool) -> None:
-        """No pulls and no rebalance (CS-9), or go on; what is in hand is consumed."""
+        """No pulls (CS-9), or go on; what is in hand is consumed, and what others are to read is handed over."""
         self._member.ownership.pause(paused=paused)
 
     def owned(self) -> list[MessageQueue]:

@@ -24,5 +24,7 @@ class Reading:
     start_policy: Callable[[], StartFrom]
     start_timestamp_ms: int
     ordered: bool
+    attempts_max: Callable[[], int] | None
+    """Deliveries that a message may have; None: its user does not say what fails, and nothing is counted."""
     auto_commit: bool
     """False: progress moves only where the user commits."""

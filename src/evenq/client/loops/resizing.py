@@ -22,7 +22,9 @@ WAITING_TOLD_MAX = 5
 class ResizingCalls(Protocol):
     """What it needs of the wire."""
 
-    async def scale_topic(self, topic: str, queues: int, *, broker: str, force: bool) -> list[ResizeView]:
+    async def scale_topic(
+        self, topic: str, queues: int, *, broker: str, force: bool, close_unread: bool, dry_run: bool = False
+    ) -> list[ResizeView]:
         """One step."""
         ...
 
@@ -30,25 +32,42 @@ class ResizingCalls(Protocol):
         """One step."""
         ...
 
-    async def withdraw_topic(self, topic: str, broker: str, *, close_unread: bool, force: bool) -> WithdrawView:
+    async def withdraw_topic(
+        self, topic: str, broker: str, *, close_unread: bool, force: bool, dry_run: bool = False
+    ) -> WithdrawView:
         """One step."""
         ...
 
 
 async def scaled(
-    calls: ResizingCalls, clock: Clock, topic: str, queues: int, *, broker: str, force: bool, wait_ms: int
+    calls: ResizingCalls,
+    clock: Clock,
+    topic: str,
+    queues: int,
+    *,
+    broker: str,
+    force: bool,
+    close_unread: bool,
+    dry_run: bool,
+    wait_ms: int,
 ) -> list[ResizeView]:
-    """`wait_ms` 0: one step, whatever is left. Raises RequestTimeout if something is left after `wait_ms`."""
+    """One step with `wait_ms` 0 or `dry_run`. Raises RequestTimeout if something is left after `wait_ms`."""
+    if dry_run:
+        return await calls.scale_topic(
+            topic, queues, broker=broker, force=force, close_unread=close_unread, dry_run=True
+        )
     deadline_ms = clock.monotonic_ms() + wait_ms
     while True:
-        views = await calls.scale_topic(topic, queues, broker=broker, force=force)
+        views = await calls.scale_topic(topic, queues, broker=broker, force=force, close_unread=close_unread)
         left = [one for view in views for one in view.unfinished if not view.done]
         if not wait_ms or all(view.done for view in views):
             return views
         if clock.monotonic_ms() >= deadline_ms:
+            unread = sum(view.unread for view in views if not view.done)
+            nobody = f" and {unread} messages that no group has read (close_unread=True hides them)" if unread else ""
             raise RequestTimeout(
-                f"topic {topic} has more than {queues} queues to read after {wait_ms} ms: {_who(left)}; call again to "
-                "go on waiting, with force=True to close them unread, or with more queues to go back"
+                f"topic {topic} has more than {queues} queues to read after {wait_ms} ms: {_who(left)}{nobody}; call "
+                "again to go on waiting, with force=True to close them unread, or with more queues to go back"
             )
         await clock.sleep_ms(min(AGAIN_MS, deadline_ms - clock.monotonic_ms()))
 
@@ -69,9 +88,19 @@ async def drained(calls: ResizingCalls, clock: Clock, broker: str, *, wait_ms: i
 
 
 async def withdrawn(
-    calls: ResizingCalls, clock: Clock, topic: str, broker: str, *, close_unread: bool, force: bool, wait_ms: int
+    calls: ResizingCalls,
+    clock: Clock,
+    topic: str,
+    broker: str,
+    *,
+    close_unread: bool,
+    force: bool,
+    dry_run: bool,
+    wait_ms: int,
 ) -> WithdrawView:
-    """`wait_ms` 0: one step, whatever is left. Raises RequestTimeout if something is left after `wait_ms`."""
+    """One step with `wait_ms` 0 or `dry_run`. Raises RequestTimeout if something is left after `wait_ms`."""
+    if dry_run:
+        return await calls.withdraw_topic(topic, broker, close_unread=close_unread, force=force, dry_run=True)
     deadline_ms = clock.monotonic_ms() + wait_ms
     while True:
         view = await calls.withdraw_topic(topic, broker, close_unread=close_unread, force=force)

@@ -1,6 +1,8 @@
 """Where the reading of a queue begins that has no committed offset: the stored one, or what the group's policy says.
 
-Asked by `loops.ownership` once for each queue that it was given (RB-30, RB-41 to RB-46).
+Asked by `loops.ownership` once for each queue that it was given (RB-30, RB-41 to RB-46). A member's start is committed
+before anybody hears that the queue is its own: should it die before its first report, the next one must not start
+later.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
-from evenq.client.core.calls import ConsumerCalls
+from evenq.client.core.calls import ConsumerCalls, Generation
 from evenq.client.core.start_offset import Stored, policy_start, stored_start
 from evenq.client.loops.progress import Progress
 from evenq.client.loops.reading import Reading
@@ -30,14 +32,16 @@ class Starting:
         calls: ConsumerCalls,
         progress: Progress,
         address: Callable[[MessageQueue], Awaitable[str]],
+        generation: Callable[[str], Generation],
     ) -> None:
         self._reading = reading
         self._calls = calls
         self._progress = progress
         self._address = address
+        self._generation = generation
 
     async def find(self, queue: MessageQueue) -> tuple[QueueOffset | None, bool]:
-        """The offset, None if it could not be found, and whether the group begins here for the first time."""
+        """The offset, None if it could not be found or kept, and whether it must still be stored."""
         offset: QueueOffset | None = None
         first = True
         try:
@@ -47,11 +51,21 @@ class Starting:
                     offset, first = QueueOffset(stored), False
                 case Stored.NEVER:
                     offset = await self._by_policy(queue)
+                    if self._reading.clustering:
+                        await self._keep(queue, offset)
+                        first = False
                 case Stored.UNUSABLE:
                     log.warning("unusable stored offset", extra={"queue": str(queue), "offset": stored})
         except Error as error:  # RB-30, RB-42: not added in this round
             log.warning("no start offset", extra={"queue": str(queue), "error": str(error)})
+            return None, first
         return offset, first
+
+    async def _keep(self, queue: MessageQueue, offset: QueueOffset) -> None:
+        generation = self._generation(queue.topic)
+        await self._calls.commit(
+            await self._address(queue), self._reading.group, {queue: offset}, generation=generation
+        )
 
     async def _by_policy(self, queue: MessageQueue) -> QueueOffset:
         policy = self._reading.start_policy()

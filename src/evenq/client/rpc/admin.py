@@ -15,6 +15,7 @@ from evenq.client.core.views import (
     GroupQueueView,
     GroupView,
     LiteTopicView,
+    MissingBrokerView,
     OffsetMoveView,
     PlacementView,
     QueueView,
@@ -31,6 +32,7 @@ from evenq.client.rpc.admin_views import (
     explanation,
     group_details,
     group_view,
+    missing_broker,
     offset_move,
     resize_view,
     simulation,
@@ -135,13 +137,26 @@ class AdminCalls(QueryCalls):
             stranded=answer.stranded,
         )
 
-    async def scale_topic(self, topic: str, queues: int, *, broker: str, force: bool) -> list[ResizeView]:
-        request = admin_pb2.ScaleTopicRequest(topic=topic, queues=queues, broker_name=broker, force=force)
+    async def scale_topic(
+        self, topic: str, queues: int, *, broker: str, force: bool, close_unread: bool, dry_run: bool = False
+    ) -> list[ResizeView]:
+        request = admin_pb2.ScaleTopicRequest(
+            topic=topic,
+            queues=queues,
+            broker_name=broker,
+            force=force,
+            close_unread=close_unread,
+            dry_run=dry_run,
+        )
         answer = await self.ask("ScaleTopic", request, admin_pb2.ScaleTopicResponse)
-        return _landed(answer.brokers, f"topic {topic} was not changed")
+        return _landed(answer.brokers, f"topic {topic} was not {'looked at' if dry_run else 'changed'}")
 
-    async def withdraw_topic(self, topic: str, broker: str, *, close_unread: bool, force: bool) -> WithdrawView:
-        request = admin_pb2.ScaleTopicRequest(topic=topic, broker_name=broker, close_unread=close_unread, force=force)
+    async def withdraw_topic(
+        self, topic: str, broker: str, *, close_unread: bool, force: bool, dry_run: bool = False
+    ) -> WithdrawView:
+        request = admin_pb2.ScaleTopicRequest(
+            topic=topic, broker_name=broker, close_unread=close_unread, force=force, dry_run=dry_run
+        )
         answer = await self.ask("ScaleTopic", request, admin_pb2.ScaleTopicResponse)
         if not answer.brokers:
             raise InternalError(f"{self.access_point} said nothing of topic {topic} on broker {broker}")
@@ -157,6 +172,14 @@ class AdminCalls(QueryCalls):
         change = admin_pb2.DrainBrokerRequest.RESUME if resume else admin_pb2.DrainBrokerRequest.DRAIN
         request = admin_pb2.DrainBrokerRequest(broker_name=broker, change=change)
         return drain_view(await self.ask("DrainBroker", request, admin_pb2.DrainBrokerResponse))
+
+    async def look_at_broker(self, broker: str) -> DrainView:
+        request = admin_pb2.DrainBrokerRequest(broker_name=broker)
+        return drain_view(await self.ask("DrainBroker", request, admin_pb2.DrainBrokerResponse))
+
+    async def forget_broker(self, broker: str) -> None:
+        request = admin_pb2.ForgetBrokerRequest(broker_name=broker)
+        await self.ask("ForgetBroker", request, admin_pb2.ForgetBrokerResponse)
 
     async def create_group(
         self,
@@ -280,8 +303,13 @@ class AdminCalls(QueryCalls):
         return list(map(offset_move, answer.moves))
 
     async def list_brokers(self) -> list[BrokerView]:
-        answer = await self.ask("ListBrokers", admin_pb2.ListBrokersRequest(), admin_pb2.ListBrokersResponse)
-        return [broker_view(broker) for broker in answer.brokers]
+        return [broker_view(broker) for broker in (await self._brokers()).brokers]
+
+    async def list_missing_brokers(self) -> list[MissingBrokerView]:
+        return [missing_broker(broker) for broker in (await self._brokers()).missing]
+
+    async def _brokers(self) -> admin_pb2.ListBrokersResponse:
+        return await self.ask("ListBrokers", admin_pb2.ListBrokersRequest(), admin_pb2.ListBrokersResponse)
 
     async def describe_cluster(self) -> ClusterView:
         request = admin_pb2.DescribeClusterRequest()
@@ -294,6 +322,7 @@ class AdminCalls(QueryCalls):
             rebalancer_answers=answer.rebalancer_answers,
             topics=answer.topics,
             groups=answer.groups,
+            missing=tuple(missing_broker(broker) for broker in answer.missing),
         )
 
 

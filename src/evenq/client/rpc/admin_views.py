@@ -10,8 +10,10 @@ from evenq.client.core.views import (
     ExplainView,
     GroupDetails,
     GroupQueueView,
+    GroupTroublesView,
     GroupView,
     MemberView,
+    MissingBrokerView,
     OffsetMoveView,
     QueueMoveView,
     ResizeView,
@@ -21,7 +23,7 @@ from evenq.client.core.views import (
     filter_text,
 )
 from evenq.client.rpc.calls import model_filter, model_queue
-from evenq.model import BalancePolicy, MessageType, Weight
+from evenq.model import BalancePolicy, BrokerAddress, MessageType, Weight
 from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, groups_pb2
@@ -35,6 +37,7 @@ __all__ = [
     "group_view",
     "member_view",
     "message_type",
+    "missing_broker",
     "offset_move",
     "resize_view",
     "simulation",
@@ -105,6 +108,13 @@ def group_details(wire: admin_pb2.DescribeGroupResponse) -> GroupDetails:
             )
             for one in wire.differing_filters
         ),
+        troubles=GroupTroublesView(
+            retries_waiting=wire.troubles.retries_waiting,
+            given_back=wire.troubles.given_back,
+            timed_out=wire.troubles.timed_out,
+            dead_letters=wire.troubles.dead_letters,
+            oldest_ms=wire.troubles.oldest_ms,
+        ),
     )
 
 
@@ -146,7 +156,7 @@ def broker_view(wire: admin_pb2.BrokerSummary) -> BrokerView:
         name=wire.broker.name,
         broker_id=wire.broker.id,
         cluster=wire.broker.cluster,
-        addresses=tuple(f"{listener.host}:{listener.port}" for listener in wire.broker.listeners),
+        addresses=tuple(BrokerAddress("", one.host, one.port, one.tls).address for one in wire.broker.listeners),
         version=wire.broker.version,
         start_ms=wire.broker.start_ms,
         topics=wire.topics,
@@ -159,6 +169,11 @@ def broker_view(wire: admin_pb2.BrokerSummary) -> BrokerView:
     )
 
 
+def missing_broker(wire: admin_pb2.MissingBroker) -> MissingBrokerView:
+    """One that is not there."""
+    return MissingBrokerView(name=wire.name, gone_ms=wire.gone_ms, unread=wire.unread, dead_letters=wire.dead_letters)
+
+
 def resize_view(wire: admin_pb2.ResizedTopic) -> ResizeView:
     """A topic's queues on one broker."""
     return ResizeView(
@@ -168,6 +183,8 @@ def resize_view(wire: admin_pb2.ResizedTopic) -> ResizeView:
         permission=v2.Permission.Name(wire.entry.permission),
         unfinished=tuple(map(unfinished_view, wire.unfinished)),
         message_type=message_type(wire.entry.message_type),
+        unread=wire.unread,
+        stored=wire.stored,
     )
 
 

@@ -6,16 +6,16 @@ which servers lack the evenq.v1 services, so that the v2 way is used there from 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from evenq import __version__
-from evenq.client.core.calls import Assignment, Generation, Locked, Pulled, QueueRange, Stored
+from evenq.client.core.access_points import access_points
+from evenq.client.core.calls import FINISHED, Assignment, Generation, Locked, Pulled, QueueRange, Stored
 from evenq.client.core.route import Route
 from evenq.client.rpc.messages import decode, queue_of, repeated
 from evenq.client.rpc.routing import Routing
 from evenq.errors import (
     ConnectionFailed,
-    IllegalAccessPoint,
     IllegalOffset,
     InternalError,
     NotImplementedYet,
@@ -24,10 +24,11 @@ from evenq.errors import (
 )
 from evenq.model import FilterExpression, FilterType, MessageModel, MessageQueue, QueueOffset
 from evenq.runtime.net import Net
+from evenq.wire.addresses import host_and_port
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
-from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, data_pb2, groups_pb2
+from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, data_pb2, groups_pb2, routes_pb2
 
 __all__ = ["Calls", "client_metadata", "filter_of", "wire_queue"]
 
@@ -36,6 +37,7 @@ DATA = "/evenq.v1.Data/"
 GROUPS = "/evenq.v1.Groups/"
 ASSIGNMENT = "/evenq.v1.Assignment/"
 
+SCHEMES_WANTED = routes_pb2.RouteQuestion(schemes=True).SerializeToString()
 ILLEGAL_OFFSET, MESSAGE_NOT_FOUND = 40019, 40401
 
 
@@ -77,6 +79,17 @@ def wire_generation(generation: Generation) -> common_pb2.Generation:
     return common_pb2.Generation(epoch=generation.epoch, counter=generation.counter)
 
 
+def _count(offset: int, number: int) -> common_pb2.DeliveryCount:
+    if number == FINISHED:
+        return common_pb2.DeliveryCount(offset=offset, finished=True)
+    return common_pb2.DeliveryCount(offset=offset, deliveries=number)
+
+
+def _locked(told: groups_pb2.LockedQueue) -> Locked:
+    counts = tuple((count.offset, FINISHED if count.finished else count.deliveries) for count in told.counts)
+    return Locked(model_queue(told.queue), told.granted, told.holder, told.committed, told.given_until, counts)
+
+
 class Calls:
     """Implements `core.calls.ProducerCalls` and, with `sessions` and `receiving` beside it, what consumers need."""
 
@@ -85,10 +98,11 @@ class Calls:
         self.client_id = client_id
         self.timeout_ms = timeout_ms
         self.metadata = client_metadata(client_id)
-        self._endpoints = endpoint.split(";")
+        self._endpoints = list(access_points(endpoint).targets)
         self._turn = 0
         self._no_publish: set[str] = set()
         self._no_assignment: set[str] = set()
+        self._no_counts: set[str] = set()
         self._routing = Routing()
 
     def rename(self, client_id: str) -> None:
@@ -102,13 +116,30 @@ class Calls:
         return await self.net.unary(address, method, request, timeout_ms=deadline_ms, metadata=self.metadata)
 
     async def at_access_point(self, method: str, request: bytes) -> bytes:
-        """One call to the access point; with several (`a:1;b:1`), the next one is tried when one does not answer."""
+        """One call to the access point; with several, the next one is tried when one does not answer."""
         for _ in self._endpoints[1:]:
             try:
                 return await self.unary(self._endpoints[self._turn], method, request)
             except (ConnectionFailed, RequestTimeout):
                 self._turn = (self._turn + 1) % len(self._endpoints)
         return await self.unary(self._endpoints[self._turn], method, request)
+
+    async def stream_at_access_point(self, method: str, request: bytes, *, timeout_ms: int) -> AsyncIterator[bytes]:
+        """Frames from the access point; the next one is tried as long as none has sent a frame."""
+        for left in reversed(range(len(self._endpoints))):
+            begun = False
+            try:
+                async for frame in self.net.stream(
+                    self._endpoints[self._turn], method, request, timeout_ms=timeout_ms, metadata=self.metadata
+                ):
+                    begun = True
+                    yield frame
+            except ConnectionFailed:
+                if begun or not left:
+                    raise
+                self._turn = (self._turn + 1) % len(self._endpoints)
+            else:
+                return
 
     @property
     def access_point(self) -> str:
@@ -117,21 +148,17 @@ class Calls:
 
     def endpoints(self) -> v2.Endpoints:
         """The access point as v2 writes it."""
-        told = v2.Endpoints(scheme=v2.DOMAIN_NAME)
-        host, _, port = self._endpoints[self._turn].rpartition(":")
-        if not host or not port.isdigit():
-            raise IllegalAccessPoint(
-                f"endpoint {self._endpoints[self._turn]!r} is not host:port; give for example 127.0.0.1:8081"
-            )
+        host, port = host_and_port(self._endpoints[self._turn])
+        told = v2.Endpoints(scheme=v2.IPv6 if ":" in host else v2.DOMAIN_NAME)
         if host.replace(".", "").isdigit():
             told.scheme = v2.IPv4
-        told.addresses.add(host=host, port=int(port))
+        told.addresses.add(host=host, port=port)
         return told
 
     async def query_route(self, topic: str) -> Route:
         request = service_pb2.QueryRouteRequest(endpoints=self.endpoints())
         request.topic.name = topic
-        answer = await self.at_access_point(V2 + "QueryRoute", request.SerializeToString())
+        answer = await self.at_access_point(V2 + "QueryRoute", request.SerializeToString() + SCHEMES_WANTED)
         return self._routing.read(topic, answer)
 
     async def publish(
@@ -263,8 +290,41 @@ class Calls:
         data = await self.unary(address, DATA + "SendBack", request.SerializeToString())
         check(data_pb2.SendBackResponse.FromString(data).status)
 
+    async def count_deliveries(
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        counts: Mapping[int, int],
+        *,
+        given_until: int,
+        generation: Generation,
+    ) -> None:
+        if address in self._no_counts:
+            return
+        request = data_pb2.CountDeliveriesRequest(
+            group=group,
+            client_id=self.client_id,
+            queue=wire_queue(queue),
+            generation=wire_generation(generation),
+            counts=[_count(offset, number) for offset, number in counts.items()],
+            given_until=given_until,
+        )
+        try:
+            data = await self.unary(address, DATA + "CountDeliveries", request.SerializeToString())
+            check(data_pb2.CountDeliveriesResponse.FromString(data).status)
+        except (Unsupported, NotImplementedYet):  # an older broker keeps no counts
+            self._no_counts.add(address)
+
     async def lock(
-        self, address: str, group: str, queues: Sequence[MessageQueue], *, wait_ms: int, generation: Generation
+        self,
+        address: str,
+        group: str,
+        queues: Sequence[MessageQueue],
+        *,
+        wait_ms: int,
+        generation: Generation,
+        anew: bool = False,
     ) -> list[Locked]:
         request = groups_pb2.LockQueuesRequest(
             group=group,
@@ -272,13 +332,14 @@ class Calls:
             queues=[wire_queue(queue) for queue in queues],
             wait_ms=wait_ms,
             generation=wire_generation(generation),
+            anew=anew,
         )
         data = await self.unary(address, GROUPS + "LockQueues", request.SerializeToString(), wait_ms=wait_ms)
         answer = groups_pb2.LockQueuesResponse.FromString(data)
         check(answer.status)
         if len(answer.queues) != len(queues):
             raise InternalError(f"{address} answered {len(queues)} lock requests with {len(answer.queues)} answers")
-        return [Locked(model_queue(q.queue), q.granted, q.holder, q.committed) for q in answer.queues]
+        return [_locked(queue) for queue in answer.queues]
 
     async def unlock(self, address: str, group: str, queues: Sequence[MessageQueue]) -> None:
         request = groups_pb2.UnlockQueuesRequest(

@@ -18,7 +18,7 @@ from evenq.client.core.query_views import (
 )
 from evenq.client.rpc.calls import V2, Calls, filter_of, wire_queue
 from evenq.client.rpc.query_views import client_view, dead_letters, found_messages, replay_view, trace_view
-from evenq.errors import BadRequest, ConnectionFailed, MessageNotFound, NotFound
+from evenq.errors import BadRequest, ConnectionFailed, MessageNotFound, NotFound, TlsFailed
 from evenq.model import FilterExpression, MessageQueue
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2 as v2_admin
@@ -40,6 +40,11 @@ Answer = TypeVar("Answer")
 
 class AccessPointSilent(ConnectionFailed):
     """No broker answers at the access point itself; ConnectionFailed alone is said of a broker behind it."""
+
+
+def silence(error: ConnectionFailed) -> ConnectionFailed:
+    """What is said of an access point that could not be called; trouble with TLS says itself what to change."""
+    return error if isinstance(error, TlsFailed) else AccessPointSilent(str(error))
 
 
 class QueryCalls(Calls):
@@ -158,19 +163,16 @@ class QueryCalls(Calls):
         to_topic: str,
         per_second: float,
         limit: int,
+        dry_run: bool,
         on_progress: Callable[[ReplayView], None] | None,
     ) -> list[ReplayView]:
         """The last word of each broker."""
         request = dead.ReplayDeadLettersRequest(
-            group=group, filter=filter_of(wanted), to_topic=to_topic, per_second=per_second, max=limit
+            group=group, filter=filter_of(wanted), to_topic=to_topic, per_second=per_second, max=limit, dry_run=dry_run
         )
         last: dict[str, ReplayView] = {}
-        frames = self.net.stream(
-            self.access_point,
-            DEAD_LETTERS + "Replay",
-            request.SerializeToString(),
-            timeout_ms=REPLAY_MS_MAX,
-            metadata=self.metadata,
+        frames = self.stream_at_access_point(
+            DEAD_LETTERS + "Replay", request.SerializeToString(), timeout_ms=REPLAY_MS_MAX
         )
         try:
             async for frame in frames:
@@ -182,7 +184,7 @@ class QueryCalls(Calls):
                     on_progress(view)
         except ConnectionFailed as error:
             if not last:
-                raise AccessPointSilent(str(error)) from error
+                raise silence(error) from error
             raise ConnectionFailed(
                 f"{error}; what was replayed until now is marked: start it again to go on"
             ) from error
@@ -194,7 +196,7 @@ class QueryCalls(Calls):
         try:
             data = await self.at_access_point(service + rpc, request.SerializeToString())
         except ConnectionFailed as error:
-            raise AccessPointSilent(str(error)) from error
+            raise silence(error) from error
         response = made.FromString(data)
         check(response.status)
         told: Answer = response

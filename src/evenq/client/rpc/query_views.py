@@ -147,4 +147,5 @@ def replay_view(wire: dead_letters_pb2.ReplayProgress) -> ReplayView:
         failed=wire.failed,
         error=wire.error,
         done=wire.done,
+        would=dict(wire.would),
     )

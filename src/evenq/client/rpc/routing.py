@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from evenq.client.core.route import Route
 from evenq.errors import TopicNotFound
-from evenq.model import MessageQueue
+from evenq.model import BrokerAddress, MessageQueue
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq.wire.stubs.evenq.v1 import routes_pb2
 
 __all__ = ["Routing", "route_of"]
 
@@ -48,6 +49,7 @@ def route_of(topic: str, answer: bytes) -> Route:
     writable: list[MessageQueue] = []
     readable: list[MessageQueue] = []
     addresses: dict[str, str] = {}
+    secure = frozenset(routes_pb2.RouteSchemes.FromString(answer).tls_brokers)
     for wire in told.message_queues:
         broker = wire.broker
         if broker.id != 0:
@@ -55,7 +57,7 @@ def route_of(topic: str, answer: bytes) -> Route:
         name = broker.name  # as `messages.queue_of`, a quarter faster without its second look at the broker
         if name not in addresses:
             for address in broker.endpoints.addresses[:1]:
-                addresses[name] = f"{address.host}:{address.port}"
+                addresses[name] = BrokerAddress("", address.host, address.port, name in secure).address
         queue, permission = MessageQueue(wire.topic.name, name, wire.id), wire.permission
         if permission in WRITABLE:
             writable.append(queue)

@@ -14,11 +14,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from evenq.errors import Error, StoreCorrupted, StoreError, StorePoisoned
+from evenq.errors import Error, StoreCorrupted, StoreError, StoreFull, StorePoisoned
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.store import segment, snapshot
-from evenq.store.commit_log import FULL
+from evenq.store.commit_log import FULL, shortage
+from evenq.store.descriptors import NO_FILES
 from evenq.store.disk import Disk
 from evenq.store.jobs import Jobs
 from evenq.store.messages import Append, StoredTimer, TimerAppend
@@ -372,7 +373,8 @@ class TimerKeeper:
         try:
             self._unneeded -= await self._jobs.run(work)
         except OSError as error:
-            self._on_failure(f"removing old files of timers failed: {error}")
+            if error.errno not in NO_FILES:  # else the next ones take these along
+                self._on_failure(f"removing old files of timers failed: {error}")
         finally:
             self._removing = None
 
@@ -385,7 +387,7 @@ class TimerKeeper:
             self.pending.write_failed()
             if error.errno in FULL:
                 self._resume_ms = self._clock.monotonic_ms() + FULL_PAUSE_MS
-                log.warning("no space for a file of timers; they stay in memory", extra={"error": str(error)})
+                log.warning("no file of timers now, they stay in memory: %s", shortage(error))
             else:
                 self._on_failure(f"writing a file of timers failed: {error}")
         except StoreCorrupted as error:
@@ -402,7 +404,8 @@ class TimerKeeper:
             await self._carry_out(job)
         except (OSError, StoreCorrupted) as error:
             self.pending.read_failed(job)
-            self._on_failure(f"reading timers ahead failed: {error}")
+            if not isinstance(error, OSError) or error.errno not in NO_FILES:
+                self._on_failure(f"reading timers ahead failed: {error}")
         else:
             self.pending.read_done(job)
         finally:
@@ -421,6 +424,8 @@ class TimerKeeper:
             job = make()
             await self._carry_out(job)
         except OSError as error:
+            if error.errno in NO_FILES:
+                raise StoreFull(f"timers cannot be looked for now: {shortage(error)}") from error
             self._on_failure(f"looking for timers failed: {error}")
             raise StoreCorrupted(f"looking for timers failed: {error}") from error
         finally:

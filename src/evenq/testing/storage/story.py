@@ -236,7 +236,8 @@ class Story(TimerStory):
     async def expire(self) -> None:
         """All but what is kept for ever gets old and goes; pending timers in it are written again."""
         stats = self.session.store.stats
-        newest = (stats.log_end - 1) // self.options.segment_bytes * self.options.segment_bytes
+        size = self.session.store.identity.segment_bytes
+        newest = (stats.log_end - 1) // size * size
         ahead = max(self.wall_ms, self.clock.now_ms()) - self.clock.now_ms()
         for jump_ms in (ahead, 30_000, 31_000):
             await self._pass(jump_ms, 300)
@@ -248,9 +249,7 @@ class Story(TimerStory):
             if self.kept.of(queue[0]) == 0
             for stored in self.stored(queue)[: 1]
         ]  # fmt: skip
-        expected = min(
-            [newest, *(offset // self.options.segment_bytes * self.options.segment_bytes for offset in held)]
-        )
+        expected = min([newest, *(offset // size * size for offset in held)])
         start = stats.log_end - self.session.store.stats.log_bytes
         if self.kept.automatic and not self.full and self.killing is None and start < expected:
             raise Violation(f"all before {expected} is old and still there: the log begins at {start}")

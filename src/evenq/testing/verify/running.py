@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from evenq import aio
+from evenq.client.core.views import BrokerView
 from evenq.client.options import ProducerOptions
 from evenq.client.wiring import Ground
 from evenq.errors import ConnectionFailed, Error, NotFound
@@ -27,6 +28,7 @@ from evenq.testing.verify.plan import MESSAGE_TYPES, Kind, Plan
 from evenq.testing.verify.producing import PRIORITIES, Sender, streams_of
 from evenq.testing.verify.tally import Result, Tally
 from evenq.testing.verify.watching import Watcher
+from evenq.wire.addresses import TLS
 
 __all__ = ["Moment", "Verdict", "verify"]
 
@@ -94,8 +96,11 @@ class _Run:
 
     async def run(self) -> Verdict:
         """From the first topic to the last."""
-        async with aio.Admin(endpoint=self._plan.endpoint, timeout_ms=self._plan.timeout_ms) as admin, _net() as net:
-            brokers = {broker.name: broker.addresses[0] for broker in await admin.list_brokers() if broker.addresses}
+        async with (
+            aio.Admin(endpoint=self._plan.endpoint, timeout_ms=self._plan.timeout_ms) as admin,
+            self._net() as net,
+        ):
+            brokers = {broker.name: self._reached(broker) for broker in await admin.list_brokers() if broker.addresses}
             if not brokers:
                 raise ConnectionFailed(f"{self._plan.endpoint} knows of no broker; start one, for example `evenq up`")
             try:
@@ -193,6 +198,20 @@ class _Run:
                     else:
                         break
 
+    @asynccontextmanager
+    async def _net(self) -> AsyncIterator[Net]:
+        net = Ground.of(None, None, endpoint=self._plan.endpoint).open_net()
+        try:
+            yield net
+        finally:
+            await net.close()
+
+    def _reached(self, broker: BrokerView) -> str:
+        # An address that speaks as the access point does: TLS, or plain text.
+        tls = Ground.of(None, None, endpoint=self._plan.endpoint).tls is not None
+        fitting = (address for address in broker.addresses if address.startswith(TLS) == tls)
+        return next(fitting, broker.addresses[0])
+
     def _place(self, kind: Kind) -> str:
         """Name of the kind's topic, and of its group."""
         return f"{PREFIX}-{kind}-{self._name}"
@@ -234,12 +253,3 @@ def _raise_failures(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         if task.done() and not task.cancelled():
             task.result()
-
-
-@asynccontextmanager
-async def _net() -> AsyncIterator[Net]:
-    net = Ground.real().open_net()
-    try:
-        yield net
-    finally:
-        await net.close()

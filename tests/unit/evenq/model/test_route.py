@@ -23,3 +23,9 @@ def test_read_and_write_counts_and_permissions_count_apart():
 
 def test_an_address_is_what_a_channel_takes():
     assert BrokerAddress("default", "host", 80).target == "host:80"
+    assert BrokerAddress("default", "::1", 80).target == "[::1]:80"
+
+
+def test_an_address_says_in_front_that_it_is_called_with_tls():
+    assert BrokerAddress("default", "host", 80).address == "host:80"
+    assert BrokerAddress("tls", "::1", 80, tls=True).address == "evenqs://[::1]:80"

@@ -11,8 +11,10 @@ import grpc.aio
 import pytest
 
 from evenq import errors
+from evenq.model import Listener
 from evenq.runtime.clock import SystemClock
-from evenq.serving.door import Door, DoorOptions, open_door, tls_credentials
+from evenq.serving.door import Door, DoorOptions, open_door
+from evenq.serving.health import NOT_SERVING, SERVING
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 from evenq.wire.net import GrpcNet
 from evenq.wire.status import error_of
@@ -21,10 +23,10 @@ from evenq.wire.stubs.evenq.v1 import registry_pb2
 
 HERE = Path(__file__).parent
 ACCESS = Access(resource=Resource.NONE, action=Action.DESCRIBE)
-UNARY = "/apache.rocketmq.v2.MessagingService/AckMessage"
-STREAM = "/apache.rocketmq.v2.MessagingService/ReceiveMessage"
+UNARY = "/evenq.v1.Groups/UnlockQueues"
+STREAM = "/evenq.v1.Data/Scan"
 BARE = "/evenq.v1.Registry/WatchRoutes"
-BIDI = "/apache.rocketmq.v2.MessagingService/Telemetry"
+BIDI = "/evenq.v1.Groups/Session"
 
 
 class Service:
@@ -256,21 +258,34 @@ def test_initial_metadata_of_a_bidirectional_stream_comes_before_any_frame() -> 
     run(test)
 
 
-def test_stop_ends_bidirectional_streams_at_once_with_an_error() -> None:
-    async def test(service: Service, door: Door, net: GrpcNet, address: str) -> None:
-        async def requests() -> AsyncIterator[bytes]:
-            yield b"a"
-            await asyncio.Event().wait()
+@pytest.mark.parametrize("grace_ms", [0, 10_000])
+def test_stop_ends_bidirectional_streams_at_once_and_cleanly(grace_ms: int) -> None:
+    """Decision 41: an error would make Rust's SDK spin for ever."""
 
-        frames = net.stream(address, BIDI, requests(), timeout_ms=None)
-        assert await anext(frames) == b"a"
-        before = SystemClock().monotonic_ms()
-        stopping = asyncio.ensure_future(door.stop(10_000))
-        with pytest.raises(errors.ConnectionFailed):
-            await anext(frames)
-        await stopping
-        assert SystemClock().monotonic_ms() - before < 5_000
+    async def test(service: Service, door: Door, net: GrpcNet, address: str) -> None:
+        channel: Any
+        async with grpc.aio.insecure_channel(address) as channel:
+            call = channel.stream_stream(BIDI)()
+            await call.write(b"a")
+            assert await call.read() == b"a"
+            before = SystemClock().monotonic_ms()
+            await door.stop(grace_ms)
+            assert await call.read() is grpc.aio.EOF
+            assert await call.code() is grpc.StatusCode.OK
+            assert SystemClock().monotonic_ms() - before < 5_000
         assert service.ended.is_set()
+
+    run(test)
+
+
+def test_stop_does_not_wait_for_those_who_watch_the_health() -> None:
+    async def test(service: Service, door: Door, net: GrpcNet, address: str) -> None:
+        states = net.stream(address, "/grpc.health.v1.Health/Watch", b"", timeout_ms=None)
+        assert await anext(states) == SERVING
+        before = SystemClock().monotonic_ms()
+        await door.stop(10_000)
+        assert [state async for state in states] == [NOT_SERVING]
+        assert SystemClock().monotonic_ms() - before < 5_000
 
     run(test)
 
@@ -306,41 +321,16 @@ def test_a_port_in_use_is_named() -> None:
     run(test)
 
 
-PEM = {
-    "certificate": HERE / "tls_certificate.pem",
-    "key": HERE / "tls_key.pem",
-}  # made for these tests, secret to nobody
-
-
-def test_tls_files_that_are_none_are_named(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.pem"
-    broken.write_text("no certificate")
-    for wrong, told in (
-        ({"certificate": broken}, "broken.pem"),
-        ({"key": broken}, "must be PEM"),
-        ({"key": PEM["certificate"]}, "belong together"),
-        ({"key": tmp_path / "none.pem"}, "cannot be read"),
-    ):
-        with pytest.raises(errors.SettingsError, match=told):
-            tls_credentials(**{**PEM, **wrong})
-
-
-def test_a_door_with_tls_answers_those_who_know_its_certificate_and_nobody_in_plain_text() -> None:
+def test_a_call_knows_the_door_it_came_through() -> None:
     async def test(service: Service, door: Door, net: GrpcNet, address: str) -> None:
-        options = DoorOptions(credentials=tls_credentials(**PEM))
-        secure = await open_door(Service().rpcs(), host="127.0.0.1", port=0, clock=SystemClock(), options=options)
-        trusting = GrpcNet(credentials=grpc.ssl_channel_credentials(PEM["certificate"].read_bytes()))
-        strange = GrpcNet(credentials=grpc.ssl_channel_credentials())
-        at = f"127.0.0.1:{secure.port}"
+        options = DoorOptions(listener=Listener("external"))
+        other = await open_door(service.rpcs(), host="127.0.0.1", port=0, clock=SystemClock(), options=options)
         try:
-            assert await trusting.unary(at, UNARY, b"hello", timeout_ms=5_000) == b"hello"
-            for other in (net, strange):
-                with pytest.raises(errors.Error):
-                    await other.unary(at, UNARY, b"hello", timeout_ms=2_000)
+            await net.unary(address, UNARY, b"", timeout_ms=5_000)
+            await net.unary(f"127.0.0.1:{other.port}", UNARY, b"", timeout_ms=5_000)
         finally:
-            await trusting.close()
-            await strange.close()
-            await secure.stop()
+            await other.stop()
+        assert [context.listener.name for context in service.contexts] == ["default", "external"]
 
     run(test)
 

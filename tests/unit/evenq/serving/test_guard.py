@@ -18,6 +18,7 @@ from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 from evenq.serving.users import Users
 from evenq.wire.signature import Secret, authorization, date_time, read_claim
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2
 
 FILE = """
 [users.evenq-internal]
@@ -189,6 +190,21 @@ def test_a_call_that_names_nothing_is_about_everything() -> None:
         call(GUARD, method, signed("everything"), b"")
 
 
+def test_a_queue_does_not_stand_for_the_topic_that_the_call_leaves_out() -> None:
+    """FindMessages without a topic looks into all of them, whichever queue it names beside."""
+    find = admin_pb2.FindMessagesRequest(message_id="id")
+    for place in ("queue", "positions"):
+        request = admin_pb2.FindMessagesRequest()
+        request.CopyFrom(find)
+        (request.queue if place == "queue" else request.positions.add().queue).topic = "orders"
+        with pytest.raises(Forbidden, match="consume every topic, and the call names none"):
+            call(GUARD, "/evenq.v1.Admin/FindMessages", signed("orders"), request.SerializeToString())
+    reset = admin_pb2.ResetOffsetsRequest(group="billing", local=True)
+    reset.queues.add(topic="orders")
+    with pytest.raises(Forbidden, match="operate every topic"):
+        call(GUARD, "/evenq.v1.Admin/ResetOffsets", signed("orders"), reset.SerializeToString())
+
+
 def test_where_a_call_reads_one_name_is_enough_and_where_it_changes_both_are_needed() -> None:
     call(GUARD, "/evenq.v1.Data/QueryOffsets", signed("orders"), request_of("/evenq.v1.Data/QueryOffsets", group=""))
     reset = "/evenq.v1.Admin/ResetOffsets"
@@ -298,6 +314,37 @@ def test_no_verdict_outlives_a_change_of_users() -> None:
     guard.change(users(FILE.replace("secret-of-orders", "changed-secret")))
     with pytest.raises(Unauthorized):
         call(guard, SEND, headers, request_of(SEND))
+
+
+def test_a_revoked_user_is_not_served_from_either_half_of_what_is_remembered() -> None:
+    """The cache of right signatures has two halves; both forget."""
+    gone = users(FILE.replace("[users.orders]", "[users.renamed]"))
+    for later in range(4):  # how many signatures came since: in the newer half, in the older one, out of both
+        guard = Guard(users(), clock=FakeClock(), cache_max=4)
+        headers = signed("orders")
+        call(guard, SEND, headers, request_of(SEND))
+        for number in range(later):
+            call(guard, SEND, signed("root", now_ms=number * 1_000), request_of(SEND))
+        call(guard, SEND, headers, request_of(SEND))
+        guard.change(gone)
+        with pytest.raises(Unauthorized):
+            call(guard, SEND, headers, request_of(SEND))
+        with pytest.raises(Unauthorized):
+            guard.identify_open(context(headers))
+        guard.change(users())
+        call(guard, SEND, headers, request_of(SEND))
+
+
+def test_a_groups_grant_lets_nobody_send_to_its_retry_and_dead_letter_topics() -> None:
+    text = FILE.replace(
+        '{ resource = "group:billing", actions = ["consume"] },', '{ resource = "group:billing", actions = ["*"] },'
+    )
+    guard = Guard(users(text), clock=FakeClock())
+    for topic in ("%RETRY%billing", "%DLQ%billing"):
+        for method in (SEND, "/evenq.v1.Data/Publish", "/apache.rocketmq.v2.Admin/AdminSendMessage"):
+            with pytest.raises(Forbidden, match=f"publish topic {topic}"):
+                call(guard, method, signed("reader"), request_of(method, topic=topic))
+        call(guard, RECEIVE, signed("reader"), request_of(RECEIVE, topic=topic))
 
 
 def test_what_is_remembered_is_bounded_and_failures_are_not() -> None:

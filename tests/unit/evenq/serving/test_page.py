@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from evenq.errors import PortInUse, SettingsError
-from evenq.serving.page import CONNECTIONS_MAX, HEAD_BYTES_MAX, open_page
+from evenq.serving import page as page_module
+from evenq.serving.page import CONNECTIONS_MAX, HEAD_BYTES_MAX, PEER_MAX, open_page
 
 
 async def ask(port, request):
@@ -75,17 +76,93 @@ def test_too_long_a_head_is_dropped_and_the_next_caller_answered():
     played(story)
 
 
-def test_connections_over_the_maximum_are_closed_and_come_again_when_there_is_room():
+async def connections(port, count):
+    return [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
+
+
+def test_silent_connections_keep_nobody_out():
     async def story(port):
-        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CONNECTIONS_MAX)]
-        reader, over = await asyncio.open_connection("127.0.0.1", port)
-        assert await reader.read() == b""
-        over.close()
+        idle = await connections(port, CONNECTIONS_MAX)
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert "200" in await ask(port, f"GET {path} HTTP/1.1\r\n\r\n".encode())
         for _, writer in idle:
             writer.close()
-            await writer.wait_closed()
+
+    played(story)
+
+
+def test_one_peer_has_so_many_silent_connections_and_the_oldest_goes():
+    async def story(port):
+        idle = await connections(port, PEER_MAX + 3)
+        for reader, writer in idle[:3]:
+            assert await ended(reader), "it was the oldest"
+            writer.close()
+        for reader, writer in idle[3:]:
+            assert not reader.at_eof()
+            writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+            assert b"200" in await reader.read(), "it asks late, within its time"
+            writer.close()
+
+    played(story)
+
+
+async def ended(reader):
+    try:
+        return await reader.read() == b""
+    except ConnectionError:
+        return True
+
+
+def test_silent_connections_of_many_peers_make_room_for_the_next(monkeypatch):
+    monkeypatch.setattr(page_module, "PEER_MAX", CONNECTIONS_MAX + 1)  # one address stands for many here
+
+    async def story(port):
+        idle = await connections(port, CONNECTIONS_MAX)
+        assert "200" in await ask(port, b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert await ended(idle[0][0])
+        assert not idle[1][0].at_eof()
+        for _, writer in idle:
+            writer.close()
+
+    played(story)
+
+
+def test_who_says_nothing_is_closed_after_a_while(monkeypatch):
+    monkeypatch.setattr(page_module, "TIMEOUT_S", 0.05)
+
+    async def story(port):
+        (reader, writer), (slow, other) = await connections(port, 2)
+        other.write(b"GET /healthz HTTP/1.1\r\n")  # begun, and never ended
+        assert await ended(reader)
+        assert await ended(slow)
+        writer.close()
+        other.close()
+
+    played(story)
+
+
+def test_who_does_not_read_the_answer_keeps_nobody_out(monkeypatch):
+    monkeypatch.setattr(page_module, "TIMEOUT_S", 0.2)
+
+    async def story(port):
+        idle = await connections(port, CONNECTIONS_MAX)
+        for _, writer in idle:
+            writer.transport.pause_reading()
+            writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
         while "200" not in await ask(port, b"GET /healthz HTTP/1.1\r\n\r\n"):
-            pass  # the page has not seen all of them leave yet; `played` has the deadline
+            pass  # `played` has the deadline
+        for _, writer in idle:
+            writer.transport.abort()
+
+    played(story, metrics=lambda: b"x" * (16 << 20))
+
+
+def test_single_queues_have_a_page_of_their_own_where_there_are_any():
+    async def story(port):
+        assert "404" in await ask(port, b"GET /metrics/queues HTTP/1.1\r\n\r\n")
+        page = await open_page(host="127.0.0.1", port=0, metrics=bytes, ready=bool, queues=lambda: b"q 1\n")
+        assert (await ask(page.port, b"GET /metrics/queues HTTP/1.1\r\n\r\n")).endswith("q 1\n")
+        await page.close()
 
     played(story)
 

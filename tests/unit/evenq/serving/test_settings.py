@@ -78,7 +78,7 @@ def test_what_is_not_known_is_refused_with_the_nearest_name(
 @pytest.mark.parametrize(
     ("argv", "environ", "parts"),
     [
-        (["--port", "70000"], {}, ["--port = '70000'", "0 .. 65535"]),
+        (["--port", "70000"], {}, ["--port = '70000'", "-1 .. 65535"]),
         (["--store.segment-bytes=1"], {}, ["--store.segment-bytes = '1'", "4096 .. 1073741824"]),
         ([], {"EVENQ_BROKER_PORT": "many"}, ["EVENQ_BROKER_PORT = 'many'", "integer"]),
         (["--log-level=LOUD"], {}, ["--log-level = 'LOUD'", "DEBUG, INFO"]),

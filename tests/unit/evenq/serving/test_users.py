@@ -4,7 +4,7 @@ import pytest
 
 from evenq.errors import SettingsError
 from evenq.serving.rpc import Action
-from evenq.serving.users import Kind, User, Users
+from evenq.serving.users import Kind, User, Users, _Names
 
 INTERNAL = '[users.evenq-internal]\nsecret = "internal-secret"\ninternal = true\n'
 
@@ -49,6 +49,18 @@ def test_retry_and_dead_letter_topics_belong_to_their_group() -> None:
         assert not reader.may(Kind.TOPIC, Action.PUBLISH, name)
     assert not reader.may(Kind.TOPIC, Action.CONSUME, "%RETRY%other")
     assert not reader.may(Kind.TOPIC, Action.CONSUME, "billing")
+
+
+def test_no_grant_of_a_group_is_one_to_send_to_its_topics() -> None:
+    for actions in ("consume", "operate", "create", "delete", "*"):
+        for resource in ("group:billing", "group:*"):
+            holder = granted(resource, actions)
+            for name in ("%RETRY%billing", "%DLQ%billing"):
+                assert not holder.may(Kind.TOPIC, Action.PUBLISH, name), (resource, actions)
+    with pytest.raises(SettingsError, match="actions"):
+        granted("group:billing", "publish")
+    odd = User(name="odd", secrets=(), allowed={(Kind.GROUP, Action.PUBLISH): _Names(everything=True)})
+    assert not odd.may(Kind.TOPIC, Action.PUBLISH, "%RETRY%billing")
 
 
 def test_an_admin_may_all_and_a_user_without_grants_nothing() -> None:

@@ -393,7 +393,7 @@ def test_a_pressed_disk_gives_up_what_topics_do_not_keep_in_each_round(open_stor
 def test_a_full_disk_gets_space_back_although_pending_timers_lie_in_its_oldest_files(open_store, message):
     async def scenario():
         disk = FaultDisk(bytes_max=200_000)
-        opened = await open_store(disk, snapshot_of=bytes, retention_ms=1000 * HOUR)
+        opened = await open_store(disk, snapshot_of=bytes, retention_ms=1000 * HOUR, disk_force_ratio=0.85)
         store, clock = opened.store, opened.clock
         due_ms = clock.now_ms() + 10 * HOUR
         timers = [
@@ -447,7 +447,7 @@ def test_timers_that_cannot_move_now_move_later(open_store, message, error):
 def test_the_disks_upper_mark_takes_the_oldest_whatever_their_age(open_store, message):
     async def scenario():
         disk = FaultDisk(bytes_max=100_000)
-        opened = await open_store(disk, snapshot_of=bytes)
+        opened = await open_store(disk, snapshot_of=bytes, disk_force_ratio=0.85)
         for number in range(600):
             await opened.store.append([message(head(number))])
             await opened.clock.advance(1_000)

@@ -111,7 +111,7 @@ def test_half_a_file_wants_the_next_one_prepared_once_and_going_on_takes_it():
     assert SPARE not in disk.files, "a stopped store keeps no space aside"
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE])
 def test_no_space_for_the_next_file_is_no_error_and_is_not_asked_again(number):
     disk = FaultDisk()
     commit_log = CommitLog(disk, SIZE, 0)

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 from evenq_broker.core.diagnosis import HANGS_MS, findings
 from evenq_broker.core.findings import SETTLED_MS, TRANSIENT, Kind
-from evenq_broker.core.group_facts import BrokerPart, Decided, GivenQueue, GroupFacts, MemberAt, QueueAt, Told
+from evenq_broker.core.group_facts import (
+    BrokerPart,
+    Decided,
+    GivenQueue,
+    GroupFacts,
+    LostBroker,
+    MemberAt,
+    QueueAt,
+    Told,
+)
 from evenq_broker.core.locks import Generation
 from evenq_broker.core.members import Member, Protocol
 
@@ -132,6 +141,13 @@ HEALTHY = {
     "a busy queue that moves": group(queue=lambda at: replace(at, lag=1_000, unmoved_ms=5_000, inflight=20)),
     "the same settings everywhere": group(settings=({"strategy": "AVG"}, {"strategy": "AVG"})),
     "a broker that does not have the group": group(settings=({"strategy": "AVG"}, {})),
+    "a bad message now and then": replace(
+        group(),
+        brokers=tuple(replace(part, retries_waiting=1, failed=4, delivered=10) for part in group().brokers),
+    ),
+    "a broker that another one misses, and that answers": replace(
+        group(), brokers=(replace(group().brokers[0], lost=(LostBroker("b", 5_000),)), group().brokers[1])
+    ),
     "a queue without messages": group(queue=lambda at: replace(at, lag=0, unmoved_ms=900_000)),
     "the same tags in another order": group(
         member("m1", subscriptions=tags("x || y")), member("m2", subscriptions=tags("y || x"))
@@ -164,6 +180,13 @@ HEALTHY = {
 
 SICK = {
     Kind.BROKER_SILENT: group(silent={"c": "no answer within 2500 ms"}),
+    Kind.BROKER_MISSING: replace(
+        group(), brokers=tuple(replace(part, lost=(LostBroker("c", 60_000),)) for part in group().brokers)
+    ),
+    Kind.MESSAGES_FAIL: replace(
+        group(),
+        brokers=tuple(replace(part, retries_waiting=3, failed=9, delivered=10) for part in group().brokers),
+    ),
     Kind.REBALANCER_AWAY: group(given=None, rebalancer="r:8083", rebalancer_problem="nobody leads"),
     Kind.STRATEGY_FAILS: group(decided=replace(group().decided or Decided(), problems=("orders: CUSTOM raised",))),
     Kind.MISSING_TOPIC: group(decided=replace(group().decided or Decided(), problems=("bills: no broker tells",))),

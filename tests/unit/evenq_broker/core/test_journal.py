@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from evenq_broker.core.journal import (
     Acked,
+    BrokerForgotten,
+    BrokerKnown,
     Committed,
+    Counted,
     Delivered,
     DrainPut,
     GroupPut,
@@ -42,6 +45,8 @@ EVERY: list[Op] = [
     Delivered(1, 2, 3, 10, 1 << 41, "client-ü", (7, 8), (1, 2), (1, 1)),
     Delivered(1, 2, 3, 10, 0, "", (), (), ()),
     Invisible(1, 2, 3, 5, 6, 7, 1 << 41),
+    Counted(1, 2, 3, 1 << 40, (7, 1 << 40), (1, 0xFFFF)),
+    Counted(1, 2, 3, 0),
     HalfPut(1 << 40, 3, 1 << 41, -1, 1 << 40, 1 << 41, 15, 65_535),
     HalvesEnded((1, 1 << 50), (1, 2)),
     HalvesEnded((), ()),
@@ -50,6 +55,9 @@ EVERY: list[Op] = [
     LiteClosed(4, 1 << 20),
     DrainPut(on=True),
     DrainPut(on=False),
+    BrokerKnown("broker-b"),
+    BrokerKnown("broker-c", 1 << 41, 7, 9),
+    BrokerForgotten("broker-b"),
 ]
 
 

@@ -1,8 +1,9 @@
 """Merging what several nameservers tell."""
 
-from evenq_broker.core.routes import BrokerView, RouteTable, listener_of
+import pytest
+from evenq_broker.core.routes import BrokerView, RouteTable
 
-from evenq.model import BrokerAddress, MessageQueue, MessageType, Permission, QueueCounts
+from evenq.model import BrokerAddress, Listener, MessageQueue, MessageType, Permission, QueueCounts
 
 DEFAULT = BrokerAddress("default", "10.0.0.1", 8081)
 OUTSIDE = BrokerAddress("external", "localhost", 30081)
@@ -177,9 +178,38 @@ def test_replicas_are_left_out_of_routes() -> None:
     assert table.route("t") == []
 
 
-def test_the_listener_is_the_one_whose_address_the_client_used() -> None:
-    own = BrokerView(name="a", addresses=(DEFAULT, OUTSIDE))
-    assert listener_of(own, "localhost", 30081) == "external"
-    assert listener_of(own, "elsewhere", 1) == "default"
-    assert own.address("external") is OUTSIDE
-    assert own.address("never heard of") is DEFAULT
+SECURE = BrokerAddress("tls", "localhost", 8443, tls=True)
+INSIDE = BrokerAddress("internal", "10.0.0.1", 8443, tls=True)
+
+
+@pytest.mark.parametrize(
+    ("listener", "address"),
+    [
+        (Listener("default"), DEFAULT),
+        (Listener("external"), OUTSIDE),
+        (Listener("tls", tls=True), SECURE),
+        (Listener("never heard of"), DEFAULT),
+        (Listener("never heard of", tls=True), SECURE),
+        (Listener("external", tls=True), SECURE),  # of this broker it is plain: no use to a client that speaks TLS
+        (Listener("internal", tls=True), INSIDE),
+    ],
+)
+def test_a_client_is_told_the_address_of_a_door_like_the_one_it_came_through(
+    listener: Listener, address: BrokerAddress
+) -> None:
+    own = BrokerView(name="a", addresses=(DEFAULT, INSIDE, SECURE, OUTSIDE))
+    assert own.address(listener) is address
+
+
+def test_a_broker_without_a_door_that_fits_is_told_by_its_default_so_that_it_is_not_missed() -> None:
+    assert BrokerView(name="a", addresses=(DEFAULT, OUTSIDE)).address(Listener("tls", tls=True)) is DEFAULT
+
+
+def test_servers_call_the_internal_address_or_the_one_with_tls_if_they_are_to() -> None:
+    plain_inside = BrokerAddress("internal", "10.0.0.1", 8081)
+    assert BrokerView(name="a", addresses=(DEFAULT, SECURE)).peer_address(tls=False) is DEFAULT
+    assert BrokerView(name="a", addresses=(DEFAULT, SECURE)).peer_address(tls=True) is SECURE
+    assert BrokerView(name="a", addresses=(DEFAULT, SECURE, INSIDE)).peer_address(tls=False) is INSIDE
+    assert BrokerView(name="a", addresses=(DEFAULT, SECURE, plain_inside)).peer_address(tls=True) is SECURE
+    assert BrokerView(name="a", addresses=(DEFAULT,)).peer_address(tls=True) is DEFAULT
+    assert BrokerView(name="a", addresses=(SECURE,)).peer_address(tls=False) is SECURE

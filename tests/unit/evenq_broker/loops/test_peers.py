@@ -5,18 +5,11 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.routes import BrokerView
-from evenq_broker.loops.peers import peer_address
 
 from evenq.errors import ConnectionFailed, Error
 from evenq.model import BrokerAddress
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
-
-
-def test_peers_use_the_internal_listener_if_there_is_one() -> None:
-    outside, inside = BrokerAddress("external", "e", 1), BrokerAddress("internal", "i", 2)
-    assert peer_address(BrokerView(name="b", addresses=(outside, inside))) is inside
-    assert peer_address(BrokerView(name="b", addresses=(outside,))) is outside
 
 
 def test_a_peer_that_does_not_answer_is_named_and_not_waited_for(run: Run) -> None:

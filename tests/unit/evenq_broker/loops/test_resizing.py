@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.members import Member, Protocol
-from evenq_broker.loops.resizing import drain, left_here, permit, scale, stranded
+from evenq_broker.loops.resizing import Hidden, drain, hidden_by, left_here, permit, scale, stranded
 from evenq_broker.settings import StoreSettings
 
 from evenq.errors import BadRequest, IllegalTopic, TopicNotFound
@@ -51,7 +51,7 @@ def test_new_queues_are_open_at_once(run: Run) -> None:
         broker = await stage.broker()
         await stage.during(broker.create_topic("t", queues=2))
         topic, left = await stage.during(scale(broker, "t", 5))
-        assert (counts(topic), left) == ((5, 5, 5), [])
+        assert (counts(topic), left.unfinished) == ((5, 5, 5), ())
         assert await send(stage, 4) == definition_pb2.OK
         assert await pull(stage, 4) == definition_pb2.OK
 
@@ -67,17 +67,17 @@ def test_a_shrinking_topic_takes_no_messages_there_and_is_read_until_every_group
             await read(stage, 0, 0, group)
         topic, left = await stage.during(scale(broker, "t", 2))
         assert counts(topic) == (2, 4, 4)
-        assert [(one.queue.queue_id, one.group, one.lag) for one in left] == [(3, "g", 5), (3, "h", 5)]
+        assert [(one.queue.queue_id, one.group, one.lag) for one in left.unfinished] == [(3, "g", 5), (3, "h", 5)]
         assert await send(stage, 3) == definition_pb2.FORBIDDEN
         assert await send(stage, 7) == definition_pb2.BAD_REQUEST, "it never had that one"
         assert await pull(stage, 3) == definition_pb2.OK
         await read(stage, 3, 5)
         topic, left = await stage.during(scale(broker, "t", 2))
         assert counts(topic) == (2, 4, 4)
-        assert [one.group for one in left] == ["h"]
+        assert [one.group for one in left.unfinished] == ["h"]
         await read(stage, 3, 5, "h")
         topic, left = await stage.during(scale(broker, "t", 2))
-        assert (counts(topic), left) == ((2, 2, 4), [])
+        assert (counts(topic), left.unfinished) == ((2, 2, 4), ())
         assert await pull(stage, 3) == definition_pb2.PRECONDITION_FAILED
         assert await read(stage, 3, 5) == definition_pb2.OK, "a late commit of a closed queue still counts"
 
@@ -92,14 +92,14 @@ def test_closing_by_force_leaves_messages_that_are_told_and_come_back_when_asked
         await read(stage, 0, 0)
         topic, left = await stage.during(scale(broker, "t", 2, force=True))
         assert counts(topic) == (2, 2, 4)
-        assert [one.lag for one in left] == [5]
+        assert [one.lag for one in left.unfinished] == [5]
         assert stranded(broker, topic) == 5
         topic, left = await stage.during(scale(broker, "t", 2))
         assert counts(topic) == (2, 4, 4), "open for reading again"
         assert stranded(broker, topic) == 0
         await read(stage, 3, 5)
         topic, left = await stage.during(scale(broker, "t", 2))
-        assert (counts(topic), left) == ((2, 2, 4), [])
+        assert (counts(topic), left.unfinished) == ((2, 2, 4), ())
         topic, left = await stage.during(scale(broker, "t", 4))
         assert counts(topic) == (4, 4, 4)
         found = broker.progress.committed(broker.groups.get("g").group_id, topic.topic_id, 3)
@@ -122,7 +122,7 @@ def test_a_group_that_waits_for_its_first_message_counts_if_it_is_to_begin_at_th
             )
             broker.members.join(name, member, now_ms=stage.clock.monotonic_ms(), lease_ms=60_000)
         _, left = await stage.during(scale(broker, "t", 1))
-        assert [one.group for one in left] == ["first"]
+        assert [one.group for one in left.unfinished] == ["first"]
 
     run(story)
 
@@ -250,5 +250,40 @@ def test_the_steps_and_the_draining_survive_a_restart(run: Run, tmp_path: Path) 
         assert again.draining
         topic = again.topics.get("t")
         assert (counts(topic), topic.permission) == ((2, 4, 4), Permission.READ)
+
+    run(story)
+
+
+def test_what_no_group_has_read_keeps_queues_open_until_somebody_says_that_it_may_be_hidden(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.during(broker.create_topic("t", queues=4))
+        await send(stage, 3, count=5)
+        await send(stage, 0, count=2)
+        topic, plan = hidden_by(broker, "t", 2)
+        assert (counts(topic), plan) == ((4, 4, 4), Hidden((), 5, 5)), "a plan changes nothing"
+        topic, left = await stage.during(scale(broker, "t", 2))
+        assert (counts(topic), left.unread) == ((2, 4, 4), 5), "a group that comes later finds it"
+        assert await pull(stage, 3) == definition_pb2.OK
+        topic, left = await stage.during(scale(broker, "t", 2, close_unread=True))
+        assert (counts(topic), left.unread) == ((2, 2, 4), 5)
+        assert await pull(stage, 3) == definition_pb2.PRECONDITION_FAILED
+
+    run(story)
+
+
+def test_a_plan_tells_groups_and_queues_apart_and_hides_nothing_that_was_read(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.during(broker.create_topic("t", queues=4))
+        await send(stage, 3, count=5)
+        await read(stage, 0, 0)
+        _, plan = hidden_by(broker, "t", 3)
+        assert ([one.lag for one in plan.unfinished], plan.unread, plan.stored) == ([5], 0, 5)
+        await read(stage, 3, 5)
+        _, plan = hidden_by(broker, "t", 3)
+        assert plan == Hidden((), 0, 5)
+        assert hidden_by(broker, "t", 4)[1] == Hidden((), 0, 0)
+        assert hidden_by(broker, "t", 9)[1] == Hidden((), 0, 0)
 
     run(story)

@@ -8,6 +8,8 @@ import pytest
 from evenq_broker.core.members import Member, Protocol
 from evenq_broker.rpc.access import ADMIN_V2
 
+from evenq.errors import Forbidden, MessageNotFound
+from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
@@ -191,5 +193,54 @@ def test_what_the_brokers_know_of_a_member_is_told(run: Run) -> None:
         assert [item.message_queue.topic.name for item in info.message_queue_table] == ["t"]
         request.client_id = "gone"
         assert (await ask(stage, "GetConsumerRunningInfo", request)).status.code == 40400
+
+    run(story)
+
+
+def test_a_listener_of_another_group_gets_no_message_and_the_caller_must_be_one_who_may_read_it(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.during(broker.create_topic("other", queues=1))
+        message_id = await stored(stage)
+        client = await connected(stage)
+        request = admin_pb2.VerifyMessageRequest(client_id="c", message_id=message_id)
+        request.topic.name, request.group.name = "t", "g"
+        told = await ask(stage, "VerifyMessage", request)
+        assert (told.status.code, "no client 'c' in group g" in told.status.message) == (40400, True)
+        broker.members_seen_v2(RpcContext("", [("x-mq-client-id", "c")], "", None), "g", definition_pb2.PUSH_CONSUMER)
+        with pytest.raises(Forbidden, match="consume on topic t"):
+            await stage.as_user(
+                "topic:t operate; group:g operate",
+                ADMIN_V2 + "VerifyMessage",
+                request,
+                admin_pb2.VerifyMessageResponse,
+            )
+        request.topic.name = ""
+        with pytest.raises(MessageNotFound):
+            await stage.as_user(
+                "topic:other consume; group:g operate",
+                ADMIN_V2 + "VerifyMessage",
+                request,
+                admin_pb2.VerifyMessageResponse,
+            )
+        asking = asyncio.ensure_future(ask(stage, "VerifyMessage", request))
+        assert (await client.next()).verify_message_command.message.body == b"body"
+        asking.cancel()
+
+    run(story)
+
+
+def test_messages_are_found_for_those_who_may_consume_their_topic(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await stage.broker()
+        message_id = await stored(stage)
+        request = admin_pb2.ListMessageRequest(message_id=message_id)
+
+        async def bodies(grants: str) -> list[bytes]:
+            answer = await stage.as_user(grants, ADMIN_V2 + "QueryMessage", request, admin_pb2.ListMessageResponse)
+            return [one.body for one in answer.messages]
+
+        assert await bodies("topic:t consume") == [b"body"]
+        assert await bodies("topic:t describe,publish,operate") == []
 
     run(story)

@@ -1,12 +1,15 @@
 """Blocks in and out, beyond the promises in tests/spec/test_cluster.py."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from evenq_broker.core.filters import LOOK_AHEAD, TURNS_MIN
+from evenq_broker.core.members import Member, Protocol
 
-from evenq.errors import Error
+from evenq.errors import Error, PreconditionFailed
+from evenq.model import MessageQueue
 from evenq.testing.blocks import block, place
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
@@ -154,5 +157,57 @@ def test_a_scan_gives_what_an_sql_filter_wants(run: Run) -> None:
         blocks = await stage.during(collect())
         assert [message.body for one in blocks for message in one.messages] == [b"0", b"299", b"599"]
         assert blocks[-1].next_offset == 600
+
+    run(story)
+
+
+@pytest.mark.parametrize("new_owner", [False, True])
+def test_a_parked_pull_is_refused_once_the_queue_has_changed_hands(run: Run, new_owner: bool) -> None:
+    """OC-18: the message that ends the wait belongs to the new owner, also if it was stored before anybody told us."""
+
+    async def story(stage: Any) -> None:
+        broker = await begin(stage, queues=1)
+        locking, queue = broker.cluster.sessions.locking, MessageQueue("t", "a", 0)
+        for client_id in ("x", "y"):
+            broker.cluster.sessions.join("g", Member(client_id=client_id, protocol=Protocol.EVENQ))
+        assert await stage.during(locking.lock("g", "x", [queue], wait_ms=0)) == [True]
+        request = data_pb2.PullRequest(
+            group="g", client_id="x", queue=place(0), offset=0, wait_ms=20_000, committed=-1, owner=True
+        )
+        parked = asyncio.ensure_future(
+            stage.net.unary("a:8081", "/evenq.v1.Data/Pull", request.SerializeToString(), timeout_ms=60_000)
+        )
+        await stage.clock.advance(100)
+        assert not parked.done()
+        look_again, broker.waiting.look_again = broker.waiting.look_again, lambda *_: None  # it is not woken for it
+        locking.unlock("g", "x", [queue])
+        if new_owner:
+            assert await stage.during(locking.lock("g", "y", [queue], wait_ms=0)) == [True]
+        broker.waiting.look_again = look_again
+        await publish(stage, block(place(0), "for the new owner"))
+        answer = data_pb2.PullResponse.FromString(await stage.during(parked))
+        assert answer.status.code == definition_pb2.PRECONDITION_FAILED
+        assert not answer.messages
+
+    run(story)
+
+
+def test_a_pull_whose_queue_changes_hands_while_the_disk_is_read_is_refused(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begin(stage, queues=1)
+        await publish(stage, block(place(0), "a"))
+        locking, queue = broker.cluster.sessions.locking, MessageQueue("t", "a", 0)
+        broker.cluster.sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ))
+        assert await stage.during(locking.lock("g", "x", [queue], wait_ms=0)) == [True]
+        read = broker.store.read
+
+        async def slow(*place: Any, **told: Any) -> Any:
+            locking.unlock("g", "x", [queue])
+            return await read(*place, **told)
+
+        broker.store.read_hot, broker.store.read = lambda *_, **__: None, slow
+        request = data_pb2.PullRequest(group="g", client_id="x", queue=place(0), committed=-1, owner=True)
+        with pytest.raises(PreconditionFailed):
+            await stage.call("/evenq.v1.Data/Pull", request, data_pb2.PullResponse)
 
     run(story)

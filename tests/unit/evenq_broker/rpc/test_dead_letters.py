@@ -10,8 +10,9 @@ import pytest
 from evenq_broker.core.letters import replay_group
 from evenq_broker.core.routes import BrokerView
 
-from evenq.errors import BadRequest, Error
+from evenq.errors import BadRequest, Error, Forbidden, GroupNotFound
 from evenq.model import MessageType
+from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2
 from evenq.wire.stubs.evenq.v1 import dead_letters_pb2 as pb
@@ -223,3 +224,75 @@ def test_numbers_that_make_no_sense_are_refused(run: Run, fields: dict[str, Any]
             await listed(stage, max=-1)
 
     run(story)
+
+
+def test_bodies_of_letters_are_for_those_who_may_consume_with_the_group(run: Run) -> None:
+    """A copy in a topic of the caller's own would be a body, too."""
+
+    async def story(stage: Any) -> None:
+        broker = await died(stage, 2)
+        await stage.during(broker.create_topic("mine", queues=1))
+        asked = pb.ListDeadLettersRequest(group="g", bodies=True)
+        for local in (False, True):
+            asked.local = local
+            with pytest.raises(Forbidden, match="consume with group g; leave them out"):
+                await stage.as_user("group:g describe", SERVICE + "List", asked, pb.ListDeadLettersResponse)
+            told = await stage.as_user("group:g consume", SERVICE + "List", asked, pb.ListDeadLettersResponse)
+            assert [one.body for one in told.letters] == [b"poison"] * 2
+        asked.bodies = False
+        told = await stage.as_user("group:g describe", SERVICE + "List", asked, pb.ListDeadLettersResponse)
+        assert [(one.body, one.body_bytes) for one in told.letters] == [(b"", 6)] * 2
+        copy = pb.ReplayDeadLettersRequest(group="g", to_topic="mine")
+        with pytest.raises(Forbidden, match="replay to where they came from"):
+            await stage.as_user("group:g operate; topic:mine publish", SERVICE + "Replay", copy, pb.ReplayProgress)
+        assert await arrived(broker, "mine") == []
+        grants = "group:g operate,consume; topic:mine publish"
+        assert (await stage.as_user(grants, SERVICE + "Replay", copy, pb.ReplayProgress))[-1].replayed == 2
+        back = pb.ReplayDeadLettersRequest(group="g")
+        assert (await stage.as_user("group:g operate", SERVICE + "Replay", back, pb.ReplayProgress))[-1].done
+
+    run(story)
+
+
+def test_a_plan_says_how_many_would_go_where_and_sends_none(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await died(stage, 4)
+        odd = common_pb2.Filter(expression="odd")
+        for _ in range(2):
+            [plan] = await replay(stage, dry_run=True, filter=odd)
+            assert (dict(plan.would), plan.total, plan.left_out, plan.replayed) == ({"t": 2}, 4, 2, 0)
+        [plan] = await replay(stage, dry_run=True, to_topic="elsewhere", max=3)
+        assert dict(plan.would) == {"elsewhere": 3}
+        assert broker.topics.get("elsewhere") is None, "a plan makes no topic"
+        assert broker.groups.get(replay_group("g")) is None, "nor notes anything"
+        [*_, last] = await replay(stage, filter=odd)
+        assert last.replayed == 2
+        [plan] = await replay(stage, dry_run=True)
+        assert (dict(plan.would), plan.total) == ({"t": 2}, 2), "what was replayed is not sent again"
+
+    run(story)
+
+
+def test_a_group_that_nobody_knows_is_an_error_and_one_without_letters_is_not(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await died(stage, 1)
+        unknown = pb.ListDeadLettersRequest(group="biling")
+        with pytest.raises(GroupNotFound, match="biling"):
+            await stage.call(SERVICE + "List", unknown, pb.ListDeadLettersResponse)
+        for dry_run in (True, False):
+            request = pb.ReplayDeadLettersRequest(group="biling", dry_run=dry_run).SerializeToString()
+            stream = stage.net.stream("a:8081", SERVICE + "Replay", request, timeout_ms=None)
+            with pytest.raises(GroupNotFound, match="biling"):
+                await stage.during(ended(stream))
+        await stage.during(broker.create_group("well"))
+        known = pb.ListDeadLettersRequest(group="well")
+        assert not (await stage.call(SERVICE + "List", known, pb.ListDeadLettersResponse)).letters
+        await stage.during(broker.delete_group("g"))
+        assert (await listed(stage)).counts[0].stored == 1, "a deleted group's letters are still there"
+
+    run(story)
+
+
+async def ended(stream: Any) -> None:
+    async for frame in stream:
+        check(pb.ReplayProgress.FromString(frame).status)

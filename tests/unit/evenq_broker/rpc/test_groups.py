@@ -1,12 +1,15 @@
 """Locks on the wire: what is refused, beyond the promises in tests/spec/test_cluster.py."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from evenq_broker.core.journal import Locked
 from evenq_broker.core.members import Member, Protocol
 
 from evenq.errors import Error
+from evenq.model import MessageQueue
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, groups_pb2
 
@@ -73,5 +76,42 @@ def test_a_deleted_groups_locks_are_free(run: Run) -> None:
         await lock(stage, queue(0))
         await stage.during(broker.delete_group("g"))
         assert broker.locks.holder("g", broker.routes.readable("t")[0]) == ""
+
+    run(story)
+
+
+@pytest.mark.parametrize("passes_on", [False, True])
+def test_a_lock_is_answered_once_it_is_on_the_disk_also_if_another_let_it_go(run: Run, passes_on: bool) -> None:
+    """Whoever is told that a queue is its own must find it so after a crash of the broker."""
+
+    async def story(stage: Any) -> None:
+        broker = await begin(stage)
+        sessions = broker.cluster.sessions
+        sessions.join("g", Member(client_id="y", protocol=Protocol.EVENQ))
+        await lock(stage, queue(0))
+        disk: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        written: list[Any] = []
+
+        def record(*ops: Any) -> asyncio.Future[None]:
+            written.extend(ops)
+            return asyncio.shield(disk)
+
+        broker.journal.record, kept = record, broker.journal.record
+        request = groups_pb2.LockQueuesRequest(
+            group="g", client_id="y", queues=[queue(0) if passes_on else queue(1)], wait_ms=10_000
+        )
+        answer = asyncio.ensure_future(
+            stage.net.unary("a:8081", "/evenq.v1.Groups/LockQueues", request.SerializeToString(), timeout_ms=20_000)
+        )
+        await stage.clock.advance(200)
+        if passes_on:
+            sessions.locking.unlock("g", "x", [MessageQueue("t", "a", 0)])
+        await stage.clock.advance(1_000)
+        assert [op.client_id for op in written if isinstance(op, Locked)] == ["y"]
+        assert not answer.done(), "the disk is slow"
+        disk.set_result(None)
+        told = groups_pb2.LockQueuesResponse.FromString(await stage.during(answer))
+        assert told.queues[0].granted
+        broker.journal.record = kept
 
     run(story)

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from evenq_broker.core.journal import Committed, decode
 from evenq_broker.core.members import Member, Protocol
 from evenq_broker.loops.mailbox import OffsetsReset
+from evenq_broker.settings import StoreSettings
 
 from evenq.errors import BadRequest, GroupNotFound, TopicNotFound
 from evenq.model import MessageQueue
@@ -132,6 +134,29 @@ def test_a_reset_is_in_the_journal(run: Run) -> None:
         await receive(stage)
         await reset(stage, to=admin_pb2.OFFSET, value=1)
         assert [op.offset for op in decode(broker.journal.state()) if isinstance(op, Committed)] == [1]
+
+    run(story)
+
+
+def test_a_reset_stands_after_a_restart_also_if_it_went_back(run: Run, tmp_path: Path) -> None:
+    """Journalled as a reset: a commit of a smaller offset would be left out at the replay, and what was in flight
+    would be there again.
+    """
+
+    async def story(stage: Any) -> None:
+        store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
+        broker = await filled(stage, store=store)
+        await receive(stage, 3)
+        assert broker.progress.commit(1, 1, 0, 4)
+        await stage.during(broker.journal.record(Committed(1, 1, 0, 4)))
+        await reset(stage, to=admin_pb2.OFFSET, value=1)
+        broker.journal._unsaved = False  # no last snapshot: the log alone has it
+        await stage.during(broker.close())
+        stage.brokers.clear()
+        again = await stage.broker(store=store)
+        assert again.progress.committed(1, 1, 0) == 1
+        assert again.progress.inflight(1, 1, 0) == 0
+        assert [system.queue_offset for system in await receive(stage)] == [1, 2, 3, 4]
 
     run(story)
 

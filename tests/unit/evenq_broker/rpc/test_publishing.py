@@ -74,3 +74,21 @@ def test_an_empty_block_and_a_foreign_topic_are_refused(run: Run) -> None:
             assert caught.value.code == definition_pb2.MESSAGE_CORRUPTED
 
     run(story)
+
+
+def test_names_in_a_block_are_full_names(run: Run) -> None:
+    """A namespace beside them would be a second name."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.during(broker.create_topic("X%t", queues=1))
+        request = block(common_pb2.Queue(topic="X%t", queue_id=0), "x")
+        request.messages[0].topic.name = "X%t"
+        await publish(stage, request)
+        request.messages[0].topic.resource_namespace = "Y"
+        with pytest.raises(Error, match="a block's topic is a full name, X%t"):
+            await publish(stage, request)
+        [stored] = await stage.during(broker.store.read_at(broker.topics.get("X%t").topic_id, 0, [0]))
+        assert definition_pb2.Message.FromString(stored.head).topic == definition_pb2.Resource(name="X%t")
+
+    run(story)

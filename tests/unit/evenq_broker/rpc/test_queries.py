@@ -180,3 +180,41 @@ def test_what_makes_no_sense_is_refused(run: Run, told: dict[str, Any], error: t
             await find(stage, **told)
 
     run(story)
+
+
+def test_bodies_are_for_those_who_may_consume_the_topic_that_they_come_from(run: Run) -> None:
+    """Whatever the request names, and also where it says that another broker asks."""
+
+    async def story(stage: Any) -> None:
+        broker = await filled(stage)
+        await stage.during(broker.create_topic("mine", queues=1))
+        await send(stage, 3, topic="mine", body=b"my own")
+
+        async def by(grants: str, **told: Any) -> list[bytes]:
+            request = admin_pb2.FindMessagesRequest(message_id="id-3", **told)
+            answer = await stage.as_user(grants, METHOD, request, admin_pb2.FindMessagesResponse)
+            return sorted(found.message.body for found in answer.messages)
+
+        for local in (False, True):
+            assert await by("topic:* consume", local=local) == [b"body", b"my own"]
+            assert await by("topic:mine consume", local=local) == [b"my own"]
+            assert await by("topic:* describe", local=local) == []
+            assert await by("topic:mine consume", local=local, topic="t") == []
+
+    run(story)
+
+
+@pytest.mark.parametrize("local", [False, True])
+@pytest.mark.parametrize("place", ["queue", "positions"])
+def test_a_queue_of_another_topic_than_the_requests_is_refused(run: Run, place: str, local: bool) -> None:
+    async def story(stage: Any) -> None:
+        await filled(stage)
+        queue = common_pb2.Queue(topic="mine", broker_name="a")
+        told: Any = {"queue": queue} if place == "queue" else {"positions": [admin_pb2.QueuePosition(queue=queue)]}
+        for topic in ("t", ""):
+            with pytest.raises(BadRequest, match="names a queue of 'mine'"):
+                await find(stage, topic=topic, message_id="id-3", local=local, **told)
+        with pytest.raises(BadRequest, match="names no topic"):
+            await find(stage, topic="", key="k", local=local)
+
+    run(story)

@@ -5,9 +5,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from evenq_broker.core.journal import Committed
 from evenq_broker.core.members import Member, Protocol
 
 from evenq.errors import StoreCorrupted
+from evenq.model import StartFrom
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
@@ -62,10 +64,24 @@ def test_batches_are_cut_at_the_settings_number_and_bytes(run: Run) -> None:
     run(story)
 
 
+def test_a_poll_that_names_no_time_has_the_default(run: Run) -> None:
+    """Five seconds: an idle push consumer of most SDKs waits for its poll before it ends."""
+
+    async def story(stage: Any) -> None:
+        await filled(stage, 0)
+        started = stage.clock.monotonic_ms()
+        await receive(stage, request(poll_ms=None), timeout_ms=60_000)
+        assert 5_000 <= stage.clock.monotonic_ms() - started <= 5_030
+
+    run(story)
+
+
 def test_an_empty_poll_ends_before_the_callers_deadline(run: Run) -> None:
     async def story(stage: Any) -> None:
         await filled(stage, 0, poll_margin_ms=500, poll_max_ms=3_000)
-        for poll_ms, timeout_ms, expected_ms in ((1_000, 9_000, 1_000), (9_000, 2_000, 1_500), (9_000, 60_000, 3_000)):
+        for poll_ms, timeout_ms, expected_ms in (
+            (1_000, 9_000, 1_000), (9_000, 2_000, 1_500), (9_000, 60_000, 3_000), (None, 2_000, 1_500)
+        ):  # fmt: skip
             started = stage.clock.monotonic_ms()
             [only] = await receive(stage, request(poll_ms=poll_ms), timeout_ms=timeout_ms)
             assert only.status.code == 40401
@@ -242,5 +258,32 @@ def test_a_receive_that_breaks_off_in_a_disk_read_wakes_the_poll_that_waited_for
         frames = await second
         assert [frame.WhichOneof("content") for frame in frames].count("message") == 3
         assert stage.clock.monotonic_ms() - started < 1_000, "at once, not at the end of its poll"
+
+    run(story)
+
+
+def test_a_new_groups_first_receive_is_answered_once_its_start_is_on_the_disk(run: Run) -> None:
+    """LAST means from now on, also if this broker dies in the next moment."""
+
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 3)
+        await stage.during(broker.create_group("g", start_from=StartFrom.LAST))
+        disk: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        written: list[Any] = []
+
+        def record(*ops: Any) -> asyncio.Future[None]:
+            written.extend(ops)
+            return asyncio.shield(disk)
+
+        broker.journal.record, kept = record, broker.journal.record
+        answer = asyncio.ensure_future(stage.frames("ReceiveMessage", request(), service_pb2.ReceiveMessageResponse))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await stage.clock.advance(1_000)
+        assert [op.offset for op in written if isinstance(op, Committed)] == [3]
+        assert not answer.done(), "the disk is slow"
+        disk.set_result(None)
+        await answer
+        broker.journal.record = kept
 
     run(story)

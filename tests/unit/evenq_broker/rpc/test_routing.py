@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ from evenq_broker.core.routes import BrokerView
 from evenq_broker.rpc.routing import endpoints_of
 from evenq_broker.settings import StoreSettings
 
+from evenq.client.rpc.routing import route_of
 from evenq.errors import Error
 from evenq.model import BrokerAddress, MessageType, Permission, QueueCounts
 from evenq.testing.fake_registry import FakeRegistry
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-from evenq.wire.stubs.evenq.v1 import assignment_pb2
+from evenq.wire.stubs.evenq.v1 import assignment_pb2, routes_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 V2 = "/apache.rocketmq.v2.MessagingService/"
@@ -205,5 +207,29 @@ def test_a_broker_and_a_nameserver_that_restarted_together_tell_no_route_that_la
         again_ms = stage.clock.monotonic_ms()
         await route(stage, "t")
         assert stage.clock.monotonic_ms() - again_ms <= 50
+
+    run(story)
+
+
+def test_our_own_sdk_is_told_which_brokers_speak_tls_and_others_get_the_public_answer_alone(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await broker.create_topic("t", queues=1)
+        secure = replace(other(1, 1), addresses=(BrokerAddress("tls", "b", 8443, tls=True),))
+        broker.routes.snapshot("n", "x", [secure], 0)
+        resource = definition_pb2.Resource(name="t")
+        request = service_pb2.QueryRouteRequest(topic=resource, endpoints=POINT).SerializeToString()
+        question = routes_pb2.RouteQuestion(schemes=True).SerializeToString()
+        for _ in range(2):  # the second time the answer is a kept one
+            public = await stage.during(stage.net.unary("a:8081", V2 + "QueryRoute", request, timeout_ms=5_000))
+            ours = await stage.during(
+                stage.net.unary("a:8081", V2 + "QueryRoute", request + question, timeout_ms=5_000)
+            )
+            assert ours.startswith(public)
+            assert list(routes_pb2.RouteSchemes.FromString(ours[len(public) :]).tls_brokers) == ["b"]
+        found = route_of("t", ours)
+        assert found.addresses["b"] == "evenqs://b:8443"
+        assert "://" not in found.addresses[broker.settings.broker_name]
+        assert route_of("t", public).addresses["b"] == "b:8443"
 
     run(story)

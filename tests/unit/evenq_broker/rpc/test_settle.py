@@ -81,6 +81,48 @@ def test_a_topic_that_is_gone_makes_the_handle_invalid_so_that_nobody_tries_for_
     run(story)
 
 
+@pytest.mark.parametrize(("group", "topic"), [("g", "other"), ("rival", "t"), ("rival", "other")])
+def test_a_handle_is_of_one_group_and_one_topic(run: Run, group: str, topic: str) -> None:
+    """Both hold their first message as their first delivery: all that tells the handles apart is whose they are."""
+
+    async def story(stage: Any) -> None:
+        broker, (first, _) = await held(stage)
+        await stage.during(broker.create_topic("other", queues=1))
+        await stage.during(broker.create_group("rival"))
+        send = service_pb2.SendMessageRequest()
+        message = send.messages.add(body=b"x")
+        message.topic.name, message.system_properties.message_id = "other", "id0"
+        await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
+        receive = service_pb2.ReceiveMessageRequest(batch_size=1)
+        receive.group.name, receive.message_queue.topic.name = group, topic
+        set_duration_ms(receive.invisible_duration, 5_000)
+        assert len(await stage.frames("ReceiveMessage", receive, service_pb2.ReceiveMessageResponse)) == 3
+
+        def in_flight() -> list[tuple[int, int, int, int]]:
+            return [
+                (queue.group_id, queue.topic_id, offset, entry.deadline_ms)
+                for queue in broker.progress.queues()
+                for offset, entry in queue.pending.items()
+            ]
+
+        before = in_flight()
+        ack = service_pb2.AckMessageRequest()
+        ack.group.name, ack.topic.name = group, topic
+        ack.entries.add(message_id="id0", receipt_handle=first)
+        assert (await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)).status.code == INVALID
+        change = service_pb2.ChangeInvisibleDurationRequest(receipt_handle=first)
+        bury = service_pb2.ForwardMessageToDeadLetterQueueRequest(receipt_handle=first, message_id="id0")
+        for request in (change, bury):
+            request.group.name, request.topic.name = group, topic
+        answer = await stage.ask("ChangeInvisibleDuration", change, service_pb2.ChangeInvisibleDurationResponse)
+        assert answer.status.code == INVALID
+        response = service_pb2.ForwardMessageToDeadLetterQueueResponse
+        await stage.ask("ForwardMessageToDeadLetterQueue", bury, response)
+        assert in_flight() == before
+
+    run(story)
+
+
 def test_rust_is_told_ok_for_dead_handles_because_it_would_repeat_them_for_ever(run: Run) -> None:
     async def story(stage: Any) -> None:
         await held(stage)

@@ -1,7 +1,7 @@
 """What each kind of client, in each language, is told to be (wire contract 4.3, 4.4)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -118,7 +118,7 @@ def test_a_simple_consumer_keeps_its_own_poll_and_a_lite_one_gets_its_quota(run:
         own = consumer(SIMPLE)
         own.subscription.long_polling_timeout.seconds = 3
         assert reply(broker, own).subscription.long_polling_timeout.seconds == 3
-        assert duration_ms_of(reply(broker, consumer(SIMPLE)).subscription.long_polling_timeout) == 15_000
+        assert duration_ms_of(reply(broker, consumer(SIMPLE)).subscription.long_polling_timeout) == 5_000
         assert reply(broker, consumer(LITE)).subscription.lite_subscription_quota == 2_000
 
     run(story)
@@ -157,6 +157,40 @@ def test_each_settings_of_a_stream_is_answered_and_makes_the_client_a_member(run
         assert await stage.during(collect()) == 3
         assert broker.clients.get("c").subscriptions == {"t": "*"}
         assert [member.client_id for member in broker.members.members("g")] == ["c"]
+
+    run(story)
+
+
+@pytest.mark.parametrize(("language", "polls_left"), [("JAVA", 0), ("RUST", 1)])
+def test_a_client_that_ends_its_stream_has_its_polls_answered_at_once(run: Run, language: str, polls_left: int) -> None:
+    """It leaves, and most SDKs wait for their polls first. Streams of Rust are short by design."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        over = asyncio.Event()
+
+        async def requests() -> AsyncIterator[bytes]:
+            yield service_pb2.TelemetryCommand(settings=consumer()).SerializeToString()
+            await over.wait()
+
+        headers = {"x-mq-client-id": "c", "x-mq-language": language}
+        method = "/apache.rocketmq.v2.MessagingService/Telemetry"
+        frames = stage.net.stream("a:8081", method, requests(), timeout_ms=None, metadata=headers)
+        await stage.during(anext(frames))
+        asked = service_pb2.ReceiveMessageRequest(batch_size=1, auto_renew=True)
+        asked.group.name, asked.message_queue.topic.name = "g", "t"
+        poll = asyncio.ensure_future(
+            stage.frames("ReceiveMessage", asked, service_pb2.ReceiveMessageResponse, language=language)
+        )
+        await stage.until(lambda: len(broker.polls) == 1)
+        started = stage.clock.monotonic_ms()
+        over.set()
+        with pytest.raises(StopAsyncIteration):
+            await stage.during(anext(frames))
+        await stage.during(stage.clock.sleep_ms(100))
+        assert len(broker.polls) == polls_left
+        await stage.during(poll)
+        assert (stage.clock.monotonic_ms() - started < 200) is (polls_left == 0)
 
     run(story)
 

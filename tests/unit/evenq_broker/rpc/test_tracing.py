@@ -131,3 +131,31 @@ def test_nothing_found_and_no_index_have_their_own_errors(run: Run) -> None:
             await trace(stage)
 
     run(story)
+
+
+def test_an_id_tells_nothing_of_copies_in_topics_that_the_caller_may_not_look_at(run: Run) -> None:
+    """The id of somebody else's message finds its copies in the dead letters of their groups."""
+
+    async def story(stage: Any) -> None:
+        broker = await filled(stage)
+        await stage.during(broker.create_topic("mine", queues=1))
+        group, topic = broker.groups.get("g"), broker.topics.get("t")
+        [taken] = await receive(stage)
+        forward = service_pb2.ForwardMessageToDeadLetterQueueRequest(receipt_handle=taken.receipt_handle)
+        forward.group.name, forward.topic.name = group.name, topic.name
+        await stage.ask("ForwardMessageToDeadLetterQueue", forward, service_pb2.ForwardMessageToDeadLetterQueueResponse)
+
+        async def topics(grants: str, **told: Any) -> list[str]:
+            request = admin_pb2.TraceMessageRequest(message_id="id", **told)
+            answer = await stage.as_user(grants, METHOD, request, admin_pb2.TraceMessageResponse)
+            assert not any(one.message.message.body for one in answer.traces)
+            return [one.message.queue.topic for one in answer.traces]
+
+        assert await topics("topic:* describe") == ["t", "%DLQ%g"]
+        assert await topics("topic:t describe", topic="t") == ["t"]
+        assert await topics("topic:t describe; group:g consume", topic="t") == ["t", "%DLQ%g"]
+        with pytest.raises(MessageNotFound):
+            await topics("topic:mine consume", topic="mine")
+        assert await topics("topic:mine consume", topic="mine", local=True) == []
+
+    run(story)

@@ -71,17 +71,18 @@ def test_failed_messages_come_again_when_due_and_count_their_attempts() -> None:
     process.put([message(0), message(1)], 2, now_ms=0)
     (first,) = process.take(1, now_ms=0)
     process.fail(first.queue_offset, retry_ms=100)
-    assert process.attempts(first) == 2
     assert [m.queue_offset for m in process.take(5, now_ms=99)] == [1]
     assert process.due_ms() == 100
-    assert [m.queue_offset for m in process.take(5, now_ms=100)] == [0]
+    assert [(m.queue_offset, m.delivery_attempt) for m in process.take(5, now_ms=100)] == [(0, 2)]
 
 
 def test_an_overlapping_answer_adds_nothing_twice() -> None:
     process = ProcessQueue(QUEUE, QueueOffset(0), now_ms=0)
     process.put([message(0), message(1)], 2, now_ms=0)
     process.put([message(1), message(2)], 3, now_ms=0)
+    process.check()
     assert process.count == 3
+    assert [m.queue_offset for m in process.take(9, now_ms=0)] == [0, 1, 2], "a listener has each once"
 
 
 def test_a_message_cannot_end_twice() -> None:

@@ -47,9 +47,12 @@ class Wire:
 class Sessions:
     def __init__(self) -> None:
         self.told = ""
+        self.topics: dict[str, set[str]] = {"m": set(), "n": set()}
 
     def members(self) -> list[MemberInfo] | None:
-        return [MemberInfo(name, "evenq", frozenset()) for name in ("m", "n")] if self.told == "" else None
+        if self.told != "":
+            return None
+        return [MemberInfo(name, "evenq", frozenset(topics)) for name, topics in self.topics.items()]
 
     def strategy(self) -> str:
         return self.told
@@ -171,3 +174,15 @@ def test_a_list_with_queues_that_do_not_exist_is_told_once_al_14(caplog: pytest.
     assert desk.part() == [0, 8, 9]
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == "group g, topic t: CONFIG names queues that do not exist and reads nothing of them: b/8, b/9"
+
+
+def test_a_member_that_does_not_read_the_topic_gets_none_of_its_queues() -> None:
+    """RG-8: what it was given nobody would read. One that did not tell what it reads counts as reading all."""
+    desk = Desk(ask_server=False)
+    assert desk.part() == [0]
+    desk.sessions.topics["n"] = {"another"}
+    assert desk.part() == [0, 1]
+    desk.sessions.topics["n"] = {"another", "t"}
+    assert desk.part() == [0]
+    desk.sessions.topics["m"] = {"another"}
+    assert desk.part() == [], "also if that member is this one"

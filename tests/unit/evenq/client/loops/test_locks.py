@@ -23,6 +23,7 @@ class Wire:
         self.holders: dict[MessageQueue, str] = {}
         self.broken = 0
         self.waits: list[int] = []
+        self.anew: list[bool] = []
         self.unlocked: list[MessageQueue] = []
 
     def trip(self) -> None:
@@ -31,9 +32,17 @@ class Wire:
             raise ConnectionFailed("gone")
 
     async def lock(
-        self, _address: str, _group: str, queues: Sequence[MessageQueue], *, wait_ms: int, generation: Generation
+        self,
+        _address: str,
+        _group: str,
+        queues: Sequence[MessageQueue],
+        *,
+        wait_ms: int,
+        generation: Generation,
+        anew: bool,
     ) -> list[Locked]:
         assert generation == NO_GENERATION
+        self.anew.append(anew)
         self.waits.append(wait_ms)
         self.trip()
         if wait_ms:
@@ -57,7 +66,7 @@ class Sessions:
 class Stage:
     def __init__(self) -> None:
         self.wire, self.sessions = Wire(), Sessions()
-        self.told: list[tuple[MessageQueue, int | None]] = []
+        self.told: list[tuple[MessageQueue, int | None]] = []  # with the committed offset
         self.tasks: list[asyncio.Task[None]] = []
         reading = Reading(
             group="g",
@@ -67,6 +76,7 @@ class Stage:
             start_policy=lambda: StartFrom.LAST,
             start_timestamp_ms=0,
             ordered=False,
+            attempts_max=None,
             auto_commit=True,
         )
         self.locks = Locks(
@@ -75,7 +85,7 @@ class Stage:
             sessions=self.sessions,  # type: ignore[arg-type]  # only what it asks
             address=self.address,
             generation=lambda _topic: NO_GENERATION,
-            told=lambda queue, committed: self.told.append((queue, committed)),
+            told=lambda queue, locked: self.told.append((queue, None if locked is None else locked.committed)),
             spawn=self.spawn,
         )
 
@@ -95,6 +105,7 @@ def test_a_held_queue_is_waited_for_in_a_call_of_its_own() -> None:
         await asyncio.gather(*stage.tasks)
         assert stage.told == [(ONE, 5), (TWO, 5)]
         assert stage.wire.waits == [0, 500]
+        assert stage.wire.anew == [True, True], "what an earlier life had under this id is nothing we know of"
 
     asyncio.run(story())
 

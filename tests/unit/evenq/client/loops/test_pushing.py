@@ -130,7 +130,14 @@ class Calls:
                 mailbox.put_nowait(None)
 
     async def lock(
-        self, address: str, group: str, queues: Sequence[MessageQueue], *, wait_ms: int, generation: Generation
+        self,
+        address: str,
+        group: str,
+        queues: Sequence[MessageQueue],
+        *,
+        wait_ms: int,
+        generation: Generation,
+        anew: bool = False,
     ) -> list[Locked]:
         self.trip("lock")
         held = self.broker.holders
@@ -142,6 +149,18 @@ class Calls:
             granted = held.setdefault(queue, self.client_id) == self.client_id
             answers.append(Locked(queue, granted, held[queue], self.broker.committed.get(queue, -1)))
         return answers
+
+    async def count_deliveries(
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        counts: Mapping[int, int],
+        *,
+        given_until: int,
+        generation: Generation,
+    ) -> None:
+        self.trip("count")
 
     async def unlock(self, address: str, group: str, queues: Sequence[MessageQueue]) -> None:
         for queue in queues:

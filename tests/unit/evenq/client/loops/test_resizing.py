@@ -24,7 +24,9 @@ class Wire:
         self.steps = steps
         self.asked = 0
 
-    async def scale_topic(self, topic: str, queues: int, *, broker: str, force: bool) -> list[ResizeView]:
+    async def scale_topic(
+        self, topic: str, queues: int, *, broker: str, force: bool, close_unread: bool
+    ) -> list[ResizeView]:
         self.asked += 1
         open_ones = self.asked < self.steps
         view = ResizeView(
@@ -60,7 +62,7 @@ async def ahead(clock: FakeClock, task: asyncio.Task[object], steps: int) -> Non
 def test_without_a_wait_one_step_is_done_and_told() -> None:
     async def story() -> None:
         wire = Wire(9)
-        (view,) = await scaled(wire, FakeClock(), "t", 2, broker="", force=False, wait_ms=0)
+        (view,) = await scaled(wire, FakeClock(), "t", 2, broker="", force=False, close_unread=False, wait_ms=0)
         assert (wire.asked, view.done, len(view.unfinished)) == (1, False, 3)
         assert not (await drained(wire, FakeClock(), "a", wait_ms=0)).empty
 
@@ -70,7 +72,7 @@ def test_without_a_wait_one_step_is_done_and_told() -> None:
 def test_a_wait_goes_on_until_everything_is_read() -> None:
     async def story() -> None:
         for start in (
-            lambda wire, clock: scaled(wire, clock, "t", 2, broker="", force=False, wait_ms=60_000),
+            lambda wire, clock: scaled(wire, clock, "t", 2, broker="", force=False, close_unread=False, wait_ms=60_000),
             lambda wire, clock: drained(wire, clock, "a", wait_ms=60_000),
         ):
             wire, clock = Wire(3), FakeClock()
@@ -86,7 +88,9 @@ def test_a_wait_goes_on_until_everything_is_read() -> None:
 def test_a_wait_that_ends_too_early_says_who_is_not_through() -> None:
     async def story() -> None:
         clock = FakeClock()
-        task = asyncio.ensure_future(scaled(Wire(99), clock, "t", 2, broker="", force=False, wait_ms=1_000))
+        task = asyncio.ensure_future(
+            scaled(Wire(99), clock, "t", 2, broker="", force=False, close_unread=False, wait_ms=1_000)
+        )
         await ahead(clock, task, 3)
         with pytest.raises(RequestTimeout, match=r"more than 2 queues to read after 1000 ms: g 4, h 2; call again"):
             await task

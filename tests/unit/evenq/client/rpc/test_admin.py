@@ -63,7 +63,7 @@ def test_a_scaled_topic_tells_what_it_waits_for() -> None:
     one.entry.write_queues, one.entry.read_queues, one.entry.permission = 2, 4, v2.READ_WRITE
     one.unfinished.add(queue=QUEUE, group="g", lag=5, inflight=1)
     net = Net(answer)
-    (view,) = asyncio.run(admin(net).scale_topic("t", 2, broker="a", force=True))
+    (view,) = asyncio.run(admin(net).scale_topic("t", 2, broker="a", force=True, close_unread=True))
     method, request = net.calls[0]
     assert method == "/evenq.v1.Admin/ScaleTopic"
     asked = admin_pb2.ScaleTopicRequest.FromString(request)

@@ -241,6 +241,7 @@ class ScaleTopicRequest(_Message):
     force: builtins.bool
     local: builtins.bool
     close_unread: builtins.bool
+    dry_run: builtins.bool
 
     def __init__(
         self,
@@ -251,8 +252,9 @@ class ScaleTopicRequest(_Message):
         force: builtins.bool | None = ...,
         local: builtins.bool | None = ...,
         close_unread: builtins.bool | None = ...,
+        dry_run: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["topic", "queues", "broker_name", "force", "local", "close_unread"]) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "queues", "broker_name", "force", "local", "close_unread", "dry_run"]) -> None: ...
 
 class ScaleTopicResponse(_Message):
     DESCRIPTOR: Descriptor
@@ -416,6 +418,60 @@ class DrainBrokerResponse(_Message):
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
     def ClearField(self, field_name: Literal["status", "broker_name", "draining", "empty", "unfinished", "lag", "delayed", "unread", "dead_letters", "writers"]) -> None: ...
+
+class ForgetBrokerRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    broker_name: builtins.str
+    local: builtins.bool
+    leaving: builtins.str
+    unread: builtins.int
+    dead_letters: builtins.int
+
+    def __init__(
+        self,
+        *,
+        broker_name: builtins.str | None = ...,
+        local: builtins.bool | None = ...,
+        leaving: builtins.str | None = ...,
+        unread: builtins.int | None = ...,
+        dead_letters: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "local", "leaving", "unread", "dead_letters"]) -> None: ...
+
+class ForgetBrokerResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    known: builtins.bool
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        known: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "known"]) -> None: ...
+
+class MissingBroker(_Message):
+    DESCRIPTOR: Descriptor
+
+    name: builtins.str
+    gone_ms: builtins.int
+    unread: builtins.int
+    dead_letters: builtins.int
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str | None = ...,
+        gone_ms: builtins.int | None = ...,
+        unread: builtins.int | None = ...,
+        dead_letters: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["name", "gone_ms", "unread", "dead_letters"]) -> None: ...
 
 class QueueStatus(_Message):
     DESCRIPTOR: Descriptor
@@ -652,6 +708,8 @@ class DescribeGroupResponse(_Message):
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[GroupQueue]: ...
     @builtins.property
     def differing_filters(self) -> _containers.RepeatedCompositeFieldContainer[DifferingFilters]: ...
+    @builtins.property
+    def troubles(self) -> GroupTroubles: ...
 
     def __init__(
         self,
@@ -661,9 +719,30 @@ class DescribeGroupResponse(_Message):
         members: Iterable[_evenq_v1_groups.Member] | None = ...,
         queues: Iterable[GroupQueue] | None = ...,
         differing_filters: Iterable[DifferingFilters] | None = ...,
+        troubles: GroupTroubles | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["status", "summary"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "summary", "members", "queues", "differing_filters"]) -> None: ...
+    def HasField(self, field_name: Literal["status", "summary", "troubles"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "summary", "members", "queues", "differing_filters", "troubles"]) -> None: ...
+
+class GroupTroubles(_Message):
+    DESCRIPTOR: Descriptor
+
+    retries_waiting: builtins.int
+    given_back: builtins.int
+    timed_out: builtins.int
+    dead_letters: builtins.int
+    oldest_ms: builtins.int
+
+    def __init__(
+        self,
+        *,
+        retries_waiting: builtins.int | None = ...,
+        given_back: builtins.int | None = ...,
+        timed_out: builtins.int | None = ...,
+        dead_letters: builtins.int | None = ...,
+        oldest_ms: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["retries_waiting", "given_back", "timed_out", "dead_letters", "oldest_ms"]) -> None: ...
 
 class DifferingFilters(_Message):
     DESCRIPTOR: Descriptor
@@ -739,15 +818,18 @@ class ListBrokersResponse(_Message):
     def status(self) -> _apache_rocketmq_v2_definition.Status: ...
     @builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[BrokerSummary]: ...
+    @builtins.property
+    def missing(self) -> _containers.RepeatedCompositeFieldContainer[MissingBroker]: ...
 
     def __init__(
         self,
         *,
         status: _apache_rocketmq_v2_definition.Status | None = ...,
         brokers: Iterable[BrokerSummary] | None = ...,
+        missing: Iterable[MissingBroker] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "brokers"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "brokers", "missing"]) -> None: ...
 
 class DescribeClusterRequest(_Message):
     DESCRIPTOR: Descriptor
@@ -775,6 +857,8 @@ class DescribeClusterResponse(_Message):
     rebalancer_answers: builtins.bool
     topics: builtins.int
     groups: builtins.int
+    @builtins.property
+    def missing(self) -> _containers.RepeatedCompositeFieldContainer[MissingBroker]: ...
 
     def __init__(
         self,
@@ -787,9 +871,10 @@ class DescribeClusterResponse(_Message):
         rebalancer_answers: builtins.bool | None = ...,
         topics: builtins.int | None = ...,
         groups: builtins.int | None = ...,
+        missing: Iterable[MissingBroker] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "cluster", "brokers", "nameservers", "rebalancer", "rebalancer_answers", "topics", "groups"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "cluster", "brokers", "nameservers", "rebalancer", "rebalancer_answers", "topics", "groups", "missing"]) -> None: ...
 
 class ResetOffsetsRequest(_Message):
     DESCRIPTOR: Descriptor

@@ -73,6 +73,22 @@ class Generation(_Message):
     ) -> None: ...
     def ClearField(self, field_name: Literal["epoch", "counter"]) -> None: ...
 
+class DeliveryCount(_Message):
+    DESCRIPTOR: Descriptor
+
+    offset: builtins.int
+    deliveries: builtins.int
+    finished: builtins.bool
+
+    def __init__(
+        self,
+        *,
+        offset: builtins.int | None = ...,
+        deliveries: builtins.int | None = ...,
+        finished: builtins.bool | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["offset", "deliveries", "finished"]) -> None: ...
+
 class Filter(_Message):
     DESCRIPTOR: Descriptor
 

@@ -320,6 +320,46 @@ class SendBackResponse(_Message):
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
     def ClearField(self, field_name: Literal["status", "dead_lettered"]) -> None: ...
 
+class CountDeliveriesRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    group: builtins.str
+    client_id: builtins.str
+    @builtins.property
+    def queue(self) -> _evenq_v1_common.Queue: ...
+    @builtins.property
+    def generation(self) -> _evenq_v1_common.Generation: ...
+    @builtins.property
+    def counts(self) -> _containers.RepeatedCompositeFieldContainer[_evenq_v1_common.DeliveryCount]: ...
+    given_until: builtins.int
+
+    def __init__(
+        self,
+        *,
+        group: builtins.str | None = ...,
+        client_id: builtins.str | None = ...,
+        queue: _evenq_v1_common.Queue | None = ...,
+        generation: _evenq_v1_common.Generation | None = ...,
+        counts: Iterable[_evenq_v1_common.DeliveryCount] | None = ...,
+        given_until: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["queue", "generation"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["group", "client_id", "queue", "generation", "counts", "given_until"]) -> None: ...
+
+class CountDeliveriesResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status"]) -> None: ...
+
 class RelayCheckRequest(_Message):
     DESCRIPTOR: Descriptor
 

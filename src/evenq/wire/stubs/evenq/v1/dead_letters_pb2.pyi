@@ -109,6 +109,7 @@ class ListDeadLettersResponse(_Message):
     def letters(self) -> _containers.RepeatedCompositeFieldContainer[DeadLetter]: ...
     @builtins.property
     def silent(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    known: builtins.bool
 
     def __init__(
         self,
@@ -117,9 +118,10 @@ class ListDeadLettersResponse(_Message):
         counts: Iterable[DeadLetterCount] | None = ...,
         letters: Iterable[DeadLetter] | None = ...,
         silent: Iterable[builtins.str] | None = ...,
+        known: builtins.bool | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "counts", "letters", "silent"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "counts", "letters", "silent", "known"]) -> None: ...
 
 class ReplayDeadLettersRequest(_Message):
     DESCRIPTOR: Descriptor
@@ -131,6 +133,7 @@ class ReplayDeadLettersRequest(_Message):
     per_second: builtins.float
     max: builtins.int
     local: builtins.bool
+    dry_run: builtins.bool
 
     def __init__(
         self,
@@ -141,9 +144,10 @@ class ReplayDeadLettersRequest(_Message):
         per_second: builtins.float | None = ...,
         max: builtins.int | None = ...,
         local: builtins.bool | None = ...,
+        dry_run: builtins.bool | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["filter"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["group", "filter", "to_topic", "per_second", "max", "local"]) -> None: ...
+    def ClearField(self, field_name: Literal["group", "filter", "to_topic", "per_second", "max", "local", "dry_run"]) -> None: ...
 
 class ReplayProgress(_Message):
     DESCRIPTOR: Descriptor
@@ -157,6 +161,8 @@ class ReplayProgress(_Message):
     failed: builtins.int
     error: builtins.str
     done: builtins.bool
+    @builtins.property
+    def would(self) -> _containers.ScalarMap[builtins.str, builtins.int]: ...
 
     def __init__(
         self,
@@ -169,6 +175,7 @@ class ReplayProgress(_Message):
         failed: builtins.int | None = ...,
         error: builtins.str | None = ...,
         done: builtins.bool | None = ...,
+        would: Mapping[builtins.str, builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "broker_name", "total", "replayed", "left_out", "failed", "error", "done"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "broker_name", "total", "replayed", "left_out", "failed", "error", "done", "would"]) -> None: ...

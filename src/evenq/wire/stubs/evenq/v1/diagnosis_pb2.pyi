@@ -109,6 +109,11 @@ class GroupPart(_Message):
     def stranded(self) -> _containers.RepeatedCompositeFieldContainer[QueueState]: ...
     @builtins.property
     def settings(self) -> _evenq_v1_groups.GroupSettings: ...
+    @builtins.property
+    def lost(self) -> _containers.RepeatedCompositeFieldContainer[LostBroker]: ...
+    retries_waiting: builtins.int
+    failed: builtins.int
+    delivered: builtins.int
 
     def __init__(
         self,
@@ -124,9 +129,31 @@ class GroupPart(_Message):
         duplicates: builtins.int | None = ...,
         stranded: Iterable[QueueState] | None = ...,
         settings: _evenq_v1_groups.GroupSettings | None = ...,
+        lost: Iterable[LostBroker] | None = ...,
+        retries_waiting: builtins.int | None = ...,
+        failed: builtins.int | None = ...,
+        delivered: builtins.int | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["settings"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["broker_name", "known", "strategy", "ordered", "members", "queues", "told", "topics", "duplicates", "stranded", "settings"]) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "known", "strategy", "ordered", "members", "queues", "told", "topics", "duplicates", "stranded", "settings", "lost", "retries_waiting", "failed", "delivered"]) -> None: ...
+
+class LostBroker(_Message):
+    DESCRIPTOR: Descriptor
+
+    name: builtins.str
+    gone_ms: builtins.int
+    unread: builtins.int
+    dead_letters: builtins.int
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str | None = ...,
+        gone_ms: builtins.int | None = ...,
+        unread: builtins.int | None = ...,
+        dead_letters: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["name", "gone_ms", "unread", "dead_letters"]) -> None: ...
 
 class MemberState(_Message):
     DESCRIPTOR: Descriptor

@@ -407,6 +407,7 @@ class LockQueuesRequest(_Message):
     wait_ms: builtins.int
     @builtins.property
     def generation(self) -> _evenq_v1_common.Generation: ...
+    anew: builtins.bool
 
     def __init__(
         self,
@@ -416,9 +417,10 @@ class LockQueuesRequest(_Message):
         queues: Iterable[_evenq_v1_common.Queue] | None = ...,
         wait_ms: builtins.int | None = ...,
         generation: _evenq_v1_common.Generation | None = ...,
+        anew: builtins.bool | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["generation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["group", "client_id", "queues", "wait_ms", "generation"]) -> None: ...
+    def ClearField(self, field_name: Literal["group", "client_id", "queues", "wait_ms", "generation", "anew"]) -> None: ...
 
 class LockedQueue(_Message):
     DESCRIPTOR: Descriptor
@@ -428,6 +430,9 @@ class LockedQueue(_Message):
     granted: builtins.bool
     holder: builtins.str
     committed: builtins.int
+    given_until: builtins.int
+    @builtins.property
+    def counts(self) -> _containers.RepeatedCompositeFieldContainer[_evenq_v1_common.DeliveryCount]: ...
 
     def __init__(
         self,
@@ -436,9 +441,11 @@ class LockedQueue(_Message):
         granted: builtins.bool | None = ...,
         holder: builtins.str | None = ...,
         committed: builtins.int | None = ...,
+        given_until: builtins.int | None = ...,
+        counts: Iterable[_evenq_v1_common.DeliveryCount] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["queue"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["queue", "granted", "holder", "committed"]) -> None: ...
+    def ClearField(self, field_name: Literal["queue", "granted", "holder", "committed", "given_until", "counts"]) -> None: ...
 
 class LockQueuesResponse(_Message):
     DESCRIPTOR: Descriptor

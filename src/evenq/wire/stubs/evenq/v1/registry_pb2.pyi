@@ -20,6 +20,7 @@ class Listener(_Message):
     name: builtins.str
     host: builtins.str
     port: builtins.int
+    tls: builtins.bool
 
     def __init__(
         self,
@@ -27,8 +28,9 @@ class Listener(_Message):
         name: builtins.str | None = ...,
         host: builtins.str | None = ...,
         port: builtins.int | None = ...,
+        tls: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["name", "host", "port"]) -> None: ...
+    def ClearField(self, field_name: Literal["name", "host", "port", "tls"]) -> None: ...
 
 class BrokerInfo(_Message):
     DESCRIPTOR: Descriptor

@@ -1,0 +1,88 @@
+"""The metrics of a broker's place in the cluster and of its disk; `metrics.py` lists them with the others.
+
+Whether nameservers and a rebalancer answer is told by every broker, so that it is seen when they themselves are gone
+and nothing scrapes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from evenq.serving.metrics import Metric, MetricKind, Sample
+
+if TYPE_CHECKING:
+    from evenq_broker.broker import Broker
+
+__all__ = ["cluster_metrics"]
+
+
+def cluster_metrics(broker: Broker) -> list[Metric]:
+    """What alerts of a whole cluster are made of."""
+    source, gauge = _Source(broker), MetricKind.GAUGE
+    return [
+        Metric(
+            name="evenq_broker_nameservers", kind=gauge, unit="nameservers",
+            help="Nameservers that this broker was told of.", read=source.nameservers,
+        ),
+        Metric(
+            name="evenq_broker_nameservers_answering", kind=gauge, unit="nameservers",
+            help="Of them, those that tell it the routes now.", read=source.nameservers_answering,
+        ),
+        Metric(
+            name="evenq_broker_rebalancer_answers", kind=gauge, unit="rebalancers",
+            help="1 while a leading rebalancer takes this broker's reports; no series without a rebalancer.",
+            read=source.rebalancer,
+        ),
+        Metric(
+            name="evenq_broker_missing_peers", kind=gauge, unit="brokers", labels=("missing",),
+            help="1 for each broker that this one knew, that is not there and did not leave empty.",
+            read=source.missing,
+        ),
+        Metric(
+            name="evenq_store_disk_used_bytes", kind=gauge, unit="bytes",
+            help="In use on the disk of the store, by anything.", read=source.disk_used,
+        ),
+        Metric(
+            name="evenq_store_disk_free_bytes", kind=gauge, unit="bytes", help="Free on it.", read=source.disk_free,
+        ),
+        Metric(
+            name="evenq_store_disk_free_min_bytes", kind=gauge, unit="bytes",
+            help="Messages are refused while less is free.", read=source.disk_free_min,
+        ),
+        Metric(
+            name="evenq_store_refuses_messages", kind=gauge, unit="brokers",
+            help="1 while messages are refused for want of space.", read=source.refuses,
+        ),
+    ]  # fmt: skip
+
+
+class _Source:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def nameservers(self) -> Iterable[Sample]:
+        return [((), len(self._broker.cluster.nameservers))]
+
+    def nameservers_answering(self) -> Iterable[Sample]:
+        return [((), self._broker.cluster.nameservers_answering)]
+
+    def rebalancer(self) -> Iterable[Sample]:
+        link = self._broker.cluster.rebalancer
+        return [] if link is None else [((), int(link.connected))]
+
+    def missing(self) -> Iterable[Sample]:
+        return [((one.name,), 1) for one in self._broker.cluster.known.brokers.missing()]
+
+    def disk_used(self) -> Iterable[Sample]:
+        usage = self._broker.store.usage
+        return [((), usage.total - usage.free)]
+
+    def disk_free(self) -> Iterable[Sample]:
+        return [((), self._broker.store.usage.free)]
+
+    def disk_free_min(self) -> Iterable[Sample]:
+        return [((), self._broker.store.free_min_bytes)]
+
+    def refuses(self) -> Iterable[Sample]:
+        return [((), int(self._broker.store.full is not None))]

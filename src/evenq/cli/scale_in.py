@@ -1,0 +1,66 @@
+"""`evenq broker check-scale-in | forget`: whether brokers may be taken away, and what to do about those that were.
+
+`check-scale-in` is made for scripts and for a chart's hook: it changes nothing, and its exit code is the answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from evenq.cli.admin import with_admin
+from evenq.cli.output import Column, Listing, Page, Scalar, print_page
+from evenq.client.async_admin import Admin
+from evenq.client.core.views import ScaleInView
+from evenq.errors import BadRequest
+
+__all__ = ["check", "forget"]
+
+_COLUMNS = (
+    Column("broker", "broker"),
+    Column("state", "state"),
+    Column("removable", "may be removed"),
+    Column("draining", "draining"),
+    Column("lag", "to read", "number"),
+    Column("delayed", "delayed", "number"),
+    Column("unread", "read by no group", "number"),
+    Column("dead_letters", "dead letters", "number"),
+    Column("why", "why not"),
+)
+
+
+def check(options: argparse.Namespace) -> int:
+    """`evenq broker check-scale-in NAME...`; 0 if all of them may be taken away, else 1."""
+
+    async def work(admin: Admin) -> list[ScaleInView]:
+        return await admin.check_scale_in(options.names, allow_unread=options.yes)
+
+    results = with_admin(options, work)
+    refused = [one.broker_name for one in results if one.problem]
+    sentence = f"{', '.join(refused)}: not yet." if refused else "Nothing that they hold would be missed."
+    listing = Listing(key="brokers", columns=_COLUMNS, rows=[_row(one) for one in results])
+    print_page(Page(facts={"removable": not refused}, listings=[listing], sentence=sentence), as_json=options.json)
+    return int(bool(refused))
+
+
+def _row(one: ScaleInView) -> tuple[Scalar, ...]:
+    left = one.left
+    held = (left.draining, left.lag, left.delayed, left.unread, left.dead_letters) if left else (False, 0, 0, 0, 0)
+    return (one.broker_name, one.state.lower(), not one.problem, *held, one.problem)
+
+
+def forget(options: argparse.Namespace) -> None:
+    """`evenq broker forget NAME --yes`."""
+    if not options.yes:
+        raise BadRequest(
+            f"this ends the search for broker {options.name}: what it holds is not missed any more, and comes back "
+            "only if the broker does; add --yes to do it"
+        )
+
+    async def work(admin: Admin) -> None:
+        await admin.forget_broker(options.name)
+        print_page(
+            Page(facts={"forgotten": options.name}, sentence=f"Broker {options.name} is not missed any more."),
+            as_json=options.json,
+        )
+
+    with_admin(options, work)

@@ -1,0 +1,157 @@
+"""TLS of one server: its settings, the certificate that its doors show, how it calls other servers.
+
+A program makes a `ServerTls` from its settings, opens its doors with it and starts and closes it beside them. The
+files are looked at every `reload_ms`; a changed pair that makes sense is shown from the next handshake on, connections
+that stand go on with what they began with. Always true: files that make no sense change nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+from pydantic import BaseModel, Field, model_validator
+
+from evenq.errors import SettingsError
+from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import spawn
+from evenq.wire.tls import SERVER_HINTS, Tls, read_authorities, read_pair, stamp_of
+
+__all__ = ["ServerTls", "TlsSettings"]
+
+log = logging.getLogger(__name__)
+
+
+class TlsSettings(BaseModel, frozen=True, extra="forbid"):
+    """Encryption of what clients send, and of calls between servers."""
+
+    port: int = Field(default=-1, ge=-1, le=65_535, description="gRPC port with TLS; -1 = off, 0 = any free one.")
+    certificate: Path | None = Field(
+        default=None, description="PEM file with the certificate chain; read again when it changes."
+    )
+    key: Path | None = Field(default=None, description="PEM file with the private key, without a password.")
+    client_ca: Path | None = Field(
+        default=None,
+        description="PEM file of authorities; set = TLS callers must show a certificate that one of them signed.",
+    )
+    peers: bool = Field(
+        default=False,
+        description="Call other servers with TLS, where their address says nothing else; this server's certificate is "
+        "shown to them.",
+    )
+    peer_ca: Path | None = Field(
+        default=None, description="PEM file of authorities that sign other servers; empty = the system's."
+    )
+    peer_server_name: str = Field(
+        default="",
+        max_length=255,
+        description="Name in other servers' certificates, instead of the host that is dialled.",
+    )
+    reload_ms: int = Field(
+        default=2_000, ge=100, le=60_000, description="How often the files are looked at for changes, ms."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("tls.certificate and tls.key belong together; give both or neither")
+        if self.port >= 0 and self.certificate is None:
+            raise ValueError("tls.port is set without tls.certificate and tls.key; give both PEM files")
+        return self
+
+    def for_peers(self) -> Tls:
+        """How other servers are called, where it is with TLS."""
+        return Tls(
+            ca=self.peer_ca or "",
+            certificate=self.certificate or "",
+            key=self.key or "",
+            server_name=self.peer_server_name,
+            hints=SERVER_HINTS,
+        )
+
+
+class ServerTls:
+    """The certificate of one server's doors. Belongs to one loop."""
+
+    def __init__(self, settings: TlsSettings, *, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._task: asyncio.Task[Any] | None = None
+        self._shown: tuple[bytes, bytes, bytes | None] | None = None
+        self._configuration: grpc.ServerCertificateConfiguration | None = None
+        self._stamp: tuple[object, ...] = ()
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """What `DoorOptions.credentials` takes. Raises SettingsError for files that make no sense."""
+        if self._configuration is None:
+            self._stamp = self._look()
+            self._show(self._read())
+        assert self._configuration is not None
+        first = self._configuration
+        shown: grpc.ServerCertificateConfiguration | None = first
+
+        def fetch() -> grpc.ServerCertificateConfiguration | None:
+            # gRPC asks at each handshake, in a thread of its own; None: as before, which costs it nothing.
+            nonlocal shown
+            if shown is self._configuration:
+                return None
+            shown = self._configuration
+            return shown
+
+        wanted: Any = fetch  # the published types leave None out
+        return grpc.dynamic_ssl_server_credentials(
+            first, wanted, require_client_authentication=self._settings.client_ca is not None
+        )
+
+    def start(self) -> None:
+        """Watch the files, if a door shows them."""
+        if self._configuration is not None:
+            self._task = spawn(self._watch(), name="TLS files")
+
+    async def close(self) -> None:
+        """Stop watching. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def reload(self) -> bool:
+        """Look at the files; True if they changed and are in force."""
+        stamp = await asyncio.to_thread(self._look)
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            read = await asyncio.to_thread(self._read)
+        except SettingsError as error:
+            log.warning("the changed TLS files are not in force, the ones before are: %s", error)
+            return False
+        if read == self._shown:
+            return False
+        self._show(read)
+        log.info("TLS certificate changed to that of %s", self._settings.certificate)
+        return True
+
+    async def _watch(self) -> None:
+        while True:
+            await self._clock.sleep_ms(self._settings.reload_ms)
+            await self.reload()
+
+    def _read(self) -> tuple[bytes, bytes, bytes | None]:
+        settings = self._settings
+        if settings.certificate is None or settings.key is None:
+            raise SettingsError("a TLS door needs tls.certificate and tls.key; give both PEM files")
+        certificate, key = read_pair(settings.certificate, settings.key)
+        return certificate, key, read_authorities(settings.client_ca) if settings.client_ca is not None else None
+
+    def _show(self, read: tuple[bytes, bytes, bytes | None]) -> None:
+        certificate, key, client_ca = read
+        self._shown = read
+        self._configuration = grpc.ssl_server_certificate_configuration([(key, certificate)], client_ca)
+
+    def _look(self) -> tuple[object, ...]:
+        paths = (self._settings.certificate, self._settings.key, self._settings.client_ca)
+        return tuple(stamp_of(path) for path in paths if path is not None)

@@ -1,0 +1,213 @@
+"""TLS as a client of a server uses it: `Tls` says what is trusted and shown, `TlsFiles` reads the files and notices
+when they change.
+
+The SDK and the command line make a `Tls` from arguments and `EVENQ_TLS_*`, servers from their setting `tls` for calls
+to each other. Always true: files that make no sense never replace ones that did.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from evenq.errors import SettingsError
+
+__all__ = [
+    "CLIENT_HINTS",
+    "SERVER_HINTS",
+    "Hints",
+    "Pem",
+    "Tls",
+    "TlsFiles",
+    "read_authorities",
+    "read_pair",
+    "stamp_of",
+]
+
+log = logging.getLogger(__name__)
+
+CA_VARIABLE, NAME_VARIABLE, INSECURE_VARIABLE = "EVENQ_TLS_CA", "EVENQ_TLS_SERVER_NAME", "EVENQ_TLS_INSECURE"
+CERTIFICATE_VARIABLE, KEY_VARIABLE = "EVENQ_TLS_CERTIFICATE", "EVENQ_TLS_KEY"
+FILE_BYTES_MAX = 4 << 20
+_SWITCH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+class Hints(NamedTuple):
+    """How errors call the settings, so that the sentence names what its reader can change."""
+
+    ca: str
+    certificate: str
+    server_name: str
+    speak_tls: str
+    speak_plain: str
+
+
+CLIENT_HINTS = Hints(
+    ca="ca (tls=evenq.Tls(ca=...), EVENQ_TLS_CA or --tls-ca)",
+    certificate="certificate and key (tls=evenq.Tls(...), EVENQ_TLS_CERTIFICATE and EVENQ_TLS_KEY, or "
+    "--tls-certificate and --tls-key)",
+    server_name="server_name (tls=evenq.Tls(server_name=...), EVENQ_TLS_SERVER_NAME or --tls-server-name)",
+    speak_tls="evenqs:// (or tls=evenq.Tls(ca=...), --tls-ca)",
+    speak_plain="evenq://",
+)
+SERVER_HINTS = Hints(
+    ca="tls.peer_ca",
+    certificate="tls.certificate and tls.key",
+    server_name="tls.peer_server_name",
+    speak_tls="tls.peers, or evenqs:// in front of the address",
+    speak_plain="evenq://",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """How a client speaks TLS. All paths are PEM files, read again when they change. Raises SettingsError."""
+
+    ca: str | Path = ""
+    """Authorities that servers' certificates must be signed by; empty = the system's."""
+    certificate: str | Path = ""
+    """The client's own certificate chain, for servers that want one; with `key`."""
+    key: str | Path = ""
+    """Its private key, without a password."""
+    server_name: str = ""
+    """Name that the server's certificate must carry; empty = the host that is dialled."""
+    insecure: bool = False
+    """True: trust the certificate that the server shows at the first connection, whoever signed it and whatever its
+    name is. For tests: somebody in between is not noticed. An expired certificate is still refused.
+    """
+    hints: Hints = field(default=CLIENT_HINTS, repr=False, compare=False)
+    """How errors name these settings."""
+
+    def __post_init__(self) -> None:
+        if bool(str(self.certificate)) != bool(str(self.key)):
+            missing = "key" if str(self.certificate) else "certificate"
+            raise SettingsError(f"TLS: {missing} is empty; give both certificate and key, or neither")
+        if self.insecure and (str(self.ca) or self.server_name):
+            raise SettingsError("TLS: insecure checks neither ca nor server_name; leave out insecure, or these two")
+
+    @classmethod
+    def of_environment(cls, environ: Mapping[str, str]) -> Self | None:
+        """What `EVENQ_TLS_*` say; None if none of them is set. Raises SettingsError."""
+        ca, certificate, key, name, insecure = (
+            environ.get(variable, "").strip()
+            for variable in (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE, NAME_VARIABLE, INSECURE_VARIABLE)
+        )
+        if not (ca or certificate or key or name or insecure):
+            return None
+        if insecure and insecure.lower() not in _SWITCH:
+            raise SettingsError(f"{INSECURE_VARIABLE} is {insecure!r}; give true or false")
+        unchecked = _SWITCH.get(insecure.lower(), False)
+        if not (ca or certificate or key or name or unchecked):
+            return None
+        return cls(ca=ca, certificate=certificate, key=key, server_name=name, insecure=unchecked)
+
+
+@dataclass(frozen=True, slots=True)
+class Pem:
+    """Contents of a `Tls`'s files."""
+
+    ca: bytes | None
+    """None: the system's authorities cannot be named, gRPC's own are taken."""
+    certificate: bytes | None
+    key: bytes | None = field(repr=False)
+
+
+class TlsFiles:
+    """The files of one `Tls`."""
+
+    def __init__(self, tls: Tls) -> None:
+        """Raises SettingsError for files that cannot be read or make no sense."""
+        self.tls = tls
+        self._paths = [Path(path) for path in (tls.ca, tls.certificate, tls.key) if str(path)]
+        self._stamp = self._look()
+        self.pem = self._read()
+
+    def refresh(self) -> bool:
+        """Look whether the files changed; True: `pem` is new. Files that make no sense are logged, once, and change
+        nothing.
+        """
+        stamp = self._look()
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            pem = self._read()
+        except SettingsError as error:
+            log.warning("the changed TLS files are not used, the ones before are: %s", error)
+            return False
+        if pem == self.pem:
+            return False
+        self.pem = pem
+        return True
+
+    def _look(self) -> tuple[object, ...]:
+        return tuple(stamp_of(path) for path in self._paths)
+
+    def _read(self) -> Pem:
+        tls = self.tls
+        certificate, key = read_pair(Path(tls.certificate), Path(tls.key)) if str(tls.key) else (None, None)
+        return Pem(read_authorities(Path(tls.ca)) if str(tls.ca) else _system_authorities(), certificate, key)
+
+
+def read_pair(certificate: Path, key: Path) -> tuple[bytes, bytes]:
+    """Contents of a certificate's and its key's file, checked to belong together. Raises SettingsError."""
+    for _ in range(3):  # the files may be changed between two looks; then the pair is read again
+        try:
+            pair = _content(certificate), _content(key)
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: "")
+        except (ssl.SSLError, ValueError) as error:
+            raise SettingsError(
+                f"certificate {certificate} and key {key} do not serve TLS ({error}): they must be PEM, belong "
+                "together, and the key must have no password"
+            ) from error
+        except OSError as error:
+            raise _unreadable(error) from error
+        if pair == (_content(certificate), _content(key)):
+            return pair
+    raise SettingsError(f"certificate {certificate} and key {key} change all the time; write them once")
+
+
+def read_authorities(path: Path) -> bytes:
+    """Content of a file of authorities' certificates. Raises SettingsError if there is none in it."""
+    content = _content(path)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii", "ignore"))
+    except (ssl.SSLError, ValueError) as error:
+        raise SettingsError(f"{path} holds no certificates of an authority ({error}); give a PEM file") from error
+    return content
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise _unreadable(error) from error
+    if len(content) > FILE_BYTES_MAX:
+        raise SettingsError(f"TLS file {path} has more than {FILE_BYTES_MAX} bytes; give a PEM file")
+    return content
+
+
+def _unreadable(error: OSError) -> SettingsError:
+    return SettingsError(f"a TLS file cannot be read: {error}; give readable PEM files")
+
+
+def stamp_of(path: Path) -> tuple[int, int, int] | None:
+    """What changes with a file, also behind a link that is moved to another one; None: it cannot be looked at."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _system_authorities() -> bytes | None:
+    file = ssl.get_default_verify_paths().cafile  # also what SSL_CERT_FILE names
+    try:
+        return Path(file).read_bytes() if file else None
+    except OSError:
+        return None

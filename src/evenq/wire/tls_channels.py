@@ -1,0 +1,135 @@
+"""gRPC's credentials for channels with TLS, made from a `Tls` and made again when its files change.
+
+Used by `wire.net` and by the Spark source. gRPC cannot be asked to trust any certificate, so `Tls.insecure` fetches
+the one that the server shows and trusts exactly that one ("pins" it) until `forget` is called.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import grpc
+
+from evenq.errors import TlsFailed
+from evenq.wire.addresses import host_and_port
+from evenq.wire.tls import Tls, TlsFiles
+
+__all__ = ["Secure", "TlsChannels", "client_context"]
+
+LOOK_MS = 2_000
+FETCH_MS = 3_000
+PINNED_MAX = 1_024
+
+
+class Secure(NamedTuple):
+    """What a channel to one address is made with."""
+
+    credentials: grpc.ChannelCredentials
+    options: Sequence[tuple[str, str]]
+    version: int
+    """Of the files; `TlsChannels.version` is another one when they have changed."""
+
+
+class TlsChannels:
+    """Makes credentials. Used by one thread at a time."""
+
+    def __init__(self, tls: Tls, *, now_ms: Callable[[], int]) -> None:
+        """`now_ms`: a monotonic clock. Raises SettingsError for files that make no sense."""
+        self.tls = tls
+        self.files = TlsFiles(tls)
+        self._now_ms = now_ms
+        self._version = 0
+        self._looked_ms = now_ms()
+        self._pinned: dict[str, tuple[bytes, str]] = {}
+
+    @property
+    def version(self) -> int:
+        """Grows when the files change; they are looked at every 2 s at most."""
+        now_ms = self._now_ms()
+        if now_ms - self._looked_ms >= LOOK_MS:
+            self.look(now_ms)
+        return self._version
+
+    def look(self, now_ms: int) -> None:
+        """Look at the files now."""
+        self._looked_ms = now_ms
+        if self.files.refresh():
+            self._version += 1
+
+    def secure(self, address: str) -> Secure:
+        """For a channel to `host:port`. Blocks with `insecure`, at the first time; then it raises TlsFailed and
+        OSError if no certificate can be fetched.
+        """
+        pem, name, version = self.files.pem, self.tls.server_name, self.version
+        authorities = pem.ca
+        if self.tls.insecure:
+            authorities, name = self._pin(address)
+        options = [("grpc.ssl_target_name_override", name)] if name else []
+        return Secure(grpc.ssl_channel_credentials(authorities, pem.key, pem.certificate), options, version)
+
+    def forget(self, address: str) -> None:
+        """The pinned certificate does not help: fetch the server's again for the next channel."""
+        self._pinned.pop(address, None)
+
+    def _pin(self, address: str) -> tuple[bytes, str]:
+        pinned = self._pinned.get(address)
+        if pinned is None:
+            pinned = _fetch(address, self.files)
+            while len(self._pinned) >= PINNED_MAX:
+                self._pinned.pop(next(iter(self._pinned)))
+            self._pinned[address] = pinned
+        return pinned
+
+
+def client_context(files: TlsFiles, *, verify: bool, authorities: str | None = None) -> ssl.SSLContext:
+    """The same trust for Python's `ssl`, whose errors say more than gRPC's. `authorities`: PEM instead of the files."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])
+    context.check_hostname = False
+    if not verify:
+        context.verify_mode = ssl.CERT_NONE
+    else:
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC: who is trusted need not be a root
+        found = authorities or (files.pem.ca or b"").decode("ascii", "ignore")
+        if found:
+            context.load_verify_locations(cadata=found)
+        else:
+            context.load_default_certs()
+    if files.pem.key:
+        context.load_cert_chain(files.tls.certificate, files.tls.key, password=lambda: "")
+    return context
+
+
+def names_of(certificate: object) -> list[str]:
+    """The names in a certificate as `SSLSocket.getpeercert` tells it."""
+    told = certificate if isinstance(certificate, dict) else {}
+    names = [str(name) for kind, name in told.get("subjectAltName", ()) if kind in {"DNS", "IP Address"}]
+    common = [value for part in told.get("subject", ()) for key, value in part if key == "commonName"]
+    return names or common
+
+
+def _fetch(address: str, files: TlsFiles) -> tuple[bytes, str]:
+    host, port = host_and_port(address)
+    shown, _ = _handshake(host, port, client_context(files, verify=False))
+    pem = ssl.DER_cert_to_PEM_cert(shown)
+    try:
+        _, told = _handshake(host, port, client_context(files, verify=True, authorities=pem))
+    except ssl.SSLCertVerificationError as error:
+        raise TlsFailed(
+            f"the certificate of {address} cannot be trusted, not even as it is: {error.verify_message}; renew it"
+        ) from error
+    names = names_of(told)
+    if not names:
+        raise TlsFailed(f"the certificate of {address} names no host; make it again with a subject alternative name")
+    return pem.encode(), next((name for name in names if "*" not in name), names[0].replace("*", "any", 1))
+
+
+def _handshake(host: str, port: int, context: ssl.SSLContext) -> tuple[bytes, object]:
+    with (
+        socket.create_connection((host, port), timeout=FETCH_MS / 1000) as plain,
+        context.wrap_socket(plain, server_hostname=host) as secured,
+    ):
+        return secured.getpeercert(binary_form=True) or b"", secured.getpeercert()

@@ -1,0 +1,119 @@
+"""Why a connection to a server that listens fails: one sentence that names the fix.
+
+gRPC tells "failed to connect to all addresses ... Socket closed" for most mistakes with TLS. After such a failure the
+net asks here, which shakes hands once more with Python's `ssl`, whose errors can be told apart. Blocks for
+`PROBE_MS` at most; called in a thread.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+
+from evenq.wire.addresses import host_and_port
+from evenq.wire.tls import CLIENT_HINTS, Hints, TlsFiles
+from evenq.wire.tls_channels import client_context, names_of
+
+__all__ = ["explain", "worth_asking"]
+
+PROBE_MS = 1_000
+ANSWER_MS = 300
+"""A server that misses a client's certificate says so after the handshake."""
+_PLAIN_ANSWERS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE"})
+_EXPIRED, _TOO_EARLY = 10, 9  # of OpenSSL's X509_V_ERR_*
+_NAME_CODES = frozenset({62, 64})
+
+
+def worth_asking(reason: str) -> bool:
+    """True if gRPC's `reason` of a failed call may be TLS: something listens, and no connection came about."""
+    return "failed to connect to all addresses" in reason and "refused" not in reason and "imeout" not in reason
+
+
+def explain(target: str, files: TlsFiles | None, hints: Hints = CLIENT_HINTS) -> str:
+    """Why a client with `files` (None: plain text) cannot talk to `host:port`; empty if TLS is not the reason."""
+    try:
+        return _plain(target, hints) if files is None else _encrypted(target, files, hints)
+    except OSError:  # nobody listens any more, or it fell silent
+        return ""
+
+
+def _plain(target: str, hints: Hints) -> str:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        _shake(target, context, "")
+    except ssl.SSLError as error:
+        if "ALERT" not in (error.reason or ""):
+            return ""
+    return f"{target} speaks TLS and this side plain text; use {hints.speak_tls}"
+
+
+def _encrypted(target: str, files: TlsFiles, hints: Hints) -> str:
+    tls = files.tls
+    host, _ = host_and_port(target)
+    name = tls.server_name or host
+    context = client_context(files, verify=not tls.insecure)
+    context.check_hostname = not tls.insecure
+    try:
+        answered = _shake(target, context, name)
+    except ssl.SSLCertVerificationError as error:
+        return _certificate(target, name, files, hints, error)
+    except ssl.SSLError as error:
+        if (error.reason or "") in _PLAIN_ANSWERS:
+            return (
+                f"{target} speaks plain text and this side TLS; give the server's TLS port, or {hints.speak_plain} in "
+                "front of the address, by which everything travels readable"
+            )
+        return _own_certificate(target, files, hints) if "ALERT" in (error.reason or "") else ""
+    return "" if answered else _own_certificate(target, files, hints)
+
+
+def _certificate(target: str, name: str, files: TlsFiles, hints: Hints, error: ssl.SSLCertVerificationError) -> str:
+    subject = f"the certificate of {target}"
+    if error.verify_code == _EXPIRED:
+        return f"{subject}, or of its authority, has expired; renew it at the server, which reads it without a restart"
+    if error.verify_code == _TOO_EARLY:
+        return f"{subject} is not valid yet; compare the clocks of both machines"
+    if error.verify_code in _NAME_CODES or "match" in error.verify_message:
+        return (
+            f"{subject} is for {_listed(target, files)}, not for {name!r}; dial one of these names, or give "
+            f"{hints.server_name}"
+        )
+    trusted = str(files.tls.ca) or "the system's authorities"
+    return f"{subject} is not signed by {trusted} ({error.verify_message}); give the authority that did as {hints.ca}"
+
+
+def _own_certificate(target: str, files: TlsFiles, hints: Hints) -> str:
+    if files.pem.certificate is None:
+        return f"{target} wants a certificate of this side, which has none; give {hints.certificate}"
+    return (
+        f"{target} refuses the certificate {files.tls.certificate} of this side: it has expired, or is not signed by "
+        f"the authority that the server's tls.client_ca names; give others as {hints.certificate}"
+    )
+
+
+def _listed(target: str, files: TlsFiles) -> str:
+    host, port = host_and_port(target)
+    context = client_context(files, verify=True)
+    try:
+        with (
+            socket.create_connection((host, port), timeout=PROBE_MS / 1000) as plain,
+            context.wrap_socket(plain, server_hostname=host) as secured,
+        ):
+            return ", ".join(names_of(secured.getpeercert())[:8]) or "no host at all"
+    except OSError:
+        return "other names"
+
+
+def _shake(target: str, context: ssl.SSLContext, name: str) -> bool:
+    """Shake hands; True if the server goes on to talk. Raises ssl.SSLError, OSError."""
+    host, port = host_and_port(target)
+    with (
+        socket.create_connection((host, port), timeout=PROBE_MS / 1000) as plain,
+        context.wrap_socket(plain, server_hostname=name or host) as secured,
+    ):
+        secured.settimeout(ANSWER_MS / 1000)
+        try:
+            return bool(secured.recv(1))
+        except TimeoutError:
+            return True

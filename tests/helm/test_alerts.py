@@ -1,0 +1,382 @@
+"""The alert rules, checked and played by Prometheus' own `promtool`: what fires, and what stays silent, in each story.
+
+A story is what Prometheus scraped, and the alerts that must fire by it: exactly these, of all rules. `promtool` is
+fetched if the machine has none (`tools/promtool.py`); where that cannot be, the tests are skipped, unless `CI` or
+`EVENQ_TEST_ALL` is set: there they fail.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+ALERTS = sorted((ROOT / "helm" / "evenq" / "alerts").glob("*.yaml"))
+ENDS = 90
+"""Minutes of a story; trouble begins at 10 and is looked at when it is over 20 old, or at the end."""
+BEGINS, LOOK = 10, 45
+
+Series = dict[str, str]
+"""A series of Prometheus -> its values in promtool's notation, one a minute."""
+
+
+@pytest.fixture(scope="module")
+def promtool() -> Path:
+    spec = importlib.util.spec_from_file_location("promtool", ROOT / "tools" / "promtool.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = module.promtool()
+    if isinstance(found, Path):
+        return found
+    if os.environ.get("CI") or os.environ.get("EVENQ_TEST_ALL"):
+        pytest.fail(f"there is no promtool: {found}")
+    pytest.skip(f"there is no promtool: {found}")
+
+
+# ----------------------------------------------------------------------------------------------------- what is scraped
+
+
+def always(value: float) -> str:
+    return f"{value}x{ENDS}"
+
+
+def until_trouble(value: float) -> str:
+    """It answers, and then it does not."""
+    return f"{value}x{BEGINS} _x{ENDS - BEGINS}"
+
+
+def then(value: float, later: float) -> str:
+    return f"{value}x{BEGINS} {later}x{ENDS - BEGINS}"
+
+
+def counting(per_minute: float) -> str:
+    """A counter that grows from the beginning of the trouble on."""
+    return f"0x{BEGINS} {per_minute}+{per_minute}x{ENDS - BEGINS}"
+
+
+def own(cluster: str, kind: str, node: str, **labels: str) -> str:
+    """The labels that every series has, and more; sorted as Prometheus shows them."""
+    told = {"cluster": cluster, "node_type": kind, "node_id": node, "instance": f"{cluster}-{node}:5557", "job": "q"}
+    return "{" + ",".join(f'{name}="{value}"' for name, value in sorted({**told, **labels}.items())) + "}"
+
+
+def server(cluster: str, kind: str, node: str, **metrics: float) -> Series:
+    """One server that is well."""
+    series = {
+        f'up{{instance="{cluster}-{node}:5557",job="q"}}': always(1),
+        f"evenq_build_info{own(cluster, kind, node, version='0.1.0', python='3.11')}": always(1),
+    }
+    return series | {f"{name}{own(cluster, kind, node)}": always(value) for name, value in metrics.items()}
+
+
+def broker(cluster: str, node: str, *, rebalancer: bool = True) -> Series:
+    counts = {
+        "evenq_broker_nameservers": 2,
+        "evenq_broker_nameservers_answering": 2,
+        "evenq_store_disk_used_bytes": 30e9,
+        "evenq_store_disk_free_bytes": 70e9,
+        "evenq_store_disk_free_min_bytes": 10e9,
+        "evenq_store_refuses_messages": 0,
+    }
+    if rebalancer:
+        counts["evenq_broker_rebalancer_answers"] = 1
+    labels = own(cluster, "broker", node, consumer_group="billing", topic="orders")
+    group = own(cluster, "broker", node, consumer_group="billing")
+    return server(cluster, "broker", node, **counts) | {
+        f"rocketmq_consumer_lag_messages{labels}": always(0),
+        f"rocketmq_consumer_connections{group}": always(2),
+        f"rocketmq_messages_out_total{labels}": f"0+600x{ENDS}",
+        f"evenq_broker_given_back_total{labels}": f"0+1x{ENDS}",
+        f"evenq_broker_timed_out_total{labels}": always(0),
+        f"rocketmq_send_to_dlq_messages_total{labels}": always(0),
+    }
+
+
+def cluster(name: str = "c1", *, brokers: int = 2) -> Series:
+    """Brokers, two nameservers, two rebalancers of which one leads, and a group that works."""
+    series: Series = {}
+    for node in "abcdef"[:brokers]:
+        series |= broker(name, node)
+    for node in ("n1", "n2"):
+        series |= server(name, "nameserver", node, evenq_nameserver_brokers=brokers)
+    for node, leads in (("r1", 1), ("r2", 0)):
+        counts = {"evenq_rebalancer_leads": leads, "evenq_rebalance_brokers": brokers * leads}
+        series |= server(name, "rebalancer", node, **counts)
+    pair = own(name, "rebalancer", "r1", consumer_group="billing", topic="orders")
+    return series | {f"evenq_unowned_queues{pair}": always(0), f"evenq_rebalance_moves_total{pair}": f"0+1x{ENDS}"}
+
+
+def silent(series: Series, *, gone: bool = False, **only: str) -> Series:
+    """The servers with these labels do not answer any more. `gone`: Prometheus does not ask them, either."""
+    wanted = [f'{name}="{value}"' for name, value in only.items()]
+    stopped = {one for one in series if all(label in one for label in wanted) and "node_id" in one}
+    addresses = {one.partition('instance="')[2].partition('"')[0] for one in stopped}
+    found = dict(series)
+    for one in found:
+        if one in stopped:
+            found[one] = f"{found[one].partition('x')[0].partition('+')[0]}x{BEGINS} _x{ENDS - BEGINS}"
+        elif one.startswith("up{") and one.partition('instance="')[2].partition('"')[0] in addresses:
+            found[one] = until_trouble(1) if gone else then(1, 0)
+    return found
+
+
+def changed(series: Series, name: str, values: str, **only: str) -> Series:
+    """Other values for all series of this name with these labels; at least one."""
+    wanted = [f'{label}="{value}"' for label, value in only.items()]
+    found = [one for one in series if one.startswith(name + "{") and all(label in one for label in wanted)]
+    assert found, name
+    return series | dict.fromkeys(found, values)
+
+
+# ----------------------------------------------------------------------------------------------------- the stories
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    scraped: Series
+    fires: list[dict[str, str]] = field(default_factory=list)
+    """Labels of the alerts, without severity."""
+    at: int = LOOK
+
+
+def alert(name: str, **labels: str) -> dict[str, str]:
+    return {"alertname": name, **labels}
+
+
+def not_scraped(kind: str, *nodes: str, of: str = "c1") -> list[dict[str, str]]:
+    return [
+        alert("ServerNotScraped", cluster=of, node_type=kind, job="q", instance=f"{of}-{node}:5557") for node in nodes
+    ]
+
+
+C1 = cluster()
+BOTH = C1 | cluster("c2", brokers=3)
+ALL = {"broker": ("a", "b"), "nameserver": ("n1", "n2"), "rebalancer": ("r1", "r2")}
+BILLING = {"consumer_group": "billing", "topic": "orders"}
+A = own("c1", "broker", "a", **BILLING)
+R1 = own("c1", "rebalancer", "r1", **BILLING)
+MISSING = {f"evenq_broker_missing_peers{own('c1', 'broker', 'a', missing='b')}": then(0, 1)}
+NO_REBALANCER = {one: values for one, values in C1.items() if "rebalance" not in one}
+ENDED = {"evenq_unowned_queues": 'consumer_group="billing"'}
+
+STORIES = {
+    "a cluster that is well": Story(C1),
+    "two clusters that are well, of different size": Story(BOTH),
+    "a cluster without a rebalancer": Story(NO_REBALANCER),
+    # --- all down
+    "everything down": Story(
+        silent(C1),
+        [
+            alert("ClusterDown", cluster="c1"),
+            *(one for kind, nodes in ALL.items() for one in not_scraped(kind, *nodes)),
+        ],
+    ),
+    "everything down, and no target left": Story(silent(C1, gone=True), [alert("ClusterDown", cluster="c1")]),
+    "everything down for longer than an hour": Story(
+        silent(C1, gone=True), [alert("ClusterDown", cluster="c1")], at=85
+    ),
+    "nothing was ever scraped": Story(
+        {'up{instance="other:1",job="other"}': always(1)}, [alert("ClusterDown", node_type="broker")]
+    ),
+    "one of two clusters down": Story(silent(BOTH, gone=True, cluster="c2"), [alert("ClusterDown", cluster="c2")]),
+    # --- one down
+    "one broker down": Story(
+        silent(C1, node_id="b") | MISSING,
+        [alert("BrokerDown", cluster="c1", missing="b"), *not_scraped("broker", "b")],
+    ),
+    "one broker scaled in undrained, its target gone": Story(
+        silent(C1, gone=True, node_id="b") | MISSING, [alert("BrokerDown", cluster="c1", missing="b")], at=85
+    ),
+    "one broker drained, read empty and taken away": Story(
+        changed(
+            changed(silent(C1, gone=True, node_id="b"), "evenq_nameserver_brokers", then(2, 1)),
+            "evenq_rebalance_brokers",
+            then(2, 1),
+            node_id="r1",
+        )
+    ),
+    "one broker whose page does not answer": Story(silent(C1, node_id="b"), not_scraped("broker", "b")),
+    "one nameserver down": Story(
+        changed(silent(C1, node_id="n2"), "evenq_broker_nameservers_answering", then(2, 1)),
+        not_scraped("nameserver", "n2"),
+    ),
+    "no nameserver": Story(
+        changed(
+            silent(BOTH, gone=True, cluster="c1", node_type="nameserver"),
+            "evenq_broker_nameservers_answering",
+            then(2, 0),
+            cluster="c1",
+        ),
+        [alert("NoNameserver", cluster="c1")],
+    ),
+    "a rebalancer that does not lead is down": Story(silent(C1, node_id="r2"), not_scraped("rebalancer", "r2")),
+    "the only rebalancer is gone": Story(
+        changed(
+            silent(BOTH, gone=True, cluster="c1", node_type="rebalancer"),
+            "evenq_broker_rebalancer_answers",
+            then(1, 0),
+            cluster="c1",
+        ),
+        [alert("NobodyLeads", cluster="c1")],
+    ),
+    "two lead": Story(
+        changed(BOTH, "evenq_rebalancer_leads", then(0, 1), cluster="c1", node_id="r2"),
+        [alert("NobodyLeads", cluster="c1")],
+    ),
+    "a broker that the rebalancer does not hear": Story(
+        changed(BOTH, "evenq_rebalance_brokers", then(2, 1), cluster="c1", node_id="r1"),
+        [alert("RebalancerBehind", cluster="c1")],
+    ),
+    "nameservers of one cluster count differently": Story(
+        changed(BOTH, "evenq_nameserver_brokers", then(2, 1), cluster="c1", node_id="n2"),
+        [alert("NameserversDisagree", cluster="c1")],
+    ),
+    # --- groups
+    "a batch job that ended, all read": Story(
+        {
+            one: until_trouble(0) if one.startswith("evenq_unowned_queues") else values
+            for one, values in changed(C1, "rocketmq_consumer_connections", then(2, 0)).items()
+        }
+    ),
+    "a group that nobody reads for, with something to read": Story(
+        changed(
+            changed(C1, "rocketmq_consumer_connections", then(2, 0)),
+            "rocketmq_consumer_lag_messages",
+            then(0, 7),
+            node_id="a",
+        ),
+        [alert("GroupAbandoned", cluster="c1", consumer_group="billing")],
+    ),
+    "the same group, well in one cluster and abandoned in the other": Story(
+        changed(
+            changed(BOTH, "rocketmq_consumer_connections", then(2, 0), cluster="c2"),
+            "rocketmq_consumer_lag_messages",
+            then(0, 7),
+            cluster="c2",
+        ),
+        [alert("GroupAbandoned", cluster="c2", consumer_group="billing")],
+    ),
+    "queues that no member reads": Story(
+        changed(C1, "evenq_unowned_queues", then(0, 3)), [alert("UnownedQueues", cluster="c1", **BILLING)]
+    ),
+    "a group that falls behind": Story(
+        changed(C1, "rocketmq_consumer_lag_messages", f"0x{BEGINS} 0+100x{ENDS - BEGINS}"),
+        [alert("ConsumerLagGrowing", cluster="c1", **BILLING)],
+    ),
+    "a lag that is worked off": Story(
+        changed(C1, "rocketmq_consumer_lag_messages", f"0x{BEGINS} 90000-500x{ENDS - BEGINS}")
+    ),
+    "dead letters": Story(
+        changed(C1, "rocketmq_send_to_dlq_messages_total", counting(1), node_id="a"),
+        [alert("DeadLetters", cluster="c1", **BILLING)],
+    ),
+    "a group that gives every message back": Story(
+        changed(C1, "evenq_broker_given_back_total", counting(600)),
+        [alert("GroupFailing", cluster="c1", consumer_group="billing")],
+    ),
+    "a group that finishes nothing in time": Story(
+        changed(C1, "evenq_broker_timed_out_total", counting(500)),
+        [alert("GroupFailing", cluster="c1", consumer_group="billing")],
+    ),
+    "a strategy that fails": Story(
+        C1 | {f"evenq_rebalance_failing{R1}": f"_x{BEGINS} 1x{ENDS - BEGINS}"},
+        [alert("RebalanceRefused", cluster="c1", **BILLING)],
+    ),
+    "queues that never rest": Story(
+        changed(C1, "evenq_rebalance_moves_total", counting(50)), [alert("RebalanceStorm", cluster="c1", **BILLING)]
+    ),
+    # --- servers
+    "internal errors": Story(
+        C1
+        | {
+            f"evenq_rpc_errors_total{own('c1', 'broker', 'a', request_code='Pull', response_code='50001')}": counting(6)
+        },
+        [alert("InternalErrors", cluster="c1", node_type="broker", node_id="a", request_code="Pull")],
+    ),
+    "sends refused by too many writes": Story(
+        C1
+        | {
+            f"evenq_rpc_errors_total{own('c1', 'broker', 'a', request_code=call, response_code='42900')}": counting(6)
+            for call in ("SendMessage", "Publish")
+        },
+        [alert("SendsRefused", cluster="c1", node_id="a")],
+    ),
+    "a disk that fills": Story(
+        changed(C1, "evenq_store_disk_free_bytes", then(70e9, 12e9), node_id="b"),
+        [alert("DiskFilling", cluster="c1", node_type="broker", node_id="b", instance="c1-b:5557", job="q")],
+    ),
+    "a full disk, and nobody sends": Story(
+        changed(
+            changed(C1, "evenq_store_disk_free_bytes", then(70e9, 9e9), node_id="b"),
+            "evenq_store_refuses_messages",
+            then(0, 1),
+            node_id="b",
+        ),
+        [
+            alert("DiskFilling", cluster="c1", node_type="broker", node_id="b", instance="c1-b:5557", job="q"),
+            alert("SendsRefused", cluster="c1", node_id="b"),
+        ],
+    ),
+}
+
+
+def severities() -> dict[str, str]:
+    rules = [rule for path in ALERTS for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
+    return {rule["alert"]: rule["labels"]["severity"] for rule in rules}
+
+
+def as_test(story: Story, severity: dict[str, str]) -> dict[str, Any]:
+    """One test of promtool: the set of firing alerts is exactly what the story says."""
+
+    def sample(labels: dict[str, str]) -> str:
+        told = {**labels, "alertstate": "firing", "severity": severity[labels["alertname"]]}
+        return "ALERTS{" + ",".join(f'{name}="{value}"' for name, value in sorted(told.items())) + "}"
+
+    return {
+        "interval": "1m",
+        "input_series": [{"series": one, "values": values} for one, values in story.scraped.items()],
+        "promql_expr_test": [
+            {
+                "expr": 'ALERTS{alertstate="firing"}',
+                "eval_time": f"{story.at}m",
+                "exp_samples": [{"labels": sample(labels), "value": 1} for labels in story.fires],
+            }
+        ],
+    }
+
+
+def test_the_rules_are_rules(promtool: Path) -> None:
+    command = [str(promtool), "check", "rules", "--lint-fatal", *map(str, ALERTS)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("SUCCESS: 1 rules found") == len(ALERTS)
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_exactly_the_right_alerts_fire(promtool: Path, tmp_path: Path, name: str) -> None:
+    told = {
+        "rule_files": list(map(str, ALERTS)),
+        "evaluation_interval": "1m",
+        "tests": [as_test(STORIES[name], severities())],
+    }
+    path = tmp_path / "story.yaml"
+    path.write_text(yaml.safe_dump(told))
+    command = [str(promtool), "test", "rules", str(path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_fires_in_a_story_and_tells_its_cluster() -> None:
+    fired = {labels["alertname"] for story in STORIES.values() for labels in story.fires}
+    assert fired == set(severities())
+    without = [one for story in STORIES.values() for one in story.fires if "cluster" not in one]
+    assert {one["alertname"] for one in without} == {"ClusterDown"}, "only where no cluster was ever seen"

@@ -1,0 +1,178 @@
+"""Brokers that are taken away, with and without what they hold: who says so, for how long, and by which exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import evenq
+from evenq.testing import LocalCluster
+
+MESSAGES = 30
+pytestmark = pytest.mark.timeout(240)  # many commands, each a process of its own
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    settings = {"EXPIRY_MS": "2000", "HEARTBEAT_INTERVAL_MS": "300"}
+    with LocalCluster(brokers=3, nameserver_settings=settings) as running:
+        yield running
+
+
+def command(cluster: LocalCluster, *words: str, code: int = 0) -> Any:
+    program = [sys.executable, "-m", "evenq.cli", *words, "--json", "--endpoint", cluster.endpoint]
+    done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=90)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return json.loads(done.stdout) if done.stdout else done.stderr
+
+
+def eventually(state: Callable[[], Any], *, seconds: float = 40) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := state()):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    return found
+
+
+def missing(cluster: LocalCluster) -> list[str]:
+    return [one["broker"] for one in command(cluster, "broker", "list") if one["missing_since_ms"]]
+
+
+def filled(cluster: LocalCluster) -> None:
+    """A topic over all brokers that group `billing` has read to its end, and one that nobody reads."""
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        for topic in ("orders", "audit"):
+            admin.create_topic(topic, queues=1)
+        admin.create_group("billing", start_from="FIRST")
+    with evenq.Producer(endpoint=cluster.endpoint) as producer:
+        for topic in ("orders", "audit"):
+            for _ in range(MESSAGES):
+                producer.send(evenq.Message(topic=topic, body=b"x"))
+    program = [sys.executable, "-m", "evenq.cli", "consume", "orders", "--group", "billing", "--from", "first"]
+    subprocess.run(
+        [*program, "--max", str(MESSAGES), "--endpoint", cluster.endpoint], check=True, capture_output=True, timeout=60
+    )
+
+
+def verdicts(cluster: LocalCluster, *words: str, code: int) -> dict[str, Any]:
+    answer = command(cluster, "broker", "check-scale-in", *words, code=code)
+    assert answer["removable"] is (code == 0)
+    return {one["broker"]: one for one in answer["brokers"]}
+
+
+def test_a_broker_that_ends_undrained_is_named_until_it_is_back_or_forgotten(cluster: LocalCluster) -> None:
+    filled(cluster)
+    assert missing(cluster) == []
+    cluster.brokers[2].stop()  # in order, and undrained: as a scale-in does it
+    eventually(lambda: missing(cluster) == ["broker-c"])
+    report = command(cluster, "group", "doctor", "billing", code=1)
+    (lost,) = [one for one in report["findings"] if one["kind"] == "BROKER_MISSING"]
+    assert (lost["severity"], lost["subject"]) == ("ERROR", "broker-c")
+    assert lost["command"] == "evenq broker forget broker-c --yes"
+
+    for broker in (*cluster.brokers[:2], *cluster.nameservers):  # nobody is left that saw it, but in the journals
+        broker.kill()
+    for broker in (*cluster.nameservers, *cluster.brokers[:2]):
+        broker.restart()
+    eventually(lambda: missing(cluster) == ["broker-c"])
+    assert verdicts(cluster, "broker-c", code=1)["broker-c"]["state"] == "missing"
+
+    cluster.brokers[2].restart()
+    eventually(lambda: missing(cluster) == [])
+    assert "BROKER_MISSING" not in {one["kind"] for one in _findings(cluster)}
+    assert "is there" in command(cluster, "broker", "forget", "broker-c", "--yes", code=1)
+    cluster.brokers[2].kill()
+    eventually(lambda: missing(cluster) == ["broker-c"])
+    assert "--yes" in command(cluster, "broker", "forget", "broker-c", code=1)
+    assert missing(cluster) == ["broker-c"]
+    command(cluster, "broker", "forget", "broker-c", "--yes")
+    assert missing(cluster) == []
+    assert "is missing" in command(cluster, "broker", "forget", "broker-c", "--yes", code=1)
+
+
+def _findings(cluster: LocalCluster) -> list[dict[str, Any]]:
+    program = [
+        sys.executable,
+        "-m",
+        "evenq.cli",
+        "group",
+        "doctor",
+        "billing",
+        "--json",
+        "--endpoint",
+        cluster.endpoint,
+    ]
+    done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=60)
+    found: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
+    return found
+
+
+def test_a_check_before_a_scale_in_says_what_would_be_missed(cluster: LocalCluster) -> None:
+    filled(cluster)
+    found = verdicts(cluster, "broker-c", "broker-z", code=1)
+    assert (found["broker-c"]["state"], found["broker-c"]["draining"]) == ("live", False)
+    assert "drain broker-c" in found["broker-c"]["why"]
+    assert found["broker-z"]["state"] == "unknown"
+    unread = found["broker-c"]["unread"]
+    assert unread > 0, "nobody ever read the topic audit"
+
+    command(cluster, "broker", "drain", "broker-c", "--wait", "30")
+    found = verdicts(cluster, "broker-c", code=1)
+    assert (found["broker-c"]["lag"], found["broker-c"]["unread"]) == (0, unread)
+    verdicts(cluster, "broker-c", "--yes", code=0)
+
+    cluster.brokers[2].stop()
+    eventually(lambda: missing(cluster) == ["broker-c"])
+    (note,) = [one for one in _findings(cluster) if one["kind"] == "BROKER_MISSING"]
+    assert note["severity"] == "NOTE"
+    assert f"{unread} messages that no group ever read" in note["seen"]
+
+
+def test_a_broker_that_was_drained_and_is_empty_is_not_missed(cluster: LocalCluster) -> None:
+    filled(cluster)
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        admin.delete_topic("audit")
+    command(cluster, "broker", "drain", "broker-c", "--wait", "30")
+    verdicts(cluster, "broker-c", code=0)
+    cluster.brokers[2].stop()
+    eventually(lambda: len(command(cluster, "broker", "list")) == 2)
+    time.sleep(1)
+    assert missing(cluster) == []
+    assert "BROKER_MISSING" not in {one["kind"] for one in _findings(cluster)}
+
+
+def test_fewer_queues_are_a_plan_that_says_what_no_group_has_read() -> None:
+    with LocalCluster(brokers=1) as cluster, evenq.Admin(endpoint=cluster.endpoint) as admin:
+        admin.create_topic("audit", queues=4)
+        with evenq.Producer(endpoint=cluster.endpoint) as producer:
+            for _ in range(40):
+                producer.send(evenq.Message(topic="audit", body=b"x"))
+        for words, code in (((), 1), (("--dry-run",), 0)):
+            program = [sys.executable, "-m", "evenq.cli", "topic", "scale", "audit", "--queues", "1", *words]
+            done = subprocess.run(
+                [*program, "--json", "--endpoint", cluster.endpoint], check=False, capture_output=True, text=True
+            )
+            assert done.returncode == code, done.stderr
+            (plan,) = json.loads(done.stdout)["brokers"]
+            assert (plan["unread"], plan["stored"], plan["write_queues"]) == (30, 30, 4)
+        assert len(admin.describe_topic("audit").queues) == 4, "nothing was changed"
+        (view,) = admin.scale_topic("audit", queues=1)
+        assert (view.done, view.unread, view.read_queues) == (False, 30, 4), "a program does not hide them, either"
+        with evenq.PullConsumer(
+            group="late", endpoint=cluster.endpoint, subscriptions={"audit": "*"}, start_from="FIRST"
+        ) as consumer:
+            seen = 0
+            deadline = time.monotonic() + 30
+            while seen < 40 and time.monotonic() < deadline:
+                seen += len(consumer.poll(500))
+            assert seen == 40, "a group that comes in the middle reads all"
+            consumer.commit()
+        command(cluster, "topic", "scale", "audit", "--queues", "1", "--yes")
+        assert admin.describe_topic("audit").queues[-1].permission in {"NONE", "READ_WRITE"}
