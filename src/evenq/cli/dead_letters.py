@@ -94,7 +94,7 @@ def replay(options: argparse.Namespace) -> int:
 
 
 def _print_plan(options: argparse.Namespace, brokers: Sequence[ReplayView]) -> None:
-    """Say what would be sent, and where to. Raises BadRequest if it was to be done, ConnectionFailed if some is unknown."""
+    """Say what would be sent where. Raises BadRequest if it was to be done, ConnectionFailed if that is not all."""
     would = {(topic, one.broker_name): number for one in brokers for topic, number in one.would.items()}
     columns = (Column("topic", "to topic"), Column("broker", "from broker"), Column("letters", "letters", "number"))
     rows: list[tuple[Scalar, ...]] = [(topic, broker, would[topic, broker]) for topic, broker in sorted(would)]

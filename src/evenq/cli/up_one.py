@@ -44,7 +44,7 @@ async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
         stack.push_async_callback(net.close)
         brokers = await _start(plan, clock, net, stack, certificates)
         endpoint = f"evenqs://{HOST}:{brokers[0].port}" if tls is not None else f"{HOST}:{brokers[0].port}"
-        admin_tls = tls.for_peers() if tls is not None else None
+        admin_tls = tls.for_peers() if tls is not None else False  # whatever EVENQ_TLS_* says
         admin = await stack.enter_async_context(Admin(endpoint=endpoint, tls=admin_tls))
         await wait_served(admin, brokers=len(brokers), clock=clock)
         await make_topics(admin, plan)

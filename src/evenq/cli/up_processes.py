@@ -45,7 +45,7 @@ async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
     )
     try:
         await asyncio.to_thread(cluster.start)
-        async with Admin(endpoint=cluster.endpoint, tls=cluster.client_tls) as admin:
+        async with Admin(endpoint=cluster.endpoint, tls=cluster.client_tls or False) as admin:
             await wait_served(admin, brokers=len(plan.ports), clock=clock)
             await make_topics(admin, plan)
             announce(

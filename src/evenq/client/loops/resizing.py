@@ -48,7 +48,7 @@ async def scaled(
     broker: str,
     force: bool,
     close_unread: bool,
-    dry_run: bool,
+    dry_run: bool = False,
     wait_ms: int,
 ) -> list[ResizeView]:
     """One step with `wait_ms` 0 or `dry_run`. Raises RequestTimeout if something is left after `wait_ms`."""
@@ -95,7 +95,7 @@ async def withdrawn(
     *,
     close_unread: bool,
     force: bool,
-    dry_run: bool,
+    dry_run: bool = False,
     wait_ms: int,
 ) -> WithdrawView:
     """One step with `wait_ms` 0 or `dry_run`. Raises RequestTimeout if something is left after `wait_ms`."""

@@ -49,9 +49,10 @@ def test_a_replay_tells_each_broker_and_knows_sql_from_tags(run, expression, kin
         pb.ReplayProgress(broker_name="a", total=2, replayed=2, done=True),
         pb.ReplayProgress(broker_name="b", total=1, replayed=1, done=True),
     ]
-    line = f"dlq replay g --filter {expression} --to later --rate 50/s --max 9 --json"
+    line = f"dlq replay g --filter {expression} --to later --rate 50/s --max 9 --yes --json"
     code, out, _, asked = run(line, Replay=progress)
     request = pb.ReplayDeadLettersRequest.FromString(asked[0][1])
+    assert not request.dry_run
     assert (request.filter.type, request.to_topic, request.per_second, request.max) == (kind, "later", 50.0, 9)
     told = json.loads(out)
     assert (code, told["replayed"], [one["replayed"] for one in told["brokers"]]) == (0, 3, [2, 1])
@@ -59,14 +60,35 @@ def test_a_replay_tells_each_broker_and_knows_sql_from_tags(run, expression, kin
 
 def test_a_replay_that_failed_or_broke_off_ends_with_1(run):
     failed = pb.ReplayProgress(broker_name="a", total=2, replayed=1, failed=1, error="no such topic", done=True)
-    code, out, _, _ = run("dlq replay g", Replay=[failed])
+    code, out, _, _ = run("dlq replay g --yes", Replay=[failed])
     assert (code, "no such topic" in out) == (1, True)
     refused = pb.ReplayProgress()
     refused.status.code, refused.status.message = 40000, "the request names no group"
-    code, _, err, _ = run("dlq replay g", Replay=[refused])
+    code, _, err, _ = run("dlq replay g --yes", Replay=[refused])
     assert (code, "names no group" in err) == (1, True)
     broken = [pb.ReplayProgress(broker_name="a", replayed=1), ConnectionFailed("it is gone")]
-    code, _, err, _ = run("dlq replay g", Replay=broken)
+    code, _, err, _ = run("dlq replay g --yes", Replay=broken)
     assert (code, "start it again to go on" in err) == (1, True)
-    code, _, err, _ = run("dlq replay g", Replay=[ConnectionFailed("nothing")])
+    code, _, err, _ = run("dlq replay g --yes", Replay=[ConnectionFailed("nothing")])
     assert (code, "start one with `evenq up`" in err) == (1, True)
+
+
+def test_a_replay_is_a_plan_until_somebody_says_yes(run):
+    plan = [
+        pb.ReplayProgress(broker_name="a", left_out=1, done=True, would={"orders": 2, "jobs": 1}),
+        pb.ReplayProgress(broker_name="b", done=True, would={"orders": 3}),
+    ]
+    code, out, err, asked = run("dlq replay g --json", Replay=plan)
+    told = json.loads(out)
+    assert [pb.ReplayDeadLettersRequest.FromString(request).dry_run for _, request in asked] == [True]
+    assert (code, told["would_replay"], told["left_out"], "add --yes" in err) == (1, 6, 1, True)
+    assert [(one["topic"], one["broker"], one["letters"]) for one in told["topics"]] == [
+        ("jobs", "a", 1), ("orders", "a", 2), ("orders", "b", 3),
+    ]  # fmt: skip
+    code, out, err, asked = run("dlq replay g --dry-run --yes", Replay=plan)
+    assert (code, err, "6 dead letters of g would be sent once more, to jobs, orders." in " ".join(out.split())) == (
+        0, "", True,
+    )  # fmt: skip
+    assert pb.ReplayDeadLettersRequest.FromString(asked[0][1]).dry_run
+    code, _, err, _ = run("dlq replay g --dry-run", Replay=[pb.ReplayProgress(broker_name="b", error="it is gone")])
+    assert (code, "not all brokers told what they hold: b (it is gone)" in err) == (1, True)

@@ -1,4 +1,4 @@
-"""`evenq topic scale NAME --broker B --queues 0`: asked until it is gone; what keeps it is said with its option."""
+"""`evenq topic scale NAME --broker B --queues 0`: a plan, then asked until it is gone; what keeps it is said."""
 
 import json
 
@@ -23,41 +23,47 @@ def view(*, gone=False, lag=0, unread=0, delayed=0, stored=0):
     return answer
 
 
+def requests(asked):
+    return [admin_pb2.ScaleTopicRequest.FromString(request) for _, request in asked]
+
+
+def test_it_is_a_plan_until_somebody_says_yes(run):
+    for option, exit_code in (("", 1), ("--dry-run", 0), ("--dry-run --yes", 0)):
+        code, out, err, asked = run(f"{LINE} {option}", ScaleTopic=view(unread=5, stored=5))
+        assert (code, [one.dry_run for one in requests(asked)]) == (exit_code, [True])
+        assert "5 of them no group has read" in " ".join(out.split())
+        assert ("nothing was changed; add --yes" in err) == bool(exit_code)
+
+
 def test_it_waits_for_the_groups_and_says_whom(run):
     code, out, err, asked = run(
-        LINE, ScaleTopic=[view(lag=3, stored=9), view(lag=1, stored=9), view(gone=True, stored=9)]
+        f"{LINE} --yes",
+        ScaleTopic=[view(lag=3, stored=9), view(lag=3, stored=9), view(lag=1, stored=9), view(gone=True, stored=9)],
     )
-    assert (code, len(asked)) == (0, 3)
+    assert (code, [one.dry_run for one in requests(asked)]) == (0, [True, False, False, False])
+    assert "holds 9 messages on b" in " ".join(err.split())
     assert "to be read: billing 3" in " ".join(err.split())
     assert "not on b any more; 9 stored messages ended with it" in out
-    request = admin_pb2.ScaleTopicRequest.FromString(asked[0][1])
+    request = requests(asked)[1]
     assert (request.topic, request.broker_name, request.queues, request.force, request.close_unread) == (
-        "orders", "b", 0, False, False,
+        "orders", "b", 0, False, True,
     )  # fmt: skip
-
-
-def test_what_no_group_reads_is_not_waited_for(run):
-    code, _, err, asked = run(LINE, ScaleTopic=view(unread=5, stored=5))
-    assert (code, len(asked)) == (1, 1)
-    assert "5 messages that no group reads" in err
-    assert "add --yes" in err
-    assert "evenq topic permit orders read-write --broker b" in err
-    code, _, _, asked = run(f"{LINE} --yes --force", ScaleTopic=view(gone=True))
-    request = admin_pb2.ScaleTopicRequest.FromString(asked[0][1])
-    assert (code, request.close_unread, request.force) == (0, True, True)
+    _, _, _, asked = run(f"{LINE} --yes --force", ScaleTopic=[view(lag=1), view(gone=True)])
+    assert requests(asked)[1].force
 
 
 def test_one_step_only_and_for_programs(run):
-    code, out, _, asked = run(f"{LINE} --no-wait --json", ScaleTopic=view(delayed=2, lag=1))
+    code, out, _, asked = run(f"{LINE} --yes --no-wait --json", ScaleTopic=view(delayed=2, lag=1))
     told = json.loads(out)
-    assert (code, len(asked), told["gone"], told["delayed"]) == (0, 1, False, 2)
+    assert (code, len(asked), told["gone"], told["delayed"]) == (0, 2, False, 2)
     assert told["unfinished"][0]["group"] == "billing"
 
 
 def test_a_wait_that_ends_too_early_says_how_to_go_on(run):
-    code, _, err, asked = run(f"{LINE} --wait 1", ScaleTopic=view(lag=1))
-    assert (code, len(asked) > 1) == (1, True)
+    code, _, err, asked = run(f"{LINE} --yes --wait 1", ScaleTopic=view(lag=1))
+    assert (code, len(asked) > 2) == (1, True)
     assert "run the command again to go on waiting, add --force" in err
+    assert "evenq topic permit orders read-write --broker b" in err
 
 
 def test_it_needs_a_broker(run):

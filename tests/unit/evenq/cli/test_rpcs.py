@@ -128,7 +128,7 @@ def asked_by_the_admin() -> set[str]:
     """Every public method once, with arguments by their names."""
     values: dict[str, Any] = {
         "topic": "t", "group": "g", "message_id": "m", "queues": 2, "broker": "b", "permission": "READ",
-        "client_id": "c", "recall_handle": "h", "like_group": "o", "members": 2,
+        "brokers": ("b",), "client_id": "c", "recall_handle": "h", "like_group": "o", "members": 2,
     }  # fmt: skip
     net = Net()
 
