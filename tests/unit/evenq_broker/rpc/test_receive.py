@@ -10,6 +10,7 @@ from evenq_broker.core.members import Member, Protocol
 
 from evenq.errors import StoreCorrupted
 from evenq.model import StartFrom
+from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
@@ -130,7 +131,8 @@ def test_the_place_of_a_damaged_record_is_for_the_door_not_for_callers(run: Run)
 
         broker.store.read_hot = damaged
         handler = next(rpc.handler for rpc in broker.rpcs() if rpc.method.endswith("/ReceiveMessage"))
-        context = stage.net._context("m", {"x-mq-client-id": "c"}, 5_000)
+        deadline_ms = stage.clock.monotonic_ms() + 5_000
+        context = RpcContext("m", [("x-mq-client-id", "c")], "127.0.0.1:1", deadline_ms)
         with pytest.raises(StoreCorrupted):
             await anext(handler(request().SerializeToString(), context))
 
