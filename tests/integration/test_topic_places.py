@@ -65,10 +65,12 @@ def test_a_topic_leaves_a_broker_when_it_is_read_there() -> None:
             for number in range(20):
                 producer.send(evenq.Message(topic="orders", body=b"%d" % number))
 
+            view = admin.withdraw_topic("orders", broker=leaving, dry_run=True)
+            assert (view.gone, places(admin, "orders")) == (False, {leaving: 1, staying: 1})
             view = admin.withdraw_topic("orders", broker=leaving)
             assert not view.gone
             assert view.unread == view.stored > 0
-            refused = run(cluster, "topic", "scale", "orders", "--queues", "0", "--broker", leaving, "--wait", "1")
+            refused = run(cluster, "topic", "scale", "orders", "--queues", "0", "--broker", leaving)
             assert (refused.returncode, "add --yes" in refused.stderr) == (1, True), refused.stderr
 
             consumer = evenq.PullConsumer(group="billing", endpoint=cluster.endpoint, subscriptions={"orders": "*"})
@@ -81,7 +83,7 @@ def test_a_topic_leaves_a_broker_when_it_is_read_there() -> None:
                 while seen < 20:
                     seen += len(consumer.poll())
                 consumer.commit()
-                done = run(cluster, "topic", "scale", "orders", "--queues", "0", "--broker", leaving)
+                done = run(cluster, "topic", "scale", "orders", "--queues", "0", "--broker", leaving, "--yes")
                 assert done.returncode == 0, done.stderr
                 assert f"is not on {leaving} any more" in done.stdout
                 assert places(admin, "orders") == {staying: 1}

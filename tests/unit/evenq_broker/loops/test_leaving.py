@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from evenq_broker.loops.leaving import Remains, leave
+from evenq_broker.loops.leaving import Remains, leave, look
 
 from evenq.errors import IllegalTopic, TopicNotFound
 from evenq.model import MessageType, Permission, StartFrom
@@ -36,6 +36,19 @@ def test_what_no_group_reads_keeps_it_unless_told_otherwise(run: Run) -> None:
         assert broker.topics.get("t").permission is Permission.READ, "closed for writing at once"
         assert (await step(stage, broker, close_unread=True)).gone
         assert broker.topics.get("t") is None
+
+    run(story)
+
+
+def test_a_look_changes_nothing(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stored(stage)
+        before = broker.topics.get("t")
+        topic, remains = look(broker, "t")
+        assert (topic, broker.topics.get("t")) == (before, before)
+        assert (remains.unread, remains.stored, remains.gone) == (3, 3, False)
+        with pytest.raises(TopicNotFound):
+            look(broker, "u")
 
     run(story)
 

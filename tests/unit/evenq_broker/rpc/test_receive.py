@@ -213,6 +213,10 @@ def test_oc_18_a_member_of_our_own_sdk_receives_only_from_queues_that_it_holds(r
     run(story)
 
 
+def call_of(stage: Any, limit_ms: int) -> RpcContext:
+    return RpcContext("m", [("x-mq-client-id", "c")], "127.0.0.1:1", stage.clock.monotonic_ms() + limit_ms)
+
+
 def handler_of(broker: Any) -> Any:
     return next(rpc.handler for rpc in broker.rpcs() if rpc.method.endswith("/ReceiveMessage"))
 
@@ -220,7 +224,7 @@ def handler_of(broker: Any) -> Any:
 def test_an_answer_that_breaks_off_gives_its_messages_back_at_once(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await filled(stage, 3)
-        context = stage.net._context("m", {"x-mq-client-id": "c"}, 5_000)
+        context = call_of(stage, 5_000)
         frames = handler_of(broker)(request(invisible_ms=600_000).SerializeToString(), context)
         for _ in range(2):  # the status and one message; then the client is gone
             await stage.during(anext(frames))
@@ -246,7 +250,7 @@ def test_a_receive_that_breaks_off_in_a_disk_read_wakes_the_poll_that_waited_for
             await never.wait()
 
         read, broker.store.read = broker.store.read, stuck
-        context = stage.net._context("m", {"x-mq-client-id": "c"}, 60_000)
+        context = call_of(stage, 60_000)
         first = asyncio.ensure_future(anext(handler_of(broker)(request().SerializeToString(), context)))
         await stage.during(begun.wait())
         second = asyncio.ensure_future(receive(stage, request(poll_ms=20_000)))
