@@ -1,4 +1,4 @@
-"""`evenq.v1.Admin`: topics, groups, brokers and the cluster, for the command line and other tools.
+"""`evenq.v1.Admin`: topics and groups, for the command line and other tools.
 
 Any broker answers for the whole cluster: it asks the others, each with a deadline, and adds up. A request with `local`
 set, or with the header `x-evenq-local`, is such a question from another broker and is answered from here alone.
@@ -31,13 +31,11 @@ from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire import status
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
-from evenq_broker.core.routes import BrokerView
 from evenq_broker.loops.peers import Placement
 from evenq_broker.loops.resizing import stranded
 from evenq_broker.loops.translation import (
     balance_message,
     balance_of,
-    broker_info,
     counts_of,
     differing_filters,
     entry_of,
@@ -68,7 +66,7 @@ M = TypeVar("M", bound=Message)
 
 def rpcs(broker: Broker) -> list[Rpc]:
     """The calls of this module."""
-    topics, groups, cluster = _Topics(broker), _Groups(broker), _Cluster(broker)
+    topics, groups = _Topics(broker), _Groups(broker)
     service = "/evenq.v1.Admin/"
     return [
         rpc(service + "CreateTopic", topics.create, admin_pb2.CreateTopicResponse),
@@ -79,8 +77,6 @@ def rpcs(broker: Broker) -> list[Rpc]:
         rpc(service + "DeleteGroup", groups.delete, admin_pb2.DeleteGroupResponse),
         rpc(service + "ListGroups", groups.list, admin_pb2.ListGroupsResponse),
         rpc(service + "DescribeGroup", groups.describe, admin_pb2.DescribeGroupResponse),
-        rpc(service + "ListBrokers", cluster.brokers, admin_pb2.ListBrokersResponse),
-        rpc(service + "DescribeCluster", cluster.describe, admin_pb2.DescribeClusterResponse),
     ]
 
 
@@ -395,71 +391,6 @@ async def describe_group(broker: Broker, group: str) -> admin_pb2.DescribeGroupR
     return admin_pb2.DescribeGroupResponse.FromString(
         await _Groups(broker).describe(request, RpcContext("", [], "", None))
     )
-
-
-class _Cluster:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    async def brokers(self, request: bytes, _context: RpcContext) -> bytes:
-        parsed(admin_pb2.ListBrokersRequest, request)
-        summaries, _, missing = await self._all()
-        return admin_pb2.ListBrokersResponse(status=OK, brokers=summaries, missing=missing).SerializeToString()
-
-    async def describe(self, request: bytes, _context: RpcContext) -> bytes:
-        asked = parsed(admin_pb2.DescribeClusterRequest, request)
-        cluster = self._broker.cluster
-        if asked.local:
-            summaries, groups, missing = [self._own()], len(self._broker.groups), cluster.known.missing()
-        else:
-            summaries, groups, missing = await self._all()
-        topics = self._broker.routes.topics()
-        return admin_pb2.DescribeClusterResponse(
-            status=OK,
-            cluster=self._broker.settings.cluster,
-            brokers=summaries,
-            nameservers=cluster.nameservers,
-            rebalancer=self._broker.settings.rebalancer,
-            rebalancer_answers=cluster.rebalancer is not None and cluster.rebalancer.connected,
-            topics=len([name for name in topics if not is_system_topic(name)]),
-            groups=groups,
-            missing=missing,
-        ).SerializeToString()
-
-    async def _all(self) -> tuple[list[admin_pb2.BrokerSummary], int, list[admin_pb2.MissingBroker]]:
-        told = admin_pb2.DescribeClusterRequest(local=True).SerializeToString()
-        answers = await self._broker.cluster.ask_peers("/evenq.v1.Admin/DescribeCluster", told)
-        summaries, groups = [self._own()], len(self._broker.groups)
-        missing = {one.name: one for one in self._broker.cluster.known.missing()}
-        for name, answer in answers:
-            view = self._broker.routes.broker(name)
-            if not isinstance(answer, Error):
-                response = admin_pb2.DescribeClusterResponse.FromString(answer)
-                summaries.extend(response.brokers)
-                groups = max(groups, response.groups)
-                missing |= {one.name: one for one in response.missing if one.name not in missing}
-            elif view is not None:
-                summaries.append(_silent(view))
-        there = {summary.broker.name for summary in summaries}
-        gone = [missing[name] for name in sorted(missing) if name not in there]
-        return sorted(summaries, key=lambda summary: summary.broker.name), groups, gone
-
-    def _own(self) -> admin_pb2.BrokerSummary:
-        own = self._broker.cluster.own()
-        return admin_pb2.BrokerSummary(
-            broker=broker_info(own),
-            topics=len(own.topics),
-            messages_in=self._broker.stats.messages_in,
-            messages_out=self._broker.stats.messages_out,
-            answered=True,
-            log_bytes=self._broker.store.stats.log_bytes,
-            connections=len(self._broker.members),
-            draining=self._broker.draining,
-        )
-
-
-def _silent(view: BrokerView) -> admin_pb2.BrokerSummary:
-    return admin_pb2.BrokerSummary(broker=broker_info(view), topics=len(view.topics), answered=False)
 
 
 async def _others(broker: Broker, rpc: str, request: bytes, response: type[M]) -> list[M]:
