@@ -14,9 +14,10 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from evenq.errors import Error, GroupNotFound, IllegalGroup, IllegalTopic, TooManyRequests, TopicNotFound
+from evenq.errors import Error, Forbidden, GroupNotFound, IllegalGroup, IllegalTopic, TooManyRequests, TopicNotFound
 from evenq.model import (
     EVEN_BALANCE,
+    MIXED_KINDS,
     BalancePolicy,
     BrokerAddress,
     GroupConfig,
@@ -213,6 +214,7 @@ class Broker:
             admin,
             admin_v2,
             client_list,
+            cluster,
             data,
             dead_letters,
             diagnosis,
@@ -238,6 +240,7 @@ class Broker:
             diagnosis,
             groups,
             admin,
+            cluster,
             offsets,
             peers,
             transaction_calls,
@@ -278,11 +281,13 @@ class Broker:
         topic = self.topics.get(name)
         if topic is not None:
             return topic
+        self._must_belong_here(name)
         self.may_make(name)
         kind = message_type or MessageType.NORMAL
         await self._once(f"topic {name}", self.cluster.create_topic_everywhere(name, message_type=kind))
         topic = self.topics.get(name)
         if topic is None:
+            self._must_belong_here(name)  # the routes may have come meanwhile
             topic = await self.create_topic(name, message_type=kind)
         return topic
 
@@ -313,6 +318,15 @@ class Broker:
     def _made_by_use(self, name: str) -> bool:
         return self.settings.auto_create_topics and not is_system_topic(name) and not name.startswith("%")
 
+    def _must_belong_here(self, name: str) -> None:
+        """Raises Forbidden for a topic that somebody gave to other brokers."""
+        at = self.routes.route(name)
+        if any(one.counts.chosen for one in at):
+            raise Forbidden(
+                f"topic {name} is not on broker {self.settings.broker_name}, it was given to "
+                f"{', '.join(one.broker.name for one in at)}; ask for its route again"
+            )
+
     async def topic_made(self, name: str) -> None:
         """If this broker is making the topic right now, wait until it is everywhere: a route of half of it would be
         kept by clients for half a minute.
@@ -328,12 +342,14 @@ class Broker:
         message_type: MessageType = MessageType.NORMAL,
         queues: int = 0,
         retention_ms: int | None = None,
+        chosen: bool = False,
         system: bool = False,
     ) -> TopicConfig:
-        """Create or widen a topic HERE; durable when it returns. An existing one keeps its type and is never narrowed.
+        """Create or widen a topic HERE; durable when it returns. An existing one is never narrowed and keeps its type,
+        or becomes MIXED.
 
-        `queues` 0 = the default. `retention_ms`: None = as it is, 0 = for ever, -1 = the broker's setting. Raises
-        IllegalTopic and TooManyRequests (table full).
+        `queues` 0 = the default. `retention_ms`: None = as it is, 0 = for ever, -1 = the broker's setting. `chosen`:
+        somebody chose its brokers, from now on. Raises IllegalTopic and TooManyRequests (table full).
         """
         self._check_topic_name(name, system=system)
         old = self.topics.get(name)
@@ -341,20 +357,24 @@ class Broker:
         if not 1 <= wanted <= 4096:
             raise IllegalTopic(f"topic {name} asks for {wanted} queues, the range is 1 to 4096")
         kept_ms = _retention(old, retention_ms)
-        if old is not None and old.write_queues >= wanted and old.retention_ms == kept_ms:
-            return old
+        if old is not None:
+            mixes = message_type is MessageType.MIXED and old.message_type in MIXED_KINDS
+            message_type = MessageType.MIXED if mixes else old.message_type
         if old is None and len(self.topics) >= self.settings.topics_max:
             raise TooManyRequests(f"this broker has {len(self.topics)} topics, the limit is topics_max")
         topic = TopicConfig(
             name=name,
             topic_id=old.topic_id if old else self.topics.next_id(),
-            message_type=old.message_type if old else message_type,
+            message_type=message_type,
             read_queues=max(wanted, old.read_queues if old else 0),
             write_queues=max(wanted, old.write_queues if old else 0),
             permission=old.permission if old else Permission.READ_WRITE,
             widest=old.queues_ever if old else 0,
             retention_ms=kept_ms,
+            chosen=chosen or (old is not None and old.chosen),
         )
+        if old is not None and replace(topic, widest=old.widest) == old:
+            return old
         self.topics.put(topic)
         if old is None:
             self.made_ms[name] = self.clock.now_ms()
