@@ -1,5 +1,5 @@
-"""What a topic is like, as its route tells it: `evenq produce` looks before it sends, and again behind it, so that it can
-say that its message made the topic.
+"""What a topic is like, as its route tells it: `evenq produce` looks before it sends, and again behind it, so that it
+can say that its message made the topic.
 
 The look is QueryRoute with the mark of a reader, for whom no topic is made, so it needs no grant but to describe the
 topic.
