@@ -418,6 +418,7 @@ def test_clients_that_vanish_by_the_thousand_leave_nothing_behind() -> None:
         broker = await hall.open(client_silence_ms=120_000, trace_bytes=0)
         await hall.during(broker.create_topic("t", queues=4))
         await hall.during(broker.create_topic("l", queues=1, message_type=MessageType.LITE))
+        await hall.during(broker.create_topic("empty"))
         for start in range(0, FEW // 2, 100):
             await hall.send(*(str(number) for number in range(start, start + 100)))
         lost: list[asyncio.Task[Any]] = []
