@@ -13,13 +13,7 @@ from evenq.client.core.views import GroupDetails, filter_text
 from evenq.errors import BadRequest
 from evenq.runtime.clock import SystemClock
 
-__all__ = ["create", "delete", "ensure_group", "list_all", "show"]
-
-
-async def ensure_group(admin: Admin, name: str, *, start_from: str) -> None:
-    """Create a group that does not exist yet; leave one that does as it is."""
-    if all(group.group != name for group in await admin.list_groups()):
-        await admin.create_group(name, start_from=start_from.upper())
+__all__ = ["create", "delete", "list_all", "show"]
 
 
 def create(options: argparse.Namespace) -> None:
