@@ -294,10 +294,9 @@ class Broker:
         """Raises Forbidden for a topic that somebody gave to other brokers."""
         at = self.routes.route(name)
         if any(one.counts.chosen for one in at):
-            raise Forbidden(
-                f"topic {name} is not on broker {self.settings.broker_name}, it was given to "
-                f"{', '.join(one.broker.name for one in at)}; ask for its route again"
-            )
+            names = ", ".join(one.broker.name for one in at)
+            own = self.settings.broker_name
+            raise Forbidden(f"topic {name} is not on broker {own}, it was given to {names}; ask for its route again")
 
     def may_make(self, name: str) -> None:
         """Raises as `ensure_topic` if a first message to this topic would not make it."""
