@@ -281,7 +281,6 @@ class Broker:
         topic = self.topics.get(name)
         if topic is not None:
             return topic
-        self._must_belong_here(name)
         self.may_make(name)
         kind = message_type or MessageType.NORMAL
         await self._once(f"topic {name}", self.cluster.create_topic_everywhere(name, message_type=kind))
@@ -291,17 +290,27 @@ class Broker:
             topic = await self.create_topic(name, message_type=kind)
         return topic
 
+    def _must_belong_here(self, name: str) -> None:
+        """Raises Forbidden for a topic that somebody gave to other brokers."""
+        at = self.routes.route(name)
+        if any(one.counts.chosen for one in at):
+            names = ", ".join(one.broker.name for one in at)
+            own = self.settings.broker_name
+            raise Forbidden(f"topic {name} is not on broker {own}, it was given to {names}; ask for its route again")
+
     def may_make(self, name: str) -> None:
         """Raises as `ensure_topic` if a first message to this topic would not make it."""
         self._check_topic_name(name)
+        self._must_belong_here(name)
         if not self._made_by_use(name):
             raise self.no_topic(name)
 
     def read_topic(self, name: str) -> TopicConfig:
-        """The topic, for a reader, who never makes one. Raises IllegalTopic and TopicNotFound."""
+        """The topic, for a reader, who never makes one. Raises IllegalTopic, TopicNotFound, Forbidden."""
         topic = self.topics.get(name)
         if topic is None:
             self._check_topic_name(name)
+            self._must_belong_here(name)
             raise self.no_topic(name)
         return topic
 
@@ -317,15 +326,6 @@ class Broker:
 
     def _made_by_use(self, name: str) -> bool:
         return self.settings.auto_create_topics and not is_system_topic(name) and not name.startswith("%")
-
-    def _must_belong_here(self, name: str) -> None:
-        """Raises Forbidden for a topic that somebody gave to other brokers."""
-        at = self.routes.route(name)
-        if any(one.counts.chosen for one in at):
-            raise Forbidden(
-                f"topic {name} is not on broker {self.settings.broker_name}, it was given to "
-                f"{', '.join(one.broker.name for one in at)}; ask for its route again"
-            )
 
     async def topic_made(self, name: str) -> None:
         """If this broker is making the topic right now, wait until it is everywhere: a route of half of it would be

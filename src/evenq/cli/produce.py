@@ -100,11 +100,11 @@ def _report(
     if sent == 1:
         facts |= first
         sentence = f"Sent {first['message_id']} to {options.topic}."
+        if "recall_handle" in first:
+            sentence += f" To take it back: evenq message recall {options.topic} {first['recall_handle']}"
     if made is not None and made.kind:
         facts["created"] = made.sentence(options.topic)
         sentence = f"{sentence} It {made.sentence(options.topic)}."
-        if "recall_handle" in first:
-            sentence += f" To take it back: evenq message recall {options.topic} {first['recall_handle']}"
     if sent or not failures:
         print_page(
             Page(facts=facts, listings=[Listing(key="queues", columns=columns, rows=rows)], sentence=sentence),

@@ -66,9 +66,9 @@ class Dividing:
         """None: while the group has a strategy of its own."""
         self._generations: dict[str, Generation] = {}
         self._told: set[str] = set()
+        self._nowhere: dict[str, list[MessageQueue]] = {}
         self._why: dict[str, str] = {}
         """Topics that could not be divided in the last round, and the reason."""
-        self._nowhere: dict[str, list[MessageQueue]] = {}
         self.undecided = False
         """True once the server said that it will decide in a moment; the caller asks again soon, and resets it."""
         self._decided: dict[str, _Decided] = {}
