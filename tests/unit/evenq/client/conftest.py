@@ -1,0 +1,198 @@
+"""A broker for clients of the sync face: it lives in the SDK's loop thread, on a net without sockets that can be held or
+cut, so a test's own thread may block as a user's does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from typing import Any, TypeVar
+
+import pytest
+from evenq_broker.broker import Broker
+from evenq_broker.settings import Settings
+
+import evenq
+from evenq.client.loops.background import Background
+from evenq.client.wiring import Ground
+from evenq.errors import RequestTimeout
+from evenq.model import BrokerAddress
+from evenq.runtime.clock import SystemClock
+from evenq.testing.loop_net import LoopNet
+
+Result = TypeVar("Result")
+WAIT_S = 20
+
+
+class HeldNet(LoopNet):
+    """Calls whose method ends with a name in `held` get no answer until `let_go`, or until their time is over."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.held: set[str] = set()
+        self.arrived = threading.Event()
+        """Set when a held call came."""
+        self._open: asyncio.Event | None = None
+
+    def hold(self, *methods: str) -> None:
+        """From the test's thread."""
+        self.arrived.clear()
+        self.held = set(methods)
+
+    async def let_go(self) -> None:
+        """In the loop."""
+        self.held = set()
+        if self._open is not None:
+            self._open.set()
+            self._open = None
+
+    async def unary(
+        self, address: str, method: str, request: bytes, *, timeout_ms: int, metadata: Mapping[str, str] | None = None
+    ) -> bytes:
+        await self._pass(method, timeout_ms)
+        return await super().unary(address, method, request, timeout_ms=timeout_ms, metadata=metadata)
+
+    async def stream(
+        self,
+        address: str,
+        method: str,
+        requests: AsyncIterator[bytes] | bytes,
+        *,
+        timeout_ms: int | None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> AsyncGenerator[bytes, None]:
+        await self._pass(method, timeout_ms)
+        async for frame in super().stream(address, method, requests, timeout_ms=timeout_ms, metadata=metadata):
+            yield frame
+
+    async def _pass(self, method: str, timeout_ms: int | None) -> None:
+        if method.rpartition("/")[2] not in self.held:
+            return
+        self._open = self._open or asyncio.Event()
+        self.arrived.set()
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await self._open.wait()
+        except TimeoutError:
+            raise RequestTimeout(f"{method} was held for {timeout_ms} ms") from None
+
+
+class SyncWorld:
+    """One broker at `a:8081`, and the clients of one test."""
+
+    def __init__(self) -> None:
+        self.background = Background.shared()
+        self.net = HeldNet()
+        settings = Settings(broker_name="a", duplicates_window_ms=0, default_start_from="FIRST")
+        self.broker = Broker(settings, clock=SystemClock(), rng=random.Random(1), net=self.net)
+        self.run(self._start())
+        self._clients: list[Any] = []
+
+    async def _start(self) -> None:
+        await self.broker.open()
+        self.net.serve("a:8081", self.broker.rpcs())
+        await self.broker.start([BrokerAddress("default", "a", 8081)])
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Work of the broker's loop."""
+        return self.background.run(work, timeout_ms=WAIT_S * 1_000)
+
+    def make(self, kind: Callable[..., Result], **arguments: Any) -> Result:
+        """A client, closed when the test ends."""
+        ground = Ground(clock=SystemClock(), rng=random.Random(len(self._clients)), net=self.net)
+        made = kind(endpoint="a:8081", ground=ground, **arguments)
+        self._clients.append(made)
+        return made
+
+    def create(self, topic: str, queues: int = 1, message_type: str = "NORMAL") -> None:
+        """One topic."""
+        self.make(evenq.Admin).create_topic(topic, queues=queues, message_type=message_type)
+
+    def publish(self, topic: str, *bodies: bytes) -> None:
+        """Store messages, in this order where the topic has one queue."""
+        producer = self.make(evenq.Producer)
+        for body in bodies:
+            producer.send(evenq.Message(topic=topic, body=body))
+
+    def stored(self, topic: str) -> list[bytes]:
+        """The bodies of all messages of a topic, sorted; read without a group."""
+        with self.make(evenq.PullConsumer, group=f"reads-{topic}") as consumer:
+            consumer.assign(consumer.queues_of(topic))
+            for queue in consumer.queues:
+                consumer.seek_to_begin(queue)
+            found: list[bytes] = []
+            while messages := consumer.poll(1_000, wait_ms=100):
+                found += [message.body for message in messages]
+        return sorted(found)
+
+    def until(self, state: Callable[[], object]) -> None:
+        """Wait for a state that other threads bring. Raises AssertionError if it does not come."""
+
+        async def wait() -> bool:
+            clock = SystemClock()
+            end_ms = clock.monotonic_ms() + WAIT_S * 1_000
+            while not state():
+                if clock.monotonic_ms() > end_ms:
+                    return False
+                await clock.sleep_ms(2)
+            return True
+
+        assert asyncio.run(wait()), "the state did not come"
+
+    def interrupt_when_held(self) -> threading.Thread:
+        """Ctrl-C for the test's thread, once a held call came: while the thread waits for the answer."""
+        main = threading.get_ident()
+        assert threading.current_thread() is threading.main_thread(), "only the main thread hears signals"
+
+        def press() -> None:
+            if self.net.arrived.wait(WAIT_S):
+                signal.pthread_kill(main, signal.SIGINT)
+
+        thread = threading.Thread(target=press)
+        thread.start()
+        return thread
+
+    def close(self) -> None:
+        """Clients, then the broker."""
+        self.run(self.net.let_go())
+        for client in self._clients:
+            client.close()
+        self.run(self.broker.close())
+
+
+@pytest.fixture
+def world() -> Iterator[SyncWorld]:
+    made = SyncWorld()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def in_threads(count: int, work: Callable[[int], object]) -> list[BaseException]:
+    """Call `work(0)`, `work(1)`, ... at the same time; the errors they raised."""
+    failures: list[BaseException] = []
+    together = threading.Barrier(count)
+
+    def one(number: int) -> None:
+        try:
+            together.wait(WAIT_S)
+            work(number)
+        except BaseException as error:  # noqa: BLE001 - handed to the test
+            failures.append(error)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert not any(thread.is_alive() for thread in threads), "a call hangs"
+    return failures
+
+
+@pytest.fixture(name="in_threads")
+def in_threads_fixture() -> Callable[[int, Callable[[int], object]], list[BaseException]]:
+    return in_threads

@@ -1,0 +1,246 @@
+"""The sync producer in its users' threads: shared, closed, interrupted, refused."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+import evenq
+from evenq.client.options import ProducerOptions
+from evenq.errors import (
+    BodyEmpty,
+    ConnectionFailed,
+    IllegalTopic,
+    RequestTimeout,
+    TooManyRequests,
+    TopicNotFound,
+    Unsupported,
+)
+from evenq.model import TransactionResolution
+
+
+def message(body: bytes = b"b", topic: str = "t") -> evenq.Message:
+    return evenq.Message(topic=topic, body=body)
+
+
+def test_what_was_sent_without_waiting_is_stored_when_the_block_ends(world: Any) -> None:
+    world.create("t")
+    with world.make(evenq.Producer, options=ProducerOptions(linger_ms=1_000)) as producer:
+        futures = [producer.send_async(message(b"%d" % number)) for number in range(5)]
+        producer.send_oneway(message(b"oneway"))
+    assert all(future.done() for future in futures)
+    assert len({future.result().message_id for future in futures}) == 5
+    assert world.stored("t") == [b"0", b"1", b"2", b"3", b"4", b"oneway"]
+
+
+def test_threads_share_a_producer_and_each_message_is_stored_once(world: Any, in_threads: Any) -> None:
+    world.create("t", queues=4)
+    producer = world.make(evenq.Producer)
+
+    def send(number: int) -> None:
+        for index in range(20):
+            producer.send(message(b"%d.%d" % (number, index)))
+        producer.send_batch(message(b"%d.batch.%d" % (number, index)) for index in range(20))
+
+    assert in_threads(6, send) == []
+    wanted = [b"%d.%d" % (number, index) for number in range(6) for index in range(20)]
+    wanted += [b"%d.batch.%d" % (number, index) for number in range(6) for index in range(20)]
+    assert world.stored("t") == sorted(wanted)
+
+
+def test_after_its_end_a_producer_refuses_each_call_by_name_and_closing_again_is_no_error(world: Any) -> None:
+    world.create("t")
+    producer = world.make(evenq.Producer, checker=lambda _: TransactionResolution.COMMIT)
+    producer.close()
+    producer.close()
+    calls = [
+        lambda: producer.send(message()),
+        lambda: producer.send_async(message()),
+        lambda: producer.send_oneway(message()),
+        lambda: producer.send_batch([message()]),
+        lambda: producer.request(message()),
+        lambda: producer.begin_transaction(message()),
+    ]
+    for call in calls:
+        with pytest.raises(ConnectionFailed, match="this producer is closed; make a new one"):
+            call()
+    producer.flush(1_000)
+    assert world.stored("t") == []
+
+
+def test_threads_may_close_a_producer_at_once_and_while_others_send(world: Any, in_threads: Any) -> None:
+    world.create("t")
+    producer = world.make(evenq.Producer)
+    kept: list[bytes] = []
+
+    def work(number: int) -> None:
+        if number < 2:
+            producer.send(message(b"first %d" % number))
+            producer.close()
+            return
+        for index in range(200):
+            body = b"%d.%d" % (number, index)
+            try:
+                producer.send(message(body))
+            except ConnectionFailed as error:
+                assert "closed" in str(error)
+                return
+            kept.append(body)
+
+    failures = in_threads(4, work)
+    assert all(isinstance(error, ConnectionFailed) and "closed" in str(error) for error in failures), failures
+    stored = world.stored("t")
+    assert set(kept) <= set(stored), "what was acknowledged is there"
+    assert len(stored) == len(set(stored))
+
+
+def test_a_close_that_takes_too_long_says_so_and_what_is_pending_fails(world: Any) -> None:
+    world.create("t")
+    producer = world.make(evenq.Producer)
+    producer.send(message(b"first"))
+    world.net.hold("Publish", "SendMessage")
+    pending = producer.send_async(message(b"late"))
+    assert world.net.arrived.wait(20)
+    with pytest.raises(RequestTimeout, match="1 messages are not acknowledged after 30 ms"):
+        producer.close(timeout_ms=30)
+    with pytest.raises(ConnectionFailed, match="closed while the message was on its way"):
+        pending.result(20)
+    producer.close()
+
+
+def test_a_flush_waits_for_what_is_pending_and_no_longer_than_it_may(world: Any) -> None:
+    world.create("t")
+    producer = world.make(evenq.Producer)
+    producer.flush(0)
+    world.net.hold("Publish", "SendMessage")
+    pending = producer.send_async(message())
+    with pytest.raises(RequestTimeout, match="not acknowledged after 30 ms"):
+        producer.flush(30)
+    assert not pending.done()
+    world.run(world.net.let_go())
+    producer.flush()
+    assert pending.done()
+
+
+def test_a_message_that_was_refused_leaves_nothing_pending(world: Any) -> None:
+    producer = world.make(evenq.Producer, options=ProducerOptions(max_attempts=1))
+    with pytest.raises(IllegalTopic):
+        producer.send(message(topic="no such/name"))
+    with pytest.raises(BodyEmpty, match="send at least one byte"):
+        producer.send(message(b""))
+    world.net.stop("a:8081")
+    with pytest.raises(ConnectionFailed):
+        producer.send(message())
+    producer.flush(0)
+
+
+def test_a_batch_raises_its_first_error_after_all_were_answered(world: Any) -> None:
+    world.create("t")
+    world.create("transactions", message_type="TRANSACTION")
+    producer = world.make(evenq.Producer, options=ProducerOptions(max_attempts=1))
+    with pytest.raises(evenq.errors.MessageTypeConflict):
+        producer.send_batch([message(b"1"), message(b"2", topic="transactions"), message(b"3")])
+    assert world.stored("t") == [b"1", b"3"]
+    producer.flush(0)
+
+
+def test_a_full_producer_refuses_at_once_or_waits_for_room(world: Any) -> None:
+    world.create("t")
+    options = ProducerOptions(pending_messages=2, block_ms=20)
+    producer = world.make(evenq.Producer, options=options)
+    world.net.hold("Publish", "SendMessage")
+    pending = [producer.send_async(message(b"%d" % number)) for number in range(2)]
+    with pytest.raises(TooManyRequests, match="raise pending_messages"):
+        producer.send_async(message(b"too many"))
+    world.run(world.net.let_go())
+    for future in pending:
+        future.result(20)
+    producer.send(message(b"again"))
+    assert world.stored("t") == [b"0", b"1", b"again"]
+
+
+def test_a_sync_call_in_a_futures_callback_is_refused_instead_of_hanging(world: Any) -> None:
+    world.create("t")
+    producer = world.make(evenq.Producer)
+    seen: Future[BaseException] = Future()
+
+    def callback(_: object) -> None:
+        try:
+            producer.begin_transaction(message())
+        except BaseException as error:  # noqa: BLE001 - handed to the test
+            seen.set_result(error)
+
+    world.net.hold("Publish", "SendMessage")
+    producer._checker = lambda _: TransactionResolution.COMMIT
+    producer.send_async(message()).add_done_callback(callback)
+    world.run(world.net.let_go())
+    error = seen.result(20)
+    assert isinstance(error, Unsupported)
+    assert "loop thread" in str(error)
+
+
+def test_control_c_ends_a_send_that_waits_and_the_producer_works_on(world: Any) -> None:
+    world.create("t")
+    producer = world.make(evenq.Producer)
+    producer.send(message(b"first"))
+    world.net.hold("Publish", "SendMessage")
+    thread = world.interrupt_when_held()
+    with pytest.raises(KeyboardInterrupt):
+        producer.send(message(b"interrupted"))
+    thread.join(20)
+    world.run(world.net.let_go())
+    producer.send(message(b"last"))
+    producer.close()
+    stored = world.stored("t")
+    assert {b"first", b"last"} <= set(stored)
+    assert len(stored) == len(set(stored)), "what was interrupted is stored once or not at all"
+
+
+def test_the_users_error_leaves_the_block_and_the_producer_is_closed(world: Any) -> None:
+    world.create("t")
+    with pytest.raises(KeyError), world.make(evenq.Producer) as producer:
+        producer.send_async(message(b"before"))
+        raise KeyError("the user's mistake")
+    with pytest.raises(ConnectionFailed, match="closed"):
+        producer.send(message())
+    assert world.stored("t") == [b"before"]
+
+
+def test_a_request_that_nobody_answers_ends_in_its_time_and_nothing_waits_for_it(world: Any) -> None:
+    world.create("t")
+    producer = world.make(evenq.Producer, options=ProducerOptions(pending_requests=1))
+    for _ in range(2):  # a request that is over leaves its room to the next one
+        with pytest.raises(RequestTimeout):
+            producer.request(message(), timeout_ms=100)
+
+
+def test_a_transaction_needs_a_checker_and_says_so(world: Any) -> None:
+    world.create("x", message_type="TRANSACTION")
+    with pytest.raises(Unsupported, match="has no checker; give one"):
+        world.make(evenq.Producer).begin_transaction(message(topic="x"))
+
+
+def test_a_transaction_is_seen_once_it_is_committed_and_never_after_a_rollback(world: Any) -> None:
+    world.create("x", message_type="TRANSACTION")
+    producer = world.make(evenq.Producer, checker=lambda _: TransactionResolution.UNKNOWN)
+    with producer.begin_transaction(message(b"kept", "x")):
+        assert world.stored("x") == []
+    with pytest.raises(KeyError), producer.begin_transaction(message(b"lost", "x")):
+        raise KeyError("no such order")
+    assert world.stored("x") == [b"kept"]
+
+
+def test_a_half_message_is_refused_for_an_illegal_topic_before_anything_is_sent(world: Any) -> None:
+    producer = world.make(evenq.Producer, checker=lambda _: TransactionResolution.COMMIT)
+    with pytest.raises(IllegalTopic):
+        producer.begin_transaction(message(topic="no such/name"))
+    assert not any(method.endswith("SendMessage") for _, method in world.net.calls)
+
+
+def test_a_topic_that_does_not_exist_is_named(world: Any) -> None:
+    world.broker.settings = world.broker.settings.model_copy(update={"auto_create_topics": False})
+    producer = world.make(evenq.Producer, options=ProducerOptions(max_attempts=1))
+    with pytest.raises(TopicNotFound, match="missing"):
+        producer.send(message(topic="missing"))
