@@ -20,6 +20,7 @@ from evenq.client.async_pull_consumer import PullConsumer
 from evenq.client.core.user_functions import check_function
 from evenq.client.loops.gates import TaskGate
 from evenq.client.loops.pushing import Pushing
+from evenq.client.loops.receiving import Receiving
 from evenq.client.loops.sending import Item, Nobody, Selector, SendResult
 from evenq.client.loops.troubles import Troubles
 from evenq.client.loops.user_code import reporter
@@ -354,6 +355,7 @@ class SimpleConsumer:
             group=group, subscriptions=subscriptions, start_from=start_from, start_timestamp_ms=start_timestamp_ms,
             options=options,
         )  # fmt: skip
+        self._group = plan.group
         self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._calls, self._receiving = receiving_parts(self._ground, self.client_id, plan)
@@ -368,15 +370,20 @@ class SimpleConsumer:
         self, max_messages: int = 32, *, invisible_ms: int = 30_000, wait_ms: int = 15_000
     ) -> list[ReceivedMessage]:
         """Take up to `max_messages`; waits up to `wait_ms` for the first one, else an empty list."""
-        return await self._receiving.receive(max_messages, invisible_ms, wait_ms)
+        return await self._running().receive(max_messages, invisible_ms, wait_ms)
 
     async def ack(self, message: ReceivedMessage) -> None:
         """Finish it for the group."""
-        await self._receiving.ack(message)
+        await self._running().ack(message)
 
     async def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
         """Hide it for `invisible_ms` from now. Go on with the result."""
-        return await self._receiving.change_invisible(message, invisible_ms)
+        return await self._running().change_invisible(message, invisible_ms)
+
+    def _running(self) -> Receiving:
+        if self._closed:
+            raise Unsupported(f"this consumer of {self._group} is closed; make a new one")
+        return self._receiving
 
     async def close(self) -> None:
         """Say goodbye."""

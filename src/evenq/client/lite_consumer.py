@@ -155,7 +155,7 @@ class LiteSimpleConsumer(_LiteConsumer):
         self, max_messages: int = 32, *, invisible_ms: int = 30_000, wait_ms: int = 15_000
     ) -> list[ReceivedMessage]:
         """As `SimpleConsumer.receive`; at most one message of each lite topic."""
-        return self._background.run(self._running().receive(max_messages, invisible_ms, wait_ms))
+        return self._background.run_or_cancel(self._running().receive(max_messages, invisible_ms, wait_ms))
 
     def ack(self, message: ReceivedMessage) -> None:
         """Finish it for the group; then the next one of its lite topic comes. Raises InvalidReceiptHandle if its

@@ -109,15 +109,15 @@ class PullConsumer:
         """Store progress now: behind everything polled, or these offsets (the next ones to read, also backward). Raises
         PreconditionFailed for a queue that is not ours, ConnectionFailed if a broker did not take it.
         """
-        self._background.run(self._running().commit(offsets))
+        self._thread.run(self._running().commit(offsets))
 
     def committed(self, queue: MessageQueue) -> int:
         """The group's stored offset, asked of the store; -1 if there is none (OF-8)."""
-        return self._background.run(self._running().committed(queue))
+        return self._thread.run(self._running().committed(queue))
 
     def position(self, queue: MessageQueue) -> int:
         """The offset that the next poll of the queue begins at."""
-        return self._background.run(self._soon(lambda polling: polling.position(queue)))
+        return self._thread.run(self._soon(lambda polling: polling.position(queue)))
 
     def assign(
         self, queues: Sequence[MessageQueue], wanted: str | FilterExpression = "*", *, timeout_ms: int = 10_000
@@ -126,55 +126,55 @@ class PullConsumer:
         Raises RequestTimeout, and Unsupported on a consumer that subscribes.
         """
         told = filters({queue.topic: wanted for queue in queues})
-        self._background.run(
+        self._thread.run(
             self._running().assign(queues, next(iter(told.values()), FilterExpression()), timeout_ms=timeout_ms)
         )
 
     def subscribe(self, topic: str, wanted: str | FilterExpression = "*") -> None:
         """One topic more."""
         told = filters({topic: wanted})[topic]
-        self._background.run(self._soon(lambda polling: polling.subscribe(topic, told)))
+        self._thread.run(self._soon(lambda polling: polling.subscribe(topic, told)))
 
     def unsubscribe(self, topic: str) -> None:
         """One topic less: its queues are handed over."""
-        self._background.run(self._soon(lambda polling: polling.unsubscribe(topic)))
+        self._thread.run(self._soon(lambda polling: polling.unsubscribe(topic)))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Read the queue from `offset` on, forward or back. Raises PreconditionFailed if it is not ours now."""
-        self._background.run(self._soon(lambda polling: polling.seek(queue, offset)))
+        self._thread.run(self._soon(lambda polling: polling.seek(queue, offset)))
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
         """Read from the oldest message that is kept."""
-        self._background.run(self._running().seek_to_begin(queue))
+        self._thread.run(self._running().seek_to_begin(queue))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """Read only what comes from now on."""
-        self._background.run(self._running().seek_to_end(queue))
+        self._thread.run(self._running().seek_to_end(queue))
 
     def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset stored at or after a time, ms since the epoch."""
-        return self._background.run(self._running().offset_at(queue, timestamp_ms))
+        return self._thread.run(self._running().offset_at(queue, timestamp_ms))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Polls leave these queues out, and nothing is fetched for them, until `resume`."""
         told = list(queues)
-        self._background.run(self._soon(lambda polling: polling.pause(told, paused=True)))
+        self._thread.run(self._soon(lambda polling: polling.pause(told, paused=True)))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Poll these queues again."""
         told = list(queues)
-        self._background.run(self._soon(lambda polling: polling.pause(told, paused=False)))
+        self._thread.run(self._soon(lambda polling: polling.pause(told, paused=False)))
 
     def queues_of(self, topic: str) -> list[MessageQueue]:
         """All readable queues of a topic, sorted; to choose from."""
-        return self._background.run(self._running().queues_of(topic))
+        return self._thread.run(self._running().queues_of(topic))
 
     @property
     def queues(self) -> list[MessageQueue]:
         """The queues this consumer reads now, sorted."""
         if self._polling is None or self._closed:
             return []
-        return self._background.run(self._soon(lambda polling: polling.owned()))
+        return self._thread.run(self._soon(lambda polling: polling.owned()))
 
     def __enter__(self) -> Self:
         return self if self._polling is not None else self.start()
@@ -183,6 +183,11 @@ class PullConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(consumed=kind is None)
+
+    @property
+    def _thread(self) -> Background:
+        self._running()  # before the start there is none
+        return self._background
 
     def _running(self) -> Polling:
         if self._polling is None or self._closed:

@@ -8,15 +8,20 @@ with evenq.SimpleConsumer(group="billing", subscriptions={"orders": "*"}) as con
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from evenq.client.loops.background import Background
 from evenq.client.options import SimpleOptions
 from evenq.client.plans import simple_plan
 from evenq.client.wiring import Ground, new_client_id, receiving_parts
+from evenq.errors import Unsupported
 from evenq.model import FilterExpression, ReceivedMessage, StartFrom
 from evenq.runtime.closing import Closing
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Tls
+
+if TYPE_CHECKING:
+    from evenq.client.loops.receiving import Receiving
 
 __all__ = ["SimpleConsumer"]
 
@@ -58,25 +63,30 @@ class SimpleConsumer(Closing):
         empty list.
 
         A message that is not acknowledged within `invisible_ms` comes again. Raises TopicNotFound, GroupNotFound,
-        IllegalInvisibleTime, ConnectionFailed.
+        IllegalInvisibleTime, ConnectionFailed, and, as all calls do, Unsupported after `close`.
         """
-        return self._background.run(self._receiving.receive(max_messages, invisible_ms, wait_ms))
+        return self._background.run_or_cancel(self._running().receive(max_messages, invisible_ms, wait_ms))
 
     def ack(self, message: ReceivedMessage) -> None:
         """Finish it for the group. Raises InvalidReceiptHandle if its invisible time is over and it was given away."""
-        self._background.run(self._receiving.ack(message))
+        self._background.run(self._running().ack(message))
 
     def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
         """Hide it for `invisible_ms` from now: longer to work on, shorter (0 = now) to give it back. Go on with the
         result.
         """
-        return self._background.run(self._receiving.change_invisible(message, invisible_ms))
+        return self._background.run(self._running().change_invisible(message, invisible_ms))
 
     def close(self) -> None:
         """Say goodbye. Closing twice is no error."""
         if not self._closed:
             self._closed = True
             self._background.run(self._shut())
+
+    def _running(self) -> Receiving:
+        if self._closed:
+            raise Unsupported(f"this consumer of {self._plan.group} is closed; make a new one")
+        return self._receiving
 
     async def _open(self) -> None:
         self._calls, self._receiving = receiving_parts(self._ground, self.client_id, self._plan)

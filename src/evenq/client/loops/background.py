@@ -11,6 +11,7 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from evenq.errors import Unsupported
@@ -45,18 +46,18 @@ class Background:
         """Run it in the loop and wait for its result. Not callable from the loop itself (a sync call inside a
         callback).
         """
+        return self._begin(coroutine).result(None if timeout_ms is None else timeout_ms / 1000)
+
+    def run_or_cancel(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """As `run`, for what takes messages: an interrupt (Ctrl-C) of the waiting thread ends it, or it would go on and
+        take them for a caller who is gone.
+        """
+        future = self._begin(coroutine)
         try:
-            self.check()
-            if threading.current_thread() is self._thread:
-                raise Unsupported(
-                    "a blocking call of the sync SDK was made inside its own loop thread, for example in a future's"
-                    " callback; hand it to another thread, or use evenq.aio"
-                )
-        except Unsupported:
-            coroutine.close()
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
             raise
-        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        return future.result(None if timeout_ms is None else timeout_ms / 1000)
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Run it in the loop, soon."""
@@ -75,6 +76,19 @@ class Background:
         if self.process_id == os.getpid() and self.loop.is_running():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(2)
+
+    def _begin(self, coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
+        try:
+            self.check()
+            if threading.current_thread() is self._thread:
+                raise Unsupported(
+                    "a blocking call of the sync SDK was made inside its own loop thread, for example in a future's"
+                    " callback; hand it to another thread, or use evenq.aio"
+                )
+        except Unsupported:
+            coroutine.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)

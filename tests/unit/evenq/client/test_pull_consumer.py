@@ -1,0 +1,195 @@
+"""The sync pull consumer in its users' threads: started once, polled by one, closed, interrupted, refused."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+import evenq
+from evenq.client.options import PullOptions
+from evenq.errors import BadRequest, IllegalTopic, PreconditionFailed, RequestTimeout, Unsupported
+from evenq.model import MessageQueue
+
+QUEUE = MessageQueue("t", "a", 0)
+
+
+def consumer(world: Any, **options: Any) -> evenq.PullConsumer:
+    made: evenq.PullConsumer = world.make(
+        evenq.PullConsumer, **{"group": "g", "subscriptions": {"t": "*"}, "start_from": "FIRST", **options}
+    )
+    return made
+
+
+def bodies(messages: list[evenq.ReceivedMessage]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+def test_a_block_that_ends_well_has_consumed_its_last_poll_and_one_that_raises_has_not(world: Any) -> None:
+    world.create("t")
+    world.publish("t", b"1", b"2", b"3")
+    with consumer(world) as one:
+        assert bodies(one.poll(1)) == [b"1"]
+    with pytest.raises(KeyError), consumer(world) as two:
+        assert bodies(two.poll(1)) == [b"2"]
+        raise KeyError("the user's mistake")
+    with consumer(world) as three:
+        assert bodies(three.poll(1)) == [b"2"]
+
+
+def test_control_c_in_the_block_leaves_the_group_and_the_last_poll_comes_again(world: Any) -> None:
+    world.create("t")
+    world.publish("t", b"1")
+    with pytest.raises(KeyboardInterrupt), consumer(world) as one:
+        assert bodies(one.poll(1)) == [b"1"]
+        raise KeyboardInterrupt
+    assert one.queues == []
+    with consumer(world) as two:
+        assert bodies(two.poll(1)) == [b"1"]
+
+
+def test_control_c_ends_a_poll_that_waits_and_the_next_one_works(world: Any) -> None:
+    world.create("t")
+    world.net.hold("Pull")
+    one = consumer(world).start()
+    thread = world.interrupt_when_held()
+    with pytest.raises(KeyboardInterrupt):
+        one.poll(wait_ms=60_000)
+    thread.join(20)
+    world.run(world.net.let_go())
+    world.publish("t", b"1")
+    assert bodies(one.poll(wait_ms=20_000)) == [b"1"]
+
+
+def test_one_poll_at_a_time_and_the_other_thread_hears_why(world: Any) -> None:
+    world.create("t")
+    one = consumer(world).start()
+    got: list[bytes] = []
+    thread = threading.Thread(target=lambda: got.extend(bodies(one.poll(wait_ms=20_000))))
+    thread.start()
+    world.until(lambda: one._polling is not None and one._polling._task is not None)
+    with pytest.raises(Unsupported, match="one poll at a time"):
+        one.poll(wait_ms=0)
+    assert one.committed(QUEUE) == 0, "other calls work beside it"
+    world.publish("t", b"1")
+    thread.join(20)
+    assert got == [b"1"]
+
+
+def test_before_its_start_and_after_its_end_each_call_is_refused(world: Any) -> None:
+    world.create("t")
+    one = consumer(world)
+    calls = [
+        lambda: one.poll(wait_ms=0),
+        one.commit,
+        lambda: one.committed(QUEUE),
+        lambda: one.position(QUEUE),
+        lambda: one.assign([QUEUE]),
+        lambda: one.subscribe("u"),
+        lambda: one.unsubscribe("t"),
+        lambda: one.seek(QUEUE, 0),
+        lambda: one.seek_to_begin(QUEUE),
+        lambda: one.seek_to_end(QUEUE),
+        lambda: one.offset_at(QUEUE, 0),
+        lambda: one.pause([QUEUE]),
+        lambda: one.resume([QUEUE]),
+        lambda: one.queues_of("t"),
+    ]
+    for number, call in enumerate(calls):
+        with pytest.raises(Unsupported, match="consumer of g is not running"):
+            call()
+        assert one.queues == [], number
+    one.start()
+    with pytest.raises(Unsupported, match="was started before; make a new one"):
+        one.start()
+    world.until(lambda: one.queues == [QUEUE])
+    one.close()
+    one.close()
+    for call in calls:
+        with pytest.raises(Unsupported, match="consumer of g is not running"):
+            call()
+    with pytest.raises(Unsupported, match="was started before"):
+        one.start()
+    assert one.queues == []
+
+
+def test_one_that_never_started_is_closed_without_a_call(world: Any) -> None:
+    one = consumer(world)
+    one.close()
+    assert world.net.calls == []
+    with pytest.raises(Unsupported, match="was started before"), one:
+        pass
+
+
+def test_arguments_that_make_no_sense_are_refused(world: Any) -> None:
+    world.create("t")
+    with consumer(world) as one:
+        for wrong in (0, 10_001):
+            with pytest.raises(BadRequest, match="the range is 1 to 10000"):
+                one.poll(wrong)
+        with pytest.raises(BadRequest, match="give 0 or more"):
+            one.poll(wait_ms=-1)
+        with pytest.raises(IllegalTopic):
+            one.subscribe("no such/name")
+        with pytest.raises(PreconditionFailed, match="is not ours"):
+            one.seek(MessageQueue("t", "a", 7), 0)
+        with pytest.raises(Unsupported, match="subscribes"):
+            one.assign([QUEUE])
+        world.until(lambda: one.queues == [QUEUE])
+        with pytest.raises(BadRequest, match="negative"):
+            one.seek(QUEUE, -1)
+
+
+def test_queues_that_are_assigned_are_read_from_where_their_user_says(world: Any) -> None:
+    world.create("t", queues=2)
+    world.publish("t", b"1")
+    with consumer(world, subscriptions=None, options=PullOptions(auto_commit=False)) as one:
+        queues = one.queues_of("t")
+        one.assign(queues)
+        assert one.queues == queues
+        (message,) = one.poll(wait_ms=20_000)
+        assert one.position(message.queue) == 1
+        one.seek(message.queue, 0)
+        assert bodies(one.poll(wait_ms=20_000)) == [b"1"]
+        one.pause([message.queue])
+        one.seek_to_begin(message.queue)
+        assert one.poll(wait_ms=50) == []
+        one.resume([message.queue])
+        assert bodies(one.poll(wait_ms=20_000)) == [b"1"]
+        one.commit()
+        assert one.committed(message.queue) == 1
+        one.seek_to_end(message.queue)
+        assert one.poll(wait_ms=50) == []
+        with pytest.raises(RequestTimeout, match="were not ready within 30 ms"):
+            one.assign([MessageQueue("t", "elsewhere", 0)], timeout_ms=30)
+
+
+def test_what_another_thread_closes_ends_a_poll_within_its_time(world: Any, in_threads: Any) -> None:
+    world.create("t")
+    one = consumer(world).start()
+
+    def work(number: int) -> None:
+        if number:
+            world.until(lambda: one._polling is not None and one._polling._task is not None)
+            one.close()
+        else:
+            assert one.poll(wait_ms=300) == []
+
+    assert in_threads(2, work) == []
+    with pytest.raises(Unsupported):
+        one.poll()
+
+
+def test_on_rebalance_runs_in_a_thread_of_its_own_and_what_it_raises_harms_nobody(world: Any) -> None:
+    world.create("t")
+    world.publish("t", b"1")
+    told: list[tuple[str, int, int]] = []
+
+    def callback(gained: object, lost: object) -> None:
+        told.append((threading.current_thread().name.rpartition("_")[0], len(gained), len(lost)))  # type: ignore[arg-type]
+        raise SystemExit("the user's mistake")
+
+    with consumer(world, on_rebalance=callback) as one:
+        assert bodies(one.poll(wait_ms=20_000)) == [b"1"]
+    assert told == [("evenq-on-rebalance", 1, 0), ("evenq-on-rebalance", 0, 1)]

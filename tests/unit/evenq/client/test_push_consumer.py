@@ -1,0 +1,239 @@
+"""The sync push consumer and its users' code: listeners that raise, end the consumer, or are interrupted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import evenq
+from evenq.client.options import PushOptions
+from evenq.errors import BadRequest, IllegalTopic, Unsupported
+
+HASTY = PushOptions(retry="local", retry_first_ms=10, retry_max_ms=20, drain_ms=200)
+
+
+class Listener:
+    """Notes what it got; fails while there are failures to raise."""
+
+    def __init__(self, *failures: BaseException) -> None:
+        self.failures = list(failures)
+        self.seen: list[bytes] = []
+        self.threads: set[str] = set()
+        self._guard = threading.Lock()
+
+    def __call__(self, messages: Sequence[evenq.ReceivedMessage]) -> object:
+        with self._guard:
+            self.threads.add(threading.current_thread().name)
+            self.seen += [message.body for message in messages]
+            failure = self.failures.pop(0) if self.failures else None
+        if failure is not None:
+            raise failure
+        return None
+
+
+def consumer(world: Any, listener: Any, **options: Any) -> evenq.PushConsumer:
+    told = {"group": "g", "subscriptions": {"t": "*"}, "start_from": "FIRST", "options": HASTY, **options}
+    made: evenq.PushConsumer = world.make(evenq.PushConsumer, listener=listener, **told)
+    return made
+
+
+def committed(world: Any, topic: str = "t") -> int:
+    with world.make(evenq.PullConsumer, group="g") as reader:
+        return int(reader.committed(reader.queues_of(topic)[0]))
+
+
+@pytest.mark.parametrize(
+    "failure", [KeyError("a mistake"), SystemExit("end"), KeyboardInterrupt(), StopIteration(), GeneratorExit()]
+)
+def test_whatever_a_listener_raises_its_message_comes_again_and_the_consumer_lives(
+    world: Any, failure: BaseException
+) -> None:
+    world.create("t")
+    listener = Listener(failure)
+    with consumer(world, listener):
+        world.publish("t", b"1")
+        world.until(lambda: listener.seen == [b"1", b"1"])
+        world.publish("t", b"2")
+        world.until(lambda: listener.seen == [b"1", b"1", b"2"])
+    assert all(name.startswith("evenq-listener") for name in listener.threads)
+    assert committed(world) == 2
+
+
+def test_a_block_that_ends_waits_for_the_listener_and_commits_what_it_did(world: Any) -> None:
+    world.create("t")
+    inside, go_on = threading.Event(), threading.Event()
+    done: list[int] = []
+
+    def listener(messages: Sequence[evenq.ReceivedMessage]) -> None:
+        inside.set()
+        assert go_on.wait(20)
+        done.append(len(messages))
+
+    world.publish("t", b"1")
+    with consumer(world, listener, options=PushOptions(drain_ms=20_000)) as one:
+        assert inside.wait(20)
+        closing = threading.Thread(target=one.close)
+        closing.start()
+        world.until(lambda: one.queues == [])
+        assert closing.is_alive()
+        go_on.set()
+        closing.join(20)
+        assert not closing.is_alive()
+    assert done == [1]
+    assert committed(world) == 1
+
+
+def test_a_listener_that_hangs_holds_the_close_no_longer_than_the_drain(world: Any) -> None:
+    world.create("t")
+    inside, go_on = threading.Event(), threading.Event()
+
+    def listener(_: object) -> None:
+        inside.set()
+        go_on.wait(20)
+
+    world.publish("t", b"1")
+    one = consumer(world, listener, options=PushOptions(drain_ms=50)).start()
+    assert inside.wait(20)
+    try:
+        closing = threading.Thread(target=one.close)
+        closing.start()
+        closing.join(10)
+        assert not closing.is_alive()
+    finally:
+        go_on.set()
+    assert committed(world) <= 0, "what was not finished is not committed"
+
+
+def test_a_listener_may_close_its_own_consumer(world: Any) -> None:
+    world.create("t")
+    closed = threading.Event()
+
+    def listener(_: object) -> None:
+        one.close()
+        closed.set()
+
+    world.publish("t", b"1")
+    one = consumer(world, listener, options=PushOptions(drain_ms=50)).start()
+    assert closed.wait(20), "a close in a listener hangs"
+    assert one.queues == []
+
+
+def test_on_rebalance_may_close_its_own_consumer(world: Any) -> None:
+    world.create("t")
+    closed = threading.Event()
+
+    def callback(gained: Sequence[object], _: object) -> None:
+        if gained:
+            one.close()
+            closed.set()
+
+    one = consumer(world, Listener(), on_rebalance=callback).start()
+    assert closed.wait(10), "a close in on_rebalance hangs"
+
+
+def test_control_c_in_the_block_leaves_the_group_in_order(world: Any) -> None:
+    world.create("t")
+    world.publish("t", b"1")
+    listener = Listener()
+    with pytest.raises(KeyboardInterrupt), consumer(world, listener) as one:
+        world.until(lambda: listener.seen == [b"1"])
+        raise KeyboardInterrupt
+    assert one.queues == []
+    assert committed(world) == 1
+    after = Listener()
+    with consumer(world, after):
+        world.publish("t", b"2")
+        world.until(lambda: after.seen == [b"2"])
+
+
+def test_before_its_start_and_after_its_end_each_call_is_refused(world: Any) -> None:
+    world.create("t")
+    one = consumer(world, Listener())
+    calls = [lambda: one.subscribe("u"), lambda: one.unsubscribe("t"), one.pause, one.resume]
+    for call in calls:
+        with pytest.raises(Unsupported, match="consumer of g is not running"):
+            call()
+    assert (one.queues, one.balanced) == ([], False)
+    one.start()
+    with pytest.raises(Unsupported, match="was started before; make a new one"):
+        one.start()
+    world.until(lambda: one.balanced)
+    assert len(one.queues) == 1
+    one.close()
+    one.close()
+    for call in calls:
+        with pytest.raises(Unsupported, match="consumer of g is not running"):
+            call()
+    with pytest.raises(Unsupported, match="was started before"):
+        one.start()
+    assert (one.queues, one.balanced) == ([], False)
+
+
+def test_one_that_never_started_is_closed_without_a_call(world: Any) -> None:
+    consumer(world, Listener()).close()
+    assert world.net.calls == []
+
+
+def test_a_paused_consumer_reads_nothing_until_it_goes_on(world: Any) -> None:
+    world.create("t")
+    listener = Listener()
+    with consumer(world, listener) as one:
+        world.until(lambda: one.balanced)
+        one.pause()
+        world.publish("t", b"1")
+        first = list(listener.seen)
+        one.resume()
+        world.until(lambda: listener.seen == [b"1"])
+        assert first in ([], [b"1"]), "a pull that was under way may bring it"
+
+
+def test_topics_come_and_go_while_it_runs(world: Any) -> None:
+    world.create("t")
+    world.create("u")
+    listener = Listener()
+    with consumer(world, listener) as one:
+        one.subscribe("u")
+        world.until(lambda: {queue.topic for queue in one.queues} == {"t", "u"})
+        world.publish("u", b"1")
+        world.until(lambda: listener.seen == [b"1"])
+        one.unsubscribe("t")
+        world.until(lambda: {queue.topic for queue in one.queues} == {"u"})
+        with pytest.raises(IllegalTopic):
+            one.subscribe("no such/name")
+
+
+def test_a_coroutine_listener_is_refused_by_name_and_its_message_waits(world: Any, caplog: Any) -> None:
+    world.create("t")
+    calls: list[int] = []
+
+    async def listener(_: object) -> None:
+        calls.append(1)
+
+    world.publish("t", b"1")
+    with consumer(world, listener):
+        world.until(lambda: "use evenq.aio.PushConsumer" in caplog.text)
+    assert calls == []
+    assert committed(world) <= 0
+
+
+def test_arguments_that_make_no_sense_are_refused_before_anything_runs(world: Any) -> None:
+    for wrong in (0, 1_001):
+        with pytest.raises(BadRequest, match="consume_threads"):
+            consumer(world, Listener(), consume_threads=wrong)
+    with pytest.raises(IllegalTopic):
+        consumer(world, Listener(), subscriptions={"no such/name": "*"})
+    assert world.net.calls == []
+
+
+def test_threads_of_the_listener_end_with_the_consumer(world: Any) -> None:
+    world.create("t")
+    listener = Listener()
+    with consumer(world, listener) as one:
+        world.publish("t", b"1")
+        world.until(lambda: listener.seen == [b"1"])
+        threads = [*one._threads._threads, *one._teller._threads]
+        assert threads
+    world.until(lambda: not any(thread.is_alive() for thread in threads))
