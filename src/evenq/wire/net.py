@@ -118,6 +118,10 @@ class GrpcNet:
             )
         except grpc.aio.AioRpcError as error:
             raise await self._failure(error, peer, address, method, timeout_ms) from error
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
+            raise errors.ConnectionFailed(f"the call {method} to {address} was cancelled on this side") from error
         finally:
             peer.in_flight -= 1
             if peer.retired:
@@ -157,10 +161,8 @@ class GrpcNet:
         except grpc.aio.AioRpcError as error:
             raise await self._failure(error, peer, address, method, timeout_ms) from error
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if _is_cancelled():
                 raise
-            # gRPC cancels a call whose request iterator failed, or whose channel was closed; our task goes on.
             raise errors.ConnectionFailed(f"the stream {method} to {address} was cancelled on this side") from error
         finally:
             peer.in_flight -= 1
@@ -278,6 +280,14 @@ class GrpcNet:
         raise errors.TooManyRequests(
             f"calls run to {self._channels_max} addresses at once, the maximum; wait for one to end"
         )
+
+
+def _is_cancelled() -> bool:
+    """True: somebody ends this task. Else gRPC ended a call whose request iterator failed or whose channel was closed,
+    and the task goes on.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _translate(error: Any, address: str, method: str, timeout_ms: int | None) -> errors.Error:

@@ -81,6 +81,26 @@ def test_the_asyncio_face_does_the_same() -> None:
     asyncio.run(story())
 
 
+def test_of_the_asyncio_face_a_decision_stands_too_and_one_that_was_not_told_leaves_it_open() -> None:
+    async def story() -> None:
+        told = Told()
+        async with AsyncTransaction(HALF, told.later) as transaction:
+            await transaction.rollback()
+            with pytest.raises(BadRequest, match="ended with ROLLBACK"):
+                await transaction.commit()
+        with pytest.raises(KeyError):
+            async with AsyncTransaction(HALF, told.later) as other:
+                await other.commit()
+                raise KeyError("after the decision")
+        assert told.told == [ROLLBACK, COMMIT]
+        open_still = AsyncTransaction(HALF, Told(ConnectionFailed("nobody there")).later)
+        with pytest.raises(ConnectionFailed):
+            await open_still.commit()
+        assert open_still.resolution is None
+
+    asyncio.run(story())
+
+
 def test_a_checker_says_a_resolution_at_once_or_later_and_nothing_else() -> None:
     async def later() -> TransactionResolution:
         return ROLLBACK

@@ -173,3 +173,31 @@ def test_after_close_calls_fail_at_once() -> None:
             await net.unary("127.0.0.1:1", ECHO, b"", timeout_ms=1_000)
 
     run(test)
+
+
+def test_a_call_that_runs_when_the_net_is_closed_fails_and_its_task_goes_on() -> None:
+    async def test(net: GrpcNet) -> None:
+        door = await server()
+        address = f"127.0.0.1:{door.port}"
+        await net.unary(address, ECHO, b"", timeout_ms=5_000)
+        call = asyncio.ensure_future(net.unary(address, SILENT, b"", timeout_ms=20_000))
+        await asyncio.sleep(0)
+        await net.close()
+        with pytest.raises(errors.ConnectionFailed, match="cancelled on this side"):
+            await call
+        await door.stop()
+
+    run(test)
+
+
+def test_a_task_that_is_cancelled_in_a_call_is_cancelled() -> None:
+    async def test(net: GrpcNet) -> None:
+        door = await server()
+        call = asyncio.ensure_future(net.unary(f"127.0.0.1:{door.port}", SILENT, b"", timeout_ms=20_000))
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await door.stop()
+
+    run(test)

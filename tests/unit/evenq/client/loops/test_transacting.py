@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 
@@ -11,7 +12,7 @@ import pytest
 from evenq.client.core.halves import Check, HalfMessage
 from evenq.client.core.route import Route
 from evenq.client.loops.lines import TELL_MS
-from evenq.client.loops.transacting import Transacting
+from evenq.client.loops.transacting import CLOSE_MS, Transacting
 from evenq.client.options import ProducerOptions
 from evenq.errors import ConnectionFailed, Error, Forbidden, InvalidTransactionId, TopicNotFound
 from evenq.model import MessageQueue, QueueOffset, ReceivedMessage, TransactionResolution
@@ -205,5 +206,191 @@ def test_a_broken_line_is_opened_again() -> None:
         stage.calls.lines["a:1"].put_nowait(check_of(1, "a:1"))
         await stage.clock.advance(10)
         assert stage.asked == ["id1"]
+
+    play(story)
+
+
+def test_a_decision_goes_round_twice_for_each_attempt_with_pauses_between_and_then_fails() -> None:
+    async def story(stage: Stage) -> None:
+        half = HalfMessage("t", "id", "t1.x", "a:1")
+        stage.calls.failures = [ConnectionFailed(f"gone {number}") for number in range(6)]
+        work = asyncio.ensure_future(stage.transacting.end(half, ROLLBACK))
+        await stage.clock.advance(0)
+        assert [address for address, *_ in stage.calls.ended] == ["a:1", "anywhere"], "the next round is after a pause"
+        await stage.clock.advance(10_000)
+        with pytest.raises(ConnectionFailed, match="gone 5"):
+            await work
+        assert [address for address, *_ in stage.calls.ended] == ["a:1", "anywhere"] * 3
+        assert {(resolution, checked) for _, _, resolution, checked in stage.calls.ended} == {(ROLLBACK, False)}
+
+    play(story)
+
+
+def test_a_producer_answers_for_a_topic_from_its_first_half_message_on() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.transacting.begin("t", "id", b"m")
+        await stage.clock.advance(10)
+        assert stage.calls.told == {"a:1": [["t"]], "b:1": [["t"]]}
+
+    play(story)
+
+
+def test_watching_the_same_topics_again_changes_nothing() -> None:
+    async def story(stage: Stage) -> None:
+        stage.transacting.watch(["t"])
+        await stage.clock.advance(10)
+        looking = stage.transacting._looking
+        for _ in range(3):
+            stage.transacting.watch(["t"])
+            await stage.transacting.begin("t", "id", b"m")
+        await stage.clock.advance(10)
+        assert stage.transacting._looking is looking
+        assert stage.calls.told["a:1"] == [["t"]]
+
+    play(story)
+
+
+def test_the_brokers_of_a_new_topic_are_connected_at_once_and_looked_for_by_one() -> None:
+    async def story(stage: Stage) -> None:
+        stage.transacting.watch(["t"])
+        await stage.clock.advance(10)
+        stage.calls.addresses = {**stage.calls.addresses, "c": "c:1"}
+        first = stage.transacting._looking
+        stage.transacting.watch(["u"])
+        await stage.clock.advance(10)
+        assert stage.calls.told["c:1"] == [["t", "u"]]
+        assert first is not None
+        assert first.cancelled(), "else two tasks look for routes"
+
+    play(story)
+
+
+def test_a_broker_that_left_the_routes_loses_its_line_but_not_while_a_route_is_missing() -> None:
+    async def story(stage: Stage) -> None:
+        stage.transacting.watch(["t"])
+        await stage.clock.advance(10)
+        stage.calls.addresses = {"b": "b:1"}
+        await stage.clock.advance(ProducerOptions().route_refresh_ms + 10)
+        assert sorted(stage.transacting._lines) == ["b:1"]
+        stage.calls.addresses = {"c": "c:1"}
+        stage.transacting.watch(["missing"])
+        await stage.clock.advance(10)
+        assert sorted(stage.transacting._lines) == ["b:1", "c:1"], "b may be a broker of the missing route"
+
+    play(story)
+
+
+def test_a_route_that_is_missing_is_looked_for_again_soon() -> None:
+    async def story(stage: Stage) -> None:
+        query = stage.calls.query_route
+        missing = ["t"]
+
+        async def route(topic: str) -> Route:
+            return await query("missing" if topic in missing else topic)
+
+        stage.transacting._route = route
+        stage.transacting.watch(["t"])
+        await stage.clock.advance(10)
+        assert stage.calls.told == {}
+        missing.clear()
+        await stage.clock.advance(ProducerOptions().retry_max_ms)
+        assert stage.calls.told == {"a:1": [["t"]], "b:1": [["t"]]}
+
+    play(story)
+
+
+class Slow:
+    """A checker that answers when it may; how many run at once."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.most = 0
+        self.asked = 0
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, _: ReceivedMessage) -> TransactionResolution:
+        self.asked += 1
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await self.go_on.wait()
+        finally:
+            self.running -= 1
+        return COMMIT
+
+
+def test_sixteen_checks_are_answered_at_a_time_and_the_others_after_them() -> None:
+    async def story(stage: Stage) -> None:
+        checker = stage.transacting._run_checker = Slow()
+        stage.transacting.watch(["t"])
+        await stage.clock.advance(10)
+        for number in range(40):
+            stage.calls.lines["a:1"].put_nowait(check_of(number, "a:1"))
+        await stage.clock.advance(50)
+        assert checker.running == 16
+        assert len(stage.transacting._answering) == 16
+        checker.go_on.set()
+        await stage.clock.advance(50)
+        assert (checker.asked, checker.most, checker.running) == (40, 16, 0)
+        assert len(stage.calls.ended) == 40
+        assert stage.transacting._answering == set(), "nothing is kept of what is over"
+
+    play(story)
+
+
+@pytest.mark.parametrize("failure", [KeyError("a mistake"), ConnectionFailed("no database")])
+def test_checkers_that_fail_leave_their_room_to_others(failure: Exception) -> None:
+    async def story(stage: Stage) -> None:
+        problems: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+        stage.resolution = failure
+        stage.transacting.watch(["t"])
+        await stage.clock.advance(10)
+        for number in range(40):
+            stage.calls.lines["a:1"].put_nowait(check_of(number, "a:1"))
+        await stage.clock.advance(50)
+        assert len(stage.asked) == 40
+        gc.collect()
+        assert problems == [], "a failure is logged, it does not escape the task"
+
+    play(story)
+
+
+def test_closing_waits_for_answers_and_ends_lines() -> None:
+    async def story(stage: Stage) -> None:
+        checker = stage.transacting._run_checker = Slow()
+        stage.transacting.watch(["t"])
+        await stage.clock.advance(10)
+        stage.calls.lines["a:1"].put_nowait(check_of(1, "a:1"))
+        await stage.clock.advance(10)
+        lines = [line.task for line in stage.transacting._lines.values()]
+        assert stage.transacting._looking is not None
+        closing = asyncio.ensure_future(stage.transacting.close())
+        await stage.clock.advance(CLOSE_MS - 1)
+        assert not closing.done()
+        assert all(task.cancelled() for task in [*lines, stage.transacting._looking])
+        assert stage.transacting._lines == {}
+        checker.go_on.set()
+        await stage.clock.advance(0)
+        assert closing.done(), "it waits no longer than for the answer"
+        assert stage.calls.ended == [("a:1", "t1.1", COMMIT, True)]
+        await closing
+
+    play(story)
+
+
+def test_closing_gives_up_an_answer_that_does_not_come() -> None:
+    async def story(stage: Stage) -> None:
+        checker = stage.transacting._run_checker = Slow()
+        stage.transacting.watch(["t"])
+        await stage.clock.advance(10)
+        stage.calls.lines["a:1"].put_nowait(check_of(1, "a:1"))
+        await stage.clock.advance(10)
+        closing = asyncio.ensure_future(stage.transacting.close())
+        await stage.clock.advance(CLOSE_MS)
+        assert closing.done()
+        await closing
+        assert checker.running == 0, "the checker was cancelled"
+        assert stage.calls.ended == []
 
     play(story)
