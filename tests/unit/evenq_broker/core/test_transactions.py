@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from evenq_broker.core.halves import HalfHeader
 from evenq_broker.core.journal import HalfPut, HalvesEnded, decode, encode
-from evenq_broker.core.transactions import ZOMBIE_MS, Firing, Outcome, TransactionTable, Verdict
+from evenq_broker.core.transactions import SWEEP_MS, ZOMBIE_MS, Firing, Outcome, TransactionTable, Verdict
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -110,6 +110,98 @@ def test_a_full_table_refuses_and_one_without_a_timer_makes_room() -> None:
         made.make_room(6_000)
     assert made.make_room(6_001 + ZOMBIE_MS) == [1, 2]
     assert len(made) == 0
+
+
+def test_a_full_table_is_swept_once_in_a_while_also_after_the_clock_was_set_back() -> None:
+    made = begun(table(open_max=1), 1)
+    late_ms = 6_001 + ZOMBIE_MS
+    with pytest.raises(TooManyRequests):
+        made.make_room(late_ms - 1)  # a sweep, one moment too early to find something
+    with pytest.raises(TooManyRequests):
+        made.make_room(late_ms)
+    assert made.make_room(late_ms - 1 + SWEEP_MS) == [1]
+
+    back = begun(table(open_max=1), 1)
+    assert back.drop_zombies(6_000) == []
+    assert back.drop_zombies(100 * ZOMBIE_MS) == [1]
+    begun(back, 2)
+    assert back.make_room(late_ms) == [2], "as far from the last sweep as a clock that went on"
+
+
+def test_only_those_whose_timer_is_overdue_by_an_hour_are_dropped_and_none_that_is_being_decided() -> None:
+    made = begun(table(), 1, 2)
+    made.renewed(2, 20, 6_001)
+    made.begin(3, 1, first_ms=0, due_ms=6_000)
+    assert made.decide(3, COMMITTED) is Verdict.FIRST
+    assert made.drop_zombies(6_000 + ZOMBIE_MS) == []
+    assert made.drop_zombies(6_001 + ZOMBIE_MS) == [1], "2 was due later, 3 is being decided"
+    assert made.drop_zombies(6_002 + ZOMBIE_MS) == [2]
+    made.settle(3, COMMITTED)
+    made.check()
+
+
+def test_a_renewed_timer_keeps_the_one_before_until_it_fires() -> None:
+    made = begun(table(), 5)
+    for _ in range(2):  # the same twice is as good as once
+        made.renewed(5, 50, 36_000)
+        half = made.get(5)
+        assert half is not None
+        assert (half.timer_id, half.previous_id, half.due_ms) == (50, 5, 36_000)
+    assert made.fire(5, 50, HEADER, 1, now_ms=36_000) is Firing.CHECK
+    assert (half.timer_id, half.previous_id) == (50, -1)
+
+
+def test_misses_are_counted_in_a_row() -> None:
+    made = begun(table(), 5)
+    half = made.get(5)
+    assert half is not None
+    for count in (1, 2, 3):
+        made.missed(5)
+        assert (half.checks, half.missed) == (0, count)
+    made.checked(5)
+    assert (half.checks, half.missed) == (1, 0)
+    made.missed(5)
+    assert (half.checks, half.missed) == (1, 1)
+
+
+def test_every_field_of_an_open_one_and_every_decision_is_the_same_after_a_replay() -> None:
+    made = begun(table(), 1, 2, 3, 4)
+    made.missed(1)
+    made.missed(1)
+    made.checked(2)
+    made.renewed(2, 22, 36_000)
+    decided(made, 3, ROLLED_BACK)
+    made.forget(4)
+    again = table()
+    for op in [*made.dump(), *made.dump()]:
+        assert isinstance(op, HalfPut | HalvesEnded)
+        again.apply(op)
+    assert again.dump() == made.dump()
+    assert again.op(1) == HalfPut(1, 1, 1, -1, 0, 6_000, 0, 2)
+    assert again.op(2) == HalfPut(2, 1, 22, 2, 0, 36_000, 1, 0)
+    assert (again.outcome(3), again.outcome(4), again.get(4)) == (ROLLED_BACK, None, None)
+    again.check()
+
+
+def test_in_a_replay_the_last_word_counts() -> None:
+    made = begun(table(), 1, 2)
+    opened = made.op(1)
+    assert opened is not None
+    made.apply(HalvesEnded((1, 2), (COMMITTED, Outcome.FORGOTTEN)))
+    assert (len(made), made.outcome(1), made.outcome(2)) == (0, COMMITTED, None)
+    assert decided(made, 2, ROLLED_BACK) is Verdict.LONG_AGO
+    made.apply(opened)  # its decision did not reach the log
+    assert made.outcome(1) is None
+    assert decided(made, 1, ROLLED_BACK) is Verdict.FIRST
+
+
+def test_what_is_decided_again_by_a_replay_is_the_newest() -> None:
+    made = begun(table(decisions_max=2), 1, 2, 3)
+    for number in (1, 2):
+        decided(made, number, COMMITTED)
+    made.apply(HalvesEnded((1,), (COMMITTED,)))
+    decided(made, 3, COMMITTED)
+    assert (made.outcome(1), made.outcome(2), made.outcome(3)) == (COMMITTED, None, COMMITTED)
 
 
 def test_what_was_committed_before_its_message_could_be_read_is_delivered_by_its_timer() -> None:
