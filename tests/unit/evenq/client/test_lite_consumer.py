@@ -135,7 +135,9 @@ def test_whatever_a_listener_raises_its_message_comes_again_and_others_go_on(
     world: Any, failure: BaseException
 ) -> None:
     create(world)
-    world.make(evenq.Admin).create_group("g", ordered=True, retry=RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(100,)))
+    world.make(evenq.Admin).create_group(
+        "g", ordered=True, retry=RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(100,))
+    )
     seen: list[tuple[str | None, bytes]] = []
     guard = threading.Lock()
     failures = [failure]

@@ -82,11 +82,7 @@ def test_threads_may_close_a_producer_at_once_and_while_others_send(world: Any, 
             return
         for index in range(200):
             body = b"%d.%d" % (number, index)
-            try:
-                producer.send(message(body))
-            except ConnectionFailed as error:
-                assert "closed" in str(error)
-                return
+            producer.send(message(body))
             kept.append(body)
 
     failures = in_threads(4, work)
@@ -200,7 +196,7 @@ def test_control_c_ends_a_send_that_waits_and_the_producer_works_on(world: Any) 
 
 def test_the_users_error_leaves_the_block_and_the_producer_is_closed(world: Any) -> None:
     world.create("t")
-    with pytest.raises(KeyError), world.make(evenq.Producer) as producer:
+    with pytest.raises(KeyError), world.make(evenq.Producer) as producer:  # noqa: PT012 - the block is what is tested
         producer.send_async(message(b"before"))
         raise KeyError("the user's mistake")
     with pytest.raises(ConnectionFailed, match="closed"):

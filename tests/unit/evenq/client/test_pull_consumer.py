@@ -31,7 +31,7 @@ def test_a_block_that_ends_well_has_consumed_its_last_poll_and_one_that_raises_h
     world.publish("t", b"1", b"2", b"3")
     with consumer(world) as one:
         assert bodies(one.poll(1)) == [b"1"]
-    with pytest.raises(KeyError), consumer(world) as two:
+    with pytest.raises(KeyError), consumer(world) as two:  # noqa: PT012 - the block is what is tested
         assert bodies(two.poll(1)) == [b"2"]
         raise KeyError("the user's mistake")
     with consumer(world) as three:
@@ -41,7 +41,7 @@ def test_a_block_that_ends_well_has_consumed_its_last_poll_and_one_that_raises_h
 def test_control_c_in_the_block_leaves_the_group_and_the_last_poll_comes_again(world: Any) -> None:
     world.create("t")
     world.publish("t", b"1")
-    with pytest.raises(KeyboardInterrupt), consumer(world) as one:
+    with pytest.raises(KeyboardInterrupt), consumer(world) as one:  # noqa: PT012 - the block is what is tested
         assert bodies(one.poll(1)) == [b"1"]
         raise KeyboardInterrupt
     assert one.queues == []

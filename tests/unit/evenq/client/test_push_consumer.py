@@ -138,7 +138,7 @@ def test_control_c_in_the_block_leaves_the_group_in_order(world: Any) -> None:
     world.create("t")
     world.publish("t", b"1")
     listener = Listener()
-    with pytest.raises(KeyboardInterrupt), consumer(world, listener) as one:
+    with pytest.raises(KeyboardInterrupt), consumer(world, listener) as one:  # noqa: PT012 - the block is what is tested
         world.until(lambda: listener.seen == [b"1"])
         raise KeyboardInterrupt
     assert one.queues == []

@@ -12,7 +12,9 @@ from evenq.errors import BadRequest, ConnectionFailed, IllegalGroup, IllegalTopi
 
 
 def consumer(world: Any, **options: Any) -> evenq.SimpleConsumer:
-    made: evenq.SimpleConsumer = world.make(evenq.SimpleConsumer, **{"group": "g", "subscriptions": {"t": "*"}, **options})
+    made: evenq.SimpleConsumer = world.make(
+        evenq.SimpleConsumer, **{"group": "g", "subscriptions": {"t": "*"}, **options}
+    )
     return made
 
 
@@ -108,7 +110,7 @@ def test_a_broker_that_is_gone_is_an_error_and_closing_works_without_it(world: A
 def test_the_users_error_leaves_the_block_and_the_message_is_another_members(world: Any) -> None:
     world.create("t")
     world.publish("t", b"1")
-    with pytest.raises(KeyError), consumer(world) as one:
+    with pytest.raises(KeyError), consumer(world) as one:  # noqa: PT012 - the block is what is tested
         (message,) = one.receive(wait_ms=5_000)
         one.change_invisible(message, 0)
         raise KeyError("the user's mistake")

@@ -88,7 +88,7 @@ def test_of_the_asyncio_face_a_decision_stands_too_and_one_that_was_not_told_lea
             await transaction.rollback()
             with pytest.raises(BadRequest, match="ended with ROLLBACK"):
                 await transaction.commit()
-        with pytest.raises(KeyError):
+        with pytest.raises(KeyError):  # noqa: PT012 - the block is what is tested
             async with AsyncTransaction(HALF, told.later) as other:
                 await other.commit()
                 raise KeyError("after the decision")

@@ -159,23 +159,19 @@ class HeldAppends:
                 answer.set_exception(error)
 
 
-def test_a_half_message_is_answered_when_it_and_its_record_are_safe(run: Run) -> None:
+@pytest.mark.parametrize("last", ["message", "record"])
+def test_a_half_message_is_answered_when_it_and_its_record_are_safe(run: Run, last: str) -> None:
     async def story(stage: Any) -> None:
         scene = await Scene.of(stage)
-        held = HeldAppends(scene)
+        held, recorded = HeldAppends(scene), asyncio.get_running_loop().create_future()
+        scene.broker.journal.record = lambda _: recorded
         work = asyncio.ensure_future(scene.send())
         await stage.clock.advance(50)
-        assert len(held.answers) == 1
-        assert not work.done()
-        record, recorded = scene.broker.journal.record, asyncio.get_running_loop().create_future()
-        held.settle()
-        await work
-
-        scene.broker.journal.record = lambda op: (record(op), recorded)[1]
-        work = asyncio.ensure_future(scene.send(1))
-        await stage.clock.advance(50)
-        assert not work.done()
-        recorded.set_result(None)
+        steps = [held.settle, lambda: recorded.set_result(None)]
+        for step in steps if last == "record" else reversed(steps):
+            assert not work.done()
+            step()
+            await stage.clock.advance(50)
         check((await work).status)
 
     run(story)
@@ -298,7 +294,10 @@ def test_a_commit_counts_as_a_message_that_came_also_if_its_timer_delivers_it(ru
     async def story(stage: Any) -> None:
         scene = await Scene.of(stage)
         came: list[int] = []
-        stats, scene.broker.stats = scene.broker.stats, SimpleNamespace(topic=lambda _: SimpleNamespace(came=came.extend))
+        stats, scene.broker.stats = (
+            scene.broker.stats,
+            SimpleNamespace(topic=lambda _: SimpleNamespace(came=came.extend)),
+        )
         number, later, never = await scene.begin(0), await scene.begin(1), await scene.begin(2)
         await stage.during(scene.made.end(number, COMMITTED))
         await stage.during(scene.made.end(never, ROLLED_BACK))
