@@ -100,7 +100,7 @@ class PullConsumer:
         """
         polling = self._running()
         try:
-            return self._background.run(polling.poll(max_messages, wait_ms))
+            return self._background.run_or_cancel(polling.poll(max_messages, wait_ms))
         except KeyboardInterrupt:  # what it may have taken must not count as consumed
             self._background.call_soon(polling.interrupt)
             raise

@@ -52,11 +52,29 @@ class Background:
         """As `run`, for what takes messages: an interrupt (Ctrl-C) of the waiting thread ends it, or it would go on and
         take them for a caller who is gone.
         """
-        future = self._begin(coroutine)
+        tasks: list[asyncio.Task[Any] | None] = []
+        gone = threading.Event()
+
+        async def watched() -> Result:
+            if gone.is_set():  # the interrupt came between handing over and the first step
+                coroutine.close()
+                raise asyncio.CancelledError
+            tasks.append(asyncio.current_task())
+            return await coroutine
+
+        def end() -> None:
+            gone.set()
+            for task in tasks:
+                if task is not None:
+                    task.cancel()
+
         try:
-            return future.result()
+            return self._begin(watched()).result()
         except KeyboardInterrupt:
-            future.cancel()
+            self.call_soon(end)
+            raise
+        except Unsupported:
+            coroutine.close()  # if it never began
             raise
 
     def call_soon(self, function: Callable[[], None]) -> None:

@@ -34,7 +34,7 @@ def test_what_is_missing_or_illegal_is_named(world: Any) -> None:
         admin.create_topic("no such/name")
     with pytest.raises(BadRequest, match=r"5000|4,?096"):
         admin.create_topic("t", queues=5_000)
-    with pytest.raises(ValueError, match="FAST"):
+    with pytest.raises(BadRequest, match="FAST"):
         admin.create_topic("t", message_type="FAST")
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import warnings
+from typing import Any
 
 import pytest
 
@@ -47,3 +49,52 @@ def test_after_a_fork_the_child_makes_its_own_and_refuses_the_parents() -> None:
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_interrupt_ends_what_takes_messages_wherever_it_comes(monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
+    background = Background.shared()
+    steps: list[str] = []
+    started, over, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    async def take() -> None:
+        steps.append("begun")
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            steps.append("ended")
+            over.set()
+
+    hand_over = asyncio.run_coroutine_threadsafe
+
+    def interrupted(*given: Any) -> None:
+        """The signal comes before the caller has the future."""
+        if not begun:
+            background.call_soon(lambda: asserted(go_on.wait(10)))  # the loop is busy: the call is not begun yet
+        hand_over(*given)
+        assert not begun or started.wait(10)
+        raise KeyboardInterrupt
+
+    def asserted(state: bool) -> None:
+        assert state
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        background.run_or_cancel(take())
+    monkeypatch.undo()
+    go_on.set()
+    assert not begun or over.wait(10)
+    for _ in range(3):
+        background.run(one())
+    assert steps == (["begun", "ended"] if begun else [])
+
+
+def test_what_may_be_cancelled_is_refused_in_the_loop_thread_like_all() -> None:
+    background = Background.shared()
+
+    async def story() -> None:
+        background.run_or_cancel(one())
+
+    with pytest.raises(Unsupported, match="loop thread"):
+        background.run(story())
