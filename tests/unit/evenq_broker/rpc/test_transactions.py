@@ -19,6 +19,7 @@ from evenq.runtime.tasks import spawn
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq.wire.stubs.evenq.v1 import data_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 OK, BAD_REQUEST, INVALID_ID, CONFLICT, TOO_MANY = 20000, 40000, 40008, 40014, 42900
@@ -440,5 +441,33 @@ def test_a_half_message_that_cannot_be_read_is_delivered_by_its_timer(run: Run) 
         await stage.until(lambda: broker.store.timers.stats.pending == 0)
         assert len(await receive(stage)) == 1
         assert await end(stage, name, COMMIT) == OK
+
+    run(story)
+
+
+def test_a_decision_may_leave_out_the_topic_and_one_without_an_id_says_what_is_missing(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begun(stage)
+        name = await begin(stage)
+        assert await end(stage, "", COMMIT) == INVALID_ID
+        empty = service_pb2.EndTransactionRequest(resolution=v2.COMMIT)
+        answer = await stage.ask("EndTransaction", empty, service_pb2.EndTransactionResponse)
+        assert "the transaction id is empty" in answer.status.message
+        assert await end(stage, name, COMMIT, topic="") == OK
+        assert len(await receive(stage)) == 1
+
+    run(story)
+
+
+def test_a_broker_without_the_topics_producer_tells_its_peer_that_it_sent_nothing(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begun(stage)
+        request = data_pb2.RelayCheckRequest(topic="t", client_id="sender", command=b"")
+        answer = await stage.call("/evenq.v1.Data/RelayCheck", request, data_pb2.RelayCheckResponse)
+        assert not answer.sent
+        sender = await producer(stage, "sender", "t")
+        answer = await stage.call("/evenq.v1.Data/RelayCheck", request, data_pb2.RelayCheckResponse)
+        assert answer.sent
+        await sender.close()
 
     run(story)
