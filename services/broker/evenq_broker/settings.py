@@ -17,7 +17,7 @@ from evenq.model.names import broker_problem
 from evenq.serving.auth import AuthSettings
 from evenq.serving.tls import TlsSettings
 from evenq.store import StoreOptions
-from evenq_broker.core.listeners import parse_listeners
+from evenq_broker.core.listeners import check_shared, parse_listeners
 
 __all__ = ["BODY_BYTES_MAX", "Settings", "StoreSettings"]
 
@@ -114,6 +114,11 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default="",
         description="`[listener=]host:port`, comma-separated, that clients of each door are told: `default` (plain "
         "text), `tls`, those of `listeners`, and `internal` for other servers; empty = what is bound.",
+    )
+    shared_listeners: str = Field(
+        default="",
+        description="Names of doors, comma-separated, whose `advertise` is one address for all brokers: any of them may "
+        "answer there.",
     )
     nameservers: str = Field(
         default="",
@@ -332,6 +337,11 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         description="Longest wait for a client that is asked for its stack or a verdict, ms.",
     )
 
+    @property
+    def shared_door_names(self) -> frozenset[str]:
+        """The names in `shared_listeners`."""
+        return frozenset(filter(None, (name.strip() for name in self.shared_listeners.split(","))))
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         problem = broker_problem(self.broker_name)
@@ -343,6 +353,7 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
             raise ValueError(error.message) from error
         try:
             spots = parse_listeners(self.listeners)
+            check_shared(self.shared_door_names, spots)
         except SettingsError as error:
             raise ValueError(error.message) from error
         if self.tls.certificate is None and any(spot.listener.tls for spot in spots):

@@ -6,13 +6,13 @@ exactly one address, the first door's comes first, and the one for other servers
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from evenq.errors import SettingsError
 from evenq.model import PLAIN_DOOR, TLS_DOOR, BrokerAddress, Listener
 
-__all__ = ["INTERNAL", "Spot", "advertised", "parse_listeners"]
+__all__ = ["INTERNAL", "Spot", "advertised", "check_shared", "parse_listeners"]
 
 INTERNAL = "internal"
 """Name of the address that other servers call; it needs no door of its own."""
@@ -51,6 +51,16 @@ def parse_listeners(text: str) -> list[Spot]:
     if len(spots) > LISTENERS_MAX:
         raise SettingsError(f"listeners holds {len(spots)} doors, the maximum is {LISTENERS_MAX}")
     return spots
+
+
+def check_shared(names: Iterable[str], spots: Iterable[Spot]) -> None:
+    """Raises SettingsError for a name that is no door's."""
+    known = {PLAIN_DOOR.name, TLS_DOOR.name, *(spot.listener.name for spot in spots)}
+    for name in names:
+        if name not in known:
+            raise SettingsError(
+                f"shared_listeners names {name!r}, which is no door; name one of {', '.join(sorted(known))}"
+            )
 
 
 def advertised(

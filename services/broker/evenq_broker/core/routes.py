@@ -158,6 +158,11 @@ class RouteTable:
         """One live broker, or None."""
         return self._merged.get(name)
 
+    def shared(self, listener: Listener) -> bool:
+        """True if two brokers are told with one address to those who come through `listener`: it leads to any."""
+        told = [view.address(listener) for view in self._merged.values()]
+        return len({(address.host, address.port) for address in told}) < len(told)
+
     def route(self, topic: str) -> list[TopicAt]:
         """Where the topic lives: masters only, ascending by broker name (RT-1, RT-2)."""
         return [

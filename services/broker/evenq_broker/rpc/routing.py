@@ -103,7 +103,7 @@ class _Routing:
         key = (name, listener)
         known = self._routes.get(key)
         if known is not None and known[0] == self._broker.routes.version:
-            return known[1] + self._schemes(request, name, listener)
+            return known[1] + self._schemes(request, name, context)
         await self._exists(name)
         version = self._broker.routes.version
         queues = [
@@ -119,15 +119,16 @@ class _Routing:
         if len(self._routes) >= ROUTES_CACHED_MAX:
             self._routes.clear()
         self._routes[key] = (version, answer)
-        return answer + self._schemes(request, name, listener)
+        return answer + self._schemes(request, name, context)
 
-    def _schemes(self, request: bytes, topic: str, listener: Listener) -> bytes:
+    def _schemes(self, request: bytes, topic: str, context: RpcContext) -> bytes:
         # Our own SDK asks which addresses are called with TLS; the public answer has no field for it.
         if not routes_pb2.RouteQuestion.FromString(request).schemes:
             return b""
         brokers = [at.broker for at in self._broker.routes.route(topic)]
-        names = [view.name for view in brokers if view.address(listener).tls]
-        return routes_pb2.RouteSchemes(tls_brokers=names).SerializeToString()
+        names = [view.name for view in brokers if view.address(context.listener).tls]
+        any_broker = self._broker.any_broker(context)
+        return routes_pb2.RouteSchemes(tls_brokers=names, any_broker=any_broker).SerializeToString()
 
     async def query_assignment(self, request: bytes, context: RpcContext) -> bytes:
         asked = parsed(service_pb2.QueryAssignmentRequest, request, context)
