@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from evenq.errors import ConnectionFailed, TooManyRequests
+from evenq.errors import ConnectionFailed, Error, TooManyRequests
 from evenq.serving.rpc import Bidi, Kind, Rpc, RpcContext, ServerStream, Unary
 from evenq.wire.addresses import BROKER_HEADER
 from evenq_broker.rpc.access import MESSAGING
@@ -117,13 +117,17 @@ class _Director:
     async def _stream(
         self, name: str, requests: AsyncIterator[bytes] | bytes, context: RpcContext, timeout_ms: int | None
     ) -> AsyncIterator[bytes]:
+        refused: list[Error] = []
         with self._one_more(name) as address:
+            told = requests if isinstance(requests, bytes) else _told(requests, refused)
             frames = self._broker.net.stream(
-                address, context.method, requests, timeout_ms=timeout_ms, metadata=_metadata(name, context)
+                address, context.method, told, timeout_ms=timeout_ms, metadata=_metadata(name, context)
             )
             try:
                 async for frame in frames:
                     yield frame
+            except Error as error:
+                raise (refused or [error])[0] from error
             finally:
                 close = getattr(frames, "aclose", None)
                 if close is not None:
@@ -132,7 +136,7 @@ class _Director:
     @contextmanager
     def _one_more(self, name: str) -> Iterator[str]:
         """Where the broker is called. Raises ConnectionFailed, TooManyRequests."""
-        view = self._broker.routes.broker(name)
+        view = self._broker.routes.reachable(name, self._broker.clock.monotonic_ms())
         if view is None:
             raise ConnectionFailed(
                 f"broker {name[:255]!r}, which the call is for, is not alive: broker {self._own} knows none of that "
@@ -150,6 +154,16 @@ class _Director:
             self._running[name] -= 1
             if not self._running[name]:
                 del self._running[name]
+
+
+async def _told(requests: AsyncIterator[bytes], refused: list[Error]) -> AsyncIterator[bytes]:
+    """The requests; an error among them (the guard looks at each) is kept, because the stream only says that it broke."""
+    try:
+        async for request in requests:
+            yield request
+    except Error as error:
+        refused.append(error)
+        raise
 
 
 def _metadata(name: str, context: RpcContext) -> Mapping[str, str]:

@@ -27,7 +27,7 @@ def owner_of(broker: Broker, broker_name: str, context: RpcContext) -> str | Non
     """The address of the broker named, if it is another one that we know; None = answer here."""
     if not broker_name or broker_name == broker.settings.broker_name or MARK in context.headers:
         return None
-    view = broker.routes.broker(broker_name)
+    view = broker.routes.reachable(broker_name, broker.clock.monotonic_ms())
     return None if view is None else broker.cluster.address_of(view)
 
 
