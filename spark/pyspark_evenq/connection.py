@@ -35,7 +35,10 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1_000),  # a broker that restarts is found within a second
     ("grpc.enable_http_proxy", 0),
 )
-_METADATA = (("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"), ("x-mq-client-version", __version__))
+_METADATA = (
+    ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"), ("x-mq-client-version", __version__),
+    ("x-evenq-role", "reader"),
+)  # fmt: skip
 
 _channels: dict[tuple[int, str, Tls | None, int], grpc.Channel] = {}
 """By process, address, how TLS is spoken (None: not at all) and version of its files."""

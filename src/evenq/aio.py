@@ -17,11 +17,14 @@ from evenq.allocation import Strategy
 from evenq.client.async_admin import Admin
 from evenq.client.async_lite_consumer import LitePushConsumer, LiteSimpleConsumer
 from evenq.client.async_pull_consumer import PullConsumer
+from evenq.client.core.user_functions import check_function
 from evenq.client.loops.gates import TaskGate
 from evenq.client.loops.pushing import Pushing
 from evenq.client.loops.sending import Item, Nobody, Selector, SendResult
+from evenq.client.loops.troubles import Troubles
+from evenq.client.loops.user_code import reporter
 from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
-from evenq.client.plans import filters, push_plan
+from evenq.client.plans import check_callbacks, filters, options_of, push_plan, simple_plan
 from evenq.client.transaction import AsyncTransaction, Checker, resolution_of
 from evenq.client.wiring import (
     Encoder,
@@ -31,7 +34,7 @@ from evenq.client.wiring import (
     pushing_parts,
     receiving_parts,
 )
-from evenq.errors import ConnectionFailed, IllegalGroup, Unsupported
+from evenq.errors import ConnectionFailed, Error, Unsupported
 from evenq.model import (
     FilterExpression,
     Message,
@@ -41,7 +44,6 @@ from evenq.model import (
     StartFrom,
     TransactionResolution,
 )
-from evenq.model.names import group_problem
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Tls
 
@@ -59,6 +61,7 @@ __all__ = [
 Listener = Callable[[Sequence[ReceivedMessage]], object]
 """A coroutine function (or a plain, fast function); an exception or False: none of the messages is done."""
 OnRebalance = Callable[[Sequence[MessageQueue], Sequence[MessageQueue]], object]
+OnError = Callable[[Error], object]
 
 
 class Producer:
@@ -76,13 +79,16 @@ class Producer:
         tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
-        self.options = options or ProducerOptions()
+        self.options = options_of(ProducerOptions, options)
+        if checker is not None:
+            check_function("checker", checker, "message")
         self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
         told = self.options
         self._encoder = Encoder(self._ground.clock, compression=told.compression, packed_from=told.compress_from_bytes)
         self._gate = TaskGate(messages_max=told.pending_messages, bytes_max=told.pending_bytes, block_ms=told.block_ms)
         self._checker = checker
+        self._troubles = Troubles(self._ground.clock, who="producer")
         self._calls, self._sending, self._replies, self._transacting = producer_parts(
             self._ground, self.client_id, told, left=self._gate.leave, run_checker=self._check
         )
@@ -189,8 +195,9 @@ class Producer:
         encoded = self._encoder.encode(message)
         await self._gate.enter(len(encoded.content))
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        settle = Nobody(encoded.message_id, message.topic, self._troubles) if oneway else future
         item = Item(
-            message, encoded.message_id, encoded.content, Nobody(encoded.message_id) if oneway else future,
+            message, encoded.message_id, encoded.content, settle,
             urgent=urgent, sharding_key=sharding_key, selector=selector, tries_max=1 if oneway else 0,
         )  # fmt: skip
         self._sending.submit([item])
@@ -217,6 +224,7 @@ class PushConsumer:
         start_timestamp_ms: int | str = 0,
         ordered: bool = False,
         on_rebalance: OnRebalance | None = None,
+        on_error: OnError | None = None,
         options: PushOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
@@ -235,10 +243,13 @@ class PushConsumer:
             options=options,
             ordered=ordered,
         )
+        check_function("listener", listener, "messages")
+        check_callbacks(on_rebalance, on_error)
         self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._listener = listener
         self._on_rebalance = on_rebalance
+        self._on_error = on_error
         self._pushing: Pushing | None = None
         self._closed = False
 
@@ -247,8 +258,14 @@ class PushConsumer:
         if self._pushing is not None or self._closed:
             raise Unsupported(f"this consumer of {self._plan.group} was started before; make a new one")
         tell = None if self._on_rebalance is None else self._tell
+        report = None if self._on_error is None else reporter(self._on_error)
         self._calls, self._pushing = pushing_parts(
-            self._ground, self.client_id, self._plan, run_listener=self._listen, tell=tell
+            self._ground,
+            self.client_id,
+            self._plan,
+            run_listener=self._listen,
+            tell=tell,
+            report=report,
         )
         self._pushing.start()
         return self
@@ -325,21 +342,21 @@ class SimpleConsumer:
         group: str,
         subscriptions: Mapping[str, str | FilterExpression],
         endpoint: str = "",
+        start_from: StartFrom | str | None = None,
+        start_timestamp_ms: int | str = 0,
         options: SimpleOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
         tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
-        problem = group_problem(group)
-        if problem:
-            raise IllegalGroup(problem)
+        plan = simple_plan(
+            group=group, subscriptions=subscriptions, start_from=start_from, start_timestamp_ms=start_timestamp_ms,
+            options=options,
+        )  # fmt: skip
         self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
-        self._calls, self._receiving = receiving_parts(
-            self._ground, self.client_id, options or SimpleOptions(),
-            group=group, subscriptions=filters(subscriptions),
-        )  # fmt: skip
+        self._calls, self._receiving = receiving_parts(self._ground, self.client_id, plan)
         self._closed = False
 
     async def start(self) -> Self:

@@ -235,6 +235,7 @@ def test_sql_expressions_select_for_simple_and_push_consumers(peer: Callable[...
 
 
 def test_a_wrong_sql_expression_is_told_with_its_place(tmp_path: Path, peer: Callable[..., Peer]) -> None:
+    peer("produce", "compat-sql-wrong", 0, 1).wait_done()  # readers make no topic
     consumer = peer("simple", "compat-sql-wrong", "compat-sql-wrong", "SQL number LIKE '1%'", 1)
     consumer.process.wait(60)
     logs = "".join(log.read_text(errors="replace") for log in tmp_path.glob("peer-simple-*.log"))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # evenq_helm: the cluster and the demo's pods
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import json
+import re
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
+from evenq_nameserver.core.allowed_addresses import AllowedAddresses
+
+from evenq.serving.fields import write_bytes
+from evenq.serving.health import LIVENESS, READINESS, SERVING, Health
+from evenq.serving.rpc import Action, RpcContext, Unary
+from evenq.serving.settings import settings_of
+from evenq.serving.users import Kind, Users
+from evenq.wire.credentials import Credentials
 
 CHART = Path(__file__).resolve().parents[2] / "helm" / "evenq"
 EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
+OPTIONAL = {"global", *(f"image.digests.{name}" for name in ("nameserver", "broker", "rebalancer"))} | {
+    f"tls.certManager.issuerRef.{name}" for name in ("name", "kind", "group")
+}
+SMALL = ["-f", str(CHART / "examples" / "single.yaml")]
+TLS = ["--set", "tls.enabled=true,tls.existingSecret=pair"]
+OPERATOR = ["-a", "monitoring.coreos.com/v1/PodMonitor", "-a", "monitoring.coreos.com/v1/PrometheusRule"]
 pytestmark = pytest.mark.timeout(1_600)  # the first run on a new machine may build helm
 
 
@@ -51,6 +69,24 @@ def test_every_pod_keeps_the_restricted_security_standard(helm: str) -> None:
             assert {"startupProbe", "readinessProbe", "livenessProbe"} <= set(container)
 
 
+def test_every_probe_asks_for_a_name_that_the_servers_know(helm: str) -> None:
+    """The kubelet takes NOT_FOUND for a failure: after three of them it kills the pod."""
+
+    async def answers(name: str) -> bytes:
+        check = cast("Unary", Health().rpcs()[0].handler)
+        return await check(write_bytes(1, name.encode()), RpcContext("Check", [], "127.0.0.1:1", None))
+
+    asked = {
+        (kind, container[kind]["grpc"].get("service", ""))
+        for pod in pods(render(helm))
+        for container in pod["containers"]
+        for kind in ("startupProbe", "readinessProbe", "livenessProbe")
+    }
+    assert asked == {("startupProbe", LIVENESS), ("readinessProbe", READINESS), ("livenessProbe", LIVENESS)}
+    for _, name in asked:
+        assert asyncio.run(answers(name)) == SERVING
+
+
 def test_a_broker_is_named_by_its_pod_and_finds_every_nameserver(helm: str) -> None:
     broker = find(render(helm, "--set", "nameserver.replicas=3"), "StatefulSet", "evenq-broker")
     environment = {e["name"]: e for e in broker["spec"]["template"]["spec"]["containers"][0]["env"]}
@@ -60,22 +96,29 @@ def test_a_broker_is_named_by_its_pod_and_finds_every_nameserver(helm: str) -> N
     ]
 
 
-def test_every_environment_variable_is_a_setting_of_its_program(helm: str) -> None:
+@pytest.mark.parametrize(
+    "values", [[], ["--set", "auth.enabled=false"], ["--set", "rebalancer.replicas=2"], SMALL, TLS]
+)
+def test_every_environment_variable_is_a_setting_of_its_program(helm: str, values: list[str]) -> None:
     """A renamed setting would stop the pods at start; here it stops the build."""
+    for pod in pods(render(helm, *values)):
+        for container in pod["containers"]:
+            assert not unknown(container)
+            names = [entry["name"] for entry in container["env"]]
+            assert len(names) == len(set(names)), "a name twice"
+
+
+def unknown(container: dict[str, Any]) -> list[str]:
+    """Variables of the program's prefix that name no setting of it."""
     from evenq_broker.settings import Settings as BrokerSettings
     from evenq_nameserver.settings import Settings as NameserverSettings
     from evenq_rebalancer.settings import Settings as RebalancerSettings
 
-    classes = {"broker": BrokerSettings, "nameserver": NameserverSettings, "rebalancer": RebalancerSettings}
-    for pod in pods(render(helm, "--set", "auth.enabled=true,auth.existingSecret=mine")):
-        for container in pod["containers"]:
-            prefix = f"EVENQ_{container['name'].upper()}_"
-            for entry in container["env"]:
-                name = entry["name"].removeprefix(prefix).lower()
-                fields = classes[container["name"]].model_fields
-                for part in name.split("__"):
-                    assert part in fields, f"{entry['name']} names no setting of the {container['name']}"
-                    fields = getattr(fields[part].annotation, "model_fields", {})
+    program = container["name"]
+    kind = {"broker": BrokerSettings, "nameserver": NameserverSettings, "rebalancer": RebalancerSettings}[program]
+    prefix = f"EVENQ_{program.upper()}_"
+    known = {setting.variable(program) for setting in settings_of(kind)}
+    return [e["name"] for e in container["env"] if e["name"].startswith(prefix) and e["name"] not in known]
 
 
 def test_one_rebalancer_without_a_watch_asks_kubernetes_nothing(helm: str) -> None:
@@ -114,29 +157,364 @@ def test_without_a_rebalancer_brokers_are_not_told_of_one(helm: str) -> None:
     assert not [d for d in documents if d["metadata"]["name"].endswith("rebalancer")]
 
 
-def test_with_auth_every_pod_reads_the_users_file_of_the_secret(helm: str) -> None:
-    assert "AUTH__" not in yaml.safe_dump(render(helm))
-    documents = render(helm, "--set", "auth.enabled=true,auth.existingSecret=mine")
+def environment(container: dict[str, Any]) -> dict[str, Any]:
+    return {e["name"]: e.get("value") for e in container["env"]}
+
+
+def test_calls_are_signed_by_default_with_secrets_that_the_chart_makes(helm: str, tmp_path: Path) -> None:
+    grants = {"shop": {"allow": [{"resource": "topic:orders", "actions": ["publish"]}]}, "root": {"admin": True}}
+    documents = render(helm, "--set-json", f"auth.users={json.dumps(grants)}")
+    secret = find(documents, "Secret", "evenq-auth")
+    assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    data = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
+    users = Users.parse(data["users.toml"].encode())
+    shop, root, operator = users.get("shop"), users.get("root"), users.get("operator")
+    assert shop is not None
+    assert shop.may(Kind.TOPIC, Action.PUBLISH, "orders")
+    assert not shop.may(Kind.TOPIC, Action.CONSUME, "orders")
+    assert root is not None
+    assert root.admin
+    assert operator is not None
+    assert operator.admin
+    assert len({data[f"secret.{name}"] for name in ("evenq-internal", "operator", "shop", "root")}) == 4
+    for name, content in (
+        ("operator", data["operator.toml"]),
+        ("shop", base64.b64decode(find(documents, "Secret", "evenq-user-shop")["data"]["credentials.toml"]).decode()),
+    ):
+        file = tmp_path / name
+        file.write_text(content)
+        keys = Credentials.of_file(file)
+        assert (keys.access_key, keys.secret_key) == (name, data[f"secret.{name}"])
+    assert len(data["secret.operator"]) == 40
+    again = find(render(helm), "Secret", "evenq-auth")["data"]["secret.operator"]
+    assert base64.b64decode(again).decode() != data["secret.operator"], "not the same everywhere"
+
+
+@pytest.mark.parametrize(("values", "name"), [([], "evenq-auth"), (["--set", "auth.existingSecret=mine"], "mine")])
+def test_with_auth_every_pod_reads_the_users_file_of_the_secret(helm: str, values: list[str], name: str) -> None:
+    documents = render(helm, *values)
+    assert [d for d in documents if d["kind"] == "Secret"] == [] or not values
     assert len(pods(documents)) == 3
+    for pod in [*pods(documents), find(documents, "Pod", "evenq-test")["spec"]]:
+        container = pod["containers"][0]
+        told = environment(container)
+        prefix = f"EVENQ_{container['name'].upper()}_AUTH__"
+        files = [told.get("EVENQ_CREDENTIALS")] if container["name"] in {"broker", "verify"} else []
+        if container["name"] != "verify":
+            assert told[prefix + "ENABLED"] == "true"
+            files.append(told[prefix + "USERS"])
+        assert files
+        for path in files:
+            folder, _, file = str(path).rpartition("/")
+            assert file in {"users.toml", "operator.toml"}
+            mount = next(mount for mount in container["volumeMounts"] if mount["mountPath"] == folder)
+            assert mount["readOnly"] is True
+            assert "subPath" not in mount  # else changes of the Secret would not arrive
+            volume = next(volume for volume in pod["volumes"] if volume["name"] == mount["name"])
+            assert volume["secret"] == {"secretName": name, "defaultMode": 0o440}
+
+
+def test_without_auth_pods_hold_no_keys_and_brokers_register_from_pod_networks_only(helm: str) -> None:
+    documents = render(helm, "--set", "auth.enabled=false")
+    text = yaml.safe_dump(documents)
+    assert "AUTH__" not in text
+    assert "EVENQ_CREDENTIALS" not in text
+    assert not [d for d in documents if d["kind"] == "Secret"]
+    nameserver = find(documents, "StatefulSet", "evenq-nameserver")["spec"]["template"]["spec"]["containers"][0]
+    allowed = AllowedAddresses(environment(nameserver)["EVENQ_NAMESERVER_REGISTER_FROM"])
+    assert allowed.hold("10.244.0.7")
+    assert not allowed.hold("203.0.113.9")
+
+
+# --------------------------------------------------------------------------------------------------------- who talks to whom
+
+PEERS = ("broker", "nameserver", "rebalancer", "client", "other namespace", "prometheus", "outside")
+"""Sources of calls; `client` is a pod of the release's namespace, `prometheus` one of the namespace monitoring."""
+
+
+def lets_in(documents: list[dict[str, Any]], service: str, port: int | str, source: str) -> bool:
+    """What a network that enforces policies does with a call to a pod of the service."""
+    rules = find(documents, "NetworkPolicy", f"evenq-{service}")["spec"]["ingress"]
+    return any(
+        {"port": port} in rule["ports"] and any(is_from(peer, source) for peer in rule["from"]) for rule in rules
+    )
+
+
+def lets_out(documents: list[dict[str, Any]], service: str, port: int, target: str) -> bool:
+    rules = find(documents, "NetworkPolicy", f"evenq-{service}")["spec"]["egress"]
+    return any(
+        any(one["port"] == port for one in rule["ports"])
+        and any(is_from(peer, target) for peer in rule.get("to", [{}]))
+        for rule in rules
+    )
+
+
+def is_from(peer: dict[str, Any], source: str) -> bool:
+    if "ipBlock" in peer:
+        return source == "outside" and peer["ipBlock"]["cidr"] == "0.0.0.0/0"
+    if "namespaceSelector" in peer:
+        wanted = peer["namespaceSelector"].get("matchExpressions", [{}])[0].get("values")
+        own = {"prometheus": "monitoring", "other namespace": "shop"}.get(source, "default")
+        return source != "outside" and (wanted is None or own in wanted)
+    if "podSelector" not in peer:
+        return True
+    if source in {"other namespace", "prometheus", "outside"}:
+        return False
+    component = peer["podSelector"].get("matchLabels", {}).get("app.kubernetes.io/component")
+    return component is None or component == source
+
+
+@pytest.mark.parametrize(
+    ("values", "clients"),
+    [
+        ([], {"broker", "nameserver", "rebalancer", "client"}),
+        (
+            ["--set", "networkPolicy.clientNamespaces={shop}"],
+            {"broker", "nameserver", "rebalancer", "client", "other namespace"},
+        ),
+        (["--set", "networkPolicy.clientNamespaces={*}"], set(PEERS) - {"outside"}),
+        (["--set", "broker.nodePort=30081"], {"broker", "nameserver", "rebalancer", "client", "outside"}),
+    ],
+    ids=["default", "one namespace more", "all namespaces", "node port"],
+)
+def test_pods_talk_to_those_they_need_and_to_nobody_else(helm: str, values: list[str], clients: set[str]) -> None:
+    documents = render(helm, *values)
+    policies = [d for d in documents if d["kind"] == "NetworkPolicy"]
+    assert len(policies) == 3
+    for policy in policies:
+        assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+        assert policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "evenq"
+    assert {source for source in PEERS if lets_in(documents, "broker", 8081, source)} == clients
+    for service, port in (("nameserver", 9876), ("rebalancer", 8083)):
+        assert {source for source in PEERS if lets_in(documents, service, port, source)} == {"broker"}
+        assert lets_out(documents, "broker", port, service)
+        assert not lets_out(documents, "broker", port, "client")
+    assert {source for source in PEERS if lets_in(documents, "nameserver", "metrics", source)} == set(PEERS) - {
+        "outside"
+    }
+    assert lets_out(documents, "broker", 8081, "broker")
+    assert not lets_out(documents, "broker", 443, "outside")
+    assert find(documents, "NetworkPolicy", "evenq-nameserver")["spec"]["egress"] == []
+    assert lets_out(documents, "rebalancer", 6443, "outside")
+    assert not lets_out(documents, "rebalancer", 8081, "broker")
+
+
+def test_policies_and_metrics_can_be_narrowed_and_switched_off(helm: str) -> None:
+    narrow = render(helm, "--set", "networkPolicy.metricsNamespaces={monitoring}")
+    assert {source for source in PEERS if lets_in(narrow, "broker", "metrics", source)} == {"prometheus"}
+    assert not [d for d in render(helm, "--set", "networkPolicy.enabled=false") if d["kind"] == "NetworkPolicy"]
+    alone = render(helm, "--set", "rebalancer.enabled=false")
+    assert len([d for d in alone if d["kind"] == "NetworkPolicy"]) == 2
+    closed = render(helm, "--set", "rebalancer.topology=false")
+    assert find(closed, "NetworkPolicy", "evenq-rebalancer")["spec"]["egress"] == []
+
+
+# ------------------------------------------------------------------------------------------------------------------ placement
+
+
+@pytest.mark.parametrize("service", ["broker", "nameserver", "rebalancer"])
+def test_pods_of_a_service_stand_apart_where_they_can_and_one_node_is_enough(helm: str, service: str) -> None:
+    documents = render(helm, "--set", "rebalancer.replicas=2")
+    pod = next(p for p in pods(documents) if p["containers"][0]["name"] == service)
+    spread = pod["topologySpreadConstraints"]
+    assert {(one["topologyKey"], one["whenUnsatisfiable"], one["maxSkew"]) for one in spread} == {
+        ("topology.kubernetes.io/zone", "ScheduleAnyway", 1),
+        ("kubernetes.io/hostname", "ScheduleAnyway", 1),
+    }
+    soft = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"][0]
+    assert soft["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
+    selectors = [one["labelSelector"]["matchLabels"] for one in (*spread, soft["podAffinityTerm"])]
+    assert {selector["app.kubernetes.io/component"] for selector in selectors} == {service}
+    hard = render(helm, "--set", f"{service}.spread=hard")
+    pod = next(p for p in pods(hard) if p["containers"][0]["name"] == service)
+    assert {one["whenUnsatisfiable"] for one in pod["topologySpreadConstraints"]} == {"DoNotSchedule"}
+    assert "requiredDuringSchedulingIgnoredDuringExecution" in pod["affinity"]["podAntiAffinity"]
+    none = render(helm, "--set", f"{service}.spread=none")
+    pod = next(p for p in pods(none) if p["containers"][0]["name"] == service)
+    assert not {"topologySpreadConstraints", "affinity"} & set(pod)
+
+
+@pytest.mark.parametrize("service", ["broker", "nameserver", "rebalancer"])
+def test_each_service_has_placement_environment_and_volumes_of_its_own(helm: str, service: str, tmp_path: Path) -> None:
+    term = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    constraint = {"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}
+    toleration = {"key": "queues", "operator": "Exists"}
+    own = {
+        "affinity": term,
+        "topologySpreadConstraints": [constraint],
+        "tolerations": [toleration],
+        "nodeSelector": {"disk": "fast"},
+        "priorityClassName": "vital",
+        "extraEnv": [{"name": "TZ", "value": "UTC"}],
+        "extraVolumes": [{"name": "more", "emptyDir": {}}],
+        "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
+    }
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump({service: own, "nodeSelector": {"pool": "all"}, "priorityClassName": "usual"}))
+    for auth in ("true", "false"):
+        for pod in pods(render(helm, "-f", str(file), "--set", f"auth.enabled={auth}")):
+            container, mine = pod["containers"][0], pod["containers"][0]["name"] == service
+            assert pod["nodeSelector"] == ({"disk": "fast"} if mine else {"pool": "all"})
+            assert pod["priorityClassName"] == ("vital" if mine else "usual")
+            assert (pod["affinity"] == term) is mine
+            assert (pod["topologySpreadConstraints"] == [constraint]) is mine
+            assert (pod.get("tolerations") == [toleration]) is mine
+            assert ({"name": "TZ", "value": "UTC"} in container["env"]) is mine
+            assert ({"name": "more", "emptyDir": {}} in pod.get("volumes", [])) is mine
+            assert ({"name": "more", "mountPath": "/more"} in container.get("volumeMounts", [])) is mine
+
+
+def test_each_service_of_several_has_a_disruption_budget(helm: str) -> None:
+    def budgets(*values: str) -> set[str]:
+        return {d["metadata"]["name"] for d in render(helm, *values) if d["kind"] == "PodDisruptionBudget"}
+
+    assert budgets() == {"evenq-broker", "evenq-nameserver"}
+    assert budgets("--set", "rebalancer.replicas=2") == {"evenq-broker", "evenq-nameserver", "evenq-rebalancer"}
+    assert budgets("--set", "nameserver.replicas=1") == {"evenq-broker"}  # one that may not go would hold up a node
+
+
+def test_an_image_can_be_named_by_its_digest_and_a_start_may_take_its_time(helm: str) -> None:
+    digest = "sha256:" + "ab" * 32
+    documents = render(helm, "--set", f"image.digests.broker={digest}", "--set", "broker.startupSeconds=900")
+    images = {pod["containers"][0]["name"]: pod["containers"][0]["image"] for pod in pods(documents)}
+    assert images["broker"] == f"evenq/broker@{digest}"
+    assert images["nameserver"] == "evenq/nameserver:0.1.0"
+    broker = find(documents, "StatefulSet", "evenq-broker")["spec"]["template"]["spec"]["containers"][0]
+    probe = broker["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == 900
+
+
+# ----------------------------------------------------------------------------------------------------------------- monitoring
+
+
+def test_objects_of_the_prometheus_operator_come_where_the_cluster_knows_them(helm: str) -> None:
+    kinds = {"PodMonitor", "PrometheusRule", "ConfigMap"}
+    assert not kinds & {d["kind"] for d in render(helm)}
+    assert kinds <= {d["kind"] for d in render(helm, *OPERATOR)}
+    switched = [f"metrics.{part}.enabled=false" for part in ("podMonitor", "rules", "dashboard")]
+    assert not kinds & {d["kind"] for d in render(helm, *OPERATOR, "--set", ",".join(switched))}
+    assert "ConfigMap" in {d["kind"] for d in render(helm, "--set", "metrics.dashboard.enabled=true")}
+
+
+def test_all_alerts_all_dashboards_and_all_pods_are_in_them(helm: str) -> None:
+    labels = "metrics.rules.labels.release=prometheus,metrics.podMonitor.labels.release=prometheus,cluster=east"
+    documents = render(helm, *OPERATOR, "--set", labels)
+    rule = find(documents, "PrometheusRule", "evenq")
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    shown = [alert["alert"] for group in rule["spec"]["groups"] for alert in group["rules"] if "alert" in alert]
+    files = sorted((CHART / "alerts").glob("*.yaml"))
+    written = [group for file in files for group in yaml.safe_load(file.read_text())["groups"]]
+    assert rule["spec"]["groups"] == written, "as they are, `{{ $value }}` included"
+    assert len(shown) == len(set(shown)) > 10
+    dashboard = find(documents, "ConfigMap", "evenq-dashboard")
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert {name: json.loads(text)["title"] for name, text in dashboard["data"].items()} == {"evenq.json": "evenq"}
+    monitor = find(documents, "PodMonitor", "evenq")
+    wanted = monitor["spec"]["selector"]["matchLabels"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["honorLabels"] is True
+    assert {one["targetLabel"]: one.get("replacement") for one in endpoint["relabelings"]} == {
+        "evenq_service": None,
+        "cluster": "east",
+    }
+    for document in documents:
+        if document["kind"] in {"StatefulSet", "Deployment"}:
+            template = document["spec"]["template"]
+            assert wanted.items() <= template["metadata"]["labels"].items()
+            assert endpoint["port"] in {port["name"] for port in template["spec"]["containers"][0]["ports"]}
+
+
+def test_every_service_says_the_same_name_of_the_cluster(helm: str) -> None:
+    for values, name in (([], "shop-queues"), (["--set", "cluster=east"], "east")):
+        for pod in pods(render(helm, *values, release="shop-queues")):
+            container = pod["containers"][0]
+            assert environment(container)[f"EVENQ_{container['name'].upper()}_CLUSTER"] == name
+
+
+# ----------------------------------------------------------------------------------------------------------------------- TLS
+
+TLS_SETTINGS = {"PORT", "CERTIFICATE", "KEY", "CLIENT_CA", "PEERS", "PEER_CA", "PEER_SERVER_NAME"}
+
+
+def test_with_tls_no_server_has_a_plain_port_and_all_talk_tls_to_each_other(helm: str) -> None:
+    documents = render(helm, *TLS)
+    host = "evenq.default.svc.cluster.local"
     for pod in pods(documents):
         container = pod["containers"][0]
-        environment = {e["name"]: e.get("value") for e in container["env"]}
-        prefix = f"EVENQ_{container['name'].upper()}_AUTH__"
-        assert environment[prefix + "ENABLED"] == "true"
-        folder, _, file = str(environment[prefix + "USERS"]).rpartition("/")
-        assert file == "users.toml"
-        mount = next(mount for mount in container["volumeMounts"] if mount["mountPath"] == folder)
-        assert mount["readOnly"] is True
-        assert "subPath" not in mount  # else changes of the Secret would not arrive
-        volume = next(volume for volume in pod["volumes"] if volume["name"] == mount["name"])
-        assert volume["secret"] == {"secretName": "mine", "defaultMode": 0o440}
+        told, prefix = environment(container), f"EVENQ_{container['name'].upper()}_"
+        assert {name.removeprefix(prefix + "TLS__") for name in told if name.startswith(prefix + "TLS")} <= TLS_SETTINGS
+        assert told[prefix + "PORT"] == "-1"
+        port = {"broker": "8443", "nameserver": "9876", "rebalancer": "8083"}[container["name"]]
+        assert told[prefix + "TLS__PORT"] == port
+        assert (told[prefix + "TLS__PEERS"], told[prefix + "TLS__PEER_SERVER_NAME"]) == ("true", host)
+        assert (prefix + "TLS__CLIENT_CA" in told) is (container["name"] != "broker"), "clients need no certificate"
+        assert {"name": "grpc", "containerPort": int(port)} in container["ports"]
+        assert "plain" not in {one["name"] for one in container["ports"]}
+        for probe, path in (("startupProbe", "/healthz"), ("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")):
+            assert container[probe]["httpGet"] == {"port": "metrics", "path": path}, "gRPC probes speak no TLS"
+        mount = next(mount for mount in container["volumeMounts"] if mount["name"] == "tls")
+        assert mount == {"name": "tls", "mountPath": "/etc/evenq/tls", "readOnly": True}
+        volume = next(volume for volume in pod["volumes"] if volume["name"] == "tls")
+        assert volume["secret"] == {"secretName": "pair", "defaultMode": 0o440}
+    broker = environment(find(documents, "StatefulSet", "evenq-broker")["spec"]["template"]["spec"]["containers"][0])
+    own = "$(EVENQ_BROKER_BROKER_NAME).evenq-broker.default.svc.cluster.local:8443"
+    assert broker["EVENQ_BROKER_ADVERTISE"] == f"tls={own},internal={own}"
+    assert (broker["EVENQ_ENDPOINT"], broker["EVENQ_TLS_SERVER_NAME"]) == ("evenqs://127.0.0.1:8443", host)
+    assert broker["EVENQ_TLS_CA"] == "/etc/evenq/tls/ca.crt"
+    assert find(documents, "Service", "evenq")["spec"]["ports"][0]["port"] == 8443
+    assert lets_in(documents, "broker", 8443, "client")
+    assert not lets_in(documents, "broker", 8081, "client")
+    assert lets_out(documents, "broker", 8443, "broker")
 
 
-def test_auth_without_a_secret_is_refused(helm: str) -> None:
-    command = [helm, "template", "evenq", str(CHART), "--kube-version", "1.34.0", "--set", "auth.enabled=true"]
+def test_with_tls_plain_text_may_stay_and_clients_may_have_to_show_certificates(helm: str) -> None:
+    documents = render(helm, *TLS, "--set", "tls.keepPlain=true,tls.clientCertificates=all")
+    broker = find(documents, "StatefulSet", "evenq-broker")["spec"]["template"]["spec"]["containers"][0]
+    told = environment(broker)
+    assert (told["EVENQ_BROKER_PORT"], told["EVENQ_BROKER_TLS__PORT"]) == ("8081", "8443")
+    assert told["EVENQ_BROKER_TLS__CLIENT_CA"] == "/etc/evenq/tls/ca.crt"
+    assert told["EVENQ_TLS_CERTIFICATE"] == "/etc/evenq/tls/tls.crt"
+    assert told["EVENQ_BROKER_ADVERTISE"].startswith("default=$(EVENQ_BROKER_BROKER_NAME).")
+    assert {port["name"]: port["port"] for port in find(documents, "Service", "evenq")["spec"]["ports"]} == {
+        "grpc": 8443,
+        "plain": 8081,
+    }
+    assert lets_in(documents, "broker", 8081, "client")
+    none = render(helm, *TLS, "--set", "tls.clientCertificates=none")
+    assert "CLIENT_CA" not in yaml.safe_dump(none)
+
+
+def test_cert_manager_makes_a_certificate_with_every_name_that_is_dialled(helm: str) -> None:
+    issuer = "tls.enabled=true,tls.certManager.issuerRef.name=ca,tls.certManager.dnsNames={queues.example.org}"
+    documents = render(helm, "--set", issuer)
+    certificate = find(documents, "Certificate", "evenq")["spec"]
+    assert certificate["issuerRef"] == {"name": "ca"}
+    assert {"server auth", "client auth"} <= set(certificate["usages"])
+    names = set(certificate["dnsNames"])
+    dialled = {"evenq.default.svc.cluster.local", "evenq-rebalancer.default.svc.cluster.local", "queues.example.org"}
+    assert dialled <= names
+    for service in ("broker", "nameserver"):
+        assert f"*.evenq-{service}.default.svc.cluster.local" in names
+    volumes = [volume for pod in pods(documents) for volume in pod["volumes"] if volume["name"] == "tls"]
+    assert {volume["secret"]["secretName"] for volume in volumes} == {certificate["secretName"]} == {"evenq-tls"}
+
+
+def test_tls_without_a_certificate_or_with_one_port_for_two_is_refused(helm: str) -> None:
+    both = ("tls.enabled=true", "tls.existingSecret=pair", "tls.keepPlain=true", "tls.port=8081")
+    assert "tls.port and broker.port are the same" in refusal(helm, *both)
+    assert "name a Secret with tls.crt, tls.key and ca.crt in tls.existingSecret" in refusal(helm, "tls.enabled=true")
+
+
+# -------------------------------------------------------------------------------------------------------------------- schema
+
+
+def refusal(helm: str, *bad: str) -> str:
+    """What helm says about values that must be refused."""
+    sets = [part for value in bad for part in ("--set", value)]
+    command = [helm, "template", "evenq", str(CHART), "--kube-version", "1.34.0", *sets]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert refused.returncode != 0
-    assert "auth.existingSecret must name a Secret" in refused.stderr
+    assert refused.returncode != 0, f"{bad} was taken"
+    return refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -146,12 +524,60 @@ def test_auth_without_a_secret_is_refused(helm: str) -> None:
         "broker.replicas=0",
         "broker.flush=sometimes",
         "broker.storage.size=ten",
+        "broker.storage.size=0Gi",
+        "broker.storage.size=511Mi",
+        "broker.storage.size=99Mi",
+        "broker.storage.size=10G",
+        "broker.scaleIn=maybe",
+        "broker.startupSeconds=0",
+        "broker.spread=far",
+        "broker.settings.EVENQ_NAMESERVER_EXPIRY_MS=10000",
+        "broker.nodePort=80",
+        "broker.extraEnv[0].value=nameless",
+        "nameserver.registerFrom={pods}",
         "metrics.port=0",
+        "metrics.rules.enabled=sometimes",
+        "metrics.podMonitor.interval=often",
         "auth.secret=mine",
+        "auth.users.operator.admin=true",
+        "auth.users.Shop.admin=true",
+        "auth.users.shop.admin=false",
+        "auth.users.shop.allow[0].resource=orders",
+        "tls.clientCertificates=some",
+        "tls.certManager.issuer=ca",
+        "networkPolicy.clientNamespaces={Shop}",
+        "image.digests.broker=latest",
     ],
 )
 def test_a_typo_or_a_value_out_of_bounds_is_refused(helm: str, bad: str) -> None:
-    command = [helm, "template", "evenq", str(CHART), "--kube-version", "1.34.0", "--set", bad]
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert refused.returncode != 0
-    assert bad.split("=", maxsplit=1)[0].rsplit(".", maxsplit=1)[-1] in refused.stderr
+    path = re.sub(r"\[.*", "", bad.split("=", maxsplit=1)[0])
+    parts = path.split(".")
+    assert any(part in refusal(helm, bad) for part in parts[-2:]), "the sentence names it"
+
+
+@pytest.mark.parametrize("size", ["512Mi", "999Mi", "1024Mi", "1Gi", "10Gi", "2Ti"])
+def test_sizes_that_work_are_taken(helm: str, size: str) -> None:
+    assert render(helm, "--set", f"broker.storage.size={size}")
+
+
+def test_every_value_is_known_to_the_schema_and_the_other_way_round() -> None:
+    """Strict, and complete: a new value without its row in the schema is a typo to helm."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def differences(rule: dict[str, Any], value: Any, path: str) -> list[str]:
+        known = rule.get("properties")
+        if known is None or not isinstance(value, dict):
+            return []
+        assert rule["additionalProperties"] is False, f"{path or 'the top'} takes anything"
+        told = set(known) ^ set(value)
+        return [
+            *(f"{path}{name}" for name in sorted(told) if f"{path}{name}" not in OPTIONAL),
+            *(
+                found
+                for name in known.keys() & value.keys()
+                for found in differences(known[name], value[name], f"{path}{name}.")
+            ),
+        ]
+
+    assert differences(schema, values, "") == []

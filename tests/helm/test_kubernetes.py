@@ -1,70 +1,36 @@
-"""The chart on a real one-node Kubernetes: installed, used from inside, a broker pod deleted while the demo's group reads,
-the leading rebalancer's pod deleted while the group grows.
+"""The chart on a real one-node Kubernetes. One release is installed as a stranger would, with its defaults and two rebalancers, and
+used from inside through all that happens to a release: its own test, a scale-in, three minutes of probes, pods deleted under
+load, a rolling upgrade under load, its end. Another one, `examples/single.yaml`, runs on a volume that really has 1 GiB.
 
-Producer and members run in pods from the `demo` image; their histories are fetched and judged by the checker. Short form:
-EVENQ_TEST_FLIGHTS=20000 (default); the full year: EVENQ_TEST_FLIGHTS=336776.
+Tests are in the order of that life. Producer and members run in pods from the `demo` image and sign with keys that the chart made;
+their histories are fetched and judged by the checker. Short form: EVENQ_TEST_FLIGHTS=20000 (default); the full year: 336776.
+EVENQ_TEST_KEEP=1 leaves the cluster up, for the next run.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_helm.desk import MEMBERS, Desk, explain, make_pods, sizes
+from evenq_helm.kubernetes import CHART, IMAGES, REGISTRY, TAG, Kubernetes, installed, values, wait_until
 
 from evenq.runtime.clock import SystemClock
-from evenq.testing.checker import check
-from evenq.testing.history import Action, Op, Recorder, merge_histories, read_history
+from evenq.testing.history import Recorder
 
 FLIGHTS = int(os.environ.get("EVENQ_TEST_FLIGHTS", "20000"))
-ROOT = Path(__file__).resolve().parents[2]
-CHART = ROOT / "helm" / "evenq"
-IMAGES = ("nameserver", "broker", "rebalancer", "demo")
-BASE = (
-    "--build-arg",
-    "PYTHON_IMAGE=python:3.11-slim",
-)  # the test cluster makes its own base image and asks no registry
-REGISTRY, TAG = "localhost/evenq", "test"
-TOPIC, GROUP = "flights", "delay-desk"
-MEMBERS = ("ada", "bea", "cem")
+BASE = ("--build-arg", "PYTHON_IMAGE=python:3.11-slim")  # the test cluster makes its own and asks no registry
+PROBED_SECONDS = 180
+ROLLING_SECONDS = 60
+SMALL = "/mnt/evenq-small"
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(2_400)]
-
-
-class Kubernetes:
-    """The test cluster's own kubectl and helm."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        script = f'eval "$({folder}/env)"; printf "%s\\n%s" "$KUBECONFIG" "$PATH"'
-        shown = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True, timeout=30).stdout
-        config, path = shown.split("\n")
-        self.environment = {**os.environ, "KUBECONFIG": config, "PATH": path}
-
-    def tool(self, name: str, *arguments: str, timeout: float = 1_500) -> str:
-        done = subprocess.run(
-            [self.folder / name, *arguments], capture_output=True, text=True, timeout=timeout, check=False, cwd=ROOT
-        )
-        assert done.returncode == 0, f"{name}: {done.stdout[-2_000:]}{done.stderr[-2_000:]}"
-        return done.stdout
-
-    def run(self, *command: str, timeout: float = 120, check: bool = True) -> str:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, env=self.environment, check=False, cwd=ROOT
-        )
-        assert done.returncode == 0 or not check, f"{' '.join(command)}: {done.stdout[-3_000:]}{done.stderr[-3_000:]}"
-        return done.stdout
-
-    def start(self, *command: str) -> subprocess.Popen[str]:
-        """Only stdout is read: a log line of stderr in the middle of a JSON line would spoil it."""
-        return subprocess.Popen(
-            command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
-        )
 
 
 @pytest.fixture(scope="module")
@@ -77,80 +43,153 @@ def kubernetes(cluster_tools: Path) -> Iterator[Kubernetes]:
             name = f"{REGISTRY}/{image}:{TAG}"
             kubernetes.tool("build-image", name, ".", "-f", "docker/Dockerfile", "--target", image, *BASE)
             kubernetes.tool("load-image", name)
+        kubernetes.run("kubectl", "label", "node", "--all", "--overwrite", "topology.kubernetes.io/zone=north")
         yield kubernetes
     finally:
-        subprocess.run([folder / "down"], check=False, timeout=120, stdout=subprocess.DEVNULL)
+        if not os.environ.get("EVENQ_TEST_KEEP"):
+            subprocess.run([folder / "down"], check=False, timeout=120, stdout=subprocess.DEVNULL)
 
 
-@pytest.fixture
-def release(kubernetes: Kubernetes) -> Iterator[Kubernetes]:
-    with installed(kubernetes):
-        yield kubernetes
+class Release:
+    """The release of this file, and when it was installed."""
+
+    def __init__(self, kubernetes: Kubernetes) -> None:
+        self.kubernetes = kubernetes
+        self.installed_ms = SystemClock().monotonic_ms()
+        self.pods = uids(kubernetes)
 
 
-@pytest.fixture
-def release_of_two(kubernetes: Kubernetes) -> Iterator[Kubernetes]:
-    """Two rebalancers, on a node in the zone `north`."""
-    kubernetes.run("kubectl", "label", "node", "--all", "--overwrite", "topology.kubernetes.io/zone=north")
+@pytest.fixture(scope="module")
+def release(kubernetes: Kubernetes) -> Iterator[Release]:
     with installed(kubernetes, "rebalancer.replicas=2"):
-        yield kubernetes
+        running = Release(kubernetes)
+        make_pods(kubernetes)
+        yield running
 
 
-@contextmanager
-def installed(kubernetes: Kubernetes, *more: str) -> Iterator[None]:
-    values = [f"image.registry={REGISTRY}", f"image.tag={TAG}", "broker.storage.size=1Gi", *more]
-    values += [
-        "broker.settings.EVENQ_BROKER_STORE__DISK_USED_MAX_RATIO=0.99"
-    ]  # the test machine's disk is not ours to judge
-    settings = [part for value in values for part in ("--set-string" if "settings" in value else "--set", value)]
-    kubernetes.run("helm", "install", "evenq", str(CHART), "--wait", "--timeout", "3m", *settings, timeout=240)
-    try:
-        yield
-    finally:
-        kubernetes.run("helm", "uninstall", "evenq", "--wait", check=False)
-        kubernetes.run(
-            "kubectl", "delete", "pods", *(("producer", *MEMBERS)), "--force", "--ignore-not-found", check=False
-        )
-        kubernetes.run("kubectl", "delete", "pvc", "--all", check=False)
+def uids(kubernetes: Kubernetes, namespace: str = "default") -> dict[str, str]:
+    """Identity of each pod of the release, by name."""
+    pods = kubernetes.listed("pods", namespace, "-l", "app.kubernetes.io/name=evenq")
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
 
 
-def pod(name: str) -> str:
-    """A pod that does nothing, to run the demo's parts in; as unprivileged as the services."""
-    return json.dumps(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name},
-            "spec": {
-                "terminationGracePeriodSeconds": 1,
-                "automountServiceAccountToken": False,
-                "securityContext": {"runAsNonRoot": True, "runAsUser": 10001},
-                "containers": [
-                    {
-                        "name": "demo",
-                        "image": f"{REGISTRY}/demo:{TAG}",
-                        "imagePullPolicy": "IfNotPresent",
-                        "command": ["sleep", "infinity"],
-                    }
-                ],
-            },
-        }
+def restarts(kubernetes: Kubernetes, namespace: str = "default") -> dict[str, int]:
+    """Restarts of each pod of the release, by name."""
+    pods = kubernetes.listed("pods", namespace, "-l", "app.kubernetes.io/name=evenq")
+    return {pod["metadata"]["name"]: pod["status"]["containerStatuses"][0]["restartCount"] for pod in pods}
+
+
+def test_helm_test_passes_and_nobody_comes_in_without_keys(release: Release) -> None:
+    kubernetes = release.kubernetes
+    shown = kubernetes.run("helm", "test", "evenq", "--timeout", "3m", timeout=240)
+    assert "Succeeded" in shown
+    assert "evenq-test" not in uids(kubernetes), "a test that passed leaves no pod"
+    cluster: Any = json.loads(kubernetes.run(*kubernetes.evenq("cluster", "show", "--json")))
+    assert [row["broker"] for row in cluster["brokers"]] == ["evenq-broker-0", "evenq-broker-1"]
+    keyless = ("kubectl", "exec", "evenq-broker-0", "--", "env", "-u", "EVENQ_CREDENTIALS", "evenq", "topic", "list")
+    refused = kubernetes.tried(*keyless)
+    assert refused.returncode == 1
+    assert "not signed" in refused.stderr
+    stranger = (
+        "sh",
+        "-c",
+        "EVENQ_SECRET_KEY=somebody-elses evenq topic list --endpoint evenq.default.svc.cluster.local:8081",
     )
+    refused = kubernetes.tried("kubectl", "exec", "ada", "--", *stranger)
+    assert "the signature is not right" in refused.stderr
 
 
-def test_a_broker_pod_is_deleted_in_the_middle_and_nothing_is_lost(release: Kubernetes, tmp_path: Path) -> None:
-    endpoint = "evenq.default.svc.cluster.local:8081"
-    inside = ("kubectl", "exec", "evenq-broker-0", "--", "evenq")
-    release.run(*inside, "topic", "create", TOPIC, "--queues", "4", "--endpoint", endpoint)
-    release.run(*inside, "group", "create", GROUP, "--strategy", "AVG", "--endpoint", endpoint)
-    shown: Any = json.loads(release.run(*inside, "cluster", "show", "--json", "--endpoint", endpoint))
-    assert "evenq-broker-1" in json.dumps(shown)
+def test_one_broker_on_a_volume_of_one_gibibyte_takes_messages(release: Release) -> None:
+    """`examples/single.yaml` beside the other release, on a file system that has no byte more than the volume's size."""
+    kubernetes = release.kubernetes
+    script = f"mkdir -p {SMALL} && mount -t tmpfs -o size=1g,mode=0777 tmpfs {SMALL}"
+    kubernetes.tool("node-exec", "sh", "-c", script)
+    try:
+        kubernetes.apply(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "small"}},
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": "small"},
+                "spec": {
+                    "capacity": {"storage": "1Gi"},
+                    "accessModes": ["ReadWriteOnce"],
+                    "storageClassName": "limited",
+                    "hostPath": {"path": SMALL},
+                },
+            },
+        )
+        images = ["--set", f"image.registry={REGISTRY},image.tag={TAG},broker.storage.className=limited"]
+        example = ["-f", str(CHART / "examples" / "single.yaml")]
+        kubernetes.run("helm", "-n", "small", "install", "evenq", str(CHART), "--wait", *example, *images, timeout=200)
+        sent = ("produce", "orders", "--body", "number {n}", "--count", "1000")
+        kubernetes.run(*kubernetes.evenq(*sent, namespace="small"))
+        read = ("consume", "orders", "--group", "desk", "--from", "first", "--max", "1000", "--idle", "20", "--json")
+        got = kubernetes.run(*kubernetes.evenq(*read, namespace="small")).splitlines()
+        assert len({json.loads(line)["body"] for line in got if line.startswith("{")}) == 1000
+        assert restarts(kubernetes, "small") == {"evenq-broker-0": 0, "evenq-nameserver-0": 0}
+    finally:
+        kubernetes.run("helm", "-n", "small", "uninstall", "evenq", "--wait", check=False)
+        kubernetes.run("kubectl", "delete", "namespace", "small", "--timeout=60s", check=False)
+        kubernetes.run("kubectl", "delete", "pv", "small", "--timeout=60s", check=False)
+        kubernetes.tool("node-exec", "sh", "-c", f"umount {SMALL} || umount -l {SMALL}")
 
-    for name in ("producer", *MEMBERS):
-        (tmp_path / f"{name}.json").write_text(pod(name))
-        release.run("kubectl", "apply", "-f", str(tmp_path / f"{name}.json"))
-    release.run("kubectl", "wait", "--for=condition=Ready", "pod", "producer", *MEMBERS, "--timeout=120s", timeout=150)
-    desk = Desk(release, endpoint)
+
+def test_fewer_brokers_are_refused_until_those_that_go_are_read_empty(release: Release) -> None:
+    kubernetes = release.kubernetes
+    kubernetes.run(*kubernetes.evenq("topic", "create", "letters", "--queues", "2"))
+    kubernetes.run(*kubernetes.evenq("produce", "letters", "--body", "number {n}", "--count", "100"))
+    wish = ("helm", "upgrade", "evenq", str(CHART), *values("rebalancer.replicas=2", "broker.replicas=1"))
+    refused = kubernetes.tried(*wish, timeout=240)
+    assert refused.returncode != 0
+    told = refused.stdout + refused.stderr
+    assert "Refused: broker.replicas 2 -> 1 would end evenq-broker-1 before they are read empty" in told
+    assert "exec evenq-broker-0 -- evenq broker drain evenq-broker-1 --wait 3600" in told
+    assert "broker.scaleIn=unchecked" in told
+    assert "evenq-broker-1: not yet." in told, "the table of what is left, too"
+    assert len(kubernetes.listed("pods", "default", "-l", "app.kubernetes.io/component=broker")) == 2
+    kubernetes.run("kubectl", "delete", "job", "evenq-scale-in", "--ignore-not-found")
+
+
+def test_the_leading_rebalancer_is_deleted_while_the_group_grows_and_only_the_newcomers_share_moves(
+    release: Release, tmp_path: Path
+) -> None:
+    kubernetes = release.kubernetes
+    desk = Desk(kubernetes, topic="grown", group="grown-desk", strategy="STICKY", queues=6)
+    *first, last = MEMBERS
+    for name in first:
+        desk.consume(name)
+    wait_until(lambda: sizes(explain(kubernetes, desk)) == [6, 6], 60, "two members share 12 queues")
+    before = explain(kubernetes, desk)
+    assert {(row["owner_zone"], row["broker_zone"]) for row in before} == {("north", "north")}
+
+    producer = desk.publish(FLIGHTS)
+    wait_until(lambda: desk.consumed > FLIGHTS // 10, 120, "it flows")
+    recorder = Recorder(tmp_path / "test.history.jsonl", clock=SystemClock())
+    leader = leading_pod(kubernetes)
+    recorder.fault("leader deleted", target=leader)
+    kubernetes.run("kubectl", "delete", "pod", leader, "--force", "--grace-period=0", "--wait=false")
+    desk.consume(last)
+    wait_until(lambda: leading_pod(kubernetes) not in {"", leader}, 30, "another rebalancer leads")
+    wait_until(lambda: sizes(explain(kubernetes, desk)) == [4, 4, 4], 60, "the newcomer has its share")
+    after = explain(kubernetes, desk)
+    newcomer = ({row["owner"] for row in after} - {row["owner"] for row in before}).pop()
+    moved = [row for row, old in zip(after, before, strict=True) if row["owner"] != old["owner"]]
+    assert len(moved) == 4
+    assert {row["owner"] for row in moved} == {newcomer}
+    assert min(row["generation"] for row in moved) > max(row["generation"] for row in before)
+
+    output, _ = producer.communicate(timeout=600)
+    assert f"acknowledged {FLIGHTS}" in output, output
+    wait_until(lambda: desk.lag() == 0, 180, "the group has read everything")
+    repeats = desk.close(recorder, tmp_path)
+    assert repeats == 0, "nobody died but a rebalancer"
+    print(f"\n{FLIGHTS:,} acknowledged, lost 0, repeated 0, {len(moved)} of 12 queues moved around the deleted leader")
+
+
+def test_a_broker_pod_is_deleted_in_the_middle_and_nothing_is_lost(release: Release, tmp_path: Path) -> None:
+    kubernetes = release.kubernetes
+    desk = Desk(kubernetes, topic="flights", group="delay-desk", strategy="AVG", queues=4)
     for name in MEMBERS:
         desk.consume(name)
     producer = desk.publish(FLIGHTS)
@@ -160,168 +199,153 @@ def test_a_broker_pod_is_deleted_in_the_middle_and_nothing_is_lost(release: Kube
         tmp_path / "test.history.jsonl", clock=SystemClock()
     )  # pods share this kernel's monotonic clock
     recorder.fault("pod deleted", target="evenq-broker-1")
-    release.run("kubectl", "delete", "pod", "evenq-broker-1", "--wait=false")
+    kubernetes.run("kubectl", "delete", "pod", "evenq-broker-1", "--wait=false")
     output, _ = producer.communicate(timeout=600)
     assert f"acknowledged {FLIGHTS}" in output, output
-    wait_until(lambda: lag(release, inside, endpoint) == 0, 180, "the group has read everything")
+    wait_until(lambda: desk.lag() == 0, 180, "the group has read everything")
     repeats = desk.close(recorder, tmp_path)
     print(f"\n{FLIGHTS:,} acknowledged, lost 0, repeated {repeats:,} around the deleted pod")
 
 
-def test_the_leading_rebalancer_is_deleted_while_the_group_grows_and_only_the_newcomers_share_moves(
-    release_of_two: Kubernetes, tmp_path: Path
-) -> None:
-    release = release_of_two
-    endpoint = "evenq.default.svc.cluster.local:8081"
-    inside = ("kubectl", "exec", "evenq-broker-0", "--", "evenq")
-    release.run(*inside, "topic", "create", TOPIC, "--queues", "6", "--endpoint", endpoint)
-    release.run(*inside, "group", "create", GROUP, "--strategy", "STICKY", "--endpoint", endpoint)
-    for name in ("producer", *MEMBERS):
-        (tmp_path / f"{name}.json").write_text(pod(name))
-        release.run("kubectl", "apply", "-f", str(tmp_path / f"{name}.json"))
-    release.run("kubectl", "wait", "--for=condition=Ready", "pod", "producer", *MEMBERS, "--timeout=120s", timeout=150)
-    desk = Desk(release, endpoint)
-    *first, last = MEMBERS
-    for name in first:
-        desk.consume(name)
-    wait_until(lambda: sizes(explain(release)) == [6, 6], 60, "two members share 12 queues")
-    before = explain(release)
-    assert {(row["owner_zone"], row["broker_zone"]) for row in before} == {("north", "north")}
+def test_three_minutes_after_the_installation_no_probe_has_killed_anything(release: Release) -> None:
+    """The default chart's liveness probes once killed every pod each half minute, after `helm install --wait` was green."""
+    left = PROBED_SECONDS + release.installed_ms / 1_000 - SystemClock().monotonic_ms() / 1_000
+    time.sleep(max(0.0, left))
+    assert set(restarts(release.kubernetes).values()) == {0}
+    now = uids(release.kubernetes)
+    servers = {"evenq-broker-0", "evenq-nameserver-0", "evenq-nameserver-1"}  # of the others one was deleted on purpose
+    assert {name: now.get(name) for name in servers} == {name: release.pods[name] for name in servers}
 
-    producer = desk.publish(FLIGHTS)
-    wait_until(lambda: desk.consumed > FLIGHTS // 10, 120, "it flows")
-    recorder = Recorder(tmp_path / "test.history.jsonl", clock=SystemClock())
-    leader = leading_pod(release)
-    recorder.fault("leader deleted", target=leader)
-    release.run("kubectl", "delete", "pod", leader, "--force", "--grace-period=0", "--wait=false")
-    desk.consume(last)
-    wait_until(lambda: leading_pod(release) not in {"", leader}, 30, "another rebalancer leads")
-    wait_until(lambda: sizes(explain(release)) == [4, 4, 4], 60, "the newcomer has its share")
-    after = explain(release)
-    newcomer = ({row["owner"] for row in after} - {row["owner"] for row in before}).pop()
-    moved = [row for row, old in zip(after, before, strict=True) if row["owner"] != old["owner"]]
-    assert len(moved) == 4
-    assert {row["owner"] for row in moved} == {newcomer}
-    assert min(row["generation"] for row in moved) > max(row["generation"] for row in before)
+
+def test_a_release_with_tls_has_no_plain_port_and_all_its_servers_reach_each_other(
+    release: Release, tmp_path: Path
+) -> None:
+    """Two of everything, with a certificate of a CA that nobody else knows, made as docs/operating/kubernetes.md says."""
+    kubernetes = release.kubernetes
+    pair = certificate(tmp_path, "secure")
+    kubernetes.run("kubectl", "create", "namespace", "secure")
+    try:
+        files = [f"--from-file={file.name}={file}" for file in pair]
+        kubernetes.run("kubectl", "-n", "secure", "create", "secret", "generic", "pair", *files)
+        wish = values("tls.enabled=true", "tls.existingSecret=pair", "rebalancer.replicas=2")
+        kubernetes.run("helm", "-n", "secure", "install", "evenq", str(CHART), "--wait", *wish, timeout=240)
+        shown: Any = json.loads(kubernetes.run(*kubernetes.evenq("cluster", "show", "--json", namespace="secure")))
+        assert shown["rebalancer_answers"] is True
+        assert [row["answers"] for row in shown["brokers"]] == [True, True]
+        assert "Succeeded" in kubernetes.run("helm", "-n", "secure", "test", "evenq", timeout=240)
+        pods = kubernetes.listed("pods", "secure", "-l", "app.kubernetes.io/component=broker")
+        address = pods[0]["status"]["podIP"]
+        for port in (8081, 8443):
+            plain = ("evenq", "topic", "list", "--endpoint", f"{address}:{port}")
+            refused = kubernetes.tried("kubectl", "exec", "ada", "--", *plain)
+            assert refused.returncode != 0, f"plain text came through port {port}"
+        assert set(restarts(kubernetes, "secure").values()) == {0}
+    finally:
+        kubernetes.run("helm", "-n", "secure", "uninstall", "evenq", "--wait", check=False)
+        kubernetes.run("kubectl", "delete", "namespace", "secure", "--timeout=60s", check=False)
+
+
+def certificate(folder: Path, namespace: str) -> list[Path]:
+    """ca.crt, tls.crt and tls.key with the names that the page lists."""
+    zone = f"{namespace}.svc.cluster.local"
+    names = [f"evenq.{zone}", f"*.evenq-broker.{zone}", f"*.evenq-nameserver.{zone}", f"evenq-rebalancer.{zone}"]
+    (folder / "names").write_text(
+        "extendedKeyUsage=serverAuth,clientAuth\nsubjectAltName=" + ",".join(f"DNS:{name}" for name in names)
+    )
+    key = ("openssl", "ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out")
+    for command in (
+        (*key, "ca.key"),
+        ("openssl", "req", "-x509", "-new", "-key", "ca.key", "-subj", "/CN=evenq-test", "-days", "2", "-out", "ca.crt"),
+        (*key, "tls.key"),
+        ("openssl", "req", "-new", "-key", "tls.key", "-subj", "/CN=evenq", "-out", "tls.csr"),
+        ("openssl", "x509", "-req", "-in", "tls.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
+         "-extfile", "names", "-out", "tls.crt"),
+    ):  # fmt: skip
+        subprocess.run(command, check=True, capture_output=True, cwd=folder, timeout=60)
+    return [folder / name for name in ("ca.crt", "tls.crt", "tls.key")]
+
+
+def test_a_rolling_upgrade_under_load_loses_nothing(release: Release, tmp_path: Path) -> None:
+    """Every pod is replaced while a group of push consumers reads a steady stream and `evenq verify` receives and acknowledges."""
+    kubernetes = release.kubernetes
+    desk = Desk(kubernetes, topic="rolled", group="rolled-desk", strategy="STICKY", queues=4)
+    for name in MEMBERS:
+        desk.consume(name)
+    producer = desk.publish(FLIGHTS, rate=FLIGHTS // ROLLING_SECONDS)
+    endpoint = ("--endpoint", "evenq.default.svc.cluster.local:8081")
+    verify = ("evenq", "verify", "--seconds", str(ROLLING_SECONDS), "--kinds", "normal,fifo", "--rate", "50", "--json")
+    verifier = kubernetes.start("kubectl", "exec", "producer", "--", *verify, *endpoint)
+    wait_until(lambda: desk.consumed > FLIGHTS // 20, 60, "it flows")
+
+    before, clock = uids(kubernetes), SystemClock()
+    recorder = Recorder(tmp_path / "test.history.jsonl", clock=clock)
+    recorder.fault("upgrade", target="evenq")
+    began_ms = clock.monotonic_ms()
+    kubernetes.run(
+        "helm", "upgrade", "evenq", str(CHART), "--wait", "--timeout", "5m",
+        *values("rebalancer.replicas=2", "podAnnotations.round=second"), timeout=330,
+    )  # fmt: skip
+    took_ms = clock.monotonic_ms() - began_ms
+    assert producer.poll() is None, "the upgrade took longer than the load"
+    after = uids(kubernetes)
+    assert not set(before.values()) & set(after.values()), "every pod is another one"
+    assert set(restarts(kubernetes).values()) == {0}
 
     output, _ = producer.communicate(timeout=600)
     assert f"acknowledged {FLIGHTS}" in output, output
-    wait_until(lambda: lag(release, inside, endpoint) == 0, 180, "the group has read everything")
+    wait_until(lambda: desk.lag() == 0, 180, "the group has read everything")
     repeats = desk.close(recorder, tmp_path)
-    assert repeats == 0, "nobody died but a rebalancer"
-    print(f"\n{FLIGHTS:,} acknowledged, lost 0, repeated 0, {len(moved)} of 12 queues moved around the deleted leader")
+    shown, _ = verifier.communicate(timeout=300)
+    assert verifier.returncode == 0, shown
+    kinds = {row["kind"]: row for row in json.loads(shown)["kinds"]}
+    assert {row["lost"] for row in kinds.values()} == {0}
+    assert min(row["received"] for row in kinds.values()) > 0
+    again = ", ".join(f"{kind} {row['repeated']} of {row['received']:,}" for kind, row in kinds.items())
+    print(
+        f"\n{FLIGHTS:,} acknowledged in {ROLLING_SECONDS} s, all pods replaced in {took_ms / 1_000:.0f} s, lost 0; repeated: "
+        f"push consumers {repeats:,}, simple consumers {again}"
+    )
 
 
-class Desk:
-    """The demo's group and its producer, each in a pod."""
-
-    def __init__(self, release: Kubernetes, endpoint: str) -> None:
-        self._release = release
-        self._demo = ("python", "-m", "evenq.cli.demo")
-        self._target = ("--endpoint", endpoint, "--topic", TOPIC)
-        self._members: dict[str, subprocess.Popen[str]] = {}
-        self._followers: list[threading.Thread] = []
-        self._counts: dict[str, int] = {}
-
-    @property
-    def consumed(self) -> int:
-        return sum(self._counts.values())
-
-    def consume(self, name: str) -> None:
-        command = (*self._demo, "consume", *self._target, "--group", GROUP, "--member", name, "--folder", "/tmp/out")
-        keep_pid = ("sh", "-c", 'echo $$ > /tmp/pid; exec "$@"', "sh")
-        member = self._members[name] = self._release.start("kubectl", "exec", name, "--", *keep_pid, *command)
-        self._counts[name] = 0
-        follower = threading.Thread(target=follow, args=(name, member, self._counts), daemon=True)
-        self._followers.append(follower)
-        follower.start()
-
-    def publish(self, flights: int) -> subprocess.Popen[str]:
-        history = ("--history", "/tmp/producer.history.jsonl", "--flights", str(flights))
-        return self._release.start("kubectl", "exec", "producer", "--", *self._demo, "publish", *self._target, *history)
-
-    def close(self, recorder: Recorder, folder: Path) -> int:
-        """End the members, fetch all histories and have them judged; how many messages came more than once."""
-        for name, member in self._members.items():
-            self._release.run("kubectl", "exec", name, "--", "sh", "-c", "kill -TERM $(cat /tmp/pid)")
-            assert member.wait(60) == 0
-        for follower in self._followers:
-            follower.join(10)
-        histories = [fetch(self._release, "producer", "/tmp/producer.history.jsonl", folder)]
-        histories += [fetch(self._release, name, f"/tmp/out/{name}.history.jsonl", folder) for name in self._members]
-        with recorder:
-            recorder.ok(recorder.invoke(Op.ADMIN, process="test", group=GROUP, topic=TOPIC, action=Action.DRAIN))
-        report = check(merge_histories([read_history(path) for path in (*histories, recorder.path)]))
-        assert report.ok, [a.text for a in report.anomalies]
-        return int(report.repeats)
+def test_a_broker_that_was_read_empty_may_go(release: Release) -> None:
+    kubernetes = release.kubernetes
+    for row in json.loads(kubernetes.run(*kubernetes.evenq("topic", "list", "--json"))):
+        kubernetes.run(*kubernetes.evenq("topic", "delete", row["topic"], "--yes"))
+    wish = values("rebalancer.replicas=2", "broker.replicas=1", "broker.scaleIn=drain", "broker.scaleInSeconds=60")
+    kubernetes.run("helm", "upgrade", "evenq", str(CHART), "--wait", "--timeout", "5m", *wish, timeout=330)
+    wait_until(lambda: "evenq-broker-1" not in uids(kubernetes), 60, "it is gone")
+    assert "evenq-scale-in" not in {job["metadata"]["name"] for job in kubernetes.listed("jobs")}
 
 
-EXPLAIN = """
-import asyncio, json
-from evenq.wire.net import GrpcNet
-from evenq.wire.stubs.evenq.v1 import assignment_pb2 as pb
+def test_the_end_of_a_release_leaves_what_is_meant_to_stay_and_its_keys_come_back(release: Release) -> None:
+    kubernetes = release.kubernetes
+    ours = ("-l", "app.kubernetes.io/instance=evenq")
+    keys = secrets_of(kubernetes)
+    kubernetes.run("helm", "uninstall", "evenq", "--wait")
 
-async def ask():
-    request = pb.ExplainRequest(group="GROUP", topic="TOPIC").SerializeToString()
-    answer = await GrpcNet().unary("127.0.0.1:8081", "/evenq.v1.Assignment/Explain", request, timeout_ms=3000)
-    rows = pb.ExplainResponse.FromString(answer).queues
-    print(json.dumps([{
-        "queue": f"{row.queue.broker_name}:{row.queue.queue_id:03}", "owner": row.owner, "owner_zone": row.owner_zone,
-        "broker_zone": row.broker_zone, "generation": [row.generation.epoch, row.generation.counter],
-    } for row in rows]))
+    def left() -> set[str]:
+        kinds = kubernetes.run("kubectl", "api-resources", "--verbs=list", "--namespaced", "-o", "name").split()
+        wanted = ",".join(kind for kind in kinds if not kind.startswith("events"))
+        clustered = kubernetes.run("kubectl", "get", "clusterroles,clusterrolebindings", *ours, "-o", "name")
+        return {*kubernetes.run("kubectl", "get", wanted, *ours, "-o", "name", timeout=240).split(), *clustered.split()}
 
-asyncio.run(ask())
-"""
-
-
-def explain(release: Kubernetes) -> list[dict[str, Any]]:
-    """Who owns each queue, by queue; empty while nobody can tell."""
-    script = EXPLAIN.replace("GROUP", GROUP).replace("TOPIC", TOPIC)
-    shown = release.run("kubectl", "exec", "evenq-broker-0", "--", "python", "-c", script, check=False)
-    rows: list[dict[str, Any]] = json.loads(shown) if shown.strip() else []
-    return sorted(rows, key=lambda row: str(row["queue"]))
+    stays = {"secret/evenq-auth", *(f"persistentvolumeclaim/data-evenq-broker-{n}" for n in range(2))}
+    wait_until(lambda: left() == stays, 60, f"only {stays} is left, and not {left()}")
+    assert "evenq-rebalancer" not in kubernetes.run("kubectl", "get", "leases", "-o", "name")
+    kubernetes.run("helm", "install", "evenq", str(CHART), *values())
+    assert secrets_of(kubernetes) == keys
 
 
-def sizes(rows: Sequence[dict[str, Any]]) -> list[int]:
-    owners = [row["owner"] for row in rows if row["owner"]]
-    return sorted(owners.count(owner) for owner in set(owners))
+def secrets_of(kubernetes: Kubernetes) -> dict[str, str]:
+    """User and secret, as the servers' Secret has them."""
+    data = json.loads(kubernetes.run("kubectl", "get", "secret", "evenq-auth", "-o", "json"))["data"]
+    return {key: base64.b64decode(value).decode() for key, value in data.items() if key.startswith("secret.")}
 
 
-def leading_pod(release: Kubernetes) -> str:
+def leading_pod(kubernetes: Kubernetes) -> str:
     """Name of the rebalancer pod that has the lease; empty: none has."""
     path = "jsonpath={.spec.holderIdentity}"
-    holder = release.run("kubectl", "get", "lease", "evenq-rebalancer", "-o", path, check=False)
+    holder = kubernetes.run("kubectl", "get", "lease", "evenq-rebalancer", "-o", path, check=False)
     address = holder.partition(":")[0]
-    rows = release.run(
-        "kubectl", "get", "pods", "-o", "jsonpath={range .items[*]}{.metadata.name} {.status.podIP}\n{end}"
-    )
-    found = dict(row.split(" ", 1) for row in rows.splitlines())
+    found = {pod["metadata"]["name"]: pod["status"].get("podIP") for pod in kubernetes.listed("pods")}
     return next((name for name, ip in found.items() if ip == address and address), "")
-
-
-def follow(name: str, member: subprocess.Popen[str], counts: dict[str, int]) -> None:
-    assert member.stdout is not None
-    with member.stdout as output:
-        for line in output:
-            if line.startswith("{"):
-                counts[name] = json.loads(line).get("count", counts[name])
-
-
-def lag(release: Kubernetes, inside: tuple[str, ...], endpoint: str) -> int:
-    shown = release.run(*inside, "group", "show", GROUP, "--json", "--endpoint", endpoint, check=False)
-    return int(json.loads(shown)["lag"]) if shown.strip() else -1
-
-
-def fetch(release: Kubernetes, name: str, path: str, folder: Path) -> Path:
-    copy = folder / f"{name}.history.jsonl"
-    copy.write_text(release.run("kubectl", "exec", name, "--", "cat", path))
-    return copy
-
-
-def wait_until(ready: Any, seconds: float, what: str) -> None:
-    waited = threading.Event()
-    for _ in range(int(seconds * 4)):
-        if ready():
-            return
-        waited.wait(0.25)
-    raise AssertionError(f"not in {seconds:.0f} s: {what}")

@@ -190,6 +190,7 @@ async def test_a_message_arrives_as_sent_with_the_fields_that_sdks_need(talk: Ta
 
 @served
 async def test_an_empty_poll_is_one_frame_at_the_end_of_the_poll(talk: Talk, app: BrokerApp) -> None:
+    await app.broker.create_topic("orders")
     started = time.monotonic()
     frames = await talk.frames(poll_ms=300)
     assert [frame.status.code for frame in frames] == [40401]  # 27
@@ -202,6 +203,7 @@ async def test_an_empty_poll_is_one_frame_at_the_end_of_the_poll(talk: Talk, app
 
 @served
 async def test_a_parked_poll_wakes_for_any_queue(talk: Talk, app: BrokerApp) -> None:
+    await app.broker.create_topic("orders")
     await begun(talk)
     for number in range(8):  # all queues in turn; 31
         poll = asyncio.ensure_future(talk.receive(poll_ms=5_000, queue_id=0))
@@ -418,6 +420,7 @@ async def test_push_deliveries_live_as_long_as_their_client(talk: Talk, app: Bro
 
 @served
 async def test_a_cancelled_receive_gives_back_what_nobody_saw(talk: Talk, app: BrokerApp) -> None:  # 33
+    await app.broker.create_topic("orders")
     await begun(talk)
     poll = asyncio.ensure_future(talk.receive(poll_ms=5_000))
     await _until(lambda: len(app.broker.polls) > 0)

@@ -322,6 +322,7 @@ def test_a_clock_that_jumps_by_an_hour_moves_no_delivery_no_poll_and_no_life(jum
         await hall.send("held", "pushed")
         [held] = await hall.receive(batch=1, invisible_ms=10_000)
         [pushed] = await hall.receive(batch=1, push=True, client="living")
+        await hall.during(broker.create_topic("empty"))
         poll = asyncio.ensure_future(hall.receiving("empty", poll_ms=5_000))
         await hall.clock.advance(1_000)
         hall.clock.jump_wall(jump_ms)

@@ -106,6 +106,33 @@ def test_a_group_that_begins_at_the_end_reads_only_what_comes_later(up, port):
     assert [message["body"] for message in consumed(endpoint, "jobs", "late", 1, "--idle", "10")] == ["after"]
 
 
+def test_the_first_message_makes_a_topic_of_its_type_and_produce_says_so_once(up, port):
+    _, endpoint = up("--port", str(port), "--brokers", "2")
+    told = evenq("produce", "jobs", "--body", "one", endpoint=endpoint)
+    assert "created topic jobs (NORMAL, 16 queues)" in told
+    assert "created" not in evenq("produce", "jobs", "--body", "two", endpoint=endpoint)
+    told = json.loads(evenq("produce", "steps", "--body", "one", "--message-group", "a", "--json", endpoint=endpoint))
+    assert told["created"] == "created topic steps (FIFO, 16 queues)"
+
+
+def test_without_automatic_topics_both_sides_are_told_what_to_do(up, port):
+    _, endpoint = up("--port", str(port), "--no-auto-create-topics")
+    for words in (("produce", "jobs", "--body", "one"), ("consume", "jobs", "--group", "g", "--max", "1")):
+        told = evenq(*words, endpoint=endpoint, code=1)
+        assert "no topic 'jobs'" in told
+        assert "evenq topic create jobs" in told
+        assert told.count("\n") == 1
+    assert json.loads(evenq("topic", "list", "--json", endpoint=endpoint)) == []
+
+
+def test_who_only_reads_makes_no_topic(up, port):
+    _, endpoint = up("--port", str(port))
+    told = evenq("consume", "jobs", "--group", "g", "--max", "1", endpoint=endpoint, code=1)
+    assert "no topic 'jobs'" in told
+    assert "its first message makes it" in told
+    assert json.loads(evenq("topic", "list", "--json", endpoint=endpoint)) == []
+
+
 def test_it_is_ready_fast_and_stays_small(up, port):
     start = time.monotonic()
     process, _ = up("--port", str(port))

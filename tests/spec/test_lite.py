@@ -22,6 +22,7 @@ from evenq.errors import (
     LiteSubscriptionQuotaExceeded,
     LiteTopicQuotaExceeded,
     MessageTypeConflict,
+    TopicNotFound,
     Unsupported,
 )
 from evenq.model import MessageType
@@ -262,8 +263,7 @@ def test_over_a_quota_nothing_changes_and_the_error_says_the_limit(play: Play) -
     play(story)
 
 
-def test_a_topic_of_another_kind_is_refused_and_a_new_one_becomes_lite(play: Play) -> None:
-    """The first word of a lite consumer is its subscription, not a QueryRoute, which would make the topic NORMAL."""
+def test_a_topic_of_another_kind_is_refused_and_the_first_lite_message_makes_one_of_lite(play: Play) -> None:
 
     async def story(world: Any) -> None:
         await brokers(world, "a")
@@ -275,6 +275,12 @@ def test_a_topic_of_another_kind_is_refused_and_a_new_one_becomes_lite(play: Pla
         with pytest.raises(Unsupported):
             await consumer.receive()
         await world.during(consumer.close())
+        fresh = evenq.aio.LiteSimpleConsumer(group="g", topic="fresh", endpoint="a:8081", ground=world.ground())
+        with pytest.raises(TopicNotFound, match="its first message makes it"):  # readers make none
+            await world.during(fresh.start())
+        assert world.brokers["a"].topics.get("fresh") is None
+        message = evenq.Message(topic="fresh", body=b"x", lite_topic="ann")
+        await world.during((await producer(world)).send(message))
         await simple(world, topic="fresh")
         assert world.brokers["a"].topics.get("fresh").message_type is MessageType.LITE
 

@@ -26,6 +26,7 @@ from evenq.client.core.route import Route
 from evenq.client.loops.dividing import Dividing
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.sessions import Sessions
+from evenq.client.loops.troubles import Troubles
 from evenq.errors import BadRequest, ConnectionFailed
 from evenq.model import MessageModel, MessageQueue
 from evenq.runtime.clock import FakeClock
@@ -117,6 +118,7 @@ class Sdk:
             broken=lambda _broker: None,
             taken=lambda _own, _why: None,
             doubted=lambda _broker: None,
+            troubles=Troubles(clock, who="group g"),
         )
         self.dividing = Dividing(
             calls=self.wire,

@@ -10,9 +10,11 @@ import pytest
 from evenq.runtime.clock import FakeClock
 from evenq.store import Append, FlushMode, MessageStore, StoreOptions
 from evenq.store.consume_queue import ENTRY, ENTRY_BYTES, FILE_ENTRIES, file_at, folder_of
+from evenq.store.disk import Usage
 from evenq.store.fault_disk import FaultDisk, Keep
 from evenq.store.record import frame_at
 from evenq.store.segment import path_of, segment_of
+from evenq.store.volume import segment_bytes
 
 
 async def opened(disk, **options):
@@ -40,7 +42,9 @@ def test_cl_1_3_all_queues_share_one_log_written_strictly_one_behind_the_other()
 
 
 def test_cl_2_a_log_file_is_1_gib_and_named_by_its_first_offset():
-    assert StoreOptions().segment_bytes == 1_073_741_824
+    """A volume under 16 GiB gets smaller ones, so that it holds several."""
+    for volume, size in ((16 << 30, 1_073_741_824), (1 << 40, 1_073_741_824), (1 << 30, 64 << 20)):
+        assert segment_bytes(StoreOptions(), Usage(volume, volume)) == size
     assert path_of(0) == "commitlog/00000000000000000000"
     assert path_of(segment_of(1_073_741_824, 1 << 30)[0]) == "commitlog/00000000001073741824"
 

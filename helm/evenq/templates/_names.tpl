@@ -16,8 +16,24 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 
+{{/* A digest is exact, so it goes before the tag. */}}
 {{- define "evenq.image" -}}
-{{ .root.Values.image.registry }}/{{ .service }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}
+{{- $digest := index .root.Values.image.digests .service -}}
+{{ .root.Values.image.registry }}/{{ .service }}{{ if $digest }}@{{ $digest }}{{ else }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- define "evenq.cluster" -}}
+{{ .Values.cluster | default .Release.Name }}
+{{- end }}
+
+{{/* The access point without its port; it stands in every certificate, so servers expect it of each other as well. */}}
+{{- define "evenq.host" -}}
+{{ include "evenq.name" . }}.{{ .Release.Namespace }}.svc.cluster.local
+{{- end }}
+
+{{/* The port that clients use. */}}
+{{- define "evenq.clientPort" -}}
+{{ if .Values.tls.enabled }}{{ .Values.tls.port }}{{ else }}{{ .Values.broker.port }}{{ end }}
 {{- end }}
 
 {{/* host:port of every nameserver, joined with commas. */}}
@@ -58,14 +74,52 @@ imagePullSecrets:
   - name: {{ . }}
   {{- end }}
 {{- end }}
-{{- with .root.Values.nodeSelector }}
+{{- end }}
+
+{{/* Where pods of a service run: its own values, else those of the chart, else apart from each other. Call with root, service, values. */}}
+{{- define "evenq.placement" -}}
+{{- $hard := eq .values.spread "hard" }}
+{{- with .values.priorityClassName | default .root.Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .values.nodeSelector | default .root.Values.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .root.Values.tolerations }}
+{{- with .values.tolerations | default .root.Values.tolerations }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .root.Values.affinity }}
+{{- if .values.topologySpreadConstraints }}
+topologySpreadConstraints: {{- toYaml .values.topologySpreadConstraints | nindent 2 }}
+{{- else if ne .values.spread "none" }}
+topologySpreadConstraints:
+  {{- range $key := list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
+  - maxSkew: 1
+    topologyKey: {{ $key }}
+    whenUnsatisfiable: {{ $hard | ternary "DoNotSchedule" "ScheduleAnyway" }}
+    labelSelector:
+      matchLabels: {{- include "evenq.selector" $ | nindent 8 }}
+  {{- end }}
+{{- end }}
+{{- with .values.affinity | default .root.Values.affinity }}
 affinity: {{- toYaml . | nindent 2 }}
+{{- else }}
+{{- if ne .values.spread "none" }}
+affinity:
+  podAntiAffinity:
+    {{- if $hard }}
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels: {{- include "evenq.selector" . | nindent 12 }}
+    {{- else }}
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels: {{- include "evenq.selector" . | nindent 14 }}
+    {{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -76,47 +130,147 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* Health over gRPC: started within a minute or two (recovery of a long log), then live and ready. Call with (dict "port" 8081). */}}
+{{/* Health over gRPC, or over HTTP where TLS is on, which the kubelet's gRPC probes do not speak. The port opens once a long log is
+recovered, so startup asks for liveness: a broker that starts on a full disk is not ready, and killing it would not help. Call with
+(dict "root" $ "port" 8081 "startupSeconds" 120). */}}
 {{- define "evenq.probes" -}}
+{{- $live := dict "grpc" (dict "port" .port "service" "liveness") }}
+{{- $ready := dict "grpc" (dict "port" .port "service" "readiness") }}
+{{- if .root.Values.tls.enabled }}
+{{- $live = dict "httpGet" (dict "port" "metrics" "path" "/healthz") }}
+{{- $ready = dict "httpGet" (dict "port" "metrics" "path" "/readyz") }}
+{{- end }}
 startupProbe:
-  grpc: {port: {{ .port }}}
+  {{- toYaml $live | nindent 2 }}
   periodSeconds: 1
-  failureThreshold: 120
+  timeoutSeconds: 5
+  failureThreshold: {{ .startupSeconds }}
 readinessProbe:
-  grpc: {port: {{ .port }}}
+  {{- toYaml $ready | nindent 2 }}
   periodSeconds: 2
+  timeoutSeconds: 2
   failureThreshold: 2
 livenessProbe:
-  grpc: {port: {{ .port }}, service: liveness}
+  {{- toYaml $live | nindent 2 }}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 3
 {{- end }}
 
+{{/* gRPC and metrics of one server. Call with (dict "root" $ "service" "broker" "port" 8081 "tlsPort" 8443). */}}
+{{- define "evenq.ports" -}}
+{{- if not .root.Values.tls.enabled }}
+- {name: grpc, containerPort: {{ .port }}}
+{{- else }}
+- {name: grpc, containerPort: {{ .tlsPort }}}
+{{- if and .root.Values.tls.keepPlain (ne (int .port) (int .tlsPort)) }}
+- {name: plain, containerPort: {{ .port }}}
+{{- end }}
+{{- end }}
+- {name: metrics, containerPort: {{ .root.Values.metrics.port }}}
+{{- end }}
+
+{{/* Settings of a server that the user gives: EVENQ_ variables, then anything else. Call with the service's values. */}}
 {{- define "evenq.settings" -}}
-{{- range $key, $value := . }}
+{{- range $key, $value := .settings }}
 - name: {{ $key }}
   value: {{ $value | quote }}
 {{- end }}
+{{- with .extraEnv }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
-{{/* Signed calls only: the users file of a Secret, mounted whole so that its changes arrive. */}}
-{{- define "evenq.authEnv" -}}
+{{/* Signed calls only: the users file of a Secret, mounted whole so that its changes arrive. Then TLS. */}}
+{{- define "evenq.securityEnv" -}}
+{{- $prefix := printf "EVENQ_%s" (upper .service) }}
+{{- $tls := .root.Values.tls }}
 {{- if .root.Values.auth.enabled }}
-- {name: EVENQ_{{ upper .service }}_AUTH__ENABLED, value: "true"}
-- {name: EVENQ_{{ upper .service }}_AUTH__USERS, value: /etc/evenq/auth/users.toml}
+- {name: {{ $prefix }}_AUTH__ENABLED, value: "true"}
+- {name: {{ $prefix }}_AUTH__USERS, value: /etc/evenq/auth/users.toml}
+{{- else if eq .service "nameserver" }}
+- {name: {{ $prefix }}_REGISTER_FROM, value: {{ join "," .root.Values.nameserver.registerFrom | quote }}}
+{{- end }}
+{{- if not $tls.enabled }}
+- {name: {{ $prefix }}_PORT, value: {{ .port | quote }}}
+{{- else }}
+- {name: {{ $prefix }}_PORT, value: {{ and $tls.keepPlain (ne (int .port) (int .tlsPort)) | ternary (toString .port) "-1" | quote }}}
+- {name: {{ $prefix }}_TLS__PORT, value: {{ .tlsPort | quote }}}
+- {name: {{ $prefix }}_TLS__CERTIFICATE, value: /etc/evenq/tls/tls.crt}
+- {name: {{ $prefix }}_TLS__KEY, value: /etc/evenq/tls/tls.key}
+{{- if or (eq $tls.clientCertificates "all") (and (eq $tls.clientCertificates "servers") (ne .service "broker")) }}
+- {name: {{ $prefix }}_TLS__CLIENT_CA, value: /etc/evenq/tls/ca.crt}
+{{- end }}
+- {name: {{ $prefix }}_TLS__PEERS, value: "true"}
+- {name: {{ $prefix }}_TLS__PEER_CA, value: /etc/evenq/tls/ca.crt}
+- {name: {{ $prefix }}_TLS__PEER_SERVER_NAME, value: {{ include "evenq.host" .root }}}
 {{- end }}
 {{- end }}
 
-{{- define "evenq.authMount" -}}
-{{- if .Values.auth.enabled }}
+{{/* What `evenq` in a pod finds by itself: an access point, an operator's keys, the CA. Call with (dict "root" $ "host" "127.0.0.1"). */}}
+{{- define "evenq.commandEnv" -}}
+- {name: EVENQ_ENDPOINT, value: "{{ if .root.Values.tls.enabled }}evenqs://{{ end }}{{ .host }}:{{ include "evenq.clientPort" .root }}"}
+{{- if .root.Values.auth.enabled }}
+- {name: EVENQ_CREDENTIALS, value: /etc/evenq/auth/operator.toml}
+{{- end }}
+{{- if .root.Values.tls.enabled }}
+- {name: EVENQ_TLS_CA, value: /etc/evenq/tls/ca.crt}
+- {name: EVENQ_TLS_SERVER_NAME, value: {{ include "evenq.host" .root }}}
+{{- if eq .root.Values.tls.clientCertificates "all" }}
+- {name: EVENQ_TLS_CERTIFICATE, value: /etc/evenq/tls/tls.crt}
+- {name: EVENQ_TLS_KEY, value: /etc/evenq/tls/tls.key}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "evenq.authSecret" -}}
+{{ .Values.auth.existingSecret | default (printf "%s-auth" (include "evenq.name" .)) }}
+{{- end }}
+
+{{- define "evenq.tlsSecret" -}}
+{{ .Values.tls.existingSecret | default (printf "%s-tls" (include "evenq.name" .)) }}
+{{- end }}
+
+{{/* Mounts and volumes of keys and certificates, then the user's own. Call with (dict "root" $ "values" .Values.broker). */}}
+{{- define "evenq.mounts" -}}
+{{- if .root.Values.auth.enabled }}
 - {name: auth, mountPath: /etc/evenq/auth, readOnly: true}
 {{- end }}
+{{- if .root.Values.tls.enabled }}
+- {name: tls, mountPath: /etc/evenq/tls, readOnly: true}
+{{- end }}
+{{- with .values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
-{{- define "evenq.authVolume" -}}
+{{- define "evenq.volumes" -}}
+{{- if .root.Values.auth.enabled }}
 - name: auth
-  secret:
-    secretName: {{ required "auth.existingSecret must name a Secret with the key users.toml when auth.enabled is true" .Values.auth.existingSecret }}
-    defaultMode: 0440
+  secret: {secretName: {{ include "evenq.authSecret" .root }}, defaultMode: 0440{{ if .optional }}, optional: true{{ end }}}
+{{- end }}
+{{- if .root.Values.tls.enabled }}
+- name: tls
+  secret: {secretName: {{ include "evenq.tlsSecret" .root }}, defaultMode: 0440}
+{{- end }}
+{{- with .values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Peers of a NetworkPolicy: namespaces by name, "*" = all. */}}
+{{- define "evenq.namespaces" -}}
+{{- if has "*" .names -}}
+- namespaceSelector: {}
+{{- else -}}
+- namespaceSelector:
+    matchExpressions: [{key: kubernetes.io/metadata.name, operator: In, values: {{ toJson .names }}}]
+{{- end }}
+{{- end }}
+
+{{/* Is something to be made: "auto" asks whether the cluster knows the kind. Call with (dict "root" $ "wanted" "auto" "kind" "PodMonitor"). */}}
+{{- define "evenq.wanted" -}}
+{{- if eq (toString .wanted) "auto" }}
+{{- if .root.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" .kind) }}yes{{ end }}
+{{- else if eq (toString .wanted) "true" }}yes{{ end }}
 {{- end }}

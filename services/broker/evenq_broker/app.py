@@ -18,9 +18,9 @@ from evenq.runtime.net import Net
 from evenq.serving.auth import Auth
 from evenq.serving.door import DoorOptions
 from evenq.serving.doors import Doors, Place, open_doors, usual_places
+from evenq.serving.health import LIVENESS
 from evenq.serving.latency import MethodStats
 from evenq.serving.metrics import door_metrics, exposition
-from evenq.serving.open_files import watch_open_files
 from evenq.serving.page import Page, open_page
 from evenq_broker.backlog_metrics import single_queue_metrics
 from evenq_broker.broker import Broker
@@ -42,7 +42,8 @@ class BrokerApp:
 
     def __init__(self, settings: Settings, *, clock: Clock, rng: random.Random, net: Net) -> None:
         self.settings = settings
-        self._auth = Auth(settings.auth, clock=clock)
+        plain = settings.port >= 0 or any(not listener.tls for listener, *_ in parse_listeners(settings.listeners))
+        self._auth = Auth(settings.auth, clock=clock, plain=plain)
         self.broker = Broker(settings, clock=clock, rng=rng, net=self._auth.net(net))
         self._clock = clock
         self._doors: Doors | None = None
@@ -84,7 +85,8 @@ class BrokerApp:
         hosts = {place.listener.name: place.host for place in places}
         addresses = advertised(settings.advertise, doors.ports, hosts=hosts, peers_tls=settings.tls.peers)
         await self.broker.start(addresses)
-        self.broker.spawn(watch_open_files(self._clock), name="open files")
+        assert self.broker.failed is not None
+        self.broker.failed.add_done_callback(self._broke)
         self._page = await open_page(
             host=settings.host,
             port=settings.metrics_port,
@@ -136,6 +138,12 @@ class BrokerApp:
             return "it starts or stops"
         full = self.broker.store.full
         return "" if full is None else f"it refuses messages: {full}"
+
+    def _broke(self, failed: asyncio.Future[BaseException]) -> None:
+        """The store or a loop failed for good: only a restart helps."""
+        if not failed.cancelled() and self._doors is not None:
+            self._doors.set_serving(serving=False)
+            self._doors.set_serving(serving=False, service=LIVENESS)
 
     def _poisoned(self) -> bool:
         # Nothing can be committed any more; members wait for the restart.

@@ -130,6 +130,9 @@ class Broker:
         self._zero_ms = self.started_ms - clock.monotonic_ms()
         self._tasks: list[asyncio.Task[Any]] = []
         self._creating: dict[str, asyncio.Future[None]] = {}
+        self.made_ms: dict[str, int] = {}
+        """When topics were made here, ms since the epoch, since this process started: who waited for one reads it
+        whole (`loops.beginning`)."""
         self.failed: asyncio.Future[BaseException] | None = None
         """Done with the error when a loop that should never end did; `app.py` then stops the process."""
 
@@ -283,19 +286,40 @@ class Broker:
         topic = self.topics.get(name)
         if topic is not None:
             return topic
-        self._check_topic_name(name)
-        if is_system_topic(name) or name.startswith("%"):
-            raise TopicNotFound(f"topic {name!r} is made by the broker when needed; nothing was stored in it yet")
-        if not self.settings.auto_create_topics:
-            raise TopicNotFound(
-                f"no topic {name!r} on broker {self.settings.broker_name}; create it with `evenq topic create {name}`"
-            )
+        self.may_make(name)
         kind = message_type or MessageType.NORMAL
         await self._once(f"topic {name}", self.cluster.create_topic_everywhere(name, message_type=kind))
         topic = self.topics.get(name)
         if topic is None:
             topic = await self.create_topic(name, message_type=kind)
         return topic
+
+    def may_make(self, name: str) -> None:
+        """Raises as `ensure_topic` if a first message to this topic would not make it."""
+        self._check_topic_name(name)
+        if not self._made_by_use(name):
+            raise self.no_topic(name)
+
+    def read_topic(self, name: str) -> TopicConfig:
+        """The topic, for a reader, who never makes one. Raises IllegalTopic and TopicNotFound."""
+        topic = self.topics.get(name)
+        if topic is None:
+            self._check_topic_name(name)
+            raise self.no_topic(name)
+        return topic
+
+    def no_topic(self, name: str) -> TopicNotFound:
+        """What is said of a topic that does not exist."""
+        if is_system_topic(name) or name.startswith("%"):
+            return TopicNotFound(f"topic {name!r} is made by the broker when needed; nothing was stored in it yet")
+        by_use = "its first message makes it, or " if self._made_by_use(name) else ""
+        return TopicNotFound(
+            f"no topic {name!r} on broker {self.settings.broker_name}; {by_use}create it with "
+            f"`evenq topic create {name}`"
+        )
+
+    def _made_by_use(self, name: str) -> bool:
+        return self.settings.auto_create_topics and not is_system_topic(name) and not name.startswith("%")
 
     async def topic_made(self, name: str) -> None:
         """If this broker is making the topic right now, wait until it is everywhere: a route of half of it would be
@@ -340,6 +364,8 @@ class Broker:
             retention_ms=kept_ms,
         )
         self.topics.put(topic)
+        if old is None:
+            self.made_ms[name] = self.clock.now_ms()
         self.cluster.facts_changed(topic=name)
         await self.journal.record(TopicPut(topic))
         return topic
@@ -353,6 +379,7 @@ class Broker:
     async def delete_topic(self, name: str) -> None:
         """Forget a topic HERE, with every group's progress on it; durable when it returns. Unknown: nothing."""
         topic = self.topics.remove(name)
+        self.made_ms.pop(name, None)
         if topic is None:
             return
         self.progress.forget_topic(topic.topic_id)

@@ -149,7 +149,9 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     store: StoreSettings = Field(default=StoreSettings(), description="The commit log.")
     auth: AuthSettings = Field(default=AuthSettings(), description="Who may call.")
 
-    auto_create_topics: bool = Field(default=True, description="Create unknown topics, on every broker, at first use.")
+    auto_create_topics: bool = Field(
+        default=True, description="Create unknown topics, on every broker, by their first message."
+    )
     auto_create_groups: bool = Field(default=True, description="Create unknown groups at first use.")
     default_queues: int = Field(
         default=4, ge=1, le=4096, description="Queues per broker of a topic made without a number (RT-6)."

@@ -36,7 +36,7 @@ class Nameserver:
         self.identity = f"{rng.getrandbits(64):016x}"
         """Random per start: versions of two nameservers, or of two lives of one, are not comparable."""
         self._clock = clock
-        self._auth = Auth(settings.auth, clock=clock)
+        self._auth = Auth(settings.auth, clock=clock, plain=settings.port >= 0)
         self._stats = Stats()
         self._service: RegistryService | None = None
         self._doors: Doors | None = None

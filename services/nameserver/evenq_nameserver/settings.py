@@ -12,8 +12,10 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from evenq.errors import BadRequest
 from evenq.serving.auth import AuthSettings
 from evenq.serving.settings import ServerSettings
+from evenq_nameserver.core.allowed_addresses import ANY, LOOPBACK, AllowedAddresses
 
 __all__ = ["Settings"]
 
@@ -42,6 +44,12 @@ class Settings(ServerSettings, frozen=True, extra="forbid"):
         default=1_000, ge=1, le=100_000, description="Events that may wait for one watcher; over it the watch ends."
     )
 
+    register_from: str = Field(
+        default="",
+        max_length=4_096,
+        description="Addresses and networks (CIDR) that brokers may register from, comma-separated; * = any; empty = "
+        "any with auth.enabled, else this machine only.",
+    )
     auth: AuthSettings = Field(default=AuthSettings(), description="Who may call.")
 
     @model_validator(mode="after")
@@ -51,4 +59,12 @@ class Settings(ServerSettings, frozen=True, extra="forbid"):
                 f"expiry_ms {self.expiry_ms} is less than twice heartbeat_interval_ms {self.heartbeat_interval_ms}: "
                 "one lost heartbeat would drop a living broker"
             )
+        try:
+            self.allowed_brokers()
+        except BadRequest as error:
+            raise ValueError(f"register_from: {error.message}") from error
         return self
+
+    def allowed_brokers(self) -> AllowedAddresses:
+        """Where brokers may call from. Raises BadRequest."""
+        return AllowedAddresses(self.register_from or (ANY if self.auth.enabled else LOOPBACK))

@@ -42,7 +42,7 @@ class Rebalancer:
         self.settings = settings
         self.stats = Stats()
         self._clock = clock
-        self._auth = Auth(settings.auth, clock=clock)
+        self._auth = Auth(settings.auth, clock=clock, plain=settings.port >= 0)
         self._lease = lease_of(settings)
         self._leading: Leading | None = None
         self._topology: TopologyWatch | None = topology_of(settings, clock=clock, changed=self._places_changed)

@@ -14,8 +14,6 @@ from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from evenq.cli.admin import Admin, with_admin
-from evenq.cli.groups import ensure_group
 from evenq.cli.output import progress_console
 from evenq.model import FilterExpression, ReceivedMessage
 from evenq.runtime.clock import SystemClock
@@ -70,11 +68,6 @@ def message_as_text(message: ReceivedMessage) -> str:
 
 def run(options: argparse.Namespace) -> int:
     """Receive until `--max`, `--idle` or Ctrl-C."""
-
-    async def prepare(admin: Admin) -> None:
-        await ensure_group(admin, options.group, start_from=options.start_from)
-
-    with_admin(options, prepare)
     counted = Counter[str]()
     with contextlib.suppress(KeyboardInterrupt):
         _receive(options, counted)
@@ -96,7 +89,10 @@ def _consumer(options: argparse.Namespace) -> SimpleConsumer | LiteSimpleConsume
     from evenq.client.simple_consumer import SimpleConsumer
 
     chosen = options.filter if options.sql is None else FilterExpression.sql(options.sql)
-    return SimpleConsumer(group=options.group, endpoint=options.endpoint, subscriptions={options.topic: chosen})
+    return SimpleConsumer(
+        group=options.group, endpoint=options.endpoint, subscriptions={options.topic: chosen},
+        start_from=options.start_from.upper() if options.start_from else None,
+    )  # fmt: skip
 
 
 def _receive(options: argparse.Namespace, counted: Counter[str]) -> None:

@@ -12,15 +12,7 @@ from evenq.errors import BadRequest
 from evenq.runtime.clock import SystemClock
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
 
-__all__ = ["create", "delete", "ensure_group", "list_all", "show"]
-
-
-async def ensure_group(admin: Admin, name: str, *, start_from: str) -> None:
-    """Create a group that does not exist yet; leave one that does as it is."""
-    known = await admin.call("ListGroups", admin_pb2.ListGroupsRequest(), admin_pb2.ListGroupsResponse)
-    if all(group.group != name for group in known.groups):
-        request = admin_pb2.CreateGroupRequest(group=name, start_from=start_from.upper())
-        await admin.call("CreateGroup", request, admin_pb2.CreateGroupResponse)
+__all__ = ["create", "delete", "list_all", "show"]
 
 
 def create(options: argparse.Namespace) -> None:

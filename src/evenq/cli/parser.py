@@ -221,6 +221,12 @@ def _add_up(commands: Any) -> None:
         metavar="NAME[:QUEUES[:TYPE]]",
         help="create this topic at the start; may be repeated",
     )
+    up.add_argument(
+        "--no-auto-create-topics",
+        dest="auto_create_topics",
+        action="store_false",
+        help="refuse messages to topics that do not exist (default: their first message makes them)",
+    )
     up.add_argument("--sync", action="store_true", help="with --data: confirm a message only after its fsync")
     up.add_argument(
         "--metrics-port",
@@ -352,9 +358,8 @@ def _add_consume(commands: Any) -> None:
         "--from",
         dest="start_from",
         choices=("first", "last"),
-        default="last",
         type=str.lower,
-        help="where a new group begins (default %(default)s)",
+        help="where a group begins that never read the topic (default: as the group is configured, else last)",
     )
     consume.add_argument("--max", type=_positive, metavar="N", help="stop after N messages (default: at Ctrl-C)")
     consume.add_argument("--idle", type=_positive, metavar="SECONDS", help="stop when nothing came for so long")

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import Any
 
+from evenq.cli.created import TopicShape, shape_of
 from evenq.cli.output import Column, Listing, Page, print_page, progress_console
 from evenq.errors import BadRequest, Error
 from evenq.model import Message
@@ -52,8 +53,10 @@ def run(options: argparse.Namespace) -> int:
         first.setdefault("message_id", result.message_id)
         landed[result.queue.broker_name, result.queue.queue_id] += 1
 
+    timeout_ms = min(options.timeout * 1000, 30_000)
+    before = shape_of(options.topic, options.endpoint, timeout_ms=timeout_ms)
     total = (options.count or 1) if options.file is None and (options.body or options.count) else None
-    settings = ProducerOptions(timeout_ms=min(options.timeout * 1000, 30_000))
+    settings = ProducerOptions(timeout_ms=timeout_ms)
     with Producer(endpoint=options.endpoint, options=settings) as producer, _progress(total, options) as advance:
         for body in bodies(options):
             message = Message(
@@ -70,12 +73,19 @@ def run(options: argparse.Namespace) -> int:
             if failures:
                 break
         producer.flush()
-    _report(options, landed, first, failures)
+    made = None
+    if landed and before is not None and not before.kind:
+        made = shape_of(options.topic, options.endpoint, timeout_ms=timeout_ms)
+    _report(options, landed, first, failures, made)
     return 1 if failures else 0
 
 
 def _report(
-    options: argparse.Namespace, landed: Counter[tuple[str, int]], first: dict[str, Any], failures: list[BaseException]
+    options: argparse.Namespace,
+    landed: Counter[tuple[str, int]],
+    first: dict[str, Any],
+    failures: list[BaseException],
+    made: TopicShape | None,
 ) -> None:
     sent = sum(landed.values())
     columns = (Column("broker", "broker"), Column("queue", "queue", "number"), Column("messages", "messages", "number"))
@@ -85,6 +95,9 @@ def _report(
     if sent == 1:
         facts |= first
         sentence = f"Sent {first['message_id']} to {options.topic}."
+    if made is not None and made.kind:
+        facts["created"] = made.sentence(options.topic)
+        sentence = f"{sentence} It {made.sentence(options.topic)}."
     if sent or not failures:
         print_page(
             Page(facts=facts, listings=[Listing(key="queues", columns=columns, rows=rows)], sentence=sentence),

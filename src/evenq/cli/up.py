@@ -59,6 +59,8 @@ class Plan:
     """Of the first broker; 0 = any free one, -1 = off."""
     rebalancers: int = 1
     """Of several one leads."""
+    auto_create_topics: bool = True
+    """True: a topic is made by its first message."""
     tls: bool = False
     """TLS and no plain text."""
 
@@ -103,6 +105,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
         sync=options.sync,
         metrics_port=_metrics_port(options.metrics_port),
         rebalancers=options.rebalancers,
+        auto_create_topics=options.auto_create_topics,
         tls=options.tls,
     )
 

@@ -80,6 +80,7 @@ async def _start(
             nameservers=nameserver.address,
             rebalancer=",".join(rebalancer.address for rebalancer in rebalancers),
             default_queues=DEFAULT_QUEUES,
+            auto_create_topics=plan.auto_create_topics,
             drain_ms=_DRAIN_MS,
             route_settle_ms=0,  # its nameserver is always as young as the brokers, and all of them are here
             store=_store(plan, plan.broker_name(index)),

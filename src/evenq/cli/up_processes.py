@@ -30,7 +30,11 @@ _RESTARTS_MS = 60_000
 async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
     """Start the processes, announce, wait for `stop` or for one of them to end."""
     folder = plan.data if plan.data is not None else Path(tempfile.mkdtemp(prefix="evenq-up-"))
-    settings = {"DEFAULT_QUEUES": str(DEFAULT_QUEUES), "AUTO_CREATE_TOPICS": "true", "AUTO_CREATE_GROUPS": "true"}
+    settings = {
+        "DEFAULT_QUEUES": str(DEFAULT_QUEUES),
+        "AUTO_CREATE_TOPICS": str(plan.auto_create_topics).lower(),
+        "AUTO_CREATE_GROUPS": "true",
+    }
     if plan.data is None:
         settings["STORE__PATH"] = ""
     if plan.sync:

@@ -13,12 +13,15 @@ from types import TracebackType
 from typing import Self
 
 from evenq.client.core.lite import starting
+from evenq.client.core.user_functions import check_function
 from evenq.client.loops.listening import RunListener
 from evenq.client.loops.lite_member import LiteMember, LitePlan
+from evenq.client.loops.troubles import Report
+from evenq.client.loops.user_code import reporter
 from evenq.client.options import LiteOptions
-from evenq.client.plans import lite_plan
+from evenq.client.plans import check_callbacks, lite_plan
 from evenq.client.wiring import Ground, lite_parts, new_client_id
-from evenq.errors import Unsupported
+from evenq.errors import Error, Unsupported
 from evenq.model import ReceivedMessage, StartFrom
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Tls
@@ -27,6 +30,7 @@ __all__ = ["LitePushConsumer", "LiteSimpleConsumer"]
 
 Listener = Callable[[Sequence[ReceivedMessage]], object]
 OnUnsubscribed = Callable[[str], object]
+OnError = Callable[[Error], object]
 """Plain functions or coroutine functions."""
 
 
@@ -47,6 +51,8 @@ class _LiteConsumer:
         tls: Tls | bool | None,
         ground: Ground | None,
     ) -> None:
+        if on_unsubscribed is not None:
+            check_function("on_unsubscribed", on_unsubscribed, "lite_topic")
         self._plan = plan
         self._on_unsubscribed = on_unsubscribed
         self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
@@ -59,6 +65,7 @@ class _LiteConsumer:
         self._calls, member = lite_parts(
             self._ground, self.client_id, self._plan,
             tell=None if self._on_unsubscribed is None else self._tell, run_listener=self._run_listener(),
+            report=self._reporter(),
         )  # fmt: skip
         try:
             await member.start()
@@ -112,6 +119,9 @@ class _LiteConsumer:
         return self._member
 
     def _run_listener(self) -> RunListener | None:
+        return None
+
+    def _reporter(self) -> Report | None:
         return None
 
     async def _tell(self, name: str) -> None:
@@ -177,12 +187,15 @@ class LitePushConsumer(_LiteConsumer):
         endpoint: str = "",
         consume_threads: int = 20,
         on_unsubscribed: OnUnsubscribed | None = None,
+        on_error: OnError | None = None,
         options: LiteOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
         tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
+        check_function("listener", listener, "messages")
+        check_callbacks(None, on_error)
         plan = lite_plan(
             group=group, topic=topic, lite_topics=lite_topics, options=options, consume_threads=consume_threads
         )
@@ -191,9 +204,13 @@ class LitePushConsumer(_LiteConsumer):
             tls=tls, ground=ground,
         )  # fmt: skip
         self._listener = listener
+        self._on_error = on_error
 
     def _run_listener(self) -> RunListener:
         return self._listen
+
+    def _reporter(self) -> Report | None:
+        return None if self._on_error is None else reporter(self._on_error)
 
     async def _listen(self, messages: Sequence[ReceivedMessage]) -> object:
         told: object = self._listener(messages)

@@ -15,7 +15,7 @@ from typing import Self
 from evenq.allocation import Strategy
 from evenq.client.loops.polling import Polling
 from evenq.client.options import PullOptions
-from evenq.client.plans import filters, pull_plan
+from evenq.client.plans import check_callbacks, filters, pull_plan
 from evenq.client.wiring import Ground, new_client_id, polling_parts
 from evenq.errors import Unsupported
 from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
@@ -48,7 +48,6 @@ class PullConsumer:
         tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
-        options = options or PullOptions()
         self._plan = pull_plan(
             group=group,
             subscriptions=subscriptions or {},
@@ -59,6 +58,7 @@ class PullConsumer:
             start_timestamp_ms=start_timestamp_ms,
             options=options,
         )
+        check_callbacks(on_rebalance)
         self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._on_rebalance = on_rebalance

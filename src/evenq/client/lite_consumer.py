@@ -12,13 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from evenq.client.core.lite import starting
+from evenq.client.core.user_functions import check_function
 from evenq.client.loops.background import Background
 from evenq.client.loops.listening import RunListener
 from evenq.client.loops.lite_member import LiteMember, LitePlan
-from evenq.client.loops.user_code import in_thread, listened
+from evenq.client.loops.troubles import Report
+from evenq.client.loops.user_code import in_thread, listened, reporter
 from evenq.client.options import LiteOptions
-from evenq.client.plans import lite_plan
-from evenq.client.push_consumer import Listener
+from evenq.client.plans import check_callbacks, lite_plan
+from evenq.client.push_consumer import Listener, OnError
 from evenq.client.wiring import Ground, lite_parts, new_client_id
 from evenq.errors import Unsupported
 from evenq.model import ReceivedMessage, StartFrom
@@ -49,6 +51,8 @@ class _LiteConsumer(Closing):
         tls: Tls | bool | None,
         ground: Ground | None,
     ) -> None:
+        if on_unsubscribed is not None:
+            check_function("on_unsubscribed", on_unsubscribed, "lite_topic", awaited_by="evenq.aio.LiteSimpleConsumer")
         self._plan = plan
         self._on_unsubscribed = on_unsubscribed
         self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
@@ -96,10 +100,10 @@ class _LiteConsumer(Closing):
             raise Unsupported(f"this consumer of {self._plan.group} is not running; call start()")
         return self._member
 
-    async def _open(self, run_listener: RunListener | None = None) -> None:
+    async def _open(self, run_listener: RunListener | None = None, report: Report | None = None) -> None:
         self._calls, member = lite_parts(
             self._ground, self.client_id, self._plan,
-            tell=None if self._on_unsubscribed is None else self._tell, run_listener=run_listener,
+            tell=None if self._on_unsubscribed is None else self._tell, run_listener=run_listener, report=report,
         )  # fmt: skip
         try:
             await member.start()
@@ -182,6 +186,7 @@ class LitePushConsumer(_LiteConsumer):
         endpoint: str = "",
         consume_threads: int = 20,
         on_unsubscribed: OnUnsubscribed | None = None,
+        on_error: OnError | None = None,
         options: LiteOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
@@ -191,7 +196,10 @@ class LitePushConsumer(_LiteConsumer):
         """The listener gets a list of one message. An exception, False or a `Retry`: it comes again after a growing
         pause, and its lite topic waits; `Retry(delay_level=-1)`: to the dead-letter topic; a `Suspend`: after that
         pause, and it counts as no attempt. `consume_threads` 1 .. 1,000: lite topics that are worked on at a time.
+        `on_error` as in `evenq.PushConsumer`.
         """
+        check_function("listener", listener, "messages", awaited_by="evenq.aio.LitePushConsumer")
+        check_callbacks(None, on_error, awaited_by="evenq.aio.LitePushConsumer")
         plan = lite_plan(
             group=group, topic=topic, lite_topics=lite_topics, options=options, consume_threads=consume_threads
         )
@@ -200,14 +208,18 @@ class LitePushConsumer(_LiteConsumer):
             tls=tls, ground=ground,
         )  # fmt: skip
         self._listener = listener
+        self._on_error = on_error
 
     def start(self) -> Self:
         """Subscribe and begin to receive. Starting twice is an error. Raises as `subscribe_lite`."""
         if self._member is not None or self._closed:
             raise Unsupported(f"this consumer of {self._plan.group} was started before; make a new one")
         self._threads = ThreadPoolExecutor(self._plan.slots, thread_name_prefix="evenq-listener")
-        self._background.run(self._open(self._listen))
+        self._background.run(self._open(self._listen, self._reporter()))
         return self
+
+    def _reporter(self) -> Report | None:
+        return None if self._on_error is None else reporter(self._on_error, self._threads)
 
     def close(self) -> None:
         """Finish what listeners hold (at most `options.drain_ms`) and say goodbye. Closing twice is no error."""

@@ -3,31 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from evenq.allocation import Strategy, by_name, stand_in
 from evenq.client.core.start_offset import start_policy, timestamp_of
+from evenq.client.core.user_functions import check_function
 from evenq.client.loops.lite_member import LitePlan
 from evenq.client.loops.membership import MemberPlan
 from evenq.client.loops.pushing import PushPlan
-from evenq.client.options import LiteOptions, PullOptions, PushOptions
+from evenq.client.loops.receiving import SimplePlan
+from evenq.client.options import LiteOptions, PullOptions, PushOptions, SimpleOptions
 from evenq.client.wiring import placed
 from evenq.errors import BadRequest, IllegalFilterExpression, IllegalGroup, IllegalTopic
-from evenq.model import FilterExpression, MessageModel, Permission, StartFrom, group_problem, topic_problem
+from evenq.model import FilterExpression, FilterType, MessageModel, Permission, StartFrom, group_problem, topic_problem
 
-__all__ = ["filters", "lite_plan", "permission_of", "pull_plan", "push_plan", "reset_target"]
+__all__ = ["filters", "lite_plan", "permission_of", "pull_plan", "push_plan", "reset_target", "simple_plan"]
 
 ASSIGNMENTS: dict[str, bool | None] = {"auto": None, "client": False, "server": True}
 """To whether a member asks the server; None: while the group has a strategy there."""
 
 
+Options = TypeVar("Options")
+
+
+def options_of(kind: type[Options], options: Options | None) -> Options:
+    """The options, or the usual ones. Raises BadRequest for those of another client."""
+    if options is None:
+        return kind()
+    if not isinstance(options, kind):
+        raise BadRequest(f"options is a {type(options).__name__}; give {kind.__name__}(...), or nothing")
+    return options
+
+
+def check_callbacks(on_rebalance: object, on_error: object = None, *, awaited_by: str = "") -> None:
+    """Raises BadRequest as `check_function`; None is no callback."""
+    if on_rebalance is not None:
+        check_function("on_rebalance", on_rebalance, "gained", "lost", awaited_by=awaited_by)
+    if on_error is not None:
+        check_function("on_error", on_error, "error", awaited_by=awaited_by)
+
+
 def filters(subscriptions: Mapping[str, str | FilterExpression]) -> dict[str, FilterExpression]:
-    """Texts are tag expressions. Raises IllegalTopic, IllegalFilterExpression."""
+    """Texts are tag expressions. Raises BadRequest, IllegalTopic, IllegalFilterExpression."""
+    if not isinstance(subscriptions, Mapping):
+        one = subscriptions if isinstance(subscriptions, str) else "topic"
+        raise BadRequest(
+            f"subscriptions is {subscriptions!r:.80}; give a dict of topics and what is wanted of them, as in "
+            f"{{{one!r}: '*'}}"
+        )
     result: dict[str, FilterExpression] = {}
     for topic, wanted in subscriptions.items():
         problem = topic_problem(topic)
         if problem:
             raise IllegalTopic(problem)
+        if not isinstance(wanted, str | FilterExpression):
+            raise IllegalFilterExpression(
+                f"what is wanted of topic {topic} is {wanted!r:.80}; give a text of tags, as in 'a || b' or '*', or "
+                "FilterExpression.sql(...)"
+            )
         told = FilterExpression(wanted or "*") if isinstance(wanted, str) else wanted
+        if not isinstance(told.expression, str) or told.type not in set(FilterType):
+            raise IllegalFilterExpression(
+                f"the filter of topic {topic} is {told!r:.120}; give FilterExpression('a || b') or "
+                "FilterExpression.sql(\"region = 'eu'\")"
+            )
+        if told.type is FilterType.TAG and any("|" in part for part in told.expression.split("||")):
+            raise IllegalFilterExpression(
+                f"the filter of topic {topic} is {told.expression!r:.80}; a tag holds no '|', write tags as in 'a || b'"
+            )
         if not told.expression.strip():
             raise IllegalFilterExpression(f"the filter of topic {topic} is blank; give `*` or tags as in `a || b`")
         result[topic] = told
@@ -52,7 +95,7 @@ def push_plan(
         raise BadRequest(f"consumer group {group} subscribes to nothing; give subscriptions={{'topic': '*'}} (CS-1)")
     _check(group, assignment, model)
     _check_threads(consume_threads)
-    options = options or PushOptions()
+    options = options_of(PushOptions, options)
     return PushPlan(
         group=group,
         subscriptions=filters(subscriptions),
@@ -81,7 +124,7 @@ def pull_plan(
 ) -> MemberPlan:
     """Without subscriptions the user will choose queues. Raises IllegalGroup, IllegalTopic, BadRequest."""
     _check(group, assignment, model)
-    options = options or PullOptions()
+    options = options_of(PullOptions, options)
     return MemberPlan(
         group=group,
         subscriptions=filters(subscriptions),
@@ -93,6 +136,30 @@ def pull_plan(
         options=placed(options.engine()),
         auto_commit=options.auto_commit,
         chosen=not subscriptions,
+    )
+
+
+def simple_plan(
+    *,
+    group: str,
+    subscriptions: Mapping[str, str | FilterExpression],
+    start_from: StartFrom | str | None,
+    start_timestamp_ms: int | str,
+    options: SimpleOptions | None,
+) -> SimplePlan:
+    """Raises IllegalGroup, IllegalTopic, BadRequest."""
+    problem = group_problem(group)
+    if problem:
+        raise IllegalGroup(problem)
+    wanted = filters(subscriptions)
+    if not wanted:
+        raise BadRequest(f"consumer group {group} subscribes to nothing; give subscriptions={{'topic': '*'}} (CS-1)")
+    return SimplePlan(
+        group=group,
+        subscriptions=wanted,
+        start_from=None if start_from is None else start_policy(start_from),
+        start_timestamp_ms=_timestamp_ms(start_timestamp_ms),
+        options=options_of(SimpleOptions, options),
     )
 
 
@@ -119,7 +186,7 @@ def lite_plan(
         group=group,
         topic=topic,
         lite_topics=tuple(dict.fromkeys(lite_topics)),
-        options=options or LiteOptions(),
+        options=options_of(LiteOptions, options),
         slots=consume_threads or 0,
     )
 

@@ -11,20 +11,27 @@ from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import partial
+from typing import TYPE_CHECKING
 
 from evenq.client.core.halves import HalfMessage
+from evenq.client.core.user_functions import check_function
 from evenq.client.loops.background import Background
 from evenq.client.loops.gates import ThreadGate
 from evenq.client.loops.sending import Item, Nobody, Selector, SendResult
+from evenq.client.loops.troubles import Troubles
 from evenq.client.loops.user_code import in_thread
 from evenq.client.options import ProducerOptions
+from evenq.client.plans import options_of
 from evenq.client.transaction import Checker, Transaction, resolution_of
-from evenq.client.wiring import Encoder, Ground, new_client_id, producer_parts
+from evenq.client.wiring import Encoder, Ground, direct_part, new_client_id, producer_parts
 from evenq.errors import ConnectionFailed, RequestTimeout, Unsupported
 from evenq.model import Message, ReceivedMessage, TransactionResolution
 from evenq.runtime.closing import Closing
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Tls
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.direct import Direct
 
 __all__ = ["Producer"]
 
@@ -51,7 +58,9 @@ class Producer(Closing):
         this or another producer left open; it returns a `TransactionResolution` and runs in a thread of its own. It is
         asked about the topics in `transaction_topics` from the start, about others from their first transaction on.
         """
-        self.options = options or ProducerOptions()
+        self.options = options_of(ProducerOptions, options)
+        if checker is not None:
+            check_function("checker", checker, "message")
         self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
         options = self.options
@@ -64,6 +73,7 @@ class Producer(Closing):
         self._inbox: deque[Item] = deque()
         self._rung = False
         self._closed = False
+        self._troubles = Troubles(self._ground.clock, who="producer")
         self._background = Background.shared()
         self._checker = checker
         self._background.run(self._open(transaction_topics))
@@ -79,7 +89,10 @@ class Producer(Closing):
         Raises the last error: TopicNotFound, BodyTooLarge, IllegalMessageTag ..., ConnectionFailed, RequestTimeout
         (it may or may not be stored; `options.send_timeout_ms`), TooManyRequests (no room within `options.block_ms`).
         """
-        return self._take(message, sharding_key=sharding_key, selector=selector, urgent=True).result()
+        direct = self._direct
+        if direct is None or sharding_key is not None or selector is not None or not _goes_anywhere(message):
+            return self._take(message, sharding_key=sharding_key, selector=selector, urgent=True).result()
+        return self._send_directly(direct, message)
 
     def send_async(
         self, message: Message, *, sharding_key: str | None = None, selector: Selector | None = None
@@ -155,6 +168,35 @@ class Producer(Closing):
         finally:
             self._background.run(self._shut())
 
+    def _send_directly(self, direct: Direct, message: Message) -> SendResult:
+        """In this thread; what does not work out goes on in the loop's."""
+        self._must_be_open()
+        encoded = self._encoder.encode(message)
+        size = len(encoded.content)
+        self._gate.enter(size)
+        until_ms = self._ground.clock.monotonic_ms() + self.options.send_timeout_ms
+        try:
+            outcome = direct.publish(message.topic, encoded.message_id, encoded.content)
+        except BaseException:
+            self._gate.leave(1, size)
+            raise
+        if isinstance(outcome, SendResult):
+            self._gate.leave(1, size)
+            return outcome
+        future: Future[SendResult] = Future()
+        item = Item(message, encoded.message_id, encoded.content, future, urgent=True)
+        item.until_ms = until_ms
+        if outcome is None:
+            self._put(item)
+        else:
+            self._background.call_soon(partial(self._sending.resume, item, outcome.queue, outcome.error))
+        return future.result()
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            raise ConnectionFailed("this producer is closed; make a new one")
+        self._background.check()
+
     def _take(
         self,
         message: Message,
@@ -164,14 +206,12 @@ class Producer(Closing):
         selector: Selector | None = None,
         oneway: bool = False,
     ) -> Future[SendResult]:
-        if self._closed:
-            raise ConnectionFailed("this producer is closed; make a new one")
-        self._background.check()
+        self._must_be_open()
         encoded = self._encoder.encode(message)
         self._gate.enter(len(encoded.content))
         future: Future[SendResult] = Future()
-        settle = Nobody(encoded.message_id) if oneway else future
-        self._inbox.append(
+        settle = Nobody(encoded.message_id, message.topic, self._troubles) if oneway else future
+        self._put(
             Item(
                 message,
                 encoded.message_id,
@@ -183,10 +223,13 @@ class Producer(Closing):
                 tries_max=1 if oneway else 0,
             )
         )
+        return future
+
+    def _put(self, item: Item) -> None:
+        self._inbox.append(item)
         if not self._rung:  # one wake-up of the loop for many messages; the loop clears the flag before it looks
             self._rung = True
             self._background.call_soon(self._empty_inbox)
-        return future
 
     def _end_transaction(self, half: HalfMessage, resolution: TransactionResolution) -> None:
         self._background.run(self._transacting.end(half, resolution))
@@ -200,6 +243,7 @@ class Producer(Closing):
         self._calls, self._sending, self._replies, self._transacting = producer_parts(
             self._ground, self.client_id, self.options, left=self._gate.leave, run_checker=self._check
         )
+        self._direct = direct_part(self._ground, self._calls, self._sending, self.options)
         if self._checker is not None:
             self._transacting.watch(transaction_topics)
 
@@ -219,4 +263,17 @@ class Producer(Closing):
         await self._transacting.close()
         await self._replies.close()
         await self._sending.close()
+        if self._direct is not None:
+            self._direct.close()
         await self._ground.let_go(self._calls.net)
+
+
+def _goes_anywhere(message: Message) -> bool:
+    """True if any queue will do; others keep their order, or are placed by the server."""
+    return (
+        message.message_group is None
+        and message.delivery_ms is None
+        and not message.delay_level
+        and message.priority is None
+        and message.lite_topic is None
+    )

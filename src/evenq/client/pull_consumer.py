@@ -17,7 +17,7 @@ from evenq.client.loops.background import Background
 from evenq.client.loops.polling import Polling
 from evenq.client.loops.user_code import in_thread
 from evenq.client.options import PullOptions
-from evenq.client.plans import filters, pull_plan
+from evenq.client.plans import check_callbacks, filters, pull_plan
 from evenq.client.wiring import Ground, new_client_id, polling_parts
 from evenq.errors import Unsupported
 from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
@@ -54,7 +54,6 @@ class PullConsumer:
         """With `subscriptions` it joins the group and gets its share; without, `assign` says what to read, and nobody
         else in the group knows of it. Other arguments as in `evenq.PushConsumer`.
         """
-        options = options or PullOptions()
         self._plan = pull_plan(
             group=group,
             subscriptions=subscriptions or {},
@@ -65,6 +64,7 @@ class PullConsumer:
             start_timestamp_ms=start_timestamp_ms,
             options=options,
         )
+        check_callbacks(on_rebalance, awaited_by="evenq.aio.PullConsumer")
         self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._on_rebalance = on_rebalance

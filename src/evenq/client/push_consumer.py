@@ -15,25 +15,28 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from evenq.allocation import Strategy
+from evenq.client.core.user_functions import check_function
 from evenq.client.loops.background import Background
 from evenq.client.loops.pushing import Pushing
-from evenq.client.loops.user_code import in_thread, listened
+from evenq.client.loops.user_code import in_thread, listened, reporter
 from evenq.client.options import PushOptions
-from evenq.client.plans import filters, push_plan
+from evenq.client.plans import check_callbacks, filters, push_plan
 from evenq.client.wiring import Ground, new_client_id, pushing_parts
-from evenq.errors import Unsupported
+from evenq.errors import Error, Unsupported
 from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
 from evenq.runtime.closing import Closing
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Tls
 
-__all__ = ["Listener", "OnRebalance", "PushConsumer"]
+__all__ = ["Listener", "OnError", "OnRebalance", "PushConsumer"]
 
 Listener = Callable[[Sequence[ReceivedMessage]], object]
 """Gets messages of one queue in offset order. An exception or False: none of them is done, and all come again; a
 `Retry` names those that are not done. Anything else: all are done."""
 OnRebalance = Callable[[Sequence[MessageQueue], Sequence[MessageQueue]], object]
 """Hears of gained queues before their first message, of lost ones after their last."""
+OnError = Callable[[Error], object]
+"""Hears once of each error that trying again cannot help: a missing topic, a missing grant."""
 
 
 class PushConsumer(Closing):
@@ -54,6 +57,7 @@ class PushConsumer(Closing):
         start_timestamp_ms: int | str = 0,
         ordered: bool = False,
         on_rebalance: OnRebalance | None = None,
+        on_error: OnError | None = None,
         options: PushOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
@@ -67,7 +71,9 @@ class PushConsumer(Closing):
         `start_from` where the group never read: LAST, FIRST, TIMESTAMP (with `start_timestamp_ms`, ms since the epoch);
         None: as the group is configured; classic names like CONSUME_FROM_LAST_OFFSET are taken, and the time may be a
         text yyyyMMddHHmmss. `consume_threads` 1 .. 1,000 run the listener. `ordered`: one call at a time per queue, in
-        offset order; a failed message holds its queue (OC-15).
+        offset order; a failed message holds its queue (OC-15). `on_error` hears, in a thread of its own, once of each
+        error that trying again cannot help (TopicNotFound, Forbidden, Unauthorized ...); None: it is logged as one. The
+        consumer keeps trying, and goes on once the topic or the grant is there.
         """
         self._plan = push_plan(
             group=group,
@@ -81,10 +87,13 @@ class PushConsumer(Closing):
             options=options,
             ordered=ordered,
         )
+        check_function("listener", listener, "messages", awaited_by="evenq.aio.PushConsumer")
+        check_callbacks(on_rebalance, on_error, awaited_by="evenq.aio.PushConsumer")
         self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._listener = listener
         self._on_rebalance = on_rebalance
+        self._on_error = on_error
         self._pushing: Pushing | None = None
         self._closed = False
 
@@ -96,7 +105,7 @@ class PushConsumer(Closing):
             raise Unsupported(f"this consumer of {self._plan.group} was started before; make a new one")
         self._background = Background.shared()
         self._threads = ThreadPoolExecutor(self._plan.slots, thread_name_prefix="evenq-listener")
-        self._teller = ThreadPoolExecutor(1, thread_name_prefix="evenq-on-rebalance")
+        self._teller = ThreadPoolExecutor(1, thread_name_prefix="evenq-callbacks")
         self._background.run(self._open())
         return self
 
@@ -157,8 +166,14 @@ class PushConsumer(Closing):
 
     async def _open(self) -> None:
         tell = None if self._on_rebalance is None else self._tell
+        report = None if self._on_error is None else reporter(self._on_error, self._teller)
         self._calls, self._pushing = pushing_parts(
-            self._ground, self.client_id, self._plan, run_listener=self._listen, tell=tell
+            self._ground,
+            self.client_id,
+            self._plan,
+            run_listener=self._listen,
+            tell=tell,
+            report=report,
         )
         self._pushing.start()
 

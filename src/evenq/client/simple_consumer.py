@@ -11,10 +11,9 @@ from collections.abc import Mapping
 
 from evenq.client.loops.background import Background
 from evenq.client.options import SimpleOptions
-from evenq.client.plans import filters
+from evenq.client.plans import simple_plan
 from evenq.client.wiring import Ground, new_client_id, receiving_parts
-from evenq.errors import IllegalGroup
-from evenq.model import FilterExpression, ReceivedMessage, group_problem
+from evenq.model import FilterExpression, ReceivedMessage, StartFrom
 from evenq.runtime.closing import Closing
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Tls
@@ -31,19 +30,21 @@ class SimpleConsumer(Closing):
         group: str,
         subscriptions: Mapping[str, str | FilterExpression],
         endpoint: str = "",
+        start_from: StartFrom | str | None = None,
+        start_timestamp_ms: int | str = 0,
         options: SimpleOptions | None = None,
         client_id: str = "",
         credentials: Credentials | None = None,
         tls: Tls | bool | None = None,
         ground: Ground | None = None,
     ) -> None:
-        """Usable at once. Raises IllegalGroup, IllegalTopic."""
-        problem = group_problem(group)
-        if problem:
-            raise IllegalGroup(problem)
-        self._group = group
-        self._wanted = filters(subscriptions)
-        self._options = options or SimpleOptions()
+        """Usable at once. `start_from` as in `evenq.PushConsumer`: where the group begins on a topic that it never
+        read, at the first receive. Raises IllegalGroup, IllegalTopic, BadRequest.
+        """
+        self._plan = simple_plan(
+            group=group, subscriptions=subscriptions, start_from=start_from, start_timestamp_ms=start_timestamp_ms,
+            options=options,
+        )  # fmt: skip
         self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._ground.clock)
         self._closed = False
@@ -78,9 +79,7 @@ class SimpleConsumer(Closing):
             self._background.run(self._shut())
 
     async def _open(self) -> None:
-        self._calls, self._receiving = receiving_parts(
-            self._ground, self.client_id, self._options, group=self._group, subscriptions=self._wanted
-        )
+        self._calls, self._receiving = receiving_parts(self._ground, self.client_id, self._plan)
         self._receiving.start()
 
     async def _shut(self) -> None:

@@ -135,7 +135,4 @@ def _must_be(was: TransactionResolution | None, wanted: TransactionResolution, m
 
 
 def _not_told(message_id: str, error: Error) -> None:
-    log.warning(
-        "a rollback was not told; the broker will ask the checker",
-        extra={"message_id": message_id, "error": str(error)},
-    )
+    log.warning("the rollback of message %s was not told, its broker will ask the checker: %s", message_id, error)

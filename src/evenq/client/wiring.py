@@ -11,14 +11,14 @@ import os
 import random
 import socket
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from evenq.client.core.access_points import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE, AccessPoints, access_points
 from evenq.client.core.message_id import MessageIds
 from evenq.errors import BodyEmpty, IllegalTopic, SettingsError
-from evenq.model import FilterExpression, Message, topic_problem
+from evenq.model import Message, topic_problem
 from evenq.runtime.clock import Clock, SystemClock
 from evenq.runtime.net import Net
 from evenq.wire.credentials import Credentials
@@ -31,13 +31,15 @@ if TYPE_CHECKING:
     from evenq.client.loops.notices import Tell
     from evenq.client.loops.polling import Polling
     from evenq.client.loops.pushing import Pushing, PushPlan
-    from evenq.client.loops.receiving import Receiving
+    from evenq.client.loops.receiving import Receiving, SimplePlan
     from evenq.client.loops.replies import Replies
     from evenq.client.loops.sending import Sending
     from evenq.client.loops.subscribing import TellEnded
     from evenq.client.loops.transacting import RunChecker, Transacting
-    from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
+    from evenq.client.loops.troubles import Report
+    from evenq.client.options import ProducerOptions, PushOptions
     from evenq.client.rpc.admin import AdminCalls
+    from evenq.client.rpc.direct import Direct
     from evenq.client.rpc.lite import LiteCalls
     from evenq.client.rpc.receiving import SimpleCalls
     from evenq.client.rpc.sessions import ConsumerCalls
@@ -47,6 +49,7 @@ __all__ = [
     "Encoder",
     "Ground",
     "admin_calls",
+    "direct_part",
     "lite_parts",
     "new_client_id",
     "placed",
@@ -56,6 +59,7 @@ __all__ = [
     "receiving_parts",
 ]
 
+HALF_HOUR_MS = 30 * 60 * 1000  # RB-45
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 _numbers = itertools.count()
@@ -187,8 +191,27 @@ def producer_parts(
     return calls, sending, replies, transacting
 
 
+def direct_part(ground: Ground, calls: TransactionCalls, sending: Sending, options: ProducerOptions) -> Direct | None:
+    """A sync producer's short way to the brokers; None where each message must take the one over the loop."""
+    from evenq.client.rpc.direct import Direct
+
+    make = getattr(calls.net, "blocking", None)
+    net = None if make is None or options.latency_faults else make()
+    if net is None:
+        return None
+    timeout_ms = min(options.timeout_ms, options.send_timeout_ms)
+    turn = ground.rng.randrange(1 << 16)
+    return Direct(net, calls, route=sending.fresh_route, timeout_ms=timeout_ms, first_turn=turn)
+
+
 def pushing_parts(
-    ground: Ground, client_id: str, plan: PushPlan, *, run_listener: RunListener, tell: Tell | None
+    ground: Ground,
+    client_id: str,
+    plan: PushPlan,
+    *,
+    run_listener: RunListener,
+    tell: Tell | None,
+    report: Report | None,
 ) -> tuple[ConsumerCalls, Pushing]:
     """A push consumer's wire and its work, not started."""
     from evenq.client.loops.pushing import Pushing
@@ -202,6 +225,7 @@ def pushing_parts(
         rng=ground.rng,
         run_listener=run_listener,
         tell=tell,
+        report=report,
     )
 
 
@@ -215,22 +239,24 @@ def polling_parts(
     return calls, Polling(calls, plan=plan, client_id=client_id, clock=ground.clock, rng=ground.rng, tell=tell)
 
 
-def receiving_parts(
-    ground: Ground,
-    client_id: str,
-    options: SimpleOptions,
-    *,
-    group: str,
-    subscriptions: Mapping[str, FilterExpression],
-) -> tuple[SimpleCalls, Receiving]:
+def receiving_parts(ground: Ground, client_id: str, plan: SimplePlan) -> tuple[SimpleCalls, Receiving]:
     """A simple consumer's wire and its work, not started."""
+    from evenq.client.loops.group_start import GroupStart
     from evenq.client.loops.receiving import Receiving
     from evenq.client.rpc.receiving import SimpleCalls
 
-    calls = SimpleCalls(ground.open_net(), endpoint=ground.endpoint, client_id=client_id, timeout_ms=options.timeout_ms)
-    return calls, Receiving(
-        calls, group=group, subscriptions=subscriptions, clock=ground.clock, rng=ground.rng, options=options
+    calls = SimpleCalls(
+        ground.open_net(), endpoint=ground.endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms
     )
+    receiving = Receiving(
+        calls, group=plan.group, subscriptions=plan.subscriptions, clock=ground.clock, rng=ground.rng,
+        options=plan.options,
+    )  # fmt: skip
+    receiving.starts = GroupStart(
+        calls, receiving.routes, group=plan.group, start_from=plan.start_from,
+        timestamp_ms=plan.start_timestamp_ms or ground.clock.now_ms() - HALF_HOUR_MS,
+    )  # fmt: skip
+    return calls, receiving
 
 
 def lite_parts(
@@ -240,6 +266,7 @@ def lite_parts(
     *,
     tell: TellEnded | None,
     run_listener: RunListener | None,
+    report: Report | None = None,
 ) -> tuple[LiteCalls, LiteMember]:
     """The wire of a consumer of lite topics and its work, not started."""
     from evenq.client.loops.lite_member import LiteMember
@@ -249,7 +276,9 @@ def lite_parts(
         ground.open_net(), endpoint=ground.endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms,
         push=run_listener is not None,
     )  # fmt: skip
-    return calls, LiteMember(calls, plan, clock=ground.clock, rng=ground.rng, tell=tell, run_listener=run_listener)
+    return calls, LiteMember(
+        calls, plan, clock=ground.clock, rng=ground.rng, tell=tell, run_listener=run_listener, report=report
+    )
 
 
 def _consumer_calls(ground: Ground, client_id: str, plan: MemberPlan) -> ConsumerCalls:

@@ -45,6 +45,8 @@ def is_system_topic(name: str) -> bool:
 
 
 def _problem(what: str, name: str, length_max: int) -> str | None:
+    if not isinstance(name, str):
+        return f"the {what} is {name!r:.80}, give a text"
     if not name:
         return f"the {what} is empty; give 1 to {length_max} characters of letters, digits, '%', '_' and '-'"
     if len(name) > length_max:

@@ -29,6 +29,8 @@ __all__ = ["Auth", "AuthSettings"]
 log = logging.getLogger(__name__)
 
 FILE_BYTES_MAX = 4 << 20
+CLOCK_SKEW_MS = 60_000
+"""Where connections can be listened to, a signature is of use for that time before and after its own."""
 
 
 class AuthSettings(BaseModel, frozen=True, extra="forbid"):
@@ -42,11 +44,11 @@ class AuthSettings(BaseModel, frozen=True, extra="forbid"):
         default=2_000, ge=100, le=60_000, description="How often the users file is looked at for changes, ms."
     )
     clock_skew_ms: int = Field(
-        default=0,
-        ge=0,
+        default=-1,
+        ge=-1,
         le=420_000,
         description="How far x-mq-date-time may be from the server's clock, ms, beside a time zone of "
-        "whole quarters of an hour; 0 = not looked at.",
+        f"whole quarters of an hour; 0 = not looked at, -1 = {CLOCK_SKEW_MS} with a port without TLS, else 0.",
     )
     cache_max: int = Field(default=10_000, ge=2, le=1_000_000, description="Most signatures remembered as right.")
 
@@ -60,8 +62,10 @@ class AuthSettings(BaseModel, frozen=True, extra="forbid"):
 class Auth:
     """Authentication, on or off. Belongs to one loop."""
 
-    def __init__(self, settings: AuthSettings, *, clock: Clock) -> None:
-        """Raises SettingsError for a users file that cannot be read or makes no sense."""
+    def __init__(self, settings: AuthSettings, *, clock: Clock, plain: bool = True) -> None:
+        """`plain`: the server has a port without TLS. Raises SettingsError for a users file that cannot be read or
+        makes no sense.
+        """
         self._settings = settings
         self._clock = clock
         self._task: asyncio.Task[Any] | None = None
@@ -72,7 +76,8 @@ class Auth:
         content = self._read()
         users = Users.parse(content)
         self._digest = hashlib.sha256(content).digest()
-        self._guard = Guard(users, clock=clock, clock_skew_ms=settings.clock_skew_ms, cache_max=settings.cache_max)
+        skew_ms = settings.clock_skew_ms if settings.clock_skew_ms >= 0 else CLOCK_SKEW_MS if plain else 0
+        self._guard = Guard(users, clock=clock, clock_skew_ms=skew_ms, cache_max=settings.cache_max)
         self._signer = Signer(users.internal.name, users.internal.secrets[0], clock=clock)
 
     def rpcs(self, rpcs: Sequence[Rpc]) -> list[Rpc]:

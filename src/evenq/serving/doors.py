@@ -74,10 +74,10 @@ class Doors:
         """What the health service of all doors says."""
         return all(door.health.serving for door in self._doors)
 
-    def set_serving(self, *, serving: bool) -> None:
+    def set_serving(self, *, serving: bool, service: str = "") -> None:
         """Let the health service of all doors say so."""
         for door in self._doors:
-            door.health.set_serving(serving=serving)
+            door.health.set_serving(serving=serving, service=service)
 
     def stats(self) -> Mapping[str, MethodStats]:
         """Counters by method, of all doors together: they answer the same calls."""

@@ -2,8 +2,10 @@
 change.
 
 The two messages are one field each, so they are read and written here by hand; the published package would cost every
-start an import. Ask with the empty service name; a name that was never set is NOT_FOUND to Check and SERVICE_UNKNOWN
-to Watch.
+start an import. Three names are known from the start: the empty one and `readiness` say whether clients should come,
+`liveness` whether a restart would help: it says yes while the loop turns, and no once the process cannot recover by
+itself. So neither a full disk nor a drain gets a server killed. Any other name that was never set is NOT_FOUND to
+Check and SERVICE_UNKNOWN to Watch.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from evenq.errors import NotFound, TooManyRequests
 from evenq.serving.fields import read_fields
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 
-__all__ = ["Health"]
+__all__ = ["LIVENESS", "READINESS", "Health"]
+
+LIVENESS, READINESS = "liveness", "readiness"
 
 SERVING = b"\x08\x01"  # HealthCheckResponse{status: SERVING}
 NOT_SERVING = b"\x08\x02"
@@ -29,7 +33,7 @@ class Health:
     """The state that probes see. A server is "serving" from the start; its program may say otherwise."""
 
     def __init__(self) -> None:
-        self._states: dict[str, bytes] = {"": SERVING}
+        self._states: dict[str, bytes] = {"": SERVING, READINESS: SERVING, LIVENESS: SERVING}
         self._changed = asyncio.Event()
         self._watchers = 0
         self._closed = False
@@ -39,9 +43,16 @@ class Health:
         """What the empty name answers."""
         return self._states[""] == SERVING
 
+    @property
+    def alive(self) -> bool:
+        """What `liveness` answers."""
+        return self._states[LIVENESS] == SERVING
+
     def set_serving(self, *, serving: bool, service: str = "") -> None:
-        """Change what is told. The empty service stands for the whole server."""
-        self._states[service] = SERVING if serving else NOT_SERVING
+        """Change the answer. The empty service stands for the whole server, and `readiness` says the same."""
+        state = SERVING if serving else NOT_SERVING
+        for name in ("", READINESS) if service in {"", READINESS} else (service,):
+            self._states[name] = state
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -72,7 +83,10 @@ class Health:
     async def _check(self, request: bytes, _context: RpcContext) -> bytes:
         state = self._states.get(_service(request))
         if state is None:
-            raise NotFound(f"no health is known of service {_service(request)!r}; ask with the empty name")
+            raise NotFound(
+                f"no health is known of service {_service(request)!r}; "
+                f"ask with the empty name, {READINESS} or {LIVENESS}"
+            )
         return state
 
     async def _watch(self, request: bytes, _context: RpcContext) -> AsyncIterator[bytes]:

@@ -1,8 +1,9 @@
 """What servers write to stderr: one JSON object per line, or one readable line each when a person looks on (a
 terminal).
 
-Fields given as `extra={...}` become keys of the object. Message bodies are never logged; nothing above DEBUG is per
-message.
+Fields given as `extra={...}` become keys of the object, and from WARNING upwards stand in the text as well: whoever
+shows only the text must see which topic, group or broker it is about, and why. Message bodies are never logged; nothing
+above DEBUG is per message.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ class JsonFormatter(logging.Formatter):
         }
         if self._program:
             line["program"] = self._program
-        line |= {"logger": record.name, "event": record.getMessage()}
-        line |= _extra(record)
+        extra = _extra(record)
+        line |= {"logger": record.name, "event": _text(record, extra)}
+        line |= extra
         if record.exc_info and record.exc_info[0] is not None:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str, ensure_ascii=False)
@@ -60,6 +62,13 @@ class HumanFormatter(logging.Formatter):
         if record.exc_info and record.exc_info[0] is not None:
             line += "\n" + self.formatException(record.exc_info)
         return line
+
+
+def _text(record: logging.LogRecord, extra: dict[str, Any]) -> str:
+    text = record.getMessage()
+    if not extra or record.levelno < logging.WARNING:
+        return text
+    return f"{text} ({', '.join(f'{key}={value}' for key, value in extra.items())})"
 
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """How many of its file descriptors a server uses: each connection is one, and gRPC has no limit of its own for them.
 
-Called by a program as a loop of its own. What a process may have open bounds its connections: at the limit gRPC accepts
-no more and tries again each second, and the system queues or refuses the rest. So the loop says it before it comes to
-that, once, and when it is over. The figures are also the metrics `process_open_fds` and `process_max_fds`.
+Runs beside every server (`evenq.serving.run`). What a process may have open bounds its connections: at the limit gRPC
+accepts no more and tries again each second, and the system queues or refuses the rest. So the loop says it before it
+comes to that, once, and when it is over. The figures are also the metrics `process_open_fds` and `process_max_fds`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from evenq.errors import Error, PortInUse, SettingsError
+from evenq.runtime.clock import SystemClock
+from evenq.runtime.tasks import spawn
 from evenq.serving.logs import setup_logs
+from evenq.serving.open_files import watch_open_files
 from evenq.serving.settings import HelpWanted, load
 
 __all__ = ["EXIT_FAILED", "EXIT_OK", "EXIT_USAGE", "run", "run_program"]
@@ -104,7 +107,11 @@ async def _with_signals(main: Callable[[asyncio.Event], Coroutine[Any, Any, None
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
-    await main(stop)
+    watching = spawn(watch_open_files(SystemClock()), name="open files")
+    try:
+        await main(stop)
+    finally:
+        watching.cancel()
 
 
 def _told(error: BaseException, program: str) -> int:

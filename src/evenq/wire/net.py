@@ -23,6 +23,7 @@ from evenq import errors
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.tasks import spawn
 from evenq.wire.addresses import target_of
+from evenq.wire.blocking_net import BlockingNet
 from evenq.wire.status import error_of
 from evenq.wire.tls import CLIENT_HINTS, Tls
 from evenq.wire.tls_channels import Secure, TlsChannels
@@ -168,6 +169,17 @@ class GrpcNet:
             if peer.retired:
                 await self._end(peer)
 
+    def blocking(self) -> BlockingNet:
+        """For calls from threads; another set of channels, closed by itself."""
+        return BlockingNet(
+            tls=self._channels,
+            encrypted=self._encrypted,
+            hints=self._hints,
+            options=self._options,
+            channels_max=self._channels_max,
+            translate=_translate,
+        )
+
     async def close(self) -> None:
         """End all channels; running calls are cancelled."""
         self._closed = True
@@ -268,7 +280,7 @@ class GrpcNet:
         )
 
 
-def _translate(error: grpc.aio.AioRpcError, address: str, method: str, timeout_ms: int | None) -> errors.Error:
+def _translate(error: Any, address: str, method: str, timeout_ms: int | None) -> errors.Error:
     trailers: Any = error.trailing_metadata()
     for key, value in trailers or ():
         if key == CODE_TRAILER and str(value).isdigit():

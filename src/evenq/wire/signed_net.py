@@ -11,6 +11,7 @@ from typing import Self
 
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
+from evenq.wire.blocking_net import BlockingNet
 from evenq.wire.credentials import Credentials
 from evenq.wire.signature import AUTHORIZATION, DATE_TIME, SESSION_TOKEN, Secret, authorization, date_time
 
@@ -42,9 +43,10 @@ class Signer:
         now_ms = self._clock.now_ms()
         if now_ms // 1000 != self._second:
             date = date_time(now_ms)
-            self._headers = {DATE_TIME: date, AUTHORIZATION: authorization(self._user, self._secret, date)}
+            headers = {DATE_TIME: date, AUTHORIZATION: authorization(self._user, self._secret, date)}
             if self._session_token:
-                self._headers[SESSION_TOKEN] = self._session_token
+                headers[SESSION_TOKEN] = self._session_token
+            self._headers = headers  # whole, for other threads sign by it, too
             self._second = now_ms // 1000
         return self._headers
 
@@ -75,6 +77,15 @@ class SignedNet:
         """A stream; signed once, when it is opened."""
         headers = {**(metadata or {}), **self._signer.headers()}
         return self._net.stream(address, method, requests, timeout_ms=timeout_ms, metadata=headers)
+
+    def blocking(self) -> BlockingNet | None:
+        """For calls from threads, signed as well; None: the net below has no such."""
+        make = getattr(self._net, "blocking", None)
+        if make is None:
+            return None
+        net: BlockingNet = make()
+        net.sign = self._signer.headers
+        return net
 
     async def close(self) -> None:
         """Close the net below."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -34,13 +35,14 @@ class Secure(NamedTuple):
 
 
 class TlsChannels:
-    """Makes credentials. Used by one thread at a time."""
+    """Makes credentials. Thread-safe."""
 
     def __init__(self, tls: Tls, *, now_ms: Callable[[], int]) -> None:
         """`now_ms`: a monotonic clock. Raises SettingsError for files that make no sense."""
         self.tls = tls
         self.files = TlsFiles(tls)
         self._now_ms = now_ms
+        self._lock = threading.Lock()
         self._version = 0
         self._looked_ms = now_ms()
         self._pinned: dict[str, tuple[bytes, str]] = {}
@@ -56,14 +58,16 @@ class TlsChannels:
     def look(self, now_ms: int) -> None:
         """Look at the files now."""
         self._looked_ms = now_ms
-        if self.files.refresh():
-            self._version += 1
+        with self._lock:
+            if self.files.refresh():
+                self._version += 1
 
     def secure(self, address: str) -> Secure:
         """For a channel to `host:port`. Blocks with `insecure`, at the first time; then it raises TlsFailed and
         OSError if no certificate can be fetched.
         """
-        pem, name, version = self.files.pem, self.tls.server_name, self.version
+        version = self.version  # first: it may read the files again, and no version may stand for older ones
+        pem, name = self.files.pem, self.tls.server_name
         authorities = pem.ca
         if self.tls.insecure:
             authorities, name = self._pin(address)
@@ -72,15 +76,17 @@ class TlsChannels:
 
     def forget(self, address: str) -> None:
         """The pinned certificate does not help: fetch the server's again for the next channel."""
-        self._pinned.pop(address, None)
+        with self._lock:
+            self._pinned.pop(address, None)
 
     def _pin(self, address: str) -> tuple[bytes, str]:
         pinned = self._pinned.get(address)
         if pinned is None:
             pinned = _fetch(address, self.files)
-            while len(self._pinned) >= PINNED_MAX:
-                self._pinned.pop(next(iter(self._pinned)))
-            self._pinned[address] = pinned
+            with self._lock:
+                while len(self._pinned) >= PINNED_MAX:
+                    del self._pinned[next(iter(self._pinned))]
+                self._pinned[address] = pinned
         return pinned
 
 

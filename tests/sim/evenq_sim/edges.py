@@ -39,7 +39,7 @@ class SimDoor:
         self._address = address
         self._clock = clock
 
-    def set_serving(self, *, serving: bool) -> None:
+    def set_serving(self, *, serving: bool, service: str = "") -> None:
         """For `health`."""
         self.serving = serving
 

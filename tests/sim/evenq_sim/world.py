@@ -292,7 +292,9 @@ class World:
         return random.Random(f"{self.plan.seed} {process.name}")
 
     def _nameserver(self, process: SimProcess) -> Nameserver:
-        settings = NameserverSettings(host=process.host, port=9876, heartbeat_interval_ms=1_000, expiry_ms=4_000)
+        settings = NameserverSettings(
+            host=process.host, port=9876, heartbeat_interval_ms=1_000, expiry_ms=4_000, register_from="*"
+        )
         return Nameserver(settings, clock=self.clock_of(process), rng=self._rng(process))
 
     def _rebalancer(self, process: SimProcess) -> Rebalancer:

@@ -11,8 +11,10 @@ import pytest
 from evenq_broker.app import BrokerApp
 from evenq_broker.settings import Settings, StoreSettings
 
-from evenq.errors import PortInUse, StoreLocked
+from evenq.errors import PortInUse, StoreCorrupted, StoreLocked
 from evenq.runtime.clock import SystemClock
+from evenq.serving.fields import write_bytes
+from evenq.serving.health import NOT_SERVING, SERVING
 from evenq.serving.tls import TlsSettings
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -43,6 +45,12 @@ def played(story: Any) -> None:
 async def beat(net: GrpcNet, port: int) -> int:
     answer = await net.unary(f"127.0.0.1:{port}", HEARTBEAT, b"", timeout_ms=5_000)
     return int(service_pb2.HeartbeatResponse.FromString(answer).status.code)
+
+
+async def health(net: GrpcNet, port: int, name: str) -> bytes:
+    """What the kubelet's probe is answered."""
+    request = write_bytes(1, name.encode())
+    return await net.unary(f"127.0.0.1:{port}", "/grpc.health.v1.Health/Check", request, timeout_ms=5_000)
 
 
 async def fetched(port: int, path: str) -> str:
@@ -99,6 +107,23 @@ def test_a_tls_port_answers_beside_the_plain_one_and_both_are_counted() -> None:
             assert await fetched(one.metrics_port, "/readyz") == "ready\n"
         finally:
             await secure.close()
+            await one.close()
+
+    played(story)
+
+
+def test_a_poisoned_store_is_neither_ready_nor_alive_to_probes() -> None:
+    async def story(net: GrpcNet) -> None:
+        one = app(net)
+        await one.start()
+        names = ("", "readiness", "liveness")
+        try:
+            assert [await health(net, one.port, name) for name in names] == [SERVING, SERVING, SERVING]
+            assert one.broker.store.on_failure is not None
+            one.broker.store.on_failure(StoreCorrupted("a disk that fails"))
+            await asyncio.sleep(0)
+            assert [await health(net, one.port, name) for name in names] == [NOT_SERVING, NOT_SERVING, NOT_SERVING]
+        finally:
             await one.close()
 
     played(story)

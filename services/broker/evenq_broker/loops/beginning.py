@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from evenq.model import GroupConfig, StartFrom, TopicConfig
+from evenq.model.names import DLQ_PREFIX
 from evenq_broker.core.delivery import READY
 from evenq_broker.core.journal import Op
 
@@ -33,7 +34,7 @@ def begin(
     known = [progress.queue(group.group_id, topic.topic_id, one) is not None for one in range(topic.read_queues)]
     if all(known):
         return None
-    at_end = not any(known) and group.start_from is StartFrom.LAST and not from_start
+    at_end = not any(known) and not from_start and _from_last(broker, group, topic)
     ops: list[Op] = []
     for one in range(topic.read_queues):
         low, high = store.queue_range(topic.topic_id, one)
@@ -43,13 +44,28 @@ def begin(
     return broker.journal.record(*ops)
 
 
+def _from_last(broker: Broker, group: GroupConfig, topic: TopicConfig) -> bool:
+    """Dead letters are always read from the first one: a group that looks at them wants those that are there."""
+    if group.start_from is not StartFrom.LAST or topic.name.startswith(DLQ_PREFIX):
+        return False
+    return not _waited(broker, group, topic)
+
+
+def _waited(broker: Broker, group: GroupConfig, topic: TopicConfig) -> bool:
+    """True if a member wanted the topic before there was one: all that is in it came after the member."""
+    made_ms = broker.made_ms.get(topic.name)
+    return made_ms is not None and any(
+        member.joined_ms <= made_ms and member.reads(topic.name) for member in broker.members.members(group.name)
+    )
+
+
 def deliverable(broker: Broker, group: GroupConfig, topic: TopicConfig) -> bool:
     """True if a receive of the group would find a message on some queue of the topic, filters aside."""
     for queue_id in range(topic.read_queues):
         queue = broker.progress.queue(group.group_id, topic.topic_id, queue_id)
         low, high = broker.store.queue_range(topic.topic_id, queue_id)
         if queue is None:
-            if high > low and group.start_from is not StartFrom.LAST:
+            if high > low and not _from_last(broker, group, topic):
                 return True
             continue
         if max(queue.next, low) < high and not queue.reading and broker.progress.room(queue) > 0:

@@ -132,6 +132,11 @@ class Registration:
 
     def _lost(self, error: Error) -> None:
         if self.answers or not self.tried.is_set():
-            log.warning("nameserver does not answer", extra={"nameserver": self._address, "error": str(error)})
+            log.warning(
+                "nameserver %s does not take this broker: %s",
+                self._address,
+                error.message,
+                extra={"nameserver": self._address},
+            )
         self.answers = False
         self._told = None

@@ -62,7 +62,7 @@ class LiteSyncing:
         topic = broker.topics.get(name)
         if topic is None and MARK not in context.headers and broker.routes.route(name):
             return await self._elsewhere(name, request, context)
-        topic = topic or await broker.ensure_topic(name, message_type=MessageType.LITE)
+        topic = topic or broker.read_topic(name)
         if topic.message_type is not MessageType.LITE:
             raise IllegalTopic(
                 f"topic {name} takes {topic.message_type} messages and has no lite topics; make one with "

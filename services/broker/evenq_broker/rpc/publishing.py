@@ -24,7 +24,7 @@ from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 from evenq_broker.core.recent import key_of, pack_place, unpack_place
 from evenq_broker.core.validation import Limits, checked
 from evenq_broker.rpc.answers import parsed
-from evenq_broker.rpc.send import limits_of, must_be_open, must_be_writable
+from evenq_broker.rpc.send import limits_of, must_be_open, must_be_writable, type_of
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -52,7 +52,11 @@ class Publishing:
         if not 0 < len(asked.messages) <= PUBLISH_MAX:
             raise MessageCorrupted(f"the block has {len(asked.messages)} messages; send 1 to {PUBLISH_MAX}")
         must_be_open(told.topic)
-        topic = await self._broker.ensure_topic(told.topic)
+        topic = self._broker.topics.get(told.topic)
+        if topic is None:
+            topic = await self._broker.ensure_topic(told.topic, message_type=type_of(asked.messages[0]))
+            if told.queue_id >= topic.write_queues:  # chosen from a route that was only a prospect
+                told.queue_id = -1
         must_be_writable(self._broker, topic)
         if told.queue_id != -1 and not 0 <= told.queue_id < topic.write_queues:
             if 0 <= told.queue_id < topic.queues_ever:

@@ -233,20 +233,31 @@ class Receiving:
                 wanted = replace(wanted, topic=topic)
         return None
 
+    async def _joined(
+        self, asked: service_pb2.ReceiveMessageRequest, context: RpcContext, group_name: str
+    ) -> GroupConfig:
+        """The group; its client is a member from now on."""
+        broker = self._broker
+        group = broker.groups.get(group_name) or await broker.ensure_group(group_name)
+        if context.client_id:
+            kind = _PUSH if asked.auto_renew else _SIMPLE
+            client = broker.clients.seen(context.client_id, broker.now_ms(), group=group_name)
+            broker.sessions.seen_v2(context, group_name, client.client_type or kind, None)
+        return group
+
     async def _understand(self, asked: service_pb2.ReceiveMessageRequest, context: RpcContext) -> _Receive:
         broker, settings = self._broker, self._broker.settings
         topic_name, group_name = asked.message_queue.topic.name, asked.group.name
-        topic = broker.topics.get(topic_name) or await broker.ensure_topic(topic_name)
+        topic = broker.topics.get(topic_name)
+        if topic is None:
+            if broker.groups.get(group_name) is not None or settings.auto_create_groups:
+                await self._joined(asked, context, group_name)  # who waits for a topic reads it from its first message
+            topic = broker.read_topic(topic_name)
         if topic.permission is not Permission.READ_WRITE and not topic.permission.readable:
             raise Forbidden(
                 f"topic {topic.name} has no readable queue on this broker; its permission is {topic.permission.name}"
             )
-        group = broker.groups.get(group_name) or await broker.ensure_group(group_name)
-        client_id = context.client_id
-        if client_id:
-            kind = _PUSH if asked.auto_renew else _SIMPLE
-            client = broker.clients.seen(client_id, broker.now_ms(), group=group_name)
-            broker.sessions.seen_v2(context, group_name, client.client_type or kind, None)
+        group = await self._joined(asked, context, group_name)
         queue_id = asked.message_queue.id
         return _Receive(
             group=group,
@@ -257,10 +268,10 @@ class Receiving:
                 asked.filter_expression.expression, is_sql=asked.filter_expression.type == definition_pb2.SQL
             ),
             invisible_ms=self._invisible(asked),
-            client_id=client_id,
+            client_id=context.client_id,
             poll_until_ms=broker.now_ms() + self._poll_ms(asked, context),
             auto_renew=asked.auto_renew,
-            attempt_id=asked.attempt_id if client_id else "",
+            attempt_id=asked.attempt_id if context.client_id else "",
         )
 
     def _invisible(self, asked: service_pb2.ReceiveMessageRequest) -> int:

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 
 from evenq.allocation import Averagely, ContextDivider, Strategy, by_name, divide, stand_in
 from evenq.errors import BadRequest, IllegalAccessPoint, NotImplementedYet, TopicNotFound
-from evenq.model import BrokerAddress, GroupConfig, Listener, MessageQueue, MessageType, Permission
+from evenq.model import BrokerAddress, GroupConfig, Listener, MessageQueue, MessageType, Permission, QueueCounts
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, routes_pb2
 from evenq_broker.core.assignment import Answer, Share, all_brokers, compute
+from evenq_broker.core.clients import PRODUCER
 from evenq_broker.core.routes import BrokerView, TopicAt
 from evenq_broker.loops.translation import message_type_number, permission_of, queue_message
 from evenq_broker.rpc.access import MESSAGING, rpc
@@ -35,6 +36,8 @@ __all__ = ["assign", "endpoints_of", "rpcs"]
 log = logging.getLogger(__name__)
 
 ROUTES_CACHED_MAX = 10_000
+ROLE, READER = "x-evenq-role", "reader"
+"""Header by which our own clients say that they only read."""
 NEWCOMER_MS = 3_000
 """So long after it joined a member waits for the first decision about it."""
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
@@ -103,30 +106,28 @@ class _Routing:
         key = (name, listener)
         known = self._routes.get(key)
         if known is not None and known[0] == self._broker.routes.version:
-            return known[1] + self._schemes(request, name, context)
-        await self._exists(name)
+            return known[1] + self._schemes(request, self._broker.routes.route(name), context)
+        await self._routed(name)
         version = self._broker.routes.version
-        queues = [
-            queue
-            for at in self._broker.routes.route(name)
-            for queue in _queues(asked.topic, at, at.broker.address(listener))
-        ]
+        route = self._broker.routes.route(name)
+        places = route or self._prospect(name, context)
+        queues = [queue for at in places for queue in _queues(asked.topic, at, at.broker.address(listener))]
         if not queues:
             raise TopicNotFound(
                 f"topic {name!r} has no queue that is open on any live broker; see `evenq topic show {name}`"
             )
         answer = service_pb2.QueryRouteResponse(status=OK, message_queues=queues).SerializeToString()
-        if len(self._routes) >= ROUTES_CACHED_MAX:
-            self._routes.clear()
-        self._routes[key] = (version, answer)
-        return answer + self._schemes(request, name, context)
+        if route:  # a prospect holds for one client, and only until the first message
+            if len(self._routes) >= ROUTES_CACHED_MAX:
+                self._routes.clear()
+            self._routes[key] = (version, answer)
+        return answer + self._schemes(request, places, context)
 
-    def _schemes(self, request: bytes, topic: str, context: RpcContext) -> bytes:
-        # Our own SDK asks which addresses are called with TLS; the public answer has no field for it.
+    def _schemes(self, request: bytes, places: Sequence[TopicAt], context: RpcContext) -> bytes:
+        """What our own SDK asks about the addresses, and the public answer has no field for."""
         if not routes_pb2.RouteQuestion.FromString(request).schemes:
             return b""
-        brokers = [at.broker for at in self._broker.routes.route(topic)]
-        names = [view.name for view in brokers if view.address(context.listener).tls]
+        names = [at.broker.name for at in places if at.broker.address(context.listener).tls]
         any_broker = self._broker.any_broker(context)
         return routes_pb2.RouteSchemes(tls_brokers=names, any_broker=any_broker).SerializeToString()
 
@@ -134,8 +135,8 @@ class _Routing:
         asked = parsed(service_pb2.QueryAssignmentRequest, request, context)
         group = await self._broker.ensure_group(asked.group.name)
         name = asked.topic.name
-        await self._exists(name)
         self._broker.members_seen_v2(context, group.name, definition_pb2.PUSH_CONSUMER)
+        await self._exists(name)
         answer = await self._shared(group, name, context.client_id)
         if asked.endpoints.addresses:
             _check_access_point(asked.endpoints)
@@ -196,12 +197,31 @@ class _Routing:
             )
         return await link.forward(method, request, EXPLAIN_TIMEOUT_MS)
 
-    async def _exists(self, topic: str) -> None:
+    async def _routed(self, topic: str) -> None:
         await self._broker.cluster.routes_known()
         await self._broker.topic_made(topic)
-        if self._broker.routes.route(topic):
-            return
-        await self._broker.ensure_topic(topic)
+
+    async def _exists(self, topic: str) -> None:
+        """For readers. Raises TopicNotFound."""
+        await self._routed(topic)
+        if not self._broker.routes.route(topic):
+            self._broker.read_topic(topic)
+
+    def _prospect(self, topic: str, context: RpcContext) -> list[TopicAt]:
+        """Where a topic would be that its first message makes: a producer asks for the route before it sends, and only
+        the message tells the topic's type. Raises TopicNotFound, also to a client that is known to read.
+        """
+        broker = self._broker
+        broker.may_make(topic)
+        client = broker.clients.get(context.client_id)
+        if context.headers.get(ROLE) == READER or (client is not None and client.client_type > PRODUCER):
+            raise broker.no_topic(topic)
+        queues = broker.default_queues(MessageType.NORMAL)
+        counts = QueueCounts(
+            broker_name=broker.settings.broker_name, read_queues=queues, write_queues=queues,
+            permission=Permission.READ_WRITE, message_type=MessageType.MIXED,
+        )  # fmt: skip
+        return [TopicAt(view, counts) for view in broker.routes.brokers() if view.broker_id == 0]
 
 
 # -------------------------------------------------------------------------------------------------------- messages

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from evenq_broker.broker import Broker
     from evenq_broker.loops.once import Claim, Once
 
-__all__ = ["Sending", "limits_of", "must_be_open", "must_be_writable"]
+__all__ = ["Sending", "limits_of", "must_be_open", "must_be_writable", "type_of"]
 
 
 _OWNED = frozenset({MessageType.FIFO, MessageType.MIXED, MessageType.LITE})
@@ -311,7 +311,7 @@ class Sending:
             must_be_open(name)  # before it is made
             for message in messages:
                 _must_be_one_topic(message, resource)
-            topic = await self._broker.ensure_topic(name, message_type=_type_for(messages[0]))
+            topic = await self._broker.ensure_topic(name, message_type=type_of(messages[0]))
         must_be_open(topic.name)
         return topic
 
@@ -328,8 +328,8 @@ def _must_be_one_topic(message: object, resource: definition_pb2.Resource) -> No
         )
 
 
-def _type_for(message: object) -> MessageType:
-    # A topic made by its first message takes what that message is.
+def type_of(message: object) -> MessageType:
+    """What a message is: a topic made by its first message takes such ones."""
     system = message.system_properties  # type: ignore[attr-defined]  # a v2 Message
     if system.HasField("delivery_timestamp"):
         return MessageType.DELAY

@@ -5,6 +5,8 @@ loop in which it joins, so no change falls between the two.
 
 A nameserver that has just started has not heard from everybody yet, and must not seem to say that the others are gone:
 for its first `expiry_ms` a snapshot says that it is settling, and at the end of them every watch gets a whole one.
+
+What brokers say decides where clients send, so the three calls of brokers are taken from allowed addresses only.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import logging
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from evenq.errors import BadRequest, ConnectionFailed, TooManyRequests
+from evenq.errors import BadRequest, ConnectionFailed, Forbidden, TooManyRequests
 from evenq.runtime.clock import Clock
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -31,6 +33,7 @@ log = logging.getLogger(__name__)
 
 OK = definition_pb2.Status(code=definition_pb2.OK)
 TOPICS_ASKED_MAX = 10_000
+TELL_AGAIN_MS = 60_000
 
 
 class RegistryService:
@@ -45,6 +48,8 @@ class RegistryService:
         self._stats = stats
         self._news = asyncio.Event()
         self._closing = False
+        self._allowed = settings.allowed_brokers()
+        self._refusal_told_ms = clock.monotonic_ms() - TELL_AGAIN_MS
         self._settled_ms = clock.monotonic_ms() + settings.expiry_ms
 
     @property
@@ -66,8 +71,9 @@ class RegistryService:
             _rpc("WatchRoutes", Kind.SERVER_STREAM, self.watch_routes, registry_pb2.RouteEvent, reader),
         ]
 
-    async def register(self, request: bytes, _context: RpcContext) -> bytes:
+    async def register(self, request: bytes, context: RpcContext) -> bytes:
         """A broker tells everything (NS-5). PRECONDITION_FAILED: another broker holds the name."""
+        self._check_address(context)
         asked = registry_pb2.RegisterRequest.FromString(request)
         entry = entry_of(asked.state, topics_max=self._settings.topics_max)
         change = self.registry.register(entry, self._clock.monotonic_ms())
@@ -91,8 +97,9 @@ class RegistryService:
             expiry_ms=self._settings.expiry_ms,
         ).SerializeToString()
 
-    async def heartbeat(self, request: bytes, _context: RpcContext) -> bytes:
+    async def heartbeat(self, request: bytes, context: RpcContext) -> bytes:
         """A broker is still here (NS-4)."""
+        self._check_address(context)
         asked = registry_pb2.RegistryHeartbeatRequest.FromString(request)
         self._stats.heartbeats += 1
         full_wanted = self.registry.heartbeat(
@@ -100,8 +107,9 @@ class RegistryService:
         )
         return registry_pb2.RegistryHeartbeatResponse(status=OK, full_wanted=full_wanted).SerializeToString()
 
-    async def unregister(self, request: bytes, _context: RpcContext) -> bytes:
+    async def unregister(self, request: bytes, context: RpcContext) -> bytes:
         """A broker leaves at once. OK also if it was not here."""
+        self._check_address(context)
         asked = registry_pb2.UnregisterRequest.FromString(request)
         change = self.registry.unregister(asked.broker_name, asked.incarnation)
         if change is not None:
@@ -145,6 +153,19 @@ class RegistryService:
                 await news.wait()
         finally:
             self.watchers.leave(watcher)
+
+    def _check_address(self, context: RpcContext) -> None:
+        if self._allowed.hold(context.host):
+            return
+        error = Forbidden(
+            f"brokers may not call this nameserver from {context.host}: register_from allows {self._allowed.text}; "
+            "add the address or network to it (--register-from), or switch auth on"
+        )
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._refusal_told_ms >= TELL_AGAIN_MS:  # who tries again and again fills no disk
+            self._refusal_told_ms = now_ms
+            log.warning("a broker's call was refused: %s", error.message, extra={"peer": context.peer})
+        raise error
 
     def announce(self, change: Change) -> None:
         """Tell all watchers."""

@@ -1,7 +1,8 @@
 """A lease that is a `coordination.k8s.io/v1` Lease in the namespace of the pod.
 
 `resourceVersion` is what a compare-and-set compares; a conflict is a lost race. The holder's epoch stands in
-`acquireTime`, to the millisecond. Needs get, create and update of leases; the calls run in a worker thread.
+`acquireTime`, to the millisecond. Labels, annotations and owners that others gave the object are kept: by them a chart
+knows it for its own. Needs get, create and update of leases; the calls run in a worker thread.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from evenq_rebalancer.loops.kubernetes_api import KubernetesApi, Object
 
 __all__ = ["KubernetesLease", "lease_object", "record_of"]
 
+KEPT = ("labels", "annotations", "ownerReferences", "finalizers")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -25,6 +27,8 @@ class KubernetesLease:
     def __init__(self, api: KubernetesApi, name: str) -> None:
         self._api = api
         self._name = name
+        self._metadata: Object = {}
+        """Of the object as it was seen last: what is not ours to change."""
 
     async def read(self) -> Seen | None:
         """What the Lease says. Raises Forbidden, ConnectionFailed."""
@@ -42,16 +46,22 @@ class KubernetesLease:
             told = self._api.call("GET", f"{self._path()}/{self._name}")
         except NotFound:
             return None
-        return Seen(record=record_of(told), version=_version(told))
+        return Seen(record=record_of(told), version=self._seen(told))
 
     def _write(self, record: Record, version: str) -> str | None:
         body = lease_object(self._name, self._api.namespace, record, version)
         try:
             if version:
-                return _version(self._api.call("PUT", f"{self._path()}/{self._name}", body))
-            return _version(self._api.call("POST", self._path(), body))
+                body["metadata"] = {**self._metadata, **body["metadata"]}
+                return self._seen(self._api.call("PUT", f"{self._path()}/{self._name}", body))
+            return self._seen(self._api.call("POST", self._path(), body))
         except (PreconditionFailed, NotFound):  # somebody was faster, or deleted it
             return None
+
+    def _seen(self, told: Object) -> str:
+        metadata = told.get("metadata") or {}
+        self._metadata = {key: metadata[key] for key in KEPT if metadata.get(key)}
+        return str(metadata.get("resourceVersion") or "")
 
 
 def lease_object(name: str, namespace: str, record: Record, version: str) -> Object:
@@ -78,10 +88,6 @@ def record_of(told: Object) -> Record:
         duration_ms=1000 * seconds if isinstance(seconds, int) and 0 < seconds < 1 << 20 else 0,
         began_ms=_ms(spec.get("acquireTime")),
     )
-
-
-def _version(told: Object) -> str:
-    return str((told.get("metadata") or {}).get("resourceVersion") or "")
 
 
 def _time(moment: datetime) -> str:

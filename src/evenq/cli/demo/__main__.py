@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from evenq.errors import Error
@@ -42,6 +45,9 @@ def parser() -> argparse.ArgumentParser:
     publish.add_argument("--topic", default="flights")
     publish.add_argument("--history", type=Path, required=True)
     publish.add_argument("--flights", type=int, metavar="N")
+    publish.add_argument(
+        "--rate", type=int, default=0, metavar="R", help="flights a second (default: as fast as it goes)"
+    )
     consume = parts.add_parser("consume", help="be one member of a group until SIGTERM")
     consume.add_argument("--endpoint", default="127.0.0.1:8081")
     consume.add_argument("--topic", default="flights")
@@ -62,9 +68,23 @@ def publish_part(options: argparse.Namespace) -> int:
         topic=options.topic,
         history=options.history,
         clock=SystemClock(),
+        pause=steady(options.rate),
     )
     print(f"acknowledged {done.acknowledged} retried {done.retried}", flush=True)
     return 0
+
+
+def steady(rate: int) -> Callable[[int], None]:
+    """What waits before each send so that `rate` go out in a second; 0 = nothing waits."""
+    clock, pause, sent = SystemClock(), threading.Event(), itertools.count()
+    begin_ms = clock.monotonic_ms()
+
+    def wait(_: int) -> None:
+        ahead_ms = next(sent) * 1_000 // rate - (clock.monotonic_ms() - begin_ms) if rate else 0
+        if ahead_ms > 0:
+            pause.wait(ahead_ms / 1_000)
+
+    return wait
 
 
 def consume_part(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from evenq.errors import BadRequest
 from evenq.model import QueueOffset, StartFrom
-from evenq.model.names import RETRY_PREFIX
+from evenq.model.names import DLQ_PREFIX, RETRY_PREFIX
 
 __all__ = ["Stored", "policy_start", "start_policy", "stored_start", "timestamp_of"]
 
@@ -74,9 +74,10 @@ def policy_start(topic: str, policy: StartFrom, *, maximum: int, found: int, you
     timestamp.
 
     RB-48's better way for FIRST: it answers 0, and the pull goes on at the smallest offset still stored. RB-47's better
-    way for retry topics: 0 under all policies, so that no retry is skipped. `young`: LAST means 0 here (RB-46).
+    way for retry topics: 0 under all policies, so that no retry is skipped; dead letters are read from the first one,
+    too. `young`: LAST means 0 here (RB-46).
     """
-    if topic.startswith(RETRY_PREFIX):
+    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         return QueueOffset(0)
     match policy:
         case StartFrom.LAST:

@@ -64,6 +64,8 @@ class Dividing:
         """None: while the group has a strategy of its own."""
         self._generations: dict[str, Generation] = {}
         self._told: set[str] = set()
+        self._why: dict[str, str] = {}
+        """Topics that could not be divided in the last round, and the reason."""
         self.undecided = False
         """True once the server said that it will decide in a moment; the caller asks again soon, and resets it."""
         self._decided: dict[str, _Decided] = {}
@@ -156,9 +158,9 @@ class Dividing:
             if topic not in self._told:
                 self._told.add(topic)
                 log.info(
-                    "the server shares brokers, not queues; members divide by themselves",
-                    extra={"group": self._group, "topic": topic, "strategy": self._strategy.name},
-                )
+                    "group %s: the server shares brokers of topic %s, not queues; members divide them by %s",
+                    self._group, topic, self._strategy.name,
+                )  # fmt: skip
             self._forget(topic)
             return await self._computed(topic)
         self._generations[topic] = max(told.generation, self.generation(topic))
@@ -167,17 +169,23 @@ class Dividing:
             self._decided[topic] = _Decided(queues, told.generation, self._clock.monotonic_ms())
         return queues
 
+    def _undivided(self, topic: str, why: str) -> None:
+        if self._why.get(topic) != why:  # one line for each cause, not one a round
+            self._why[topic] = why
+            log.warning("group %s: topic %s is not divided now: %s", self._group, topic, why)
+
     async def _computed(self, topic: str) -> list[MessageQueue] | None:
         queues = sorted((await self._routes.get(topic)).readable)
         members = self._sessions.members()
         if not queues or members is None:  # RB-9, RB-10
-            log.warning(
-                "no rebalance", extra={"group": self._group, "topic": topic, "queues": len(queues), "members": -1}
-            )
+            if not queues:
+                self._undivided(topic, "it has no readable queue")
             return None
         # A member that told its topics and does not read this one would leave its share unread (RG-8).
         ids = sorted(m.client_id for m in members if m.protocol != "v2" and (not m.topics or topic in m.topics))
         missing = absence(self._group, self.client_id, ids)
         if missing:
-            log.warning("not in the member list", extra={"reason": missing})
+            self._undivided(topic, missing)
+        else:
+            self._why.pop(topic, None)
         return self._strategy.allocate(self._group, self.client_id, queues, ids)

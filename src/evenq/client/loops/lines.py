@@ -7,11 +7,11 @@ It is the telemetry stream of the v2 protocol (wire contract 4). A line that bre
 from __future__ import annotations
 
 import contextlib
-import logging
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from evenq.client.loops.troubles import Troubles
 from evenq.client.loops.wakeup import Wakeup
 from evenq.errors import Error
 from evenq.runtime.backoff import Backoff
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     import asyncio
 
 __all__ = ["TELL_MS", "Line"]
-
-log = logging.getLogger(__name__)
 
 TELL_MS = 30_000  # wire contract 3.2: settings again and again, also a sign of life
 
@@ -43,14 +41,20 @@ class Line(Generic[Told, Heard]):
         clock: Clock,
         rng: random.Random,
         name: str,
+        what: str,
+        troubles: Troubles,
     ) -> None:
-        """`stream` opens it once, for what we tell; `hear` is given what comes, one at a time."""
+        """`stream` opens it once, for what we tell; `hear` is given what comes, one at a time.
+        `what` it is, for logs.
+        """
         self._stream = stream
         self._tell = tell
         self._hear = hear
         self._clock = clock
         self._rng = rng
         self._news = Wakeup(clock)
+        self._what = what
+        self._troubles = troubles
         self._over = False
         self.task: asyncio.Task[None] = spawn(self._keep(), name=name)
         """Ends only if it is cancelled."""
@@ -67,9 +71,10 @@ class Line(Generic[Told, Heard]):
                 async with contextlib.aclosing(self._stream(self._tellings())) as stream:
                     async for heard in stream:
                         backoff.reset()
+                        self._troubles.well(self._what)
                         await self._hear(heard)
             except Error as error:
-                log.info("no line to a broker", extra={"line": self.task.get_name(), "error": str(error)})
+                self._troubles.failed(self._what, error)
             finally:
                 self._over = True
                 self._news.wake()

@@ -153,9 +153,9 @@ class Listening:
                 raise  # the consumer's end, not the listener's
             first = chunk[0]
             log.exception(
-                "the listener failed",
-                extra={"queue": str(queue.queue), "offset": first.queue_offset, "messages": len(chunk)},
-            )
+                "the listener failed for %d messages of %s from offset %d on",
+                len(chunk), queue.queue, first.queue_offset,
+            )  # fmt: skip
             told = False
         self._sizer.learn(len(chunk), self._clock.monotonic_ms() - started_ms)
         await self._settling.settle(queue, chunk, told)

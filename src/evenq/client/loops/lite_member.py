@@ -12,6 +12,7 @@ from evenq.client.loops.listening import RunListener
 from evenq.client.loops.lite_pushing import LitePushing
 from evenq.client.loops.receiving import Receiving
 from evenq.client.loops.subscribing import Subscribing, TellEnded
+from evenq.client.loops.troubles import Report, Troubles
 from evenq.client.options import LiteOptions
 from evenq.model import FilterExpression, ReceivedMessage
 from evenq.runtime.clock import Clock
@@ -44,8 +45,10 @@ class LiteMember:
         rng: random.Random,
         tell: TellEnded | None,
         run_listener: RunListener | None = None,
+        report: Report | None = None,
     ) -> None:
         options = plan.options
+        troubles = Troubles(clock, who=f"group {plan.group}", report=report)
         self._plan = plan
         self._clock = clock
         self.receiving = Receiving(
@@ -54,13 +57,13 @@ class LiteMember:
         )  # fmt: skip
         self.subscribing = Subscribing(
             calls, group=plan.group, topic=plan.topic, clock=clock, rng=rng, options=options,
-            addresses=self.receiving.addresses, tell=tell,
+            addresses=self.receiving.addresses, tell=tell, troubles=troubles,
         )  # fmt: skip
         self._pushing: LitePushing | None = None
         if run_listener is not None:
             self._pushing = LitePushing(
                 calls, self.receiving, receive=self.receive, group=plan.group, slots=plan.slots, clock=clock,
-                rng=rng, options=options, run_listener=run_listener,
+                rng=rng, options=options, run_listener=run_listener, topic=plan.topic, troubles=troubles,
             )  # fmt: skip
 
     async def start(self) -> None:

@@ -17,6 +17,7 @@ from evenq.client.core.lite import LiteCalls, Suspend
 from evenq.client.core.outcome import failures
 from evenq.client.loops.listening import RunListener
 from evenq.client.loops.receiving import Receiving
+from evenq.client.loops.troubles import Troubles
 from evenq.client.options import LiteOptions
 from evenq.errors import Error
 from evenq.model import ReceivedMessage
@@ -61,6 +62,8 @@ class LitePushing:
         rng: random.Random,
         options: LiteOptions,
         run_listener: RunListener,
+        topic: str,
+        troubles: Troubles,
     ) -> None:
         self._calls = calls
         self._receiving = receiving
@@ -70,6 +73,8 @@ class LitePushing:
         self._rng = rng
         self._options = options
         self._run_listener = run_listener
+        self._topic = topic
+        self._troubles = troubles
         self._slots = slots
         self._free = asyncio.Condition()
         self._serving: set[asyncio.Task[None]] = set()
@@ -101,10 +106,11 @@ class LitePushing:
             try:
                 messages = await self._receive(room, self._options.invisible_ms, WAIT_MS)
             except Error as error:
-                log.warning("no lite messages", extra={"group": self._group, "error": str(error)})
+                self._troubles.failed(f"topic {self._topic}", error)
                 await self._clock.sleep_ms(backoff.next_ms())
                 continue
             backoff.reset()
+            self._troubles.well(f"topic {self._topic}")
             for message in messages:
                 self._serving.add(spawn(self._serve(message), name="evenq-lite-listener"))
 
@@ -126,7 +132,9 @@ class LitePushing:
         try:
             return await self._run_listener([held.given])
         except Exception:
-            log.exception("the listener failed", extra={"lite_topic": held.given.lite_topic})
+            log.exception(
+                "the listener failed for message %s of lite topic %s", held.given.message_id, held.given.lite_topic
+            )
             return False
 
     async def _prolong(self, held: _Held) -> None:
@@ -136,9 +144,9 @@ class LitePushing:
             await self._clock.sleep_ms(self._options.invisible_ms // 3)
             if self._clock.monotonic_ms() >= until_ms:
                 log.warning(
-                    "a listener has had a message for too long, it comes again",
-                    extra={"lite_topic": held.given.lite_topic, "message_id": held.given.message_id},
-                )
+                    "a listener has had message %s of lite topic %s for too long, it comes again",
+                    held.given.message_id, held.given.lite_topic,
+                )  # fmt: skip
                 return
             async with held.changing:
                 try:
@@ -146,7 +154,7 @@ class LitePushing:
                 except Error as error:
                     if not error.retryable:
                         return
-                    log.info("a message was not prolonged", extra={"error": str(error)})
+                    log.info("message %s was not prolonged: %s", held.given.message_id, error)
 
     async def _settle(self, held: _Held, told: object) -> None:
         failed, level = failures(told, [held.given])
@@ -179,5 +187,5 @@ class LitePushing:
                 if error.retryable and self._clock.monotonic_ms() + pause_ms < until_ms:
                     await self._clock.sleep_ms(pause_ms)
                     continue
-                log.warning("a message was not settled, it comes again", extra={"error": str(error)})
+                log.warning("group %s: a message was not settled, it comes again: %s", self._group, error)
             return

@@ -6,19 +6,17 @@ after a call whose end is unclear nothing is held here that could not also be he
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from evenq.client.core.calls import ConsumerCalls, Generation, Locked
 from evenq.client.loops.reading import Reading
 from evenq.client.loops.sessions import Sessions
+from evenq.client.loops.troubles import Troubles
 from evenq.errors import Error
 from evenq.model import MessageQueue
 
 __all__ = ["Locks"]
-
-log = logging.getLogger(__name__)
 
 
 class Locks:
@@ -34,6 +32,7 @@ class Locks:
         generation: Callable[[str], Generation],
         told: Callable[[MessageQueue, Locked | None], None],
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
+        troubles: Troubles,
     ) -> None:
         """`told(queue, answer)` hears of each lock that was asked for, None: it was not granted."""
         self._calls = calls
@@ -44,6 +43,7 @@ class Locks:
         self._wait_ms = reading.options.lock_wait_ms
         self._told = told
         self._spawn = spawn
+        self._troubles = troubles
         self._owed: set[MessageQueue] = set()
         """Locks that may be ours although we let them go."""
 
@@ -71,7 +71,7 @@ class Locks:
             try:
                 answers = await self._ask([queue for queue in queues if queue.topic == topic], wait_ms=0, anew=False)
             except Error as error:  # the session breaks as well and asks again once it is back
-                log.info("locks were not renewed", extra={"group": self._group, "topic": topic, "error": str(error)})
+                self._troubles.failed_at(topic, queues[0].broker_name, error)
                 unclear = True
                 continue
             for answer in answers:
@@ -83,7 +83,7 @@ class Locks:
         try:
             await self._calls.unlock(await self._address(queue), self._group, [queue])
         except Error as error:  # the lock ends with the session, but the session may survive what broke this call
-            log.info("no unlock", extra={"queue": str(queue), "error": str(error)})
+            self._troubles.failed_at(queue.topic, queue.broker_name, error)
             self._owed.add(queue)
         else:
             self._owed.discard(queue)
@@ -103,7 +103,7 @@ class Locks:
             answers = await self._ask(queues, wait_ms=wait_ms, anew=True)
             return {answer.queue: answer for answer in answers if answer.granted}
         except Error as error:
-            log.info("no lock", extra={"group": self._group, "broker": broker_name, "error": str(error)})
+            self._troubles.failed_at(queues[0].topic, broker_name, error)
             for queue in queues:  # it may have been granted without our hearing of it
                 await self.release(queue)
             return {}

@@ -37,6 +37,7 @@ from evenq.client.loops.progress import BrokerStore, FileStore, OffsetStore, Pro
 from evenq.client.loops.reading import Reading
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.sessions import Sessions
+from evenq.client.loops.troubles import Report, Troubles
 from evenq.client.options import PushOptions
 from evenq.model import FilterExpression, MessageModel, MessageQueue, StartFrom
 from evenq.model.names import RETRY_PREFIX
@@ -97,6 +98,7 @@ class Membership:
         rng: random.Random,
         tell: Tell | None,
         arrived: Callable[[ProcessQueue], None],
+        report: Report | None = None,
     ) -> None:
         self._plan = plan
         self._clock = clock
@@ -107,10 +109,10 @@ class Membership:
             self.subscriptions[self.retry_topic] = FilterExpression()
         self._group_attempts = MAX_ATTEMPTS
         self._group_start = StartFrom.LAST
-        options = plan.options
         self._introduction = self._introduced(rng.getrandbits(64) | 1)
-        self.routes = RouteBook(calls, clock, refresh_ms=options.route_refresh_ms)
+        self.routes = RouteBook(calls, clock, refresh_ms=plan.options.route_refresh_ms)
         self._calls = calls
+        self._troubles = Troubles(clock, who=f"group {plan.group}", report=report)
         self.sessions = Sessions(
             calls,
             clock=clock,
@@ -120,6 +122,7 @@ class Membership:
             broken=lambda _: self.ownership.wake(),
             taken=self._taken,
             doubted=self._relock,
+            troubles=self._troubles,
         )
         self.sessions.joins = not plan.chosen
         self._dividing = Dividing(
@@ -132,11 +135,11 @@ class Membership:
             model=plan.model,
             ask_server=plan.ask_server,
             clock=clock,
-            trust_ms=options.rebalance_interval_ms,
+            trust_ms=plan.options.rebalance_interval_ms,
         )
         if plan.chosen:
             self._dividing.chosen = {}
-        self.progress = Progress(self._store(), clock, interval_ms=options.commit_interval_ms)
+        self.progress = Progress(self._store(), clock, interval_ms=plan.options.commit_interval_ms)
         self.ownership = Ownership(
             self._reading(),
             calls=calls,
@@ -148,6 +151,7 @@ class Membership:
             clock=clock,
             rng=rng,
             arrived=arrived,
+            troubles=self._troubles,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._doubting: asyncio.Task[None] | None = None
@@ -186,7 +190,9 @@ class Membership:
         if not self.clustering:  # OF-7
             return FileStore(self._plan.options.offsets_folder or Path.home() / ".evenq", self._plan.group)
         generation = self._dividing.generation
-        return BrokerStore(self._calls, self.routes, self._plan.group, generation, fenced=self._relock)
+        return BrokerStore(
+            self._calls, self.routes, self._plan.group, generation, fenced=self._relock, troubles=self._troubles
+        )
 
     def start(self) -> None:
         """Begin; the first rebalance comes at once (CS-5, CS-6)."""
@@ -262,8 +268,9 @@ class Membership:
             return  # another broker said so before
         name = self._introduction.other_name(client_id)
         log.error(
-            "duplicate client id", extra={"group": self._plan.group, "client_id": client_id, "now": name, "why": why}
-        )
+            "group %s: client id %s is taken by another member, this one is %s now: %s",
+            self._plan.group, client_id, name, why,
+        )  # fmt: skip
         self._calls.rename(name)
         self._dividing.client_id = name
         self.sessions.rename()
@@ -289,7 +296,7 @@ class Membership:
                 if not self._dividing.take(event) or not self.routes.names(event.topic, event.queues or ()):
                     self.routes.changed(event.topic, self.ownership.wake)  # it may have other queues (NS-8)
             case MembersChanged():
-                log.info("members changed", extra={"group": self._plan.group, "members": len(event.members)})
+                log.info("group %s has %d members now", self._plan.group, len(event.members))
                 if self._dividing.all_decided(self.subscriptions):
                     self._doubt_later(LATE_MS)
                     return
@@ -334,4 +341,4 @@ class Membership:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a loop of the consumer ended", exc_info=error, extra={"task": task.get_name()})
+            log.error("group %s: %s ended, nothing is read any more", self._plan.group, task.get_name(), exc_info=error)

@@ -63,6 +63,6 @@ class Notices:
                 if gained or lost:
                     await self._tell(gained, lost)
             except Exception:
-                log.exception("on_rebalance failed", extra={"gained": len(gained), "lost": len(lost)})
+                log.exception("on_rebalance failed for %d gained and %d lost queues", len(gained), len(lost))
             finally:
                 told.set_result(None)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from evenq.client.loops.troubles import Troubles
+from evenq.errors import Error
 from evenq.model import Message, MessageQueue, QueueOffset
 
 __all__ = ["Item", "Nobody", "Selector", "SendResult", "Settle"]
@@ -40,17 +42,22 @@ class Settle(Protocol):
 class Nobody:
     """Stands where a future would, for a message whose sender does not ask what became of it."""
 
-    __slots__ = ("message_id",)
+    __slots__ = ("message_id", "topic", "troubles")
 
-    def __init__(self, message_id: str) -> None:
+    def __init__(self, message_id: str, topic: str, troubles: Troubles) -> None:
         self.message_id = message_id
+        self.topic = topic
+        self.troubles = troubles
 
-    def set_result(self, result: SendResult, /) -> None:
+    def set_result(self, _result: SendResult, /) -> None:
         """It is stored."""
+        self.troubles.well(f"sending one-way to topic {self.topic}")
 
     def set_exception(self, exception: BaseException, /) -> None:
-        """It may be lost."""
-        log.info("a one-way message was not acknowledged", extra={"id": self.message_id, "error": str(exception)})
+        """It may be lost. Said once, not for each message."""
+        if isinstance(exception, Error):
+            self.troubles.failed(f"sending one-way to topic {self.topic}", exception)
+        log.debug("one-way message %s to topic %s was not acknowledged: %s", self.message_id, self.topic, exception)
 
 
 class Item:
@@ -59,6 +66,7 @@ class Item:
     __slots__ = (
         "apart",
         "attempts",
+        "counted",
         "done",
         "encoded",
         "failed",
@@ -106,6 +114,8 @@ class Item:
         self.queue: MessageQueue | None = None
         self.until_ms = 0
         """By the loop's clock."""
+        self.counted = False
+        """True from when it is pending in the loop."""
         self.done = False
 
     @property

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from evenq.client.core import rebalance
@@ -28,6 +29,7 @@ from evenq.client.loops.reading import Reading
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.sessions import Sessions
 from evenq.client.loops.starting import Starting
+from evenq.client.loops.troubles import Troubles
 from evenq.client.loops.wakeup import Wakeup
 from evenq.errors import Error, PreconditionFailed
 from evenq.model import MessageQueue, QueueOffset
@@ -60,6 +62,7 @@ class Ownership:
         clock: Clock,
         rng: random.Random,
         arrived: Callable[[ProcessQueue], None],
+        troubles: Troubles,
     ) -> None:
         """`arrived` hears of each answered pull."""
         self._calls = calls
@@ -70,10 +73,17 @@ class Ownership:
         self._notices = notices
         self._clock = clock
         self._rng = rng
+        self._troubles = troubles
         self._group, self._options, self._subscriptions = reading.group, reading.options, reading.subscriptions
         self._clustering, self._ordered, self._auto_commit = reading.clustering, reading.ordered, reading.auto_commit
         self._starting = Starting(
-            reading, calls=calls, progress=progress, address=self._address, generation=dividing.generation
+            reading,
+            calls=calls,
+            progress=progress,
+            address=self._address,
+            routes=routes,
+            troubles=troubles,
+            generation=dividing.generation,
         )
         self._locks = Locks(
             reading,
@@ -83,6 +93,7 @@ class Ownership:
             generation=dividing.generation,
             told=self._table_locked,
             spawn=self._spawn,
+            troubles=troubles,
         )
         self._arrived = arrived
         self.paused = False
@@ -194,7 +205,7 @@ class Ownership:
     def reset(self, queues: Iterable[MessageQueue]) -> None:
         """An operator moved the group's offsets: what is in hand is left, and the queues are taken anew from there."""
         for queue in queues:
-            log.warning("offsets were reset", extra={"group": self._group, "queue": str(queue)})
+            log.warning("group %s: an operator moved the offset of %s, it is taken anew", self._group, queue)
             self._perform(self._table.lost(queue))
 
     def broker_leaves(self, broker_name: str) -> None:
@@ -203,7 +214,7 @@ class Ownership:
         """
         queues = [queue for queue in self._pulls if queue.broker_name == broker_name]
         if self._clustering and queues:
-            log.info("a broker leaves", extra={"group": self._group, "broker": broker_name, "queues": len(queues)})
+            log.info("group %s: broker %s leaves, %d queues are finished", self._group, broker_name, len(queues))
             self._perform(self._table.vacate(queues))
 
     async def close(self) -> None:
@@ -224,7 +235,7 @@ class Ownership:
                 brokers.update((await self._routes.get(topic)).addresses)
             except Error as error:
                 if not topic.startswith(RETRY_PREFIX):  # RB-2: made with its first message
-                    log.warning("no route", extra={"topic": topic, "error": str(error)})
+                    self._troubles.failed(f"topic {topic}", error)
                     self._soon()
         # A broker that left the route must still hear of progress and of what is let go; and as long as its queues are
         # ours it is thought to restart: the line waits for it.
@@ -251,16 +262,17 @@ class Ownership:
                 assigned = await self._dividing.assigned(topic)
             except Exception as error:  # RB-2, RB-12: this topic stays as it is, whatever its strategy raised
                 if not isinstance(error, Error):
-                    log.exception("no assignment", extra={"group": self._group, "topic": topic})
+                    log.exception("group %s: dividing topic %s failed, its queues stay as they are", self._group, topic)
                 elif not topic.startswith(RETRY_PREFIX):
-                    log.warning("no assignment", extra={"group": self._group, "topic": topic, "error": str(error)})
+                    self._troubles.failed(f"topic {topic}", error)
+            if assigned is not None:
+                self._troubles.well(f"topic {topic}")
             if assigned is None:
                 self._unknown.update(() if topic.startswith(RETRY_PREFIX) else (topic,))
             elif not self._closing:
                 commands = self._table.assign(topic, assigned, stalled=self._stalled)
                 if commands:  # RB-14
-                    told = {"group": self._group, "topic": topic, "queues": [queue.queue_id for queue in assigned]}
-                    log.info("rebalanced", extra=told)
+                    log.info("group %s: %d queues of topic %s are ours now", self._group, len(assigned), topic)
                 self._perform(commands)
         if self._dividing.undecided:
             self._dividing.undecided = False
@@ -321,7 +333,7 @@ class Ownership:
 
     def _renewed(self, answer: Locked) -> None:
         if not answer.granted or self._passed(answer.queue, answer.committed):
-            log.warning("a queue was lost", extra={"queue": str(answer.queue), "holder": answer.holder})
+            log.warning("group %s: queue %s was lost to %s", self._group, answer.queue, answer.holder or "nobody yet")
             self._perform(self._table.lost(answer.queue))
 
     def _passed(self, queue: MessageQueue, committed: int) -> bool:
@@ -339,7 +351,7 @@ class Ownership:
         self._progress.table.begin(queue, offset, stored=not first or not self._auto_commit)
         pulling = self._pulls[queue] = self._pulling(queue, offset)
         self._pull_tasks[queue] = spawn(self._begin(pulling, first=first), name=f"evenq-pull-{queue}")
-        log.info("queue gained", extra={"group": self._group, "queue": str(queue), "offset": offset})
+        log.info("group %s: queue %s gained at offset %d", self._group, queue, offset)
         if self._clustering and self._sessions.closing(queue.broker_name):  # it was granted just before
             self._perform(self._table.vacate([queue]))
 
@@ -362,6 +374,7 @@ class Ownership:
             arrived=self._arrived,
             fenced=lambda: self.relock(queue.broker_name),
             owner=self._clustering,
+            troubles=self._troubles,
         )
 
     async def _begin(self, pulling: Pulling, *, first: bool) -> None:
@@ -377,10 +390,8 @@ class Ownership:
 
     def _stop(self, queue: MessageQueue, *, fenced: bool, stalled: bool) -> None:
         if stalled:
-            log.error(
-                "a queue was not pulled for long and is taken anew",
-                extra={"queue": str(queue), "idle_ms": self._options.pull_idle_ms},
-            )
+            idle_ms = self._options.pull_idle_ms
+            log.error("group %s: queue %s was not pulled for %d ms and is taken anew", self._group, queue, idle_ms)
         pulling = self._pulls[queue]
         self._pull_tasks.pop(queue).cancel()
         pulling.process.drop(fenced=fenced)
@@ -400,7 +411,7 @@ class Ownership:
                     break
                 await self._clock.sleep_ms(pause_ms)
         self._progress.table.forget(queue)
-        log.info("queue lost", extra={"group": self._group, "queue": str(queue), "offset": process.committable})
+        log.info("group %s: queue %s handed over at offset %d", self._group, queue, process.committable)
         if not queue.topic.startswith(RETRY_PREFIX):
             await self._notices.lost(queue)
         if self._clustering and not fenced:
@@ -411,14 +422,12 @@ class Ownership:
 
     async def _leave_unfinished(self, process: ProcessQueue) -> None:
         """Listeners had what the next owner is given again: that was a delivery."""
-        try:
+        with suppress(Error):  # reported
             await self.count_deliveries(process.queue, {}, given_until=process.given_until)
-        except Error as error:
-            log.warning("deliveries were not counted", extra={"queue": str(process.queue), "error": str(error)})
 
     async def count_deliveries(self, queue: MessageQueue, counts: Mapping[int, int], *, given_until: int = 0) -> None:
-        """Let the queue's broker note how often messages were delivered. Raises what the call does; a refusal makes us
-        ask whose the queue is.
+        """Let the queue's broker note how often messages were delivered. Raises what the call does, and reports it; a
+        refusal makes us ask whose the queue is.
         """
         try:
             await self._calls.count_deliveries(
@@ -429,8 +438,10 @@ class Ownership:
                 given_until=given_until,
                 generation=self._dividing.generation(queue.topic),
             )
-        except PreconditionFailed:
-            self.relock(queue.broker_name)
+        except Error as error:
+            if isinstance(error, PreconditionFailed):
+                self.relock(queue.broker_name)
+            self._troubles.failed_at(queue.topic, queue.broker_name, error)
             raise
 
     async def _drain(self, pulling: Pulling) -> None:
@@ -440,9 +451,9 @@ class Ownership:
             left_ms = deadline_ms - self._clock.monotonic_ms()
             if left_ms <= 0:
                 log.warning(
-                    "messages in hand were not finished in time, they may be delivered again",
-                    extra={"queue": str(pulling.process.queue), "drain_ms": self._options.drain_ms},
-                )
+                    "group %s: messages in hand of %s were not finished within %d ms (drain_ms), they may come again",
+                    self._group, pulling.process.queue, self._options.drain_ms,
+                )  # fmt: skip
                 return
             await wakeup.wait(left_ms)
 
@@ -467,7 +478,5 @@ class Ownership:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error(
-                "a task of the consumer failed in an unforeseen way", exc_info=error, extra={"task": task.get_name()}
-            )
+            log.error("group %s: %s failed in an unforeseen way", self._group, task.get_name(), exc_info=error)
             self.wake()

@@ -17,13 +17,14 @@ from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.loops.membership import MemberPlan, Membership
 from evenq.client.loops.notices import Tell
 from evenq.client.loops.wakeup import Wakeup
-from evenq.errors import BadRequest, ConnectionFailed, PreconditionFailed, RequestTimeout, Unsupported
+from evenq.errors import BadRequest, ConnectionFailed, Error, PreconditionFailed, RequestTimeout, Unsupported
 from evenq.model import FilterExpression, MessageQueue, QueueOffset, ReceivedMessage
 from evenq.runtime.clock import Clock
 
 __all__ = ["Polling"]
 
 NEVER_MS = 1 << 60
+ERRORS_MAX = 100
 
 
 class Polling:
@@ -43,8 +44,11 @@ class Polling:
         self._plan = plan
         self._clock = clock
         self._member = Membership(
-            calls, plan=plan, client_id=client_id, clock=clock, rng=rng, tell=tell, arrived=self._arrived
-        )
+            calls, plan=plan, client_id=client_id, clock=clock, rng=rng, tell=tell, arrived=self._arrived,
+            report=self._refused,
+        )  # fmt: skip
+        self._errors: deque[Error] = deque(maxlen=ERRORS_MAX)
+        """Permanent errors that no poll has raised yet."""
         self._ready: deque[ProcessQueue] = deque()
         self._returned: list[tuple[ProcessQueue, list[ReceivedMessage]]] = []
         self._positions: dict[ProcessQueue, QueueOffset] = {}
@@ -67,7 +71,9 @@ class Polling:
         await self._member.close()
 
     async def poll(self, max_messages: int, wait_ms: int) -> list[ReceivedMessage]:
-        """Messages of one queue in offset order; empty after `wait_ms`."""
+        """Messages of one queue in offset order; empty after `wait_ms`. Raises each permanent error once, also while it
+        waits; the next poll goes on.
+        """
         if not 1 <= max_messages <= 10_000:
             raise BadRequest(f"max_messages is {max_messages}, the range is 1 to 10000")
         if wait_ms < 0:
@@ -80,6 +86,8 @@ class Polling:
                 self._consumed()
             deadline_ms = self._clock.monotonic_ms() + wait_ms
             while not (chunk := self._take(max_messages)):
+                if self._errors:  # after what is in hand: one refused topic must not hold up the others
+                    raise self._errors.popleft()
                 left_ms = deadline_ms - self._clock.monotonic_ms()
                 if left_ms <= 0:
                     break
@@ -140,6 +148,8 @@ class Polling:
                     f"{len(late)} of {len(queues)} queues, as {late[0]}, were not ready within {timeout_ms} ms;"
                     " see the log for the reason"
                 )
+            if self._errors:
+                raise self._errors.popleft()
             await self._clock.sleep_ms(5)
 
     def subscribe(self, topic: str, wanted: FilterExpression) -> None:
@@ -194,6 +204,10 @@ class Polling:
     def owned(self) -> list[MessageQueue]:
         """Queues that are being read now, sorted."""
         return self._member.owned()
+
+    def _refused(self, error: Error) -> None:
+        self._errors.append(error)
+        self._wakeup.wake()
 
     def _arrived(self, process: ProcessQueue) -> None:
         if process not in self._ready:

@@ -16,6 +16,7 @@ from typing import Protocol
 from evenq.client.core.calls import ConsumerCalls, Generation
 from evenq.client.core.offsets import OffsetTable, decode_offsets, encode_offsets
 from evenq.client.loops.routes import RouteBook
+from evenq.client.loops.troubles import Troubles, is_permanent
 from evenq.errors import Error, PreconditionFailed
 from evenq.model import MessageQueue, QueueOffset
 from evenq.runtime.clock import Clock
@@ -50,6 +51,7 @@ class BrokerStore:
         generation: Callable[[str], Generation],
         *,
         fenced: Callable[[str], None],
+        troubles: Troubles,
     ) -> None:
         """`generation` of a topic's assignment, for fencing. `fenced(broker)`: it thinks that a queue is not ours."""
         self._calls = calls
@@ -57,6 +59,7 @@ class BrokerStore:
         self._group = group
         self._generation = generation
         self._fenced = fenced
+        self._troubles = troubles
 
     async def save(
         self, offsets: Mapping[MessageQueue, QueueOffset], *, backward: bool = False
@@ -76,11 +79,10 @@ class BrokerStore:
             except Error as error:
                 if isinstance(error, PreconditionFailed):
                     self._fenced(broker_name)
-                log.warning(
-                    "offsets were not stored",
-                    extra={"group": self._group, "topic": topic, "broker": broker_name, "error": str(error)},
-                )
+                stored = f"the progress of topic {topic} at broker {broker_name}"
+                self._troubles.failed(stored if is_permanent(error) else f"broker {broker_name}", error)
             else:
+                self._troubles.well(f"the progress of topic {topic} at broker {broker_name}")
                 done += some
         return done
 
@@ -112,7 +114,7 @@ class FileStore:
             try:
                 await asyncio.to_thread(self._write, content)
             except OSError as error:
-                log.warning("offsets were not stored", extra={"file": str(self._path), "error": str(error)})
+                log.warning("progress was not stored in %s, trying again: %s", self._path, error)
                 return ()
             return offsets
 
@@ -125,7 +127,7 @@ class FileStore:
             try:
                 content = await asyncio.to_thread(self._path.read_bytes)
             except FileNotFoundError:
-                log.info("no local progress, the start policy decides", extra={"file": str(self._path)})
+                log.info("no progress in %s yet, the start policy decides", self._path)
                 self._known = {}
             else:
                 self._known = decode_offsets(content, name=str(self._path))

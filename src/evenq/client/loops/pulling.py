@@ -15,6 +15,7 @@ from evenq.client.core.calls import ConsumerCalls, Generation
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.core.thresholds import Thresholds
 from evenq.client.loops.routes import RouteBook
+from evenq.client.loops.troubles import Troubles
 from evenq.client.options import PushOptions
 from evenq.errors import Error, IllegalOffset, PreconditionFailed
 from evenq.model import FilterExpression, QueueOffset
@@ -49,6 +50,7 @@ class Pulling:
         arrived: Callable[[ProcessQueue], None],
         fenced: Callable[[], None],
         owner: bool,
+        troubles: Troubles,
     ) -> None:
         """`owner`: the queue is read by whoever holds its lock, and by nobody else."""
         self.process = process
@@ -65,6 +67,7 @@ class Pulling:
         self._arrived = arrived
         self._fenced = fenced
         self._owner = owner
+        self._troubles = troubles
         self._room = asyncio.Event()
         self.quiet = asyncio.Event()
         """Set whenever a chunk ended; `ownership` waits for it while it drains."""
@@ -108,16 +111,16 @@ class Pulling:
         except IllegalOffset as error:
             return self._moved(error)
         except PreconditionFailed as error:
-            log.warning("a pull was refused", extra={"queue": str(queue), "error": str(error)})
+            log.info("group %s: broker %s refused a pull of %s: %s", self._group, queue.broker_name, queue, error)
             self._fenced()
             return self._backoff.next_ms()
         except Error as error:
             if error.refresh_route:
                 self._routes.renew(queue.topic)
-            delay_ms = self._backoff.next_ms()
-            log.warning("a pull failed", extra={"queue": str(queue), "error": str(error), "retry_in_ms": delay_ms})
-            return delay_ms
+            self._troubles.failed_at(queue.topic, queue.broker_name, error)
+            return self._backoff.next_ms()
         self._backoff.reset()
+        self._troubles.well_at(queue.topic, queue.broker_name)
         if process.paused:  # while this pull was parked; it is asked again after the pause
             return 0
         before = process.next
@@ -137,6 +140,6 @@ class Pulling:
         else:
             return self._backoff.next_ms()
         log.warning(
-            "the offset was moved", extra={"queue": str(process.queue), "to": process.next, "error": str(error)}
+            "group %s: reading of queue %s goes on at offset %d: %s", self._group, process.queue, process.next, error
         )
         return PAUSE_MS

@@ -16,6 +16,7 @@ from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.loops.listening import Listening, RunListener
 from evenq.client.loops.membership import MemberPlan, Membership
 from evenq.client.loops.notices import Tell
+from evenq.client.loops.troubles import Report
 from evenq.model import FilterExpression, MessageQueue, ReceivedMessage
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
@@ -46,12 +47,15 @@ class Pushing:
         rng: random.Random,
         run_listener: RunListener,
         tell: Tell | None,
+        report: Report | None = None,
     ) -> None:
+        """`report` hears of each permanent error once; None: the log does."""
         self._calls = calls
         self._plan = plan
         self._member = Membership(
-            calls, plan=plan, client_id=client_id, clock=clock, rng=rng, tell=tell, arrived=self._arrived
-        )
+            calls, plan=plan, client_id=client_id, clock=clock, rng=rng, tell=tell, arrived=self._arrived,
+            report=report,
+        )  # fmt: skip
         clustering = self._member.clustering
         self._listening = Listening(
             run=run_listener,
@@ -126,8 +130,8 @@ class Pushing:
         )
         if level < 0:
             log.warning(
-                "a message went to the dead-letter topic",
-                extra={"group": self._plan.group, "queue": str(message.queue), "offset": message.queue_offset},
-            )
+                "group %s: message %s (%s, offset %d) went to the dead-letter topic after %d attempts",
+                self._plan.group, message.message_id, message.queue, message.queue_offset, attempts,
+            )  # fmt: skip
         else:
             self._member.sent_back()

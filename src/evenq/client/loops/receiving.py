@@ -12,22 +12,37 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from evenq.client.core.calls import SimpleCalls
+from evenq.client.loops.group_start import GroupStart
 from evenq.client.loops.routes import RouteBook
+from evenq.client.loops.troubles import Troubles
 from evenq.client.options import SimpleOptions
 from evenq.errors import BadRequest, ConnectionFailed, Error, RequestTimeout
-from evenq.model import FilterExpression, MessageQueue, ReceivedMessage
+from evenq.model import FilterExpression, MessageQueue, ReceivedMessage, StartFrom
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
-__all__ = ["Receiving"]
+__all__ = ["Receiving", "SimplePlan"]
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimplePlan:
+    """What a simple consumer was asked to be."""
+
+    group: str
+    subscriptions: Mapping[str, FilterExpression]
+    start_from: StartFrom | None
+    """Where the group begins on topics that it never read; None: as it is configured."""
+    start_timestamp_ms: int
+    """Of TIMESTAMP, ms since the epoch; 0: half an hour ago."""
+    options: SimpleOptions
 
 
 class Receiving:
@@ -51,9 +66,12 @@ class Receiving:
         self._clock = clock
         self._options = options
         self._anywhere = anywhere
-        self._routes = RouteBook(calls, clock, refresh_ms=options.route_refresh_ms)
+        self.routes = RouteBook(calls, clock, refresh_ms=options.route_refresh_ms)
+        self.starts: GroupStart | None = None
+        """Where the group begins on what it never read; None: the brokers decide."""
         self._turn = rng.randrange(1 << 16)
         self._beats: asyncio.Task[None] | None = None
+        self._troubles = Troubles(clock, who=f"group {group}")
 
     def start(self) -> None:
         """Begin to send heartbeats."""
@@ -67,6 +85,8 @@ class Receiving:
             raise BadRequest(f"wait_ms is {wait_ms}, the range is 0 to 60000")
         deadline_ms = self._clock.monotonic_ms() + wait_ms
         places = await self._places()
+        if self.starts is not None:
+            await self.starts.settle(self._subscriptions)
         apart = len(places) > 1 and not self._anywhere
         for _ in places if apart else ():
             messages = await self._ask(places, max_messages, invisible_ms, 0)
@@ -107,8 +127,8 @@ class Receiving:
             try:
                 await self._calls.terminate(address, self._group)
             except Error as error:
-                log.info("no goodbye", extra={"address": address, "error": str(error)})
-        await self._routes.close()
+                log.info("group %s: no goodbye to %s: %s", self._group, address, error)
+        await self.routes.close()
 
     async def _ask(
         self, places: list[MessageQueue], max_messages: int, invisible_ms: int, wait_ms: int
@@ -116,9 +136,9 @@ class Receiving:
         """None: the broker did not answer."""
         self._turn += not self._anywhere
         place = places[self._turn % len(places)]
-        route = await self._routes.get(place.topic)
+        route = await self.routes.get(place.topic)
         try:
-            return await self._calls.receive(
+            messages = await self._calls.receive(
                 route.address_of(place.broker_name),
                 self._group,
                 place,
@@ -128,12 +148,14 @@ class Receiving:
                 wait_ms=wait_ms,
             )
         except (ConnectionFailed, RequestTimeout) as error:
-            self._routes.renew(place.topic)
+            self.routes.renew(place.topic)
             if len(places) == 1 or (isinstance(error, RequestTimeout) and not self._anywhere):
                 raise
-            log.warning("a broker does not answer", extra={"broker": place.broker_name, "error": str(error)})
+            self._troubles.failed(f"broker {place.broker_name}", error)
             self._turn += self._anywhere
             return None
+        self._troubles.well(f"broker {place.broker_name}")
+        return messages
 
     async def _places(self) -> list[MessageQueue]:
         """One queue for each topic and broker: the server receives from all queues of the broker (wire contract
@@ -141,7 +163,7 @@ class Receiving:
         """
         places: dict[tuple[str, str], MessageQueue] = {}
         for topic in self._subscriptions:
-            for queue in (await self._routes.get(topic)).readable:
+            for queue in (await self.routes.get(topic)).readable:
                 places.setdefault((topic, queue.broker_name), queue)
         if not places:
             raise ConnectionFailed(f"no broker serves a readable queue of {', '.join(self._subscriptions)} now")
@@ -149,7 +171,7 @@ class Receiving:
 
     async def settle(self, message: ReceivedMessage, call: Callable[[str], Awaitable[Result]]) -> Result:
         """At the broker that gave it; if that one does not answer and any other would do, there."""
-        route = await self._routes.get(message.topic)
+        route = await self.routes.get(message.topic)
         gave = message.queue.broker_name
         try:
             return await call(route.address_of(gave))
@@ -157,7 +179,7 @@ class Receiving:
             others = [address for name, address in sorted(route.addresses.items()) if name != gave]
             if not self._anywhere or not others:
                 raise
-            self._routes.renew(message.topic)
+            self.routes.renew(message.topic)
             return await call(others[0])
 
     async def addresses(self) -> list[str]:
@@ -165,9 +187,9 @@ class Receiving:
         found: set[str] = set()
         for topic in self._subscriptions:
             try:
-                found.update((await self._routes.get(topic)).addresses.values())
+                found.update((await self.routes.get(topic)).addresses.values())
             except Error as error:
-                log.info("no route", extra={"topic": topic, "error": str(error)})
+                log.info("group %s: topic %s has no route now: %s", self._group, topic, error)
         return sorted(found)
 
     async def _beat(self) -> None:
@@ -176,5 +198,7 @@ class Receiving:
                 try:
                     await self._calls.heartbeat(address, self._group)
                 except Error as error:
-                    log.info("no heartbeat", extra={"address": address, "error": str(error)})
+                    self._troubles.failed(f"the heartbeat to {address}", error)
+                else:
+                    self._troubles.well(f"the heartbeat to {address}")
             await self._clock.sleep_ms(self._options.heartbeat_interval_ms)

@@ -147,7 +147,7 @@ class Replies:
         try:
             found = await self._calls.query_offsets(route.address_of(queue.broker_name), "", queue)
         except Error as error:
-            log.info("a queue of replies cannot be read yet", extra={"queue": str(queue), "error": str(error)})
+            log.info("queue %s of replies cannot be read yet: %s", queue, error)
             return -1
         return found.maximum
 
@@ -158,7 +158,7 @@ class Replies:
             try:
                 route = await self._route(self._options.reply_topic)
             except Error as error:
-                log.info("no route of replies", extra={"error": str(error)})
+                log.info("topic %s of replies has no route now: %s", self._options.reply_topic, error)
                 continue
             for queue in route.readable:
                 if queue not in self._readers:

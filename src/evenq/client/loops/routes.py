@@ -22,6 +22,7 @@ __all__ = ["RouteBook"]
 log = logging.getLogger(__name__)
 
 MISSING_MS = 20_000
+LATE_MAX = 10_000
 
 
 class RouteBook:
@@ -35,6 +36,8 @@ class RouteBook:
         self._fetched_ms: dict[str, int] = {}
         self._missing: dict[str, tuple[TopicNotFound, int]] = {}
         """Retry topics that are not made yet, and when we heard so: members are told when they are."""
+        self._late: dict[str, None] = {}
+        """Topics that did not exist when we wanted them first."""
         self._fetches: dict[str, asyncio.Task[Route]] = {}
         self._met: dict[str, str] = {}  # address of every broker that any route named, also of those that left
 
@@ -45,9 +48,20 @@ class RouteBook:
             self.renew(topic)
         return route
 
+    def fresh_one(self, topic: str) -> Route | None:
+        """The cached route unless it is old; callable in any thread."""
+        route, fetched_ms = self._routes.get(topic), self._fetched_ms.get(topic)
+        if route is None or fetched_ms is None or self._clock.monotonic_ms() - fetched_ms > self._refresh_ms:
+            return None
+        return route
+
     def known(self, topic: str) -> bool:
         """True if there is a route for it, however old."""
         return topic in self._routes
+
+    def was_missing(self, topic: str) -> bool:
+        """True if the topic was made after we wanted to read it."""
+        return topic in self._late
 
     async def get(self, topic: str) -> Route:
         """The cached route, or the first answer. Raises TopicNotFound, ConnectionFailed ..."""
@@ -83,7 +97,7 @@ class RouteBook:
             known = self._routes.get(topic)
             if known is None:
                 raise
-            log.info("keeping the old route", extra={"topic": topic, "error": str(error)})
+            log.info("topic %s: keeping the known route: %s", topic, error)
             return known
 
     def renew(self, topic: str) -> None:
@@ -130,6 +144,8 @@ class RouteBook:
         if task.cancelled():
             return
         if (problem := task.exception()) is not None:
+            if isinstance(problem, TopicNotFound) and topic not in self._routes and len(self._late) < LATE_MAX:
+                self._late[topic] = None
             if isinstance(problem, TopicNotFound) and topic.startswith(RETRY_PREFIX):
                 self._missing[topic] = (problem, self._clock.monotonic_ms())
             return

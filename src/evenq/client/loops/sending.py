@@ -92,9 +92,7 @@ class Sending:
         touched: dict[_Lane, None] = {}
         until_ms = self._clock.monotonic_ms() + self._options.send_timeout_ms
         for item in items:
-            if not item.until_ms:
-                item.until_ms = until_ms
-                self._pending += 1
+            self._count(item, until_ms)
             route = self._routes.peek(item.topic)
             if route is None or item.topic in self._homeless:
                 self._wait_for_route(item)
@@ -104,6 +102,30 @@ class Sending:
                 touched[lane] = None
         for lane in touched:
             self._consider(lane)
+        self._watch_late()
+
+    def resume(self, item: Item, queue: MessageQueue, error: Error) -> None:
+        """Take a message whose first try, in its sender's thread, failed; `item.until_ms` is set."""
+        self._count(item, item.until_ms)
+        lane = self._lane(queue, item)
+        self._spawn(self._go_on(lane, item, error), f"evenq-resume-{queue}")
+        self._watch_late()
+
+    async def _go_on(self, lane: _Lane, item: Item, error: Error) -> None:
+        await self._failed(lane, [item], error)
+        self._consider(lane)
+
+    def fresh_route(self, topic: str) -> Route | None:
+        """The topic's route unless it is unknown or old; callable in any thread."""
+        return self._routes.fresh_one(topic)
+
+    def _count(self, item: Item, until_ms: int) -> None:
+        if not item.counted:
+            item.counted = True
+            item.until_ms = item.until_ms or until_ms
+            self._pending += 1
+
+    def _watch_late(self) -> None:
         if self._pending and not self._sweeping:
             self._sweeping = True
             self._spawn(self._sweep(), "evenq-late-messages")
@@ -165,11 +187,15 @@ class Sending:
             self._reject([item], error)
             return None
         item.queue = queue
+        lane = self._lane(queue, item)
+        lane.batch.add(item)
+        return lane
+
+    def _lane(self, queue: MessageQueue, item: Item) -> _Lane:
         lane = self._lanes.get((queue, item.apart))
         if lane is None:
             lane = _Lane(queue, self._options, self._rng, apart=item.apart)
             self._lanes[queue, item.apart] = lane
-        lane.batch.add(item)
         return lane
 
     def _choose(self, item: Item, route: Route) -> MessageQueue:
@@ -198,9 +224,7 @@ class Sending:
         if not self._options.ordered_moves:
             fixed = self._fixed.setdefault(topic, FixedQueues())
             if fixed.changed(queues, route.addresses):
-                log.warning(
-                    "other queues: ordered messages of some keys go elsewhere from now on", extra={"topic": topic}
-                )
+                log.warning("topic %s has other queues: ordered messages of some keys go elsewhere from now on", topic)
             queues = fixed.queues
         if not queues:
             raise _no_queue(topic)
@@ -286,7 +310,7 @@ class Sending:
             self._reject(items, ConnectionFailed("the producer was closed while the message was on its way"))
             raise
         except Exception as error:  # an encoder or a wire that fails in an unforeseen way must not leave futures open
-            log.exception("a batch failed in an unforeseen way", extra={"queue": str(lane.queue)})
+            log.exception("a batch of %d messages for %s failed in an unforeseen way", len(items), lane.queue)
             self._reject(items, InternalError(f"sending failed in an unforeseen way: {error!r}"))
         else:
             lane.backoff.reset()
@@ -355,7 +379,7 @@ class Sending:
         try:
             await self._routes.fresh(lane.queue.topic)
         except Error as error:
-            log.info("no fresh route", extra={"topic": lane.queue.topic, "error": str(error)})
+            log.info("topic %s: no fresh route: %s", lane.queue.topic, error)
 
     def _move_all(self, lane: _Lane, items: list[Item]) -> None:
         """The queue is closed: everything of it goes elsewhere, ordered messages too, in the order they came."""

@@ -7,7 +7,6 @@ pauses for as long as its broker is wanted.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
@@ -22,6 +21,7 @@ from evenq.client.core.calls import (
     SettingsChanged,
     Welcome,
 )
+from evenq.client.loops.troubles import Troubles
 from evenq.errors import ConnectionFailed, DuplicateClientId, Error
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
@@ -29,12 +29,8 @@ from evenq.runtime.tasks import spawn
 
 __all__ = ["Sessions"]
 
-log = logging.getLogger(__name__)
-
 BEAT_MIN_MS = 200
 GHOST_MS = 5_000
-WARN_MS = 30_000
-"""So often a broker that stays away is told of."""
 """A restarted broker hears of the group's members one by one. So long, those it knew before count as well: else the
 first to come back would take everybody's queues."""
 
@@ -70,8 +66,6 @@ class _Line:
         self.joined_as = ""
         """The client id it was opened with."""
         self.tried = False
-        self.warned_ms = -(1 << 60)
-        """When we last told people that it is down, monotonic ms."""
         self.closing = False
         """True from the word of its broker that it goes until it takes us in again: nothing is to be had there."""
         self.leaving = False
@@ -108,6 +102,7 @@ class Sessions:
         broken: Callable[[str], None],
         taken: Callable[[str, str], None],
         doubted: Callable[[str], None],
+        troubles: Troubles,
     ) -> None:
         """Called in the loop: `heard(broker, event)`, `broken(broker)`, `taken(client id, why)` when another member
         has our client id, and `doubted(broker)` when this program stood still for so long that its locks may be gone.
@@ -120,6 +115,7 @@ class Sessions:
         self._broken = broken
         self._taken = taken
         self._doubted = doubted
+        self._troubles = troubles
         self._lines: dict[str, _Line] = {}
         self.joins = True
         """False: this consumer is no member of its group; no lines."""
@@ -258,7 +254,7 @@ class Sessions:
                 if line.joined_as != self._calls.client_id:
                     backoff.reset()
                     continue
-                self._warn(line, error)
+                self._troubles.failed(f"broker {line.name}", error)
             finally:
                 if line.members is not None:
                     line.down_ms = line.said_ms if self._stood_still(line) else self._clock.monotonic_ms()
@@ -271,12 +267,6 @@ class Sessions:
             if not line.leaving:
                 await self._clock.sleep_ms(backoff.next_ms())
 
-    def _warn(self, line: _Line, error: Error) -> None:
-        now_ms = self._clock.monotonic_ms()
-        if now_ms - line.warned_ms >= WARN_MS:
-            line.warned_ms = now_ms
-            log.warning("no session", extra={"broker": line.name, "address": line.address, "error": str(error)})
-
     async def _once(self, line: _Line, backoff: Backoff) -> None:
         line.outbox = asyncio.Queue(maxsize=100)
         line.joined_as = self._calls.client_id
@@ -287,7 +277,7 @@ class Sessions:
                 match event:
                     case Welcome():
                         backoff.reset()
-                        line.warned_ms = -(1 << 60)
+                        self._troubles.well(f"broker {line.name}")
                         line.members, line.lease_ms = event.members, event.session_timeout_ms
                         line.strategy = event.strategy
                         line.said_ms, line.closing = self._clock.monotonic_ms(), False

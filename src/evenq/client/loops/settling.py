@@ -107,9 +107,9 @@ class Settling:
         level = DEAD if attempts >= self._max_attempts() else 0
         if await self._sent_back(queue, message, attempts, level):
             log.warning(
-                "a listener has had a message for too long, it was sent back",
-                extra={"queue": str(queue.queue), "offset": message.queue_offset, "attempts": attempts},
-            )
+                "a listener has had message %s (%s, offset %d, attempt %d) for too long, it was sent back",
+                message.message_id, queue.queue, message.queue_offset, attempts,
+            )  # fmt: skip
             queue.expire(message.queue_offset)
 
     async def _failed(self, queue: ProcessQueue, message: ReceivedMessage, level: int, *, sure: bool) -> None:
@@ -158,9 +158,9 @@ class Settling:
             await self._send_back(message, attempts, level)
         except Error as error:
             log.warning(
-                "a message could not be sent back",
-                extra={"queue": str(queue.queue), "offset": message.queue_offset, "error": str(error)},
-            )
+                "message %s (%s, offset %d) could not be sent back, it is tried here again: %s",
+                message.message_id, queue.queue, message.queue_offset, error,
+            )  # fmt: skip
             return False
         return True
 
@@ -185,22 +185,19 @@ class Settling:
         return told
 
     async def _counted(self, queue: ProcessQueue, deliveries: Mapping[int, int]) -> bool:
+        """False: they begin later. The error is reported where the call is made."""
         try:
             await self._count(queue.queue, deliveries)
-        except Error as error:
-            log.warning(
-                "deliveries were not counted, they begin later",
-                extra={"queue": str(queue.queue), "offset": min(deliveries), "error": str(error)},
-            )
+        except Error:
             return False
         return True
 
     def _let_go(self, queue: ProcessQueue, failed: Sequence[ReceivedMessage]) -> None:
         for message in failed:
             log.warning(
-                "the listener failed and broadcasting has no retries (RD-1)",
-                extra={"queue": str(queue.queue), "offset": message.queue_offset},
-            )
+                "the listener failed for message %s (%s, offset %d); broadcasting has no retries, it is left (RD-1)",
+                message.message_id, queue.queue, message.queue_offset,
+            )  # fmt: skip
 
     def _delay_ms(self, attempts: int) -> int:
         return min(self._options.retry_max_ms, self._options.retry_first_ms << min(max(attempts, 1) - 1, 30))

@@ -14,6 +14,8 @@ from evenq.client.core.calls import ConsumerCalls, Generation
 from evenq.client.core.start_offset import Stored, policy_start, stored_start
 from evenq.client.loops.progress import Progress
 from evenq.client.loops.reading import Reading
+from evenq.client.loops.routes import RouteBook
+from evenq.client.loops.troubles import Troubles
 from evenq.errors import Error
 from evenq.model import MessageQueue, QueueOffset, StartFrom
 
@@ -32,12 +34,16 @@ class Starting:
         calls: ConsumerCalls,
         progress: Progress,
         address: Callable[[MessageQueue], Awaitable[str]],
+        routes: RouteBook,
+        troubles: Troubles,
         generation: Callable[[str], Generation],
     ) -> None:
         self._reading = reading
         self._calls = calls
         self._progress = progress
         self._address = address
+        self._routes = routes
+        self._troubles = troubles
         self._generation = generation
 
     async def find(self, queue: MessageQueue) -> tuple[QueueOffset | None, bool]:
@@ -55,9 +61,12 @@ class Starting:
                         await self._keep(queue, offset)
                         first = False
                 case Stored.UNUSABLE:
-                    log.warning("unusable stored offset", extra={"queue": str(queue), "offset": stored})
+                    log.warning(
+                        "group %s: queue %s is not read, its stored offset %d makes no sense; reset it with `evenq "
+                        "offsets reset`", self._reading.group, queue, stored,
+                    )  # fmt: skip
         except Error as error:  # RB-30, RB-42: not added in this round
-            log.warning("no start offset", extra={"queue": str(queue), "error": str(error)})
+            self._troubles.failed_at(queue.topic, queue.broker_name, error)
             return None, first
         return offset, first
 
@@ -69,8 +78,8 @@ class Starting:
 
     async def _by_policy(self, queue: MessageQueue) -> QueueOffset:
         policy = self._reading.start_policy()
-        if policy is StartFrom.FIRST:
-            return policy_start(queue.topic, policy, maximum=0, found=0)
+        if policy is StartFrom.FIRST or self._routes.was_missing(queue.topic):
+            return QueueOffset(0)  # a topic that came after us: all that is in it did, too
         timestamp_ms = self._reading.start_timestamp_ms if policy is StartFrom.TIMESTAMP else 0
         told = await self._calls.query_offsets(
             await self._address(queue), self._reading.group, queue, timestamp_ms=timestamp_ms

@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 
 from evenq.client.core.lite import LiteAction, LiteCalls, LiteEnded, LiteEvent, LiteStart
 from evenq.client.loops.lines import Line
+from evenq.client.loops.troubles import Troubles
 from evenq.client.loops.wakeup import Wakeup
 from evenq.client.options import LiteOptions
 from evenq.errors import ConnectionFailed, Error, RequestTimeout
@@ -45,6 +46,7 @@ class Subscribing:
         options: LiteOptions,
         addresses: Callable[[], Awaitable[list[str]]],
         tell: TellEnded | None,
+        troubles: Troubles,
     ) -> None:
         """`addresses`: of the brokers that carry the topic, as far as they are known."""
         self._calls = calls
@@ -55,6 +57,7 @@ class Subscribing:
         self._options = options
         self._addresses = addresses
         self._tell = tell
+        self._troubles = troubles
         self._names: dict[str, None] = {}
         self._some = asyncio.Event()
         """Set while there are names."""
@@ -92,7 +95,8 @@ class Subscribing:
         self._put(first)
         self._line = Line(
             self._events, tell=lambda: None, hear=self._heard, clock=self._clock, rng=self._rng,
-            name=f"evenq-lite-line-{self._group}",
+            name=f"evenq-lite-line-{self._group}", what=f"the line for lite topics of {self._topic}",
+            troubles=self._troubles,
         )  # fmt: skip
         self._tasks.add(spawn(self._repeat(), name=f"evenq-lite-sync-{self._group}"))
 
@@ -164,14 +168,12 @@ class Subscribing:
                         await self._say(LiteAction.ALL, list(self._names))
                         self._sure = True
             except Error as error:
-                log.warning(
-                    "lite subscriptions were not told",
-                    extra={"topic": self._topic, "group": self._group, "error": str(error)},
-                )
+                self._troubles.failed(f"the lite subscriptions of topic {self._topic}", error)
                 if error.retryable:
                     wait_ms = min(wait_ms, backoff.next_ms())
             else:
                 backoff.reset()
+                self._troubles.well(f"the lite subscriptions of topic {self._topic}")
 
     async def _events(self, tellings: AsyncIterator[None]) -> AsyncGenerator[LiteEvent, None]:
         """Of one broker, another one each time."""
@@ -192,8 +194,7 @@ class Subscribing:
             return
         self._put({name: None for name in self._names if name != event.name})
         log.warning(
-            "a broker ended a lite subscription",
-            extra={"topic": self._topic, "group": self._group, "lite_topic": event.name},
+            "group %s: a broker ended the subscription to lite topic %s of %s", self._group, event.name, self._topic
         )
         if self._tell is not None:
             task = spawn(self._tell_of(event.name), name="evenq-lite-ended")
@@ -205,4 +206,4 @@ class Subscribing:
         try:
             await self._tell(name)
         except Exception:
-            log.exception("on_unsubscribed failed", extra={"lite_topic": name})
+            log.exception("on_unsubscribed failed for lite topic %s", name)

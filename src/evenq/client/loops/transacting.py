@@ -16,6 +16,7 @@ from functools import partial
 from evenq.client.core.halves import Check, HalfMessage, TransactionCalls
 from evenq.client.core.route import Route
 from evenq.client.loops.lines import Line
+from evenq.client.loops.troubles import Troubles
 from evenq.client.options import ProducerOptions
 from evenq.errors import Error, Forbidden
 from evenq.model import ReceivedMessage, TransactionResolution
@@ -53,6 +54,7 @@ class Transacting:
         self._options = options
         self._route = route
         self._run_checker = run_checker
+        self._troubles = Troubles(clock, who="producer")
         self._topics: set[str] = set()
         self._lines: dict[str, Line[Iterable[str], Check]] = {}
         self._looking: asyncio.Task[None] | None = None
@@ -129,7 +131,9 @@ class Transacting:
                     wanted.update((await self._route(topic)).addresses.values())
                 except Error as error:
                     whole = False
-                    log.info("no route for transactions", extra={"topic": topic, "error": str(error)})
+                    self._troubles.failed(f"topic {topic} for transactions", error)
+                else:
+                    self._troubles.well(f"topic {topic} for transactions")
             for address in sorted(wanted - self._lines.keys()):
                 self._lines[address] = Line(
                     partial(self._calls.checks, address),
@@ -138,6 +142,8 @@ class Transacting:
                     clock=self._clock,
                     rng=self._rng,
                     name=f"evenq-transactions-{address}",
+                    what=f"the line for transaction checks to {address}",
+                    troubles=self._troubles,
                 )
             for address in sorted(self._lines.keys() - wanted) if whole else ():
                 self._lines.pop(address).task.cancel()
@@ -156,10 +162,10 @@ class Transacting:
                 await self._calls.end_transaction(check.half, resolution, checked=True)
         except Error as error:
             log.warning(
-                "a transaction check was not answered; the broker asks again",
-                extra={"message_id": check.half.message_id, "error": str(error)},
-            )
+                "the check of transaction message %s (topic %s) was not answered, the broker asks again: %s",
+                check.half.message_id, check.message.topic, error,
+            )  # fmt: skip
         except Exception:
-            log.exception("the checker failed; the broker asks again", extra={"message_id": check.half.message_id})
+            log.exception("the checker failed for message %s; the broker asks again", check.half.message_id)
         finally:
             self._room.release()

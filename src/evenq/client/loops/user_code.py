@@ -9,13 +9,18 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import inspect
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
-from evenq.errors import BadRequest
+from evenq.client.loops.troubles import Report
+from evenq.errors import BadRequest, Error
 from evenq.model import ReceivedMessage
+from evenq.runtime.tasks import spawn
 
-__all__ = ["UserCodeFailed", "in_thread", "listened"]
+__all__ = ["UserCodeFailed", "in_thread", "listened", "reporter"]
+
+log = logging.getLogger(__name__)
 
 
 class UserCodeFailed(Exception):
@@ -53,3 +58,25 @@ async def listened(
         told.close()
         raise BadRequest(f"the listener is a coroutine function, which a thread cannot run; use {instead}")
     return told
+
+
+def reporter(on_error: Callable[[Error], object], threads: Executor | None = None) -> Report:
+    """Calls `on_error`, a plain or a coroutine function, for each permanent error: in `threads`, or in the loop if
+    there are none. What it raises is logged.
+    """
+    running: set[asyncio.Task[None]] = set()
+
+    async def call(error: Error) -> None:
+        try:
+            result = on_error(error) if threads is None else await in_thread(threads, on_error, error)
+            if inspect.isawaitable(result):
+                await result
+        except Exception:
+            log.exception("on_error failed for: %s", error)
+
+    def report(error: Error) -> None:
+        task = spawn(call(error), name="evenq-on-error")
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    return report

@@ -38,12 +38,15 @@ GROUPS = "/evenq.v1.Groups/"
 ASSIGNMENT = "/evenq.v1.Assignment/"
 
 SCHEMES_WANTED = routes_pb2.RouteQuestion(schemes=True).SerializeToString()
+ROLE, READER = "x-evenq-role", "reader"
 ILLEGAL_OFFSET, MESSAGE_NOT_FOUND = 40019, 40401
 
 
-def client_metadata(client_id: str) -> dict[str, str]:
-    """Headers of every call (wire contract 2.1)."""
+def client_metadata(client_id: str, *, reads: bool = False) -> dict[str, str]:
+    """Headers of every call (wire contract 2.1). `reads`: of a consumer, so that asking for a route makes no topic."""
+    role = {ROLE: READER} if reads else {}
     return {
+        **role,
         "x-mq-client-id": client_id,
         "x-mq-language": "PYTHON",
         "x-mq-client-version": __version__,
@@ -87,11 +90,15 @@ def _locked(told: groups_pb2.LockedQueue) -> Locked:
 class Calls:
     """Implements `core.calls.ProducerCalls` and, with `sessions` and `receiving` beside it, what consumers need."""
 
-    def __init__(self, net: Net, *, endpoint: str, client_id: str, timeout_ms: int = 3_000) -> None:
+    def __init__(
+        self, net: Net, *, endpoint: str, client_id: str, timeout_ms: int = 3_000, reads: bool = False
+    ) -> None:
+        """`reads`: it is a consumer's."""
         self.net = net
+        self._reads = reads
         self.client_id = client_id
         self.timeout_ms = timeout_ms
-        self.metadata = client_metadata(client_id)
+        self.metadata = client_metadata(client_id, reads=reads)
         points = access_points(endpoint)
         self._endpoints = list(points.targets)
         self._turn = 0
@@ -100,15 +107,19 @@ class Calls:
         self._no_counts: set[str] = set()
         self._routing = Routing(one_address=points.one_address)
 
+    def publishes(self, address: str) -> bool:
+        """False once the server there turned out to have no evenq.v1."""
+        return address not in self._no_publish
+
     def rename(self, client_id: str) -> None:
         """Be another client from the next call on."""
         self.client_id = client_id
-        self.metadata = client_metadata(client_id)
+        self.metadata = client_metadata(client_id, reads=self._reads)
 
     async def unary(self, address: str, method: str, request: bytes, *, wait_ms: int = 0, timeout_ms: int = 0) -> bytes:
         """One call; `wait_ms` comes on top of the deadline."""
         deadline_ms = (timeout_ms or self.timeout_ms) + wait_ms
-        target, metadata = self._directed(address)
+        target, metadata = self.directed(address)
         try:
             return await self.net.unary(target, method, request, timeout_ms=deadline_ms, metadata=metadata)
         except ConnectionFailed:
@@ -120,10 +131,10 @@ class Calls:
         self, address: str, method: str, requests: AsyncIterator[bytes] | bytes, *, timeout_ms: int | None
     ) -> AsyncIterator[bytes]:
         """A stream; None = no time limit."""
-        target, metadata = self._directed(address)
+        target, metadata = self.directed(address)
         return self.net.stream(target, method, requests, timeout_ms=timeout_ms, metadata=metadata)
 
-    def _directed(self, address: str) -> tuple[str, Mapping[str, str]]:
+    def directed(self, address: str) -> tuple[str, Mapping[str, str]]:
         """Where to call, and with which headers."""
         target, broker_name = meant_broker(address)
         if not broker_name:

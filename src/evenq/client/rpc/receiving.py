@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from evenq.client.rpc.calls import V2, Calls
 from evenq.client.rpc.messages import decode
 from evenq.model import FilterExpression, FilterType, MessageQueue, ReceivedMessage
+from evenq.runtime.net import Net
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
@@ -24,6 +25,9 @@ class SimpleCalls(Calls):
     """`Calls` and what `core.calls.SimpleCalls` asks for."""
 
     client_type: v2.ClientType.ValueType = v2.SIMPLE_CONSUMER
+
+    def __init__(self, net: Net, *, endpoint: str, client_id: str, timeout_ms: int = 3_000) -> None:
+        super().__init__(net, endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms, reads=True)
 
     async def receive(
         self,

@@ -24,6 +24,7 @@ from evenq.client.core.calls import (
 from evenq.client.rpc.calls import GROUPS, Calls, filter_of, model_queue
 from evenq.errors import DuplicateClientId
 from evenq.model import MessageModel, MessageQueue
+from evenq.runtime.net import Net
 from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import groups_pb2
 
@@ -32,6 +33,9 @@ __all__ = ["ConsumerCalls"]
 
 class ConsumerCalls(Calls):
     """`Calls` and the session: all that `core.calls.ConsumerCalls` asks for."""
+
+    def __init__(self, net: Net, *, endpoint: str, client_id: str, timeout_ms: int = 3_000) -> None:
+        super().__init__(net, endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms, reads=True)
 
     async def session(self, address: str, requests: AsyncIterator[Join | Leave | None]) -> AsyncIterator[SessionEvent]:
         """Raises what the broker refuses with."""

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from evenq.cli.admin import Admin, message_type_name, message_type_number, on_every_broker
-from evenq.cli.groups import ensure_group
 from evenq.cli.topics import create_topic
 from evenq.cli.up import wait_served
 from evenq.errors import ConnectionFailed, IllegalTopic, RequestTimeout
@@ -59,17 +58,6 @@ def test_a_topic_that_did_not_land_everywhere_is_an_error_that_names_the_broker(
     answer.placements.add(broker_name="broker-b", error="no answer")
     with pytest.raises(ConnectionFailed, match=r"broker-b \(no answer\)"):
         asyncio.run(create_topic(admin(CreateTopic=answer), "a", queues=4, message_type="FIFO"))
-
-
-def test_a_group_that_exists_is_left_as_it_is():
-    groups = admin_pb2.ListGroupsResponse()
-    groups.groups.add(group="g")
-    service = admin(ListGroups=groups, CreateGroup=admin_pb2.CreateGroupResponse())
-    asyncio.run(ensure_group(service, "g", start_from="first"))
-    asyncio.run(ensure_group(service, "h", start_from="first"))
-    created = [request for _, name, request in service._net.asked if name == "CreateGroup"]
-    assert [admin_pb2.CreateGroupRequest.FromString(request).group for request in created] == ["h"]
-    assert admin_pb2.CreateGroupRequest.FromString(created[0]).start_from == "FIRST"
 
 
 def cluster(brokers, *, rebalancer):

@@ -35,8 +35,8 @@ def test_a_group_has_its_settings():
     assert (options.ordered, options.max_attempts, options.strategy, options.start_from) == (True, 3, "AVG", "FIRST")
 
 
-def test_consume_starts_at_the_end_unless_told():
-    assert parse("consume", "t", "--group", "g").start_from == "last"
+def test_consume_starts_as_the_group_is_configured_unless_told():
+    assert parse("consume", "t", "--group", "g").start_from is None
     assert parse("consume", "t", "--group", "g", "--from", "FIRST").start_from == "first"
 
 

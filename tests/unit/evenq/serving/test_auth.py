@@ -9,10 +9,11 @@ from pydantic import ValidationError
 
 from evenq.errors import SettingsError
 from evenq.runtime.clock import FakeClock
-from evenq.serving.auth import Auth, AuthSettings
+from evenq.serving.auth import CLOCK_SKEW_MS, Auth, AuthSettings
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 from evenq.testing.loop_net import LoopNet
-from evenq.wire.signed_net import SignedNet
+from evenq.wire.signature import Secret
+from evenq.wire.signed_net import SignedNet, Signer
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 
 FILE = '[users.evenq-internal]\nsecret = "{secret}"\ninternal = true\n'
@@ -49,6 +50,34 @@ def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     big.write_bytes(b"#" * (4 << 20) + b"#")
     with pytest.raises(SettingsError, match="the limit is 4194304"):
         Auth(AuthSettings(enabled=True, users=big), clock=FakeClock())
+
+
+@pytest.mark.parametrize(
+    ("given", "plain", "late_ms", "taken"),
+    [
+        ({}, True, CLOCK_SKEW_MS, True),
+        ({}, True, CLOCK_SKEW_MS + 1_000, False),
+        ({}, False, CLOCK_SKEW_MS + 1_000, True),
+        ({"clock_skew_ms": 0}, True, CLOCK_SKEW_MS + 1_000, True),
+        ({"clock_skew_ms": 5_000}, False, 6_000, False),
+    ],
+)
+def test_a_signature_that_was_listened_to_is_of_use_for_a_minute_unless_nobody_can_listen(
+    tmp_path: Path, given: dict[str, int], plain: bool, late_ms: int, taken: bool
+) -> None:
+    async def test() -> None:
+        clock, file = FakeClock(), tmp_path / "users.toml"
+        file.write_text(FILE.format(secret="first-secret"))
+        settings = AuthSettings.model_validate({"enabled": True, "users": file, **given})
+        below = LoopNet(clock)
+        below.serve("server:1", Auth(settings, clock=clock, plain=plain).rpcs([rpc()]))
+        caught = Signer("evenq-internal", Secret("first-secret"), clock=clock).headers()
+        clock.jump_wall(late_ms)
+        raw = await below.unary("server:1", CALL, b"", timeout_ms=1_000, metadata=caught)
+        code = service_pb2.EndTransactionResponse.FromString(raw).status.code
+        assert code == (0 if taken else 40100)
+
+    asyncio.run(test())
 
 
 def test_servers_sign_their_calls_and_a_changed_file_is_in_force_within_its_interval(

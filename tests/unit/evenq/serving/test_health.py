@@ -6,7 +6,7 @@ import pytest
 
 from evenq.errors import NotFound, TooManyRequests
 from evenq.serving.fields import write_bytes
-from evenq.serving.health import NOT_SERVING, SERVICE_UNKNOWN, SERVING, WATCHERS_MAX, Health
+from evenq.serving.health import LIVENESS, NOT_SERVING, READINESS, SERVICE_UNKNOWN, SERVING, WATCHERS_MAX, Health
 from evenq.serving.rpc import RpcContext
 
 CONTEXT = RpcContext("m", [], "127.0.0.1:1", None)
@@ -29,6 +29,27 @@ def test_a_check_answers_the_state_of_the_server_and_of_named_services():
         assert await check(write_bytes(1, b"evenq.v1.Data"), CONTEXT) == SERVING
         with pytest.raises(NotFound, match="'nothing'; ask with the empty name"):
             await check(write_bytes(1, b"nothing"), CONTEXT)
+
+    asyncio.run(story())
+
+
+def test_the_names_of_probes_are_known_readiness_says_what_the_empty_name_says_and_liveness_outlives_a_drain():
+    async def story():
+        health = Health()
+        check, _ = handlers(health)
+
+        async def states():
+            return [await check(write_bytes(1, name.encode()), CONTEXT) for name in ("", READINESS, LIVENESS)]
+
+        assert await states() == [SERVING, SERVING, SERVING]
+        health.set_serving(serving=False)  # a drain, a full disk
+        assert await states() == [NOT_SERVING, NOT_SERVING, SERVING]
+        health.set_serving(serving=True, service=READINESS)
+        assert await states() == [SERVING, SERVING, SERVING]
+        assert health.alive
+        health.set_serving(serving=False, service=LIVENESS)  # a poisoned store
+        assert await states() == [SERVING, SERVING, NOT_SERVING]
+        assert not health.alive
 
     asyncio.run(story())
 

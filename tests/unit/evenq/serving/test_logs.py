@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from evenq.serving.logs import setup_logs
+from evenq.serving.logs import JsonFormatter, setup_logs
 
 
 class Terminal(io.StringIO):
@@ -33,6 +33,22 @@ def test_a_line_is_one_json_object_with_the_extra_fields() -> None:
     assert found.pop("time").endswith("+00:00")
     expected = {"level": "INFO", "program": "broker", "logger": "x.y", "event": "topic made", "topic": "ä", "queues": 8}
     assert found == expected
+
+
+def test_from_warnings_upwards_the_text_says_by_itself_what_it_is_about() -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter("broker"))
+    log = logging.getLogger("tests.text")
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    log.addHandler(handler)
+    log.warning("topic not created", extra={"topic": "orders", "peer": "broker-b", "error": "gone"})
+    log.info("rebalanced", extra={"topic": "orders"})
+    warning, info = map(json.loads, stream.getvalue().splitlines())
+    assert warning["event"] == "topic not created (topic=orders, peer=broker-b, error=gone)"
+    assert (warning["topic"], warning["error"]) == ("orders", "gone")
+    assert info["event"] == "rebalanced"
 
 
 def test_a_traceback_stays_within_its_line() -> None:

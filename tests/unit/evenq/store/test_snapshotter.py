@@ -111,7 +111,7 @@ def test_a_full_disk_puts_a_snapshot_off_and_poisons_nothing(open_store, message
         disk.bytes_max = disk.bytes_used + 10
         await opened.clock.advance(2_000)
         assert opened.store.stats.snapshots == 0
-        with pytest.raises(StoreFull, match="no space for a snapshot"):
+        with pytest.raises(StoreFull, match="no snapshot now: no space left"):
             await opened.store.save_snapshot(b"x")
         disk.bytes_max += 1 << 20
         await opened.clock.advance(2_000)

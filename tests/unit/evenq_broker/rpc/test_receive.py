@@ -10,6 +10,7 @@ from evenq_broker.core.members import Member, Protocol
 
 from evenq.errors import StoreCorrupted
 from evenq.model import StartFrom
+from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
@@ -68,7 +69,8 @@ def test_a_poll_that_names_no_time_has_the_default(run: Run) -> None:
     """Five seconds: an idle push consumer of most SDKs waits for its poll before it ends."""
 
     async def story(stage: Any) -> None:
-        await filled(stage, 0)
+        broker = await filled(stage, 0)
+        await stage.during(broker.create_topic("t"))
         started = stage.clock.monotonic_ms()
         await receive(stage, request(poll_ms=None), timeout_ms=60_000)
         assert 5_000 <= stage.clock.monotonic_ms() - started <= 5_030
@@ -78,7 +80,8 @@ def test_a_poll_that_names_no_time_has_the_default(run: Run) -> None:
 
 def test_an_empty_poll_ends_before_the_callers_deadline(run: Run) -> None:
     async def story(stage: Any) -> None:
-        await filled(stage, 0, poll_margin_ms=500, poll_max_ms=3_000)
+        broker = await filled(stage, 0, poll_margin_ms=500, poll_max_ms=3_000)
+        await stage.during(broker.create_topic("t"))
         for poll_ms, timeout_ms, expected_ms in (
             (1_000, 9_000, 1_000), (9_000, 2_000, 1_500), (9_000, 60_000, 3_000), (None, 2_000, 1_500)
         ):  # fmt: skip
@@ -130,7 +133,8 @@ def test_the_place_of_a_damaged_record_is_for_the_door_not_for_callers(run: Run)
 
         broker.store.read_hot = damaged
         handler = next(rpc.handler for rpc in broker.rpcs() if rpc.method.endswith("/ReceiveMessage"))
-        context = stage.net._context("m", {"x-mq-client-id": "c"}, 5_000)
+        deadline_ms = stage.clock.monotonic_ms() + 5_000
+        context = RpcContext("m", [("x-mq-client-id", "c")], "127.0.0.1:1", deadline_ms)
         with pytest.raises(StoreCorrupted):
             await anext(handler(request().SerializeToString(), context))
 

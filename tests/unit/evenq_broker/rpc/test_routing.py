@@ -78,6 +78,7 @@ def test_a_closed_topic_has_no_route(run: Run) -> None:
 def test_the_resource_is_echoed_as_it_came_and_its_namespace_is_part_of_the_name(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
+        await stage.during(broker.create_topic("ns%t", queues=1))
         told = await route(stage, "t", "ns")
         assert {(q.topic.resource_namespace, q.topic.name) for q in told.message_queues} == {("ns", "t")}
         assert broker.topics.get("ns%t") is not None
@@ -231,5 +232,36 @@ def test_our_own_sdk_is_told_which_brokers_speak_tls_and_others_get_the_public_a
         assert found.addresses["b"] == "evenqs://b:8443"
         assert "://" not in found.addresses[broker.settings.broker_name]
         assert route_of("t", public).addresses["b"] == "b:8443"
+
+    run(story)
+
+
+def test_a_prospect_says_who_speaks_tls_as_well_and_is_not_kept(run: Run) -> None:
+    """A producer that speaks to a topic before it is there must not fall back to plain text; the topic's own route is
+    told once it is made, also where nothing else changed.
+    """
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(default_queues=4)
+        secure = replace(other(1, 1), addresses=(BrokerAddress("tls", "b", 8443, tls=True),))
+        broker.routes.snapshot("n", "x", [secure], 0)
+        resource = definition_pb2.Resource(name="new")
+        request = service_pb2.QueryRouteRequest(topic=resource, endpoints=POINT).SerializeToString()
+        question = routes_pb2.RouteQuestion(schemes=True).SerializeToString()
+        reader = {"x-mq-client-id": "r", "x-evenq-role": "reader"}
+        for _ in range(2):
+            ours = await stage.during(
+                stage.net.unary("a:8081", V2 + "QueryRoute", request + question, timeout_ms=5_000)
+            )
+            found = route_of("new", ours)
+            assert found.addresses["b"] == "evenqs://b:8443"
+            assert "://" not in found.addresses[broker.settings.broker_name]
+            told = await stage.during(
+                stage.net.unary("a:8081", V2 + "QueryRoute", request, timeout_ms=5_000, metadata=reader)
+            )
+            assert service_pb2.QueryRouteResponse.FromString(told).status.code == 40402
+        await broker.create_topic("new", queues=1)
+        [queue] = (await route(stage, "new")).message_queues
+        assert queue.broker.name == broker.settings.broker_name
 
     run(story)

@@ -167,6 +167,7 @@ def test_a_client_that_ends_its_stream_has_its_polls_answered_at_once(run: Run, 
 
     async def story(stage: Any) -> None:
         broker = await stage.broker()
+        await stage.during(broker.create_topic("t"))
         over = asyncio.Event()
 
         async def requests() -> AsyncIterator[bytes]:

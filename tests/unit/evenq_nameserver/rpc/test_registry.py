@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from pathlib import Path
 
 import pytest
 from evenq_nameserver.rpc.registry import RegistryService
@@ -17,7 +18,7 @@ from evenq.wire.stubs.evenq.v1 import registry_pb2
 CONTEXT = RpcContext("/evenq.v1.Registry/Any", (), "127.0.0.1:1", None)
 
 
-def service(**settings: int) -> RegistryService:
+def service(**settings: int | str) -> RegistryService:
     return RegistryService(settings=Settings.model_validate(settings), clock=FakeClock(), identity="ns", stats=Stats())
 
 
@@ -45,6 +46,63 @@ def request(name: str = "a", topics: int = 1, port: int = 8081, host: str = "h",
 def test_what_a_broker_tells_is_checked(sent: bytes, kind: type[errors.Error], words: str) -> None:
     with pytest.raises(kind, match=words):
         asyncio.run(service(topics_max=2).register(sent, CONTEXT))
+
+
+@pytest.mark.parametrize("call", ["register", "heartbeat", "unregister"])
+@pytest.mark.parametrize(
+    ("register_from", "host", "allowed"),
+    [
+        ("", "127.0.0.1", True),
+        ("", "::1", True),
+        ("", "10.1.2.3", False),
+        ("10.0.0.0/8", "10.1.2.3", True),
+        ("10.0.0.0/8", "127.0.0.1", False),
+        ("*", "192.0.2.7", True),
+    ],
+)
+def test_without_signatures_only_allowed_addresses_say_where_brokers_are(
+    call: str, register_from: str, host: str, allowed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    peer = f"[{host}]:1" if ":" in host else f"{host}:1"
+    context = RpcContext("/evenq.v1.Registry/Any", (), peer, None)
+    bodies = {"register": request(), "heartbeat": b"", "unregister": b""}
+
+    async def main() -> None:
+        nameserver = service(register_from=register_from)
+        await getattr(nameserver, call)(bodies[call], context)
+
+    if allowed:
+        asyncio.run(main())
+        return
+    with pytest.raises(errors.Forbidden, match=rf"from {host}: register_from allows .*--register-from"):
+        asyncio.run(main())
+    assert f"from {host}" in caplog.text
+
+
+def test_with_signatures_brokers_may_come_from_anywhere_unless_the_operator_says_where(tmp_path: Path) -> None:
+    signed = {"enabled": True, "users": tmp_path / "users.toml"}
+    assert Settings.model_validate({"auth": signed}).allowed_brokers().hold("192.0.2.7")
+    narrow = Settings.model_validate({"auth": signed, "register_from": "10.0.0.0/8"})
+    assert not narrow.allowed_brokers().hold("192.0.2.7")
+
+
+def test_refused_callers_leave_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock()
+    nameserver = RegistryService(settings=Settings(), clock=clock, identity="ns", stats=Stats())
+
+    async def refused() -> None:
+        with pytest.raises(errors.Forbidden):
+            await nameserver.heartbeat(b"", RpcContext("", (), "10.1.2.3:1", None))
+
+    async def main() -> None:
+        for _ in range(100):
+            await refused()
+        assert caplog.text.count("was refused") == 1
+        await clock.advance(60_000)
+        await refused()
+        assert caplog.text.count("was refused") == 2
+
+    asyncio.run(main())
 
 
 def test_each_call_has_its_row_of_the_access_table_and_registering_is_internal() -> None:

@@ -37,12 +37,40 @@ class FakeApi:
     def __init__(self, answer: Any) -> None:
         self.answer = answer
         self.calls: list[tuple[str, str]] = []
+        self.bodies: list[Any] = []
 
     def call(self, verb: str, path: str, body: Any = None) -> Any:
         self.calls.append((verb, path.rpartition("/")[2]))
+        self.bodies.append(body)
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
+
+
+def test_labels_annotations_and_owners_of_others_outlive_a_change_of_leader() -> None:
+    """A chart knows its Lease by them; without them an upgrade took it for somebody else's and deleted it."""
+
+    async def story() -> None:
+        given = lease_object("evenq", "shop", RECORD, "18")
+        others: dict[str, Any] = {
+            "labels": {"app.kubernetes.io/managed-by": "Helm"},
+            "annotations": {"meta.helm.sh/release-name": "evenq"},
+            "ownerReferences": [{"kind": "Deployment", "name": "evenq", "uid": "u", "apiVersion": "apps/v1"}],
+        }
+        given["metadata"] |= {**others, "managedFields": [{}], "uid": "x"}
+        api: Any = FakeApi(given)
+        lease = KubernetesLease(api, "evenq")
+        await lease.read()
+        await lease.write(RECORD, "18")
+        assert api.bodies[-1]["metadata"] == {**others, "name": "evenq", "namespace": "shop", "resourceVersion": "18"}
+        await lease.write(RECORD, "19")  # a renewal, without another look
+        assert api.bodies[-1]["metadata"]["labels"] == others["labels"]
+        api.answer = lease_object("evenq", "shop", RECORD, "1")
+        await lease.write(RECORD, "")  # made anew after somebody deleted it
+        await lease.write(RECORD, "1")
+        assert "labels" not in api.bodies[-1]["metadata"]
+
+    asyncio.run(story())
 
 
 def test_conflicts_are_lost_races_and_other_trouble_is_raised() -> None:

@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
 from evenq.client.loops.lines import TELL_MS, Line
+from evenq.client.loops.troubles import Troubles
 from evenq.errors import ConnectionFailed, Error
 from evenq.runtime.clock import FakeClock
 
@@ -46,7 +47,8 @@ def play(story: Callable[[FakeClock, Broker, Line[str, str], list[str], list[str
             heard.append(said)
 
         line = Line(
-            broker.stream, tell=lambda: words[-1], hear=hear, clock=clock, rng=random.Random(1), name="line"
+            broker.stream, tell=lambda: words[-1], hear=hear, clock=clock, rng=random.Random(1), name="line",
+            what="the line", troubles=Troubles(clock, who="tests"),
         )  # fmt: skip
         await clock.advance(1)
         try:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from evenq.client.loops.lite_pushing import LitePushing
+from evenq.client.loops.troubles import Troubles
 from evenq.client.options import LiteOptions
 from evenq.errors import ConnectionFailed, Error, InvalidReceiptHandle
 from evenq.model import MessageQueue, QueueOffset, ReceivedMessage
@@ -74,7 +75,8 @@ def play(story: Callable[[FakeClock, Receiver, LitePushing], Awaitable[None]], l
             receiver,  # type: ignore[arg-type]  # nothing is buried here
             receiver,  # type: ignore[arg-type]  # the part of Receiving that it uses
             receive=receiver.receive, group="g", slots=slots, clock=clock, rng=random.Random(1),
-            options=LiteOptions(invisible_ms=3_000, drain_ms=1_000), run_listener=run,
+            options=LiteOptions(invisible_ms=3_000, drain_ms=1_000), run_listener=run, topic="p",
+            troubles=Troubles(clock, who="group g"),
         )  # fmt: skip
         pushing.start()
         await story(clock, receiver, pushing)

@@ -9,9 +9,11 @@ from typing import Any
 from evenq.client.core.calls import NO_GENERATION, Generation, Locked
 from evenq.client.loops.locks import Locks
 from evenq.client.loops.reading import Reading
+from evenq.client.loops.troubles import Troubles
 from evenq.client.options import PushOptions
 from evenq.errors import ConnectionFailed
 from evenq.model import MessageQueue, StartFrom
+from evenq.runtime.clock import FakeClock
 
 ONE, TWO = MessageQueue("t", "b", 0), MessageQueue("u", "b", 0)
 
@@ -87,6 +89,7 @@ class Stage:
             generation=lambda _topic: NO_GENERATION,
             told=lambda queue, locked: self.told.append((queue, None if locked is None else locked.committed)),
             spawn=self.spawn,
+            troubles=Troubles(FakeClock(), who="group g"),
         )
 
     async def address(self, _queue: MessageQueue) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from evenq.client.core.lite import LiteAction, LiteEnded, LiteEvent, LiteOpened, LiteStart
 from evenq.client.loops.subscribing import Subscribing
+from evenq.client.loops.troubles import Troubles
 from evenq.client.options import LiteOptions
 from evenq.errors import ConnectionFailed, Error, LiteSubscriptionQuotaExceeded
 from evenq.runtime.clock import FakeClock
@@ -78,7 +79,7 @@ def play(story: Story, *first: str) -> None:
         subscribing = Subscribing(
             calls,  # type: ignore[arg-type]  # the part of LiteCalls that it uses
             group="g", topic="p", clock=clock, rng=random.Random(1), options=LiteOptions(), addresses=addresses,
-            tell=tell,
+            tell=tell, troubles=Troubles(clock, who="group g"),
         )  # fmt: skip
         await subscribing.start(first)
         await clock.advance(1)

@@ -1,0 +1,235 @@
+"""What one `send` of the SDK costs beside the least that gRPC costs in Python.
+
+    python benchmarks/micro/sdk_send.py [--seconds 3] [--rounds 5] [--only NAME ...]
+
+The floor is a door of ours in a process of its own whose Publish reads nothing and answers the same bytes, called one
+call after another with ready bytes by `grpc` (threads) and `grpc.aio`. `broker, threads` calls the broker so: a longer
+wait costs a client CPU as well, so this is the floor of the SDK's own code. The SDK sends to a broker in a process of
+its own: data on disk, asynchronous flush, default settings, eight queues, messages of 1 KiB. All take turns, round by
+round. `client CPU` is user and system time of the client's process for each message: it means something on a machine
+with other work, where calls a second do not. Goals: 3,000 sends a second on a calm machine, `send_batch` not slower
+than `send_async`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+
+import evenq
+from evenq.testing import LocalCluster
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
+
+METHOD = "/evenq.v1.Data/Publish"
+BODY = bytes(range(256)) * 4
+BATCH = 1_000
+
+Work = Callable[[float], int]
+"""Works for so many seconds; how many messages that were."""
+
+
+def serve() -> None:
+    """The floor's server: prints its port."""
+    from evenq.runtime.clock import SystemClock
+    from evenq.serving.door import open_door
+    from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+
+    answer = data_pb2.PublishResponse(
+        status=definition_pb2.Status(code=definition_pb2.OK, message="OK"),
+        queue=common_pb2.Queue(topic="bench", broker_name="floor", queue_id=1), first_offset=1, store_ms=1,
+    ).SerializeToString()  # fmt: skip
+
+    async def publish(_request: bytes, _context: RpcContext) -> bytes:
+        return answer
+
+    async def run() -> None:
+        access = Access(resource=Resource.NONE, action=Action.DESCRIBE)
+        row = Rpc(method=METHOD, kind=Kind.UNARY, handler=publish, response=data_pb2.PublishResponse, access=access)
+        door = await open_door([row], host="127.0.0.1", port=0, clock=SystemClock())
+        sys.stdout.write(f"{door.port}\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
+
+    asyncio.run(run())
+
+
+def request() -> bytes:
+    message = definition_pb2.Message(topic=definition_pb2.Resource(name="bench"), body=BODY)
+    message.system_properties.message_id = "01" + "0" * 32
+    message.system_properties.born_host = "bench"
+    queue = common_pb2.Queue(topic="bench", broker_name="floor", queue_id=1)
+    return data_pb2.PublishRequest(queue=queue, messages=[message]).SerializeToString()
+
+
+def raw_threads(port: int) -> Work:
+    channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+    call, data = channel.unary_unary(METHOD), request()
+
+    def work(seconds: float) -> int:
+        count, until = 0, time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            call(data, timeout=3)
+            count += 1
+        return count
+
+    return work
+
+
+def raw_broker(endpoint: str) -> Work:
+    """The same to the broker, each message with an id of its own."""
+    call = grpc.insecure_channel(endpoint).unary_unary(METHOD)
+    asked = data_pb2.PublishRequest.FromString(request())
+    asked.queue.broker_name = ""
+    head, _, tail = asked.SerializeToString().partition(b"01" + b"0" * 32)
+    numbers = itertools.count()
+
+    def work(seconds: float) -> int:
+        count, until = 0, time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            call(head + b"01%032d" % next(numbers) + tail, timeout=3)
+            count += 1
+        return count
+
+    return work
+
+
+def raw_aio(port: int) -> Work:
+    data = request()
+
+    async def run(seconds: float) -> int:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_unary(METHOD)
+            count, until = 0, time.perf_counter() + seconds
+            while time.perf_counter() < until:
+                await call(data, timeout=3)
+                count += 1
+            return count
+
+    return lambda seconds: asyncio.run(run(seconds))
+
+
+def message() -> evenq.Message:
+    return evenq.Message(topic="bench", body=BODY)
+
+
+def send(producer: evenq.Producer) -> Work:
+    def work(seconds: float) -> int:
+        count, until = 0, time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            producer.send(message())
+            count += 1
+        return count
+
+    return work
+
+
+def aio_send(endpoint: str) -> Work:
+    async def run(seconds: float) -> int:
+        async with evenq.aio.Producer(endpoint=endpoint) as producer:
+            count, until = 0, time.perf_counter() + seconds
+            while time.perf_counter() < until:
+                await producer.send(message())
+                count += 1
+            return count
+
+    return lambda seconds: asyncio.run(run(seconds))
+
+
+def send_batch(producer: evenq.Producer) -> Work:
+    def work(seconds: float) -> int:
+        count, until = 0, time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            producer.send_batch(message() for _ in range(BATCH))
+            count += BATCH
+        return count
+
+    return work
+
+
+def send_async(producer: evenq.Producer) -> Work:
+    def work(seconds: float) -> int:
+        count, until = 0, time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            for _ in range(BATCH):
+                producer.send_async(message())
+            count += BATCH
+        producer.flush()
+        return count
+
+    return work
+
+
+def measure(work: Work, seconds: float) -> tuple[float, float]:
+    """Messages a second, and client CPU for each, us."""
+    before, began = os.times(), time.perf_counter()
+    count = work(seconds)
+    took, after = time.perf_counter() - began, os.times()
+    cpu = after.user + after.system - before.user - before.system
+    return count / took, cpu / count * 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.serve:
+        serve()
+        return
+    floor = subprocess.Popen([sys.executable, str(Path(__file__)), "--serve"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert floor.stdout is not None
+        port = int(floor.stdout.readline())
+        with LocalCluster(brokers=1, nameservers=1, rebalancer=False) as cluster:
+            with evenq.Admin(endpoint=cluster.endpoint) as admin:
+                admin.create_topic("bench", queues=8)
+            with evenq.Producer(endpoint=cluster.endpoint) as producer:
+                compare(port, cluster.endpoint, producer, asked)
+    finally:
+        floor.terminate()
+        floor.wait(10)
+
+
+def compare(port: int, endpoint: str, producer: evenq.Producer, asked: argparse.Namespace) -> None:
+    works: dict[str, Work] = {
+        "floor, threads": raw_threads(port),
+        "floor, aio": raw_aio(port),
+        "broker, threads": raw_broker(endpoint),
+        "Producer.send": send(producer),
+        "aio.Producer.send": aio_send(endpoint),
+        "send_async": send_async(producer),
+        "send_batch": send_batch(producer),
+    }
+    works = {name: work for name, work in works.items() if not asked.only or name in asked.only}
+    figures: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
+    for number in range(asked.rounds + 1):
+        for name, work in works.items():
+            figure = measure(work, asked.seconds)
+            if number:  # the first round warms up
+                figures[name].append(figure)
+    floors = figures.get("floor, threads") or [(0.0, 0.0)] * asked.rounds
+    print(f"{'':20} {'messages/s':>12} {'client CPU, us':>16} {'speed : floor':>14} {'CPU : floor':>12}")
+    for name, rounds in figures.items():
+        rate, cpu = (statistics.median(one[at] for one in rounds) for at in (0, 1))
+        ratio, work_ratio = (
+            statistics.median(one[at] / low[at] if low[at] else 0.0 for one, low in zip(rounds, floors, strict=True))
+            for at in (0, 1)
+        )
+        print(f"{name:20} {rate:12,.0f} {cpu:16,.0f} {ratio:14.2f} {work_ratio:12.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Says when a message made its topic: `evenq produce` looks for the topic before it sends, and again behind it.
+
+Both looks are QueryRoute with the mark of a reader, for whom no topic is made, so producing needs no grant beyond its
+own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from evenq.client.rpc.calls import V2, Calls
+from evenq.client.wiring import Ground, new_client_id
+from evenq.errors import Error, TopicNotFound
+from evenq.wire.status import check
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+
+__all__ = ["TopicShape", "shape_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicShape:
+    """What a route tells of a topic; `kind` is empty for a topic that does not exist."""
+
+    kind: str
+    queues: int
+
+    def sentence(self, topic: str) -> str:
+        """`created topic orders (NORMAL, 8 queues)`."""
+        return f"created topic {topic} ({self.kind}, {self.queues} queue{'s' * (self.queues != 1)})"
+
+
+def shape_of(topic: str, endpoint: str, *, timeout_ms: int) -> TopicShape | None:
+    """None: nobody told, for example because a route may not be asked for."""
+    return asyncio.run(_shape_of(topic, endpoint, timeout_ms))
+
+
+async def _shape_of(topic: str, endpoint: str, timeout_ms: int) -> TopicShape | None:
+    ground = Ground.real()
+    calls = Calls(
+        ground.open_net(), endpoint=endpoint, client_id=new_client_id(ground.clock), timeout_ms=timeout_ms, reads=True
+    )
+    try:
+        request = service_pb2.QueryRouteRequest(endpoints=calls.endpoints())
+        request.topic.name = topic
+        raw = await calls.at_access_point(V2 + "QueryRoute", request.SerializeToString())
+        response = service_pb2.QueryRouteResponse.FromString(raw)
+        check(response.status)
+    except TopicNotFound:
+        return TopicShape("", 0)
+    except Error:
+        return None
+    finally:
+        await ground.let_go(calls.net)
+    types = response.message_queues[0].accept_message_types if response.message_queues else ()
+    kind = "MIXED" if len(types) > 1 else "".join(definition_pb2.MessageType.Name(one) for one in types)
+    return TopicShape(kind, len(response.message_queues))

@@ -1,0 +1,102 @@
+"""Where a simple consumer's group begins on a topic that it never read, as its user says: committed at all brokers of
+the topic before the first receive, so that no broker begins on its own terms when its turn comes.
+
+Asked by `loops.receiving` before each receive; does something once per topic. A topic that came after the consumer is
+read from its first message. A broker that is away is settled when it is back; servers without evenq.v1 decide alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from evenq.client.core.calls import NO_GENERATION, Generation, QueueRange
+from evenq.client.core.start_offset import policy_start
+from evenq.client.loops.routes import RouteBook
+from evenq.errors import Error, NotImplementedYet, Unsupported
+from evenq.model import MessageQueue, QueueOffset, StartFrom
+
+__all__ = ["GroupStart", "StartCalls"]
+
+log = logging.getLogger(__name__)
+
+
+class StartCalls(Protocol):
+    """The part of `rpc.calls.Calls` that it uses."""
+
+    async def query_offsets(
+        self, address: str, group: str, queue: MessageQueue, *, timestamp_ms: int = 0
+    ) -> QueueRange: ...
+
+    async def commit(
+        self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
+    ) -> None: ...
+
+
+class GroupStart:
+    """Of one simple consumer, in one event loop."""
+
+    def __init__(
+        self, calls: StartCalls, routes: RouteBook, *, group: str, start_from: StartFrom | None, timestamp_ms: int
+    ) -> None:
+        """`start_from` None: as the group is configured, but for topics that came after the consumer."""
+        self._calls = calls
+        self._routes = routes
+        self._group = group
+        self._start_from = start_from
+        self._timestamp_ms = timestamp_ms
+        self._due: dict[str, dict[MessageQueue, QueueOffset]] = {}
+        """Topic to starts that no broker has stored yet."""
+        self._settled: set[str] = set()
+
+    async def settle(self, topics: Iterable[str]) -> None:
+        """Raises what the brokers refuse with for good."""
+        for topic in topics:
+            policy = StartFrom.FIRST if self._routes.was_missing(topic) else self._start_from
+            if topic in self._settled or policy is None:
+                continue
+            try:
+                if topic not in self._due:
+                    self._due[topic] = await self._starts(topic, policy)
+                await self._commit(topic)
+            except (Unsupported, NotImplementedYet):
+                self._settled.add(topic)
+            except Error as error:
+                if not error.retryable:
+                    raise
+                log.info("group %s: its start on topic %s is not settled yet: %s", self._group, topic, error)
+            else:
+                self._settled.add(topic)
+                del self._due[topic]
+
+    async def _starts(self, topic: str, policy: StartFrom) -> dict[MessageQueue, QueueOffset]:
+        """Empty if the group has read the topic anywhere."""
+        route = await self._routes.get(topic)
+        timestamp_ms = self._timestamp_ms if policy is StartFrom.TIMESTAMP else 0
+        ranges = await asyncio.gather(
+            *(
+                self._calls.query_offsets(
+                    route.address_of(queue.broker_name), self._group, queue, timestamp_ms=timestamp_ms
+                )
+                for queue in route.readable
+            )
+        )
+        if any(told.committed >= 0 for told in ranges):
+            return {}
+        return {
+            queue: max(
+                policy_start(topic, policy, maximum=told.maximum, found=told.at_timestamp), QueueOffset(told.minimum)
+            )
+            for queue, told in zip(route.readable, ranges, strict=True)
+        }
+
+    async def _commit(self, topic: str) -> None:
+        due = self._due[topic]
+        for broker in sorted({queue.broker_name for queue in due}):
+            some = {queue: offset for queue, offset in due.items() if queue.broker_name == broker}
+            address = await self._routes.address(topic, broker)
+            await self._calls.commit(address, self._group, some, generation=NO_GENERATION)
+            for queue in some:
+                del due[queue]

@@ -1,0 +1,108 @@
+"""What goes wrong while a client works on its own: said once, counted, and said again when it is over.
+
+Loops that try for ever report each failed call here. An error that no retry can help (`Error.retryable` is False: a
+missing topic, a missing grant) is told to the user once: to `report` (`on_error`, or the next `poll`), or to the log as
+an error. The others are an outage of a broker: one line at its begin, one with the number of failed calls at its end.
+Texts name client, broker, topic and cause, because most programs print nothing else of a log record.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from evenq.errors import Error, PreconditionFailed
+from evenq.runtime.clock import Clock
+
+__all__ = ["Report", "Troubles", "is_permanent"]
+
+log = logging.getLogger(__name__)
+
+Report = Callable[[Error], None]
+"""Takes a permanent error, in the loop; returns at once and raises nothing."""
+
+SUBJECTS_MAX = 10_000
+QUIET_MS = 30_000
+"""After the begin of an outage was said, further ones of the same subject are only counted for so long."""
+
+
+def is_permanent(error: Error) -> bool:
+    """True if trying again cannot help until somebody changes something. A failed precondition is part of a hand-over
+    and settles itself.
+    """
+    return not error.retryable and not isinstance(error, PreconditionFailed)
+
+
+class _Trouble:
+    __slots__ = ("calls", "kinds", "said", "since_ms")
+
+    def __init__(self, since_ms: int) -> None:
+        self.since_ms = since_ms
+        self.calls = 0
+        self.kinds: dict[type[Error], str] = {}
+        """Permanent errors that were reported, with their texts."""
+        self.said = False
+        """True if a line was logged: then its end gets one, too."""
+
+
+class Troubles:
+    """The troubles of one client, in one event loop."""
+
+    def __init__(self, clock: Clock, *, who: str, report: Report | None = None) -> None:
+        """`who` begins each line, as `group billing`."""
+        self._clock = clock
+        self._who = who
+        self._report = report
+        self._troubles: dict[str, _Trouble] = {}
+        self._begins_ms: dict[str, int] = {}
+
+    def failed(self, subject: str, error: Error) -> None:
+        """A call about `subject` (as `topic orders`, `broker broker-a`) failed and will be made again."""
+        trouble = self._troubles.get(subject)
+        now_ms = self._clock.monotonic_ms()
+        if trouble is None:
+            if len(self._troubles) >= SUBJECTS_MAX:
+                return
+            trouble = self._troubles[subject] = _Trouble(now_ms)
+        trouble.calls += 1
+        if is_permanent(error):
+            self._permanent(subject, trouble, error)
+        elif not trouble.said and now_ms - self._begins_ms.get(subject, -QUIET_MS) >= QUIET_MS:
+            trouble.said = True
+            if len(self._begins_ms) >= SUBJECTS_MAX:
+                self._begins_ms.clear()
+            self._begins_ms[subject] = now_ms
+            log.warning("%s: %s fails, trying again until it works: %s", self._who, subject, error)
+
+    def failed_at(self, topic: str, broker: str, error: Error) -> None:
+        """A call about a topic's queues at a broker failed: the broker's outage, or a refusal of this topic there."""
+        self.failed(f"topic {topic} at broker {broker}" if is_permanent(error) else f"broker {broker}", error)
+
+    def well(self, subject: str) -> None:
+        """A call about `subject` succeeded."""
+        if not self._troubles:
+            return
+        trouble = self._troubles.pop(subject, None)
+        if trouble is not None and trouble.said:
+            seconds = (self._clock.monotonic_ms() - trouble.since_ms) / 1000
+            log.warning("%s: %s works again after %.1f s, %d calls failed", self._who, subject, seconds, trouble.calls)
+
+    def well_at(self, topic: str, broker: str) -> None:
+        """Queues of the topic are read from the broker."""
+        if self._troubles:
+            self.well(f"topic {topic} at broker {broker}")
+            self.well(f"broker {broker}")
+
+    def _permanent(self, subject: str, trouble: _Trouble, error: Error) -> None:
+        if type(error) in trouble.kinds:
+            return
+        text = str(error)
+        known = any(text in other.kinds.values() for other in self._troubles.values())
+        trouble.kinds[type(error)] = text
+        if known:  # another broker or topic said the very same
+            return
+        if self._report is not None:
+            self._report(error)
+            return
+        trouble.said = True
+        log.error("%s: %s is refused, trying again until it is not: %s", self._who, subject, error)

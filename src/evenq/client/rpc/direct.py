@@ -1,0 +1,115 @@
+"""One message straight from the caller's thread to its broker: the usual way of the sync `send`.
+
+Used for messages that may go to any queue, while the topic's route is known and fresh. It makes one try. Whatever comes
+out of it but a result goes to the producer's loop (`loops.sending`), which knows about retries, closed queues and new
+routes; there it counts as the first try, with the same message id.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from evenq.client.core.route import Route
+from evenq.client.loops.outgoing import SendResult
+from evenq.client.rpc.calls import DATA, wire_queue
+from evenq.client.rpc.messages import repeated
+from evenq.errors import Error, NotImplementedYet, Unsupported
+from evenq.model import MessageQueue, QueueOffset
+from evenq.wire.blocking_net import BlockingNet
+from evenq.wire.status import check
+from evenq.wire.stubs.evenq.v1 import data_pb2
+
+__all__ = ["Direct", "Failed"]
+
+HEADS_MAX = 10_000
+OK = 20000
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A try that brought no result."""
+
+    queue: MessageQueue
+    error: Error
+
+
+class PublishCalls(Protocol):
+    """What it shares with the loop's calls."""
+
+    @property
+    def metadata(self) -> Mapping[str, str]: ...
+
+    def publishes(self, address: str) -> bool: ...
+
+    def directed(self, address: str) -> tuple[str, Mapping[str, str]]: ...
+
+
+class Direct:
+    """Thread-safe."""
+
+    def __init__(
+        self,
+        net: BlockingNet,
+        calls: PublishCalls,
+        *,
+        route: Callable[[str], Route | None],
+        timeout_ms: int,
+        first_turn: int,
+    ) -> None:
+        """`route`: the fresh route of a topic or None, callable in any thread. `first_turn`: a random number, so that
+        not all producers begin at the same queue.
+        """
+        self._net = net
+        self._calls = calls
+        self._route = route
+        self._timeout_ms = timeout_ms
+        self._turns = itertools.count(first_turn)
+        self._metadata = tuple(calls.metadata.items())
+        self._heads: dict[MessageQueue, bytes] = {}
+
+    def publish(self, topic: str, message_id: str, content: bytes) -> SendResult | Failed | None:
+        """None: not this way, nothing was tried."""
+        route = self._route(topic)
+        if route is None or not route.writable:
+            return None
+        queue = route.writable[next(self._turns) % len(route.writable)]
+        address = route.addresses.get(queue.broker_name, "")
+        if not address or not self._calls.publishes(address):
+            return None
+        target, metadata = address, self._metadata
+        if "#" in address:  # it leads to any broker
+            target, named = self._calls.directed(address)
+            metadata = tuple(named.items())
+        try:
+            data = self._net.unary(
+                target, DATA + "Publish", self._head(queue) + repeated(2, (content,)), timeout_ms=self._timeout_ms,
+                metadata=metadata,
+            )  # fmt: skip
+            answer = data_pb2.PublishResponse.FromString(data)
+            if answer.status.code != OK:
+                check(answer.status)
+        except (Unsupported, NotImplementedYet):
+            return None  # the loop's calls find it out as well, and remember it
+        except Error as error:
+            return Failed(queue, error)
+        offset = answer.first_offset
+        if answer.offsets:  # a repeated one: where the first try put it
+            queue, offset = MessageQueue(queue.topic, queue.broker_name, answer.queue_ids[0]), answer.offsets[0]
+        elif answer.queue.queue_id != queue.queue_id:
+            queue = MessageQueue(queue.topic, queue.broker_name, answer.queue.queue_id)
+        return SendResult(message_id, queue, QueueOffset(offset))
+
+    def close(self) -> None:
+        """End the connections."""
+        self._net.close()
+
+    def _head(self, queue: MessageQueue) -> bytes:
+        head = self._heads.get(queue)
+        if head is None:
+            if len(self._heads) >= HEADS_MAX:
+                self._heads.clear()
+            head = self._heads[queue] = data_pb2.PublishRequest(queue=wire_queue(queue)).SerializeToString()
+        return head

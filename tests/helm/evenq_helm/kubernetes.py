@@ -1,0 +1,116 @@
+"""The one-node cluster of the tests, a release of the chart on it, and its objects."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from evenq.runtime.clock import SystemClock
+
+__all__ = ["CHART", "IMAGES", "REGISTRY", "TAG", "Kubernetes", "installed", "values", "wait_until"]
+
+ROOT = Path(__file__).resolve().parents[3]
+CHART = ROOT / "helm" / "evenq"
+IMAGES = ("nameserver", "broker", "rebalancer", "demo")
+REGISTRY, TAG = "localhost/evenq", "test"
+DEMO_USER = {"allow": [{"resource": "topic:*", "actions": ["*"]}, {"resource": "group:*", "actions": ["*"]},
+                       {"resource": "cluster", "actions": ["describe"]}]}  # fmt: skip
+
+
+class Kubernetes:
+    """The test cluster's own kubectl and helm."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        script = f'eval "$({folder}/env)"; printf "%s\\n%s" "$KUBECONFIG" "$PATH"'
+        shown = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True, timeout=30).stdout
+        config, path = shown.split("\n")
+        self.environment = {**os.environ, "KUBECONFIG": config, "PATH": path}
+
+    def tool(self, name: str, *arguments: str, timeout: float = 1_500) -> str:
+        done = subprocess.run(
+            [self.folder / name, *arguments], capture_output=True, text=True, timeout=timeout, check=False, cwd=ROOT
+        )
+        assert done.returncode == 0, f"{name}: {done.stdout[-2_000:]}{done.stderr[-2_000:]}"
+        return done.stdout
+
+    def run(self, *command: str, timeout: float = 120, check: bool = True) -> str:
+        done = self.tried(*command, timeout=timeout)
+        assert done.returncode == 0 or not check, f"{' '.join(command)}: {done.stdout[-3_000:]}{done.stderr[-3_000:]}"
+        return done.stdout
+
+    def tried(self, *command: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        """Run it, whatever its exit code is."""
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, env=self.environment, check=False, cwd=ROOT
+        )
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        """Only stdout is read: a log line of stderr in the middle of a JSON line would spoil it."""
+        return subprocess.Popen(
+            command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
+        )
+
+    def apply(self, *objects: dict[str, Any]) -> None:
+        """Make API objects."""
+        text = "\n---\n".join(json.dumps(one) for one in objects)
+        done = subprocess.run(
+            ["kubectl", "apply", "-f", "-"],
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=self.environment,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def listed(self, kind: str, namespace: str = "default", *more: str) -> list[dict[str, Any]]:
+        """All objects of a kind in a namespace."""
+        shown = self.run("kubectl", "-n", namespace, "get", kind, "-o", "json", *more)
+        return list(json.loads(shown)["items"])
+
+    def evenq(self, *command: str, namespace: str = "default", broker: int = 0) -> tuple[str, ...]:
+        """The command line in a broker's pod, where it finds access point and keys by itself."""
+        return ("kubectl", "-n", namespace, "exec", f"evenq-broker-{broker}", "--", "evenq", *command)
+
+
+def values(*more: str) -> list[str]:
+    """Arguments of helm: our images, small volumes, and a user for the demo's pods."""
+    sets = [f"image.registry={REGISTRY}", f"image.tag={TAG}", "broker.storage.size=1Gi", *more]
+    # Volumes of the test cluster are folders of the machine's disk, whose room is not ours to judge.
+    free = ["DISK_USED_MAX_RATIO=0.99", "DISK_FREE_MIN_BYTES=67108864"]
+    return [
+        *(part for value in sets for part in ("--set", value)),
+        *(part for value in free for part in ("--set-string", f"broker.settings.EVENQ_BROKER_STORE__{value}")),
+        "--set-json",
+        f"auth.users.demo={json.dumps(DEMO_USER)}",
+    ]
+
+
+@contextmanager
+def installed(kubernetes: Kubernetes, *more: str) -> Iterator[None]:
+    """A release `evenq` in the default namespace, with all that it leaves removed at the end."""
+    kubernetes.run("helm", "install", "evenq", str(CHART), "--wait", "--timeout", "3m", *values(*more), timeout=240)
+    try:
+        yield
+    finally:
+        kubernetes.run("helm", "uninstall", "evenq", "--wait", check=False)
+        kubernetes.run("kubectl", "delete", "pods", "--all", "--force", "--ignore-not-found", check=False)
+        kubernetes.run("kubectl", "delete", "pvc", "--all", check=False)
+        kubernetes.run("kubectl", "delete", "secret", "evenq-auth", "--ignore-not-found", check=False)
+
+
+def wait_until(ready: Callable[[], object], seconds: float, what: str) -> None:
+    """Ask every quarter of a second."""
+    clock, waited = SystemClock(), threading.Event()
+    deadline_ms = clock.monotonic_ms() + seconds * 1_000
+    while not ready():
+        assert clock.monotonic_ms() < deadline_ms, f"not in {seconds:.0f} s: {what}"
+        waited.wait(0.25)

@@ -1,0 +1,243 @@
+"""Calls from threads over real connections: TLS by address, files that change, mistakes by their sentences, an end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenq import errors
+from evenq.runtime.clock import SystemClock
+from evenq.serving.doors import Doors, open_doors, usual_places
+from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.serving.tls import TlsSettings
+from evenq.testing.certificates import Authority, Pair
+from evenq.wire.blocking_net import BlockingNet
+from evenq.wire.net import GrpcNet
+from evenq.wire.stubs.evenq.v1 import registry_pb2
+from evenq.wire.tls import Tls
+from evenq.wire.tls_diagnosis import explain
+
+METHOD = "/evenq.v1.Registry/Heartbeat"
+HERE = ("localhost", "127.0.0.1")
+
+
+async def echo(request: bytes, context: RpcContext) -> bytes:
+    if request == b"slow":
+        await asyncio.sleep(0.5)
+    return f"{context.listener.name} {context.listener.tls}".encode()
+
+
+RPC = Rpc(
+    method=METHOD, kind=Kind.UNARY, handler=echo, response=registry_pb2.RegistryHeartbeatResponse,
+    access=Access(Resource.NONE, Action.DESCRIBE),
+)  # fmt: skip
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "authority")
+
+
+async def opened(pair: Pair, port: int = -1, **more: Any) -> Doors:
+    tls = TlsSettings(**{"port": 0, "certificate": pair.certificate, "key": pair.key, **more})
+    return await open_doors([RPC], usual_places("127.0.0.1", port, tls), tls, clock=SystemClock())
+
+
+def said(net: BlockingNet, address: str, request: bytes = b"hello") -> str:
+    return net.unary(address, METHOD, request, timeout_ms=5_000, metadata=()).decode()
+
+
+def played(story: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(30):
+            await story()
+
+    asyncio.run(main())
+
+
+def test_each_address_is_called_as_its_scheme_or_the_net_says(authority: Authority) -> None:
+    async def story() -> None:
+        doors = await opened(authority.sign("server", hosts=HERE), port=0)
+        trusting, plain = GrpcNet(tls=Tls(ca=authority.ca)).blocking(), GrpcNet().blocking()
+        plain_port, tls_port = doors.port, doors.port_of("tls")
+        try:
+            for net, address, told in (
+                (trusting, f"127.0.0.1:{tls_port}", "tls True"),
+                (trusting, f"evenqs://localhost:{tls_port}/", "tls True"),
+                (trusting, f"evenq://127.0.0.1:{plain_port}", "default False"),
+                (plain, f"127.0.0.1:{plain_port}", "default False"),
+            ):
+                assert await asyncio.to_thread(said, net, address) == told
+            with pytest.raises(errors.IllegalAccessPoint):
+                said(plain, "http://127.0.0.1:1")
+        finally:
+            trusting.close()
+            plain.close()
+            await doors.stop()
+
+    played(story)
+
+
+def test_a_name_of_the_clients_choice_and_a_certificate_that_is_pinned_get_in(authority: Authority) -> None:
+    async def story() -> None:
+        doors = await opened(authority.sign("server", hosts=["broker.example"]))
+        for tls in (Tls(ca=authority.ca, server_name="broker.example"), Tls(insecure=True)):
+            net = GrpcNet(tls=tls).blocking()
+            assert await asyncio.to_thread(said, net, f"127.0.0.1:{doors.port}") == "tls True"
+            net.close()
+        await doors.stop()
+
+    played(story)
+
+
+def test_a_mistake_is_the_sentence_of_the_other_net_and_is_not_looked_into_by_each_call(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probes: list[str] = []
+
+    def counted(target: str, *rest: Any) -> str:
+        probes.append(target)
+        return explain(target, *rest)
+
+    monkeypatch.setattr("evenq.wire.blocking_net.explain", counted)
+
+    async def story() -> None:
+        doors = await opened(authority.sign("server", hosts=HERE), port=0)
+        stranger = Authority(tmp_path / "stranger")
+        for tls, address, words in (
+            (None, f"127.0.0.1:{doors.port_of('tls')}", "speaks TLS and this side plain text"),
+            (Tls(ca=authority.ca), f"127.0.0.1:{doors.port}", "speaks plain text and this side TLS"),
+            (Tls(ca=stranger.ca), f"127.0.0.1:{doors.port_of('tls')}", "is not signed by"),
+            (Tls(insecure=True), f"127.0.0.1:{doors.port}", "speaks plain text and this side TLS"),
+        ):
+            net = GrpcNet(tls=tls).blocking()
+            probes.clear()
+            for _ in range(5):
+                with pytest.raises(errors.TlsFailed, match=words):
+                    await asyncio.to_thread(said, net, address)
+            assert len(probes) <= 3, "2 s serve one probe"
+            net.close()
+        await doors.stop()
+        with pytest.raises(errors.ConnectionFailed) as gone:
+            await asyncio.to_thread(said, GrpcNet(tls=Tls(ca=authority.ca)).blocking(), f"127.0.0.1:{doors.port}")
+        assert not isinstance(gone.value, errors.TlsFailed)
+
+    played(story)
+
+
+def test_new_files_are_used_by_the_next_call_while_running_ones_end_on_the_old_channel(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new authority of the cluster and a new certificate of the client's, under calls of four threads."""
+    monkeypatch.setattr("evenq.wire.tls_channels.LOOK_MS", 50)
+
+    async def story() -> None:
+        server, client = authority.sign("server", hosts=HERE), authority.sign("client")
+        both = tmp_path / "both.pem"
+        both.write_bytes(authority.ca.read_bytes())
+        doors = await opened(server, client_ca=both, reload_ms=100)
+        net = GrpcNet(tls=Tls(ca=both, certificate=client.certificate, key=client.key)).blocking()
+        address, over, failures = f"127.0.0.1:{doors.port}", threading.Event(), list[BaseException]()
+
+        def load(request: bytes) -> None:
+            while not over.is_set():
+                try:
+                    assert said(net, address, request) == "tls True"
+                except BaseException as error:  # noqa: BLE001  the test shows it
+                    failures.append(error)
+                    return
+
+        loads = [asyncio.create_task(asyncio.to_thread(load, request)) for request in (b"", b"", b"slow", b"slow")]
+        try:
+            await asyncio.sleep(0.3)
+            first = net._links[address]
+            successor = Authority(tmp_path / "successor")
+            both.write_bytes(authority.ca.read_bytes() + successor.ca.read_bytes())  # first trusted, then used
+            await asyncio.sleep(0.3)
+            for mine, theirs in ((server, successor.sign("server", hosts=HERE)), (client, successor.sign("client"))):
+                mine.key.write_bytes(theirs.key.read_bytes())
+                mine.certificate.write_bytes(theirs.certificate.read_bytes())
+                await asyncio.sleep(0.3)
+            both.write_bytes(successor.ca.read_bytes())  # the old authority is out: only new files get in
+            await asyncio.sleep(0.7)
+            assert failures == []
+            assert net._links[address].version > first.version
+            assert len(net._retired) >= 1
+        finally:
+            over.set()
+            await asyncio.gather(*loads)
+        assert failures == []
+        assert await asyncio.to_thread(said, net, address)
+        net.close()
+        with pytest.raises(errors.ConnectionFailed, match="shutting down"):
+            said(net, address)
+        await doors.stop()
+
+    played(story)
+
+
+def test_a_retired_channel_is_closed_once_its_last_call_must_be_over(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evenq.wire.tls_channels.LOOK_MS", 0)
+
+    async def story() -> None:
+        doors = await opened(authority.sign("server", hosts=HERE))
+        own = authority.sign("client")
+        net = GrpcNet(tls=Tls(ca=authority.ca, certificate=own.certificate, key=own.key)).blocking()
+        address = f"127.0.0.1:{doors.port}"
+        for _ in range(6):
+            await asyncio.to_thread(net.unary, address, METHOD, b"", timeout_ms=200, metadata=())
+            authority.sign("client")
+            await asyncio.sleep(0.45)
+        assert 1 <= len(net._retired) <= 2
+        net.close()
+        await doors.stop()
+
+    played(story)
+
+
+def test_a_pinned_server_with_a_new_certificate_is_pinned_again(authority: Authority) -> None:
+    async def story() -> None:
+        doors = await opened(authority.sign("server", hosts=HERE))
+        net, port, failed = GrpcNet(tls=Tls(insecure=True)).blocking(), doors.port, 0
+        assert await asyncio.to_thread(said, net, f"127.0.0.1:{port}")
+        await doors.stop()
+        with pytest.raises(errors.ConnectionFailed):
+            await asyncio.to_thread(said, net, f"127.0.0.1:{port}")
+        pair = authority.sign("server", hosts=HERE)
+        tls = TlsSettings(port=port, certificate=pair.certificate, key=pair.key)
+        doors = await open_doors([RPC], usual_places("127.0.0.1", -1, tls), tls, clock=SystemClock())
+        while failed < 50:
+            try:
+                assert await asyncio.to_thread(said, net, f"127.0.0.1:{port}") == "tls True"
+            except errors.ConnectionFailed:
+                failed += 1
+                await asyncio.sleep(0.05)
+            else:
+                break
+        assert failed < 50
+        net.close()
+        await doors.stop()
+
+    played(story)
+
+
+def test_addresses_are_bounded_and_a_closed_net_says_so() -> None:
+    async def story() -> None:
+        net = GrpcNet(channels_max=1).blocking()
+        with pytest.raises(errors.ConnectionFailed):
+            await asyncio.to_thread(said, net, "127.0.0.1:1")
+        with pytest.raises(errors.TooManyRequests, match="1 addresses"):
+            await asyncio.to_thread(said, net, "127.0.0.1:2")
+        net.close()
+        for address in ("127.0.0.1:1", "127.0.0.1:2"):
+            with pytest.raises(errors.ConnectionFailed, match="shutting down"):
+                said(net, address)
+
+    played(story)
