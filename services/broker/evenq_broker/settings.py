@@ -112,13 +112,14 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     metrics_port: int = Field(default=5557, ge=-1, le=65_535, description="HTTP port of metrics and health; -1 = off.")
     advertise: str = Field(
         default="",
-        description="`[listener=]host:port`, comma-separated, that clients of each door are told: `default` (plain "
-        "text), `tls`, those of `listeners`, and `internal` for other servers; empty = what is bound.",
+        description="`[broker/][listener=]host:port`, comma-separated, that clients of each door are told: `default` "
+        "(plain text), `tls`, those of `listeners`, and `internal` for other servers; with a broker's name in front "
+        "only by that one; empty = what is bound.",
     )
     shared_listeners: str = Field(
         default="",
-        description="Names of doors, comma-separated, whose `advertise` is one address for all brokers: any of them may "
-        "answer there.",
+        description="Names of doors, comma-separated, whose `advertise` is one address for all brokers: any of them "
+        "may answer there.",
     )
     nameservers: str = Field(
         default="",

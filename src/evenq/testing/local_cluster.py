@@ -54,9 +54,9 @@ class LocalCluster:
         """`folder` keeps data and logs; None makes one that is removed after a clean end. `broker_ports`: fixed ports
         of the first brokers, the others get free ones. Of several `rebalancers` one leads, by a lease in `folder`;
         `rebalancer` False: none. Settings are environment names without their prefix, e.g.
-        `{"STORE__FLUSH": "sync"}`; those of brokers may be made from each one's number. `tls`: all servers speak TLS and no plain text, also to each other;
-        `client_tls` is what clients need (`evenq[tls]` must be installed). `metrics_port`: of the first broker, 0 = any
-        free one, the others get free ones; -1 = no server has a page.
+        `{"STORE__FLUSH": "sync"}`; those of brokers may be made from each one's number. `tls`: all servers speak TLS
+        and no plain text, also to each other; `client_tls` is what clients need (`evenq[tls]` must be installed).
+        `metrics_port`: of the first broker, 0 = any free one, the others get free ones; -1 = no server has a page.
         """
         if not 1 <= brokers <= len(_LETTERS):
             raise BadRequest(f"brokers={brokers} is outside 1 to {len(_LETTERS)}.")

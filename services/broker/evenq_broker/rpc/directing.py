@@ -157,7 +157,7 @@ class _Director:
 
 
 async def _told(requests: AsyncIterator[bytes], refused: list[Error]) -> AsyncIterator[bytes]:
-    """The requests; an error among them (the guard looks at each) is kept, because the stream only says that it broke."""
+    """The requests; an error among them (the guard looks at each) is kept: the stream would only say that it broke."""
     try:
         async for request in requests:
             yield request
