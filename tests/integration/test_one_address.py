@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,8 @@ from pyspark_evenq.reader import BatchReader
 import evenq
 from evenq.errors import ConnectionFailed, Error, Forbidden, PreconditionFailed
 from evenq.runtime.clock import SystemClock
-from evenq.testing import LocalCluster
 from evenq.testing.forward import Forward
-from evenq.testing.free_ports import FreePorts
+from evenq.testing.outside import Outside, outside
 from evenq.wire.net import GrpcNet
 from evenq.wire.signed_net import SignedNet, Signer
 from evenq.wire.status import check
@@ -53,63 +52,34 @@ allow = [
 ]
 """
 COUNT = 240
-NOWHERE = 1
+STRICT = {"AUTO_CREATE_TOPICS": "false", "DRAIN_MS": "5000"}
 
 
-class Outside:
-    """A cluster as those outside see it."""
+class Way:
+    """A way in."""
 
-    def __init__(self, cluster: LocalCluster, front: Forward, doors: list[int], keys: evenq.Credentials | None) -> None:
-        self.cluster, self.front, self.doors, self.keys = cluster, front, doors, keys
-        self.endpoint = f"127.0.0.1:{front.port}"
+    def __init__(self, running: Outside, *, signed: bool = False) -> None:
+        self.cluster, self.doors, self.endpoint = running.cluster, running.doors, running.endpoint
+        self.keys = SHOP if signed else None
 
     def admin(self) -> evenq.Admin:
         return evenq.Admin(endpoint=self.endpoint, credentials=ROOT if self.keys else None)
 
 
-@contextmanager
-def outside(folder: Path, *, auth: bool = False, each: bool = False, shared: bool = True) -> Iterator[Outside]:
-    """`each`: every broker has an address of its own; else one leads to all. `shared`: the brokers were told of it."""
-    settings = {}
-    if auth:
-        (folder / "users.toml").write_text(USERS)
-        settings = {"AUTH__ENABLED": "true", "AUTH__USERS": str(folder / "users.toml")}
-    with ExitStack() as stack:
-        ports = stack.enter_context(FreePorts())
-        inside, doors = [ports.take() for _ in range(3)], [ports.take() for _ in range(3)]
-        front = stack.enter_context(closing(Forward(*doors)))
-        fronts = [stack.enter_context(closing(Forward(door))) for door in doors] if each else [front] * 3
-
-        def of_broker(index: int) -> dict[str, str]:
-            return {
-                **settings, "DEFAULT_START_FROM": "FIRST", "AUTO_CREATE_TOPICS": "false", "AUTO_CREATE_GROUPS": "true",
-                "LISTENERS": f"external=127.0.0.1:{doors[index]}", "DRAIN_MS": "5000",
-                "ADVERTISE": f"127.0.0.1:{NOWHERE},internal=127.0.0.1:{inside[index]},"
-                f"external=127.0.0.1:{fronts[index].port}",
-                "SHARED_LISTENERS": "" if each or not shared else "external",
-            }  # fmt: skip
-
-        cluster = LocalCluster(
-            brokers=3, folder=folder / "cluster", broker_ports=inside, broker_settings=of_broker,
-            nameserver_settings=settings, rebalancer_settings=settings,
-        )  # fmt: skip
-        with cluster:
-            yield Outside(cluster, front, doors, SHOP if auth else None)
-
-
 @pytest.fixture(scope="module", params=["open", "signed", "each", "not told"])
-def way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
+def way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
     kind = request.param
+    users = USERS if kind == "signed" else ""
     with outside(
-        tmp_path_factory.mktemp("outside"), auth=kind == "signed", each=kind == "each", shared=kind != "not told"
+        tmp_path_factory.mktemp("outside"), users=users, each=kind == "each", shared=kind != "not told", **STRICT
     ) as running:
-        yield running
+        yield Way(running, signed=bool(users))
 
 
 @pytest.fixture(scope="module")
-def signed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
-    with outside(tmp_path_factory.mktemp("signed"), auth=True) as running:
-        yield running
+def signed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
+    with outside(tmp_path_factory.mktemp("signed"), users=USERS, **STRICT) as running:
+        yield Way(running, signed=True)
 
 
 def until(done: Callable[[], bool], seconds: float = 30) -> None:
@@ -118,7 +88,7 @@ def until(done: Callable[[], bool], seconds: float = 30) -> None:
         time.sleep(0.05)
 
 
-def send(way: Outside, topic: str, *, keyed: bool = False, endpoint: str = "") -> None:
+def send(way: Way, topic: str, *, keyed: bool = False, endpoint: str = "") -> None:
     with evenq.Producer(endpoint=endpoint or way.endpoint, credentials=way.keys) as producer:
         for number in range(COUNT):
             key = f"k{number % 12}" if keyed else ""
@@ -128,7 +98,7 @@ def send(way: Outside, topic: str, *, keyed: bool = False, endpoint: str = "") -
 ALL = sorted(b"%d" % number for number in range(COUNT))
 
 
-def test_concurrent_push_consumers_share_the_queues_of_all_brokers(way: Outside) -> None:
+def test_concurrent_push_consumers_share_the_queues_of_all_brokers(way: Way) -> None:
     with way.admin() as admin:
         admin.create_topic("shop-push", queues=2)
     send(way, "shop-push")
@@ -154,7 +124,7 @@ def test_concurrent_push_consumers_share_the_queues_of_all_brokers(way: Outside)
         assert sum(queue.lag for queue in admin.describe_group("shop-push").queues) == 0, "progress reached each broker"
 
 
-def test_ordered_push_consumers_keep_the_order_over_a_hand_over(way: Outside) -> None:
+def test_ordered_push_consumers_keep_the_order_over_a_hand_over(way: Way) -> None:
     with way.admin() as admin:
         admin.create_topic("shop-ordered", queues=2, message_type="FIFO")
     send(way, "shop-ordered", keyed=True)
@@ -182,7 +152,7 @@ def test_ordered_push_consumers_keep_the_order_over_a_hand_over(way: Outside) ->
         assert numbers == sorted(numbers)
 
 
-def test_pull_and_simple_consumers_and_delays_and_transactions(way: Outside) -> None:
+def test_pull_and_simple_consumers_and_delays_and_transactions(way: Way) -> None:
     with way.admin() as admin:
         for name, kind in (("shop-pull", "NORMAL"), ("shop-simple", "NORMAL"), ("shop-tx", "TRANSACTION")):
             admin.create_topic(name, queues=2, message_type=kind)
@@ -232,7 +202,7 @@ def test_pull_and_simple_consumers_and_delays_and_transactions(way: Outside) -> 
 DATA, GROUPS, V2 = "/evenq.v1.Data/", "/evenq.v1.Groups/", "/apache.rocketmq.v2.MessagingService/"
 
 
-def asked(way: Outside, work: Callable[[SignedNet], Any], user: evenq.Credentials = SHOP) -> Any:
+def asked(way: Way, work: Callable[[SignedNet], Any], user: evenq.Credentials = SHOP) -> Any:
     async def story() -> Any:
         net = GrpcNet()
         try:
@@ -243,7 +213,7 @@ def asked(way: Outside, work: Callable[[SignedNet], Any], user: evenq.Credential
     return asyncio.run(story())
 
 
-def test_a_call_that_names_another_broker_is_judged_by_its_callers_rights(signed: Outside) -> None:
+def test_a_call_that_names_another_broker_is_judged_by_its_callers_rights(signed: Way) -> None:
     with signed.admin() as admin:
         admin.create_topic("others", queues=1)
         admin.create_topic("shop", queues=1)
@@ -314,7 +284,7 @@ async def each(*words: bytes) -> AsyncIterator[bytes]:
         yield word
 
 
-def test_a_client_id_stays_its_users_at_every_broker(signed: Outside) -> None:
+def test_a_client_id_stays_its_users_at_every_broker(signed: Way) -> None:
     async def beat(net: SignedNet) -> int:
         headers = {"x-mq-client-id": "mine", "x-evenq-broker": "broker-c"}
         request = service_pb2.HeartbeatRequest().SerializeToString()
@@ -328,7 +298,7 @@ def test_a_client_id_stays_its_users_at_every_broker(signed: Outside) -> None:
     assert asked(signed, beat, ROOT) == Forbidden.code
 
 
-def test_a_call_goes_on_once_and_never_to_a_broker_that_nobody_knows(signed: Outside) -> None:
+def test_a_call_goes_on_once_and_never_to_a_broker_that_nobody_knows(signed: Way) -> None:
     with signed.admin() as admin:
         admin.create_topic("shop-once", queues=1)
     queue = common_pb2.Queue(topic="shop-once", broker_name="broker-b", queue_id=0)
@@ -364,7 +334,11 @@ def command(*words: str, endpoint: str) -> str:
 
 def test_a_forwarded_port_of_a_cluster_that_knows_nothing_of_it(tmp_path: Path) -> None:
     """`kubectl port-forward`: one broker's usual port; the addresses that brokers tell there lead nowhere."""
-    with outside(tmp_path, each=True) as way, closing(Forward(way.cluster.brokers[0].port)) as forward:
+    with (
+        outside(tmp_path, each=True, **STRICT) as running,
+        closing(Forward(running.cluster.brokers[0].port)) as forward,
+    ):
+        way = Way(running)
         endpoint = f"127.0.0.1:{forward.port}"
         with evenq.Admin(endpoint=endpoint) as admin:
             admin.create_topic("forwarded", queues=1)
@@ -388,7 +362,7 @@ def test_a_forwarded_port_of_a_cluster_that_knows_nothing_of_it(tmp_path: Path) 
         assert "broker-c" in command("broker", "list", "--one-address", endpoint=endpoint)
 
 
-def test_the_command_line_and_spark_through_one_address(way: Outside) -> None:
+def test_the_command_line_and_spark_through_one_address(way: Way) -> None:
     if way.keys:
         pytest.skip("keys make no difference here")
     command("topic", "create", "typed", "--queues", "1", endpoint=way.endpoint)
@@ -406,7 +380,7 @@ def test_the_command_line_and_spark_through_one_address(way: Outside) -> None:
     assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == COUNT
 
 
-def test_a_topic_of_one_broker_takes_messages_wherever_the_call_lands(way: Outside) -> None:
+def test_a_topic_of_one_broker_takes_messages_wherever_the_call_lands(way: Way) -> None:
     request = admin_pb2.CreateTopicRequest(topic="shop-lone", queues=2, local=True).SerializeToString()
 
     async def create(net: SignedNet) -> None:
@@ -425,7 +399,8 @@ def test_a_topic_of_one_broker_takes_messages_wherever_the_call_lands(way: Outsi
 
 
 def test_a_broker_that_stops_and_comes_back_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    with outside(tmp_path) as way:
+    with outside(tmp_path, **STRICT) as running:
+        way = Way(running)
         with way.admin() as admin:
             admin.create_topic("steady", queues=2)
         seen: Counter[bytes] = Counter()

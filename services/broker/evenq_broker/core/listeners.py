@@ -120,8 +120,8 @@ def _entries(text: str, first: str, broker_name: str) -> dict[str, tuple[str, in
         host, port = _host_and_port(target)
         if not host or port < 0 or (equals and not name) or (slash and broker_problem(broker)):
             raise SettingsError(
-                f"advertise holds {part.strip()!r}; write host:port or listener=host:port, with BROKER/ in front for one "
-                "broker alone"
+                f"advertise holds {part.strip()!r}; write host:port or listener=host:port, with BROKER/ in front for "
+                "one broker alone"
             )
         if slash and broker != broker_name:
             continue
