@@ -23,7 +23,13 @@ def way(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
         tmp_path_factory.mktemp("way"), TRANSACTION_FIRST_CHECK_MS="1000", TRANSACTION_CHECK_INTERVAL_MS="1000"
     ) as running:
         with evenq.Admin(endpoint=running.endpoint) as admin:
-            for name, kind in (("plain", "NORMAL"), ("back", "NORMAL"), ("later", "DELAY"), ("deal", "TRANSACTION"), ("thin", "LITE")):
+            for name, kind in (
+                ("plain", "NORMAL"),
+                ("back", "NORMAL"),
+                ("later", "DELAY"),
+                ("deal", "TRANSACTION"),
+                ("thin", "LITE"),
+            ):
                 admin.create_topic(name, queues=2, message_type=kind)
         yield running
 
