@@ -97,7 +97,7 @@ def rest(seconds: float) -> None:
 def test_every_sdk_goes_on_after_a_graceful_stop_of_the_broker_and_none_spins(
     steady: Callable[[LocalCluster], dict[str, Peer]], tmp_path: Path, down_seconds: float
 ) -> None:
-    """Decision 41: a telemetry stream that ends with an error makes a Rust client spin for ever, at some million log
+    """Decision 25: a telemetry stream that ends with an error makes a Rust client spin for ever, at some million log
     lines a minute, and it never recovers.
     """
     settings = {"DEFAULT_START_FROM": "FIRST", "DRAIN_MS": "3000"}

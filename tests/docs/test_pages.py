@@ -9,6 +9,8 @@ import shlex
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from evenq.cli.parser import make_parser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,20 +49,21 @@ def test_every_python_block_compiles(all_blocks):
             ast.parse(textwrap.dedent(block.text), filename=str(block))
 
 
+@pytest.mark.timeout(240)
 def test_every_evenq_command_on_every_page_is_one(all_pages, all_blocks, monkeypatch):
     """Flags and all. Capitals stand for a reader's own values."""
     monkeypatch.setattr(argparse.ArgumentParser, "error", refuse)
     lines = [(str(block), command) for block in all_blocks if not block.language for command in block.commands()]
     for page in all_pages:
         lines += [(page, command) for command in INLINE.findall((ROOT / page).read_text(encoding="utf-8"))]
-    read, refused = 0, []
+    parser, read, refused = make_parser(), 0, []  # making one takes its time
     for where, line in lines:
         words = shlex.split(line.partition(" | ")[0].partition(" > ")[0])
         if words[:1] != ["evenq"] or len(words) < 3 or words[1] not in COMMANDS or "|" in line or "[" in line:
             continue
         read += 1
         try:
-            make_parser().parse_args(["1" if word == "N" else word for word in words[1:]])
+            parser.parse_args(["1" if word == "N" else word for word in words[1:]])
         except ValueError as error:
             refused.append(f"{where}: {line}: {error}")
     assert refused == []

@@ -418,6 +418,7 @@ def test_clients_that_vanish_by_the_thousand_leave_nothing_behind() -> None:
         broker = await hall.open(client_silence_ms=120_000, trace_bytes=0)
         await hall.during(broker.create_topic("t", queues=4))
         await hall.during(broker.create_topic("l", queues=1, message_type=MessageType.LITE))
+        await hall.during(broker.create_topic("empty"))
         for start in range(0, FEW // 2, 100):
             await hall.send(*(str(number) for number in range(start, start + 100)))
         lost: list[asyncio.Task[Any]] = []
@@ -611,6 +612,8 @@ def gauge(tmp_path: Path) -> Iterator[Gauge]:
     silence_ms = 4 * MANY  # longer than a crowd needs to come: whoever is silent for longer loses its poll
     settings = {"CLIENT_SILENCE_MS": f"{silence_ms}", "STORE__DISK_FREE_MIN_BYTES": "0"}
     with LocalCluster(nameservers=0, rebalancer=False, folder=tmp_path, broker_settings=settings) as cluster:
+        with evenq.Admin(endpoint=cluster.endpoint) as admin:
+            admin.create_topic("t")
         yield Gauge(cluster.brokers[0])
 
 

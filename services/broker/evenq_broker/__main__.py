@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+from typing import TYPE_CHECKING
 
 from evenq.runtime.clock import SystemClock
+from evenq.runtime.extras import sentence
 from evenq.runtime.tasks import spawn
-from evenq.serving.run import run_program
 from evenq.wire.net import GrpcNet
-from evenq_broker.app import BrokerApp
-from evenq_broker.settings import Settings
+
+if TYPE_CHECKING:
+    from evenq_broker.settings import Settings
 
 __all__ = ["main"]
 
 
 async def serve(settings: Settings, stop: asyncio.Event) -> None:
     """Run one broker until `stop`, or until it fails."""
+    from evenq_broker.app import BrokerApp
+
     net = GrpcNet(tls=settings.tls.for_peers(), encrypted=settings.tls.peers)
     # The system's randomness: the key of receipt handles comes from it.
     app = BrokerApp(settings, clock=SystemClock(), rng=random.SystemRandom(), net=net)
@@ -36,7 +40,14 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
 
 
 def main() -> int:
-    """The console script."""
+    """The console script. What the extra `server` brings is imported here, so that a sentence can say that it is
+    missing.
+    """
+    try:
+        from evenq.serving.run import run_program
+        from evenq_broker.settings import Settings
+    except ModuleNotFoundError as error:
+        sys.exit(sentence("evenq-broker", error))
     return run_program("broker", Settings, serve)
 
 

@@ -14,9 +14,10 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from evenq.errors import Error, GroupNotFound, IllegalGroup, IllegalTopic, TooManyRequests, TopicNotFound
+from evenq.errors import Error, Forbidden, GroupNotFound, IllegalGroup, IllegalTopic, TooManyRequests, TopicNotFound
 from evenq.model import (
     EVEN_BALANCE,
+    MIXED_KINDS,
     BalancePolicy,
     BrokerAddress,
     GroupConfig,
@@ -214,6 +215,7 @@ class Broker:
             admin,
             admin_v2,
             client_list,
+            cluster,
             data,
             dead_letters,
             diagnosis,
@@ -240,6 +242,7 @@ class Broker:
             diagnosis,
             groups,
             admin,
+            cluster,
             offsets,
             peers,
             transaction_calls,
@@ -291,20 +294,31 @@ class Broker:
         await self._once(f"topic {name}", self.cluster.create_topic_everywhere(name, message_type=kind))
         topic = self.topics.get(name)
         if topic is None:
+            self._must_belong_here(name)  # the routes may have come meanwhile
             topic = await self.create_topic(name, message_type=kind)
         return topic
+
+    def _must_belong_here(self, name: str) -> None:
+        """Raises Forbidden for a topic that somebody gave to other brokers."""
+        at = self.routes.route(name)
+        if any(one.counts.chosen for one in at):
+            names = ", ".join(one.broker.name for one in at)
+            own = self.settings.broker_name
+            raise Forbidden(f"topic {name} is not on broker {own}, it was given to {names}; ask for its route again")
 
     def may_make(self, name: str) -> None:
         """Raises as `ensure_topic` if a first message to this topic would not make it."""
         self._check_topic_name(name)
+        self._must_belong_here(name)
         if not self._made_by_use(name):
             raise self.no_topic(name)
 
     def read_topic(self, name: str) -> TopicConfig:
-        """The topic, for a reader, who never makes one. Raises IllegalTopic and TopicNotFound."""
+        """The topic, for a reader, who never makes one. Raises IllegalTopic, TopicNotFound, Forbidden."""
         topic = self.topics.get(name)
         if topic is None:
             self._check_topic_name(name)
+            self._must_belong_here(name)
             raise self.no_topic(name)
         return topic
 
@@ -336,12 +350,14 @@ class Broker:
         message_type: MessageType = MessageType.NORMAL,
         queues: int = 0,
         retention_ms: int | None = None,
+        chosen: bool = False,
         system: bool = False,
     ) -> TopicConfig:
-        """Create or widen a topic HERE; durable when it returns. An existing one keeps its type and is never narrowed.
+        """Create or widen a topic HERE; durable when it returns. An existing one is never narrowed and keeps its type,
+        or becomes MIXED.
 
-        `queues` 0 = the default. `retention_ms`: None = as it is, 0 = for ever, -1 = the broker's setting. Raises
-        IllegalTopic and TooManyRequests (table full).
+        `queues` 0 = the default. `retention_ms`: None = as it is, 0 = for ever, -1 = the broker's setting. `chosen`:
+        somebody chose its brokers, from now on. Raises IllegalTopic and TooManyRequests (table full).
         """
         self._check_topic_name(name, system=system)
         old = self.topics.get(name)
@@ -349,20 +365,24 @@ class Broker:
         if not 1 <= wanted <= 4096:
             raise IllegalTopic(f"topic {name} asks for {wanted} queues, the range is 1 to 4096")
         kept_ms = _retention(old, retention_ms)
-        if old is not None and old.write_queues >= wanted and old.retention_ms == kept_ms:
-            return old
+        if old is not None:
+            mixes = message_type is MessageType.MIXED and old.message_type in MIXED_KINDS
+            message_type = MessageType.MIXED if mixes else old.message_type
         if old is None and len(self.topics) >= self.settings.topics_max:
             raise TooManyRequests(f"this broker has {len(self.topics)} topics, the limit is topics_max")
         topic = TopicConfig(
             name=name,
             topic_id=old.topic_id if old else self.topics.next_id(),
-            message_type=old.message_type if old else message_type,
+            message_type=message_type,
             read_queues=max(wanted, old.read_queues if old else 0),
             write_queues=max(wanted, old.write_queues if old else 0),
             permission=old.permission if old else Permission.READ_WRITE,
             widest=old.queues_ever if old else 0,
             retention_ms=kept_ms,
+            chosen=chosen or (old is not None and old.chosen),
         )
+        if old is not None and replace(topic, widest=old.widest) == old:
+            return old
         self.topics.put(topic)
         if old is None:
             self.made_ms[name] = self.clock.now_ms()

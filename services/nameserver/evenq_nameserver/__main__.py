@@ -5,22 +5,31 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+from typing import TYPE_CHECKING
 
 from evenq.runtime.clock import SystemClock
-from evenq.serving.run import run_program
-from evenq_nameserver.app import Nameserver
-from evenq_nameserver.settings import Settings
+from evenq.runtime.extras import sentence
+
+if TYPE_CHECKING:
+    from evenq_nameserver.settings import Settings
 
 __all__ = ["main"]
 
 
 async def serve(settings: Settings, stop: asyncio.Event) -> None:
     """Run until `stop` is set."""
+    from evenq_nameserver.app import Nameserver
+
     await Nameserver(settings, clock=SystemClock(), rng=random.Random()).run(stop)  # noqa: S311  identity, not a secret
 
 
 def main() -> None:
-    """Read settings, serve, exit."""
+    """Read settings, serve, exit; or say that the extra `server` is missing."""
+    try:
+        from evenq.serving.run import run_program
+        from evenq_nameserver.settings import Settings
+    except ModuleNotFoundError as error:
+        sys.exit(sentence("evenq-nameserver", error))
     sys.exit(run_program("nameserver", Settings, serve))
 
 

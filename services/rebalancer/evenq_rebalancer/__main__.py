@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from evenq.runtime.clock import SystemClock
-from evenq.serving.run import run_program
-from evenq_rebalancer.app import Rebalancer
-from evenq_rebalancer.settings import Settings
+from evenq.runtime.extras import sentence
+
+if TYPE_CHECKING:
+    from evenq_rebalancer.settings import Settings
 
 __all__ = ["main"]
 
 
 async def _serve(settings: Settings, stop: asyncio.Event) -> None:
+    from evenq_rebalancer.app import Rebalancer
+
     rebalancer = Rebalancer(settings, clock=SystemClock())
     await rebalancer.start()
     try:
@@ -27,7 +31,12 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; the exit code."""
+    """Run until SIGTERM or SIGINT; the exit code. A missing extra `server` is said."""
+    try:
+        from evenq.serving.run import run_program
+        from evenq_rebalancer.settings import Settings
+    except ModuleNotFoundError as error:
+        sys.exit(sentence("evenq-rebalancer", error))
     return run_program("rebalancer", Settings, _serve, argv)
 
 

@@ -70,12 +70,18 @@ def by_name(
 
 def strategy_asked(name: str) -> str | None:
     """What a group's strategy becomes when somebody asks for `name`: None for "as it is" (nothing was asked), empty for
-    none at all (`NONE`, in any case). Raises BadRequest for a name that nobody knows.
+    none at all (`NONE`, in any case). Raises BadRequest for an unknown name, and for CONFIG, which no server
+    can follow.
     """
     if not name:
         return None
     if name.upper() == NO_STRATEGY:
         return ""
+    if name == "CONFIG":
+        raise BadRequest(
+            "CONFIG is a list of queues in each member's own program, a server cannot decide by it: leave the group "
+            "without a strategy (NONE) and give every consumer its list, strategy=Config((MessageQueue(...), ...))"
+        )
     by_name(name)
     return name
 

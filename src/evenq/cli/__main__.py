@@ -15,6 +15,7 @@ from evenq.cli.parser import make_parser
 from evenq.cli.tls_options import use_tls
 from evenq.client.core.access_points import ONE_ADDRESS
 from evenq.errors import Error, IllegalAccessPoint, PortInUse, SettingsError
+from evenq.runtime.extras import is_installed, missing, sentence
 
 __all__ = ["EXIT_FAILED", "EXIT_INTERRUPTED", "EXIT_OK", "EXIT_USAGE", "main"]
 
@@ -34,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our own sentence says what its core would say in lines of its own
     if getattr(options, "credentials", None):
         _sign_with(options.credentials)
+    if not is_installed("rich"):  # before anything is done that could then not be shown
+        return _say(missing("the command line", "rich"))
     try:
         use_tls(options)
         if getattr(options, "one_address", False):
@@ -46,14 +49,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_OK
     except Error as error:
         return _told(error)
+    except ModuleNotFoundError as error:
+        return _say(sentence("this command", error))
     except BaseExceptionGroup as group:
         known = [error for error in _flat(group) if isinstance(error, Error)]
         if not known:
             raise
         return _told(known[0])
     except OSError as error:
-        sys.stderr.write(f"evenq: {error}\n")
-        return EXIT_FAILED
+        return _say(str(error))
 
 
 def _sign_with(path: str) -> None:
@@ -64,9 +68,13 @@ def _sign_with(path: str) -> None:
 
 
 def _told(error: Error) -> int:
-    text = " ".join(str(error).split())
-    sys.stderr.write(f"evenq: {text}\n")
+    _say(" ".join(str(error).split()))
     return EXIT_USAGE if isinstance(error, PortInUse | SettingsError | IllegalAccessPoint) else EXIT_FAILED
+
+
+def _say(text: str) -> int:
+    sys.stderr.write(f"evenq: {text}\n")
+    return EXIT_FAILED
 
 
 def _flat(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from evenq.cli.times import duration_ms, duration_text
 
 if TYPE_CHECKING:
-    from evenq.wire.stubs.evenq.v1 import groups_pb2
+    from evenq.model import BalancePolicy
 
 __all__ = ["add_balance", "balance_asked", "balance_text"]
 
@@ -42,30 +42,30 @@ def add_balance(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def balance_asked(
-    options: argparse.Namespace, before: groups_pb2.BalancePolicy | None
-) -> groups_pb2.BalancePolicy | None:
-    """The policy `before` with what the options say; None: they say nothing."""
-    from evenq.wire.stubs.evenq.v1 import groups_pb2
+def balance_asked(options: argparse.Namespace, before: BalancePolicy | None) -> BalancePolicy | None:
+    """The policy `before` with what the options say; None: nothing. Raises BadRequest for numbers out of range."""
+    from dataclasses import replace
+
+    from evenq.errors import BadRequest
+    from evenq.model import EVEN_BALANCE, Weight
 
     told = {name: getattr(options, name) for name in _OPTIONS if getattr(options, name) is not None}
     if not told:
         return None
-    asked = groups_pb2.BalancePolicy()
-    if before is not None:
-        asked.CopyFrom(before)
     if "weight" in told:
-        told["weight"] = "" if told["weight"] == "EVEN" else told["weight"]
-    for name, value in told.items():
-        setattr(asked, name, value)
-    if asked.hold_ms == 0 and "hold_lag_max" not in told:
-        asked.hold_lag_max = 0
-    return asked
+        told["weight"] = Weight("" if told["weight"] == "EVEN" else told["weight"])
+    base = before or EVEN_BALANCE
+    if told.get("hold_ms", base.hold_ms) == 0:
+        told.setdefault("hold_lag_max", 0)
+    try:
+        return replace(base, **told)
+    except ValueError as error:
+        raise BadRequest(str(error)) from error
 
 
-def balance_text(balance: groups_pb2.BalancePolicy) -> str:
+def balance_text(balance: BalancePolicy) -> str:
     """A policy in a few words."""
-    parts = [f"weight {balance.weight}"] if balance.weight else []
+    parts = [f"weight {balance.weight.value}"] if balance.weight else []
     if balance.moves_max:
         parts.append(f"at most {balance.moves_max} moves")
     if balance.hold_ms:

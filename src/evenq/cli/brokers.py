@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 
-from evenq.cli.admin import Admin, with_admin
-from evenq.cli.output import Column, Listing, Page, print_page
+from evenq.cli.admin import with_admin
+from evenq.cli.output import Column, Listing, Page, Scalar, print_page
+from evenq.client.async_admin import Admin
+from evenq.client.core.views import BrokerView, MissingBrokerView
 from evenq.errors import NotFound
-from evenq.model import BrokerAddress
-from evenq.wire.stubs.evenq.v1 import admin_pb2
 
 __all__ = ["cluster", "list_all", "show"]
 
@@ -29,41 +29,35 @@ _COLUMNS = (
 )
 
 
-def _listing(brokers: Iterable[admin_pb2.BrokerSummary], missing: Iterable[admin_pb2.MissingBroker] = ()) -> Listing:
+def _listing(brokers: Iterable[BrokerView], missing: Iterable[MissingBrokerView] = ()) -> Listing:
     """Those that are there, then those that others knew and that are not."""
-    ordered = sorted(brokers, key=lambda broker: (broker.broker.name, broker.broker.id))
-    rows = [
+    rows: list[tuple[Scalar, ...]] = [
         (
-            b.broker.name,
-            b.broker.id,
-            _address(b),
-            b.answered,
-            b.draining,
-            b.topics,
-            b.messages_in,
-            b.messages_out,
-            b.log_bytes,
-            b.connections,
-            b.broker.start_ms,
+            broker.name,
+            broker.broker_id,
+            broker.addresses[0] if broker.addresses else "",
+            broker.answered,
+            broker.draining,
+            broker.topics,
+            broker.messages_in,
+            broker.messages_out,
+            broker.log_bytes,
+            broker.connections,
+            broker.start_ms,
             0,
         )
-        for b in ordered
+        for broker in sorted(brokers, key=lambda broker: (broker.name, broker.broker_id))
     ]
     rows += [(one.name, 0, "", False, False, 0, 0, 0, 0, 0, 0, one.gone_ms) for one in missing]
     return Listing(key="brokers", columns=_COLUMNS, rows=rows)
-
-
-def _address(broker: admin_pb2.BrokerSummary) -> str:
-    first = next(iter(broker.broker.listeners), None)
-    return BrokerAddress(first.name, first.host, first.port, first.tls).address if first is not None else ""
 
 
 def list_all(options: argparse.Namespace) -> None:
     """`evenq broker list`."""
 
     async def work(admin: Admin) -> None:
-        answer = await admin.call("ListBrokers", admin_pb2.ListBrokersRequest(), admin_pb2.ListBrokersResponse)
-        print_page(Page(facts={}, listings=[_listing(answer.brokers, answer.missing)]), as_json=options.json)
+        listing = _listing(await admin.list_brokers(), await admin.list_missing_brokers())
+        print_page(Page(facts={}, listings=[listing]), as_json=options.json)
 
     with_admin(options, work)
 
@@ -75,13 +69,13 @@ def show(options: argparse.Namespace) -> None:
         return
 
     async def work(admin: Admin) -> None:
-        answer = await admin.call("ListBrokers", admin_pb2.ListBrokersRequest(), admin_pb2.ListBrokersResponse)
-        found = [broker for broker in answer.brokers if broker.broker.name == options.name]
+        brokers = await admin.list_brokers()
+        found = [broker for broker in brokers if broker.name == options.name]
         if not found:
-            names = ", ".join(sorted(broker.broker.name for broker in answer.brokers))
+            names = ", ".join(sorted(broker.name for broker in brokers))
             raise NotFound(f"no broker is named {options.name}; the cluster has {names or 'none'}")
         (row, *_) = _listing(found).as_json()
-        facts: dict[str, str | int | bool | list[str] | None] = {**row, "version": found[0].broker.version}
+        facts: dict[str, str | int | bool | list[str] | None] = {**row, "version": found[0].version}
         print_page(Page(facts=facts), as_json=options.json)
 
     with_admin(options, work)
@@ -91,17 +85,15 @@ def cluster(options: argparse.Namespace) -> None:
     """`evenq cluster show`."""
 
     async def work(admin: Admin) -> None:
-        answer = await admin.call(
-            "DescribeCluster", admin_pb2.DescribeClusterRequest(), admin_pb2.DescribeClusterResponse
-        )
+        view = await admin.describe_cluster()
         facts: dict[str, str | int | bool | list[str] | None] = {
-            "cluster": answer.cluster,
-            "nameservers": list(answer.nameservers),
-            "rebalancer": answer.rebalancer,
-            "rebalancer_answers": answer.rebalancer_answers,
-            "topics": answer.topics,
-            "groups": answer.groups,
+            "cluster": view.cluster,
+            "nameservers": list(view.nameservers),
+            "rebalancer": view.rebalancer,
+            "rebalancer_answers": view.rebalancer_answers,
+            "topics": view.topics,
+            "groups": view.groups,
         }
-        print_page(Page(facts=facts, listings=[_listing(answer.brokers, answer.missing)]), as_json=options.json)
+        print_page(Page(facts=facts, listings=[_listing(view.brokers, view.missing)]), as_json=options.json)
 
     with_admin(options, work)

@@ -6,11 +6,10 @@ import argparse
 import sys
 from datetime import datetime
 
-from evenq.cli.admin import Admin, with_admin
-from evenq.cli.output import Column, Listing, Page, Scalar, print_page, progress_console
-from evenq.errors import NotFound
-from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2 as v2
-from evenq.wire.stubs.evenq.v1 import admin_pb2
+from evenq.cli.admin import warn_silent, with_admin
+from evenq.cli.output import Column, Listing, Page, Scalar, print_page
+from evenq.client.async_admin import Admin
+from evenq.client.core.query_views import ClientView
 
 __all__ = ["list_all", "show", "stack"]
 
@@ -31,7 +30,9 @@ def list_all(options: argparse.Namespace) -> None:
     """`evenq client list`."""
 
     async def work(admin: Admin) -> None:
-        rows = [_row(client) for client in await _clients(admin, options.group)]
+        found = await admin.list_clients(group=options.group)
+        warn_silent(found.silent, "who talks only to them")
+        rows = [_row(client) for client in found.clients]
         empty = "Nobody talks to the cluster now. Try: evenq consume TOPIC --group NAME"
         listing = Listing(key="clients", columns=_COLUMNS, rows=rows, empty=empty)
         print_page(Page(facts={}, listings=[listing]), as_json=options.json)
@@ -43,9 +44,7 @@ def show(options: argparse.Namespace) -> None:
     """`evenq client show ID`."""
 
     async def work(admin: Admin) -> None:
-        found = [client for client in await _clients(admin, "") if client.client_id == options.id]
-        if not found:
-            raise NotFound(f"no client {options.id!r} talks to the cluster now; evenq client list shows who does")
+        found = await admin.describe_client(options.id)
         client = found[0]
         facts: dict[str, Scalar | list[str]] = {
             "client": client.client_id,
@@ -61,7 +60,7 @@ def show(options: argparse.Namespace) -> None:
             "deliveries_held": client.inflight,
         }
         wanted: list[tuple[Scalar, ...]] = [
-            (one.group, entry.topic, entry.filter.expression or "*") for one in found for entry in one.subscriptions
+            (one.group, entry.topic, entry.filter.expression) for one in found for entry in one.subscriptions
         ]
         owned: list[tuple[Scalar, ...]] = [
             (queue.topic, queue.broker_name, queue.queue_id) for one in found for queue in one.owned
@@ -91,14 +90,11 @@ def stack(options: argparse.Namespace) -> None:
     """`evenq client stack ID`."""
 
     async def work(admin: Admin) -> None:
-        request = v2.PrintThreadStackTraceRequest(client_id=options.id)
-        answer = await admin.call(
-            "PrintThreadStackTrace", request, v2.PrintThreadStackTraceResponse, service="apache.rocketmq.v2.Admin"
-        )
+        text = await admin.client_stack(options.id)
         if options.json:
-            print_page(Page(facts={"client": options.id, "stack": answer.thread_stack_trace}), as_json=True)
+            print_page(Page(facts={"client": options.id, "stack": text}), as_json=True)
         else:
-            sys.stdout.write(answer.thread_stack_trace.rstrip("\n") + "\n")
+            sys.stdout.write(text.rstrip("\n") + "\n")
 
     with_admin(options, work)
 
@@ -107,16 +103,7 @@ def _moment(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(sep=" ", timespec="seconds") if ms else "-"
 
 
-async def _clients(admin: Admin, group: str) -> list[admin_pb2.ClientSummary]:
-    request = admin_pb2.ListClientsRequest(group=group)
-    answer = await admin.call("ListClients", request, admin_pb2.ListClientsResponse)
-    if answer.silent:
-        told = f"No answer from {', '.join(answer.silent)}: who talks only to them is missing here."
-        progress_console().print(told, markup=False)
-    return list(answer.clients)
-
-
-def _row(client: admin_pb2.ClientSummary) -> tuple[Scalar, ...]:
+def _row(client: ClientView) -> tuple[Scalar, ...]:
     return (
         client.client_id,
         client.kind.lower().replace("_", " "),

@@ -3,47 +3,47 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
+from collections.abc import Sequence
 from typing import Any, Self
 
-from evenq.cli.admin import Admin, no_server
+from evenq.cli.admin import with_admin
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page, progress_console
-from evenq.client.core.access_points import access_points
-from evenq.client.wiring import Ground
+from evenq.client.async_admin import Admin
+from evenq.client.core.query_views import DeadLettersView, DeadLetterView, ReplayView
 from evenq.errors import BadRequest, ConnectionFailed, MessageNotFound
-from evenq.runtime.net import Net
-from evenq.wire.status import check
-from evenq.wire.stubs.evenq.v1 import common_pb2
-from evenq.wire.stubs.evenq.v1 import dead_letters_pb2 as pb
+from evenq.model import FilterExpression
 
 __all__ = ["list_all", "replay", "show"]
 
-SERVICE = "/evenq.v1.DeadLetters/"
-_DAY_MS = 86_400_000
 _SQL_SIGNS = ("=", "<", ">", " IS ", " IN ", " BETWEEN ", " CONTAINS ", "STARTSWITH", "ENDSWITH")
 
 
 def list_all(options: argparse.Namespace) -> None:
     """`evenq dlq list [GROUP]`."""
-    request = pb.ListDeadLettersRequest(group=options.group or "", max=options.max, waiting=options.waiting)
-    answer = _ask(options, request)
-    listings = [_counts(answer)]
-    if options.group:
-        listings.append(_letters(answer))
-    print_page(Page(facts=_silent(answer), listings=listings), as_json=options.json)
+
+    async def work(admin: Admin) -> None:
+        found = await admin.list_dead_letters(options.group or "", limit=options.max, waiting=options.waiting)
+        listings = [_counts(found)]
+        if options.group:
+            listings.append(_letters(found))
+        print_page(Page(facts=_silent(found), listings=listings), as_json=options.json)
+
+    with_admin(options, work)
 
 
 def show(options: argparse.Namespace) -> None:
     """`evenq dlq show GROUP [ID]`."""
-    request = pb.ListDeadLettersRequest(
-        group=options.group, max=100 if options.message_id else 1, bodies=True, message_id=options.message_id
-    )
-    answer = _ask(options, request)
-    if not answer.letters:
+
+    async def work(admin: Admin) -> DeadLettersView:
+        limit = 100 if options.message_id else 1
+        return await admin.list_dead_letters(options.group, limit=limit, bodies=True, message_id=options.message_id)
+
+    found = with_admin(options, work)
+    if not found.letters:
         what = f"dead letter {options.message_id}" if options.message_id else "dead letters"
         raise MessageNotFound(f"group {options.group} has no {what}; see `evenq dlq list`")
-    for letter in answer.letters if options.message_id else answer.letters[:1]:
+    for letter in found.letters if options.message_id else found.letters[:1]:
         properties: list[tuple[Scalar, ...]] = [(key, letter.properties[key]) for key in sorted(letter.properties)]
         columns = (Column("key", "property"), Column("value", "value"))
         listing = Listing(key="properties", columns=columns, rows=properties, title="Properties")
@@ -52,18 +52,24 @@ def show(options: argparse.Namespace) -> None:
 
 def replay(options: argparse.Namespace) -> int:
     """`evenq dlq replay GROUP`; 1 if some could not be sent. Without `--yes` the plan only."""
-    kind = common_pb2.Filter.SQL if _is_sql(options.filter) else common_pb2.Filter.TAG
-    request = pb.ReplayDeadLettersRequest(
-        group=options.group,
-        filter=common_pb2.Filter(expression=options.filter, type=kind),
-        to_topic=options.to,
-        per_second=options.rate,
-        max=options.max,
-    )
-    if options.dry_run or not options.yes:
-        _plan(options, request)
+    planned = options.dry_run or not options.yes
+
+    async def work(admin: Admin) -> list[ReplayView]:
+        with _Bar(shown=not planned and not options.json and sys.stderr.isatty()) as bar:
+            return await admin.replay_dead_letters(
+                options.group,
+                filter=FilterExpression.sql(options.filter) if _is_sql(options.filter) else options.filter,
+                to_topic=options.to,
+                per_second=options.rate,
+                limit=options.max,
+                dry_run=planned,
+                on_progress=bar.show,
+            )
+
+    last = with_admin(options, work)
+    if planned:
+        _print_plan(options, last)
         return 0
-    last = asyncio.run(_replay(options, request))
     columns = (
         Column("broker", "broker"),
         Column("replayed", "replayed", "number"),
@@ -72,10 +78,10 @@ def replay(options: argparse.Namespace) -> int:
         Column("error", "first error"),
     )
     rows: list[tuple[Scalar, ...]] = [
-        (one.broker_name, one.replayed, one.left_out, one.failed, one.error) for one in last.values()
+        (one.broker_name, one.replayed, one.left_out, one.failed, one.error) for one in last
     ]
-    total = sum(one.replayed for one in last.values())
-    failed = sum(one.failed for one in last.values()) + sum(bool(one.error) and not one.failed for one in last.values())
+    total = sum(one.replayed for one in last)
+    failed = sum(one.failed for one in last) + sum(bool(one.error) and not one.failed for one in last)
     print_page(
         Page(
             facts={"group": options.group, "replayed": total, "failed": failed},
@@ -87,18 +93,13 @@ def replay(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _plan(options: argparse.Namespace, request: pb.ReplayDeadLettersRequest) -> None:
-    """Say what would be sent, and where to. Raises BadRequest if it was to be done."""
-    request.dry_run = True
-    frames = asyncio.run(_replay(options, request)).values()
-    would: dict[tuple[str, str], int] = {}
-    for one in frames:
-        for topic, number in one.would.items():
-            would[topic, one.broker_name] = number
+def _print_plan(options: argparse.Namespace, brokers: Sequence[ReplayView]) -> None:
+    """Say what would be sent where. Raises BadRequest if it was to be done, ConnectionFailed if that is not all."""
+    would = {(topic, one.broker_name): number for one in brokers for topic, number in one.would.items()}
     columns = (Column("topic", "to topic"), Column("broker", "from broker"), Column("letters", "letters", "number"))
     rows: list[tuple[Scalar, ...]] = [(topic, broker, would[topic, broker]) for topic, broker in sorted(would)]
-    total, left_out = sum(would.values()), sum(one.left_out for one in frames)
-    broken = [f"{one.broker_name} ({one.error})" for one in frames if one.error]
+    total, left_out = sum(would.values()), sum(one.left_out for one in brokers)
+    broken = [f"{one.broker_name} ({one.error})" for one in brokers if one.error]
     topics = sorted({topic or "nowhere: name one with --to" for topic, _ in would})
     sentence = f"{total:,} dead letter{'s' * (total != 1)} of {options.group} would be sent once more"
     sentence += f", to {', '.join(topics)}." if topics else "."
@@ -114,41 +115,6 @@ def _plan(options: argparse.Namespace, request: pb.ReplayDeadLettersRequest) -> 
         raise ConnectionFailed(f"not all brokers told what they hold: {', '.join(broken)}")
     if not options.dry_run and total:
         raise BadRequest("nothing was sent; add --yes to do it")
-
-
-async def _replay(options: argparse.Namespace, request: pb.ReplayDeadLettersRequest) -> dict[str, pb.ReplayProgress]:
-    net = Ground.of(None, None, endpoint=options.endpoint).open_net()
-    last: dict[str, pb.ReplayProgress] = {}
-    addresses = access_points(options.endpoint).addresses
-    try:
-        with _Bar(shown=not options.json and sys.stderr.isatty()) as bar:
-            while True:
-                try:
-                    await _follow(net, addresses[0], request, last, bar)
-                    break
-                except ConnectionFailed as error:
-                    if last:
-                        raise ConnectionFailed(
-                            f"{error}; what was replayed until now is marked: start it again to go on"
-                        ) from error
-                    if len(addresses) == 1:
-                        raise no_server(options.endpoint, error) from error
-                    addresses.pop(0)
-    finally:
-        await net.close()
-    return last
-
-
-async def _follow(
-    net: Net, address: str, request: pb.ReplayDeadLettersRequest, last: dict[str, pb.ReplayProgress], bar: _Bar
-) -> None:
-    # A replay with a rate takes as long as it takes.
-    async for frame in net.stream(address, SERVICE + "Replay", request.SerializeToString(), timeout_ms=_DAY_MS):
-        progress = pb.ReplayProgress.FromString(frame)
-        if not progress.broker_name:
-            check(progress.status)
-        last[progress.broker_name] = progress
-        bar.show(progress)
 
 
 class _Bar:
@@ -168,7 +134,7 @@ class _Bar:
             self._bar.start()
         return self
 
-    def show(self, progress: pb.ReplayProgress) -> None:
+    def show(self, progress: ReplayView) -> None:
         """The newest word of one broker."""
         if self._bar is None:
             return
@@ -183,25 +149,11 @@ class _Bar:
             self._bar.stop()
 
 
-def _ask(options: argparse.Namespace, request: pb.ListDeadLettersRequest) -> pb.ListDeadLettersResponse:
-    async def ask() -> pb.ListDeadLettersResponse:
-        net = Ground.of(None, None, endpoint=options.endpoint).open_net()
-        try:
-            admin = Admin(net, options.endpoint, timeout_ms=options.timeout * 1000)
-            return await admin.call("List", request, pb.ListDeadLettersResponse, service="evenq.v1.DeadLetters")
-        finally:
-            await net.close()
-
-    if request.max < 0:
-        raise BadRequest(f"--max {request.max} is below 0")
-    return asyncio.run(ask())
-
-
-def _silent(answer: pb.ListDeadLettersResponse) -> dict[str, Scalar | list[str]]:
+def _silent(answer: DeadLettersView) -> dict[str, Scalar | list[str]]:
     return {"silent": list(answer.silent)} if answer.silent else {}
 
 
-def _counts(answer: pb.ListDeadLettersResponse) -> Listing:
+def _counts(answer: DeadLettersView) -> Listing:
     columns = (
         Column("group", "group"),
         Column("broker", "broker"),
@@ -214,7 +166,7 @@ def _counts(answer: pb.ListDeadLettersResponse) -> Listing:
     return Listing(key="counts", columns=columns, rows=rows, empty="No dead letters.")
 
 
-def _letters(answer: pb.ListDeadLettersResponse) -> Listing:
+def _letters(answer: DeadLettersView) -> Listing:
     columns = (
         Column("message_id", "message id"),
         Column("stored_ms", "died", "time"),
@@ -230,14 +182,14 @@ def _letters(answer: pb.ListDeadLettersResponse) -> Listing:
     rows: list[tuple[Scalar, ...]] = [
         (
             one.message_id, one.stored_ms, one.origin.topic, one.attempts, one.reason, one.tag, one.body_bytes,
-            one.replayed, one.place.broker_name, one.offset,
+            one.replayed, one.queue.broker_name, one.offset,
         )
         for one in answer.letters
     ]  # fmt: skip
     return Listing(key="letters", columns=columns, rows=rows, empty="No dead letters.")
 
 
-def _facts(letter: pb.DeadLetter) -> dict[str, Scalar | list[str]]:
+def _facts(letter: DeadLetterView) -> dict[str, Scalar | list[str]]:
     origin = letter.origin
     return {
         "message_id": letter.message_id,

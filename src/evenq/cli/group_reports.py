@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from evenq.cli.admin import Admin, NoServer, with_admin
+from evenq.cli.admin import with_admin
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page
-from evenq.errors import BadRequest, ConnectionFailed, NotImplementedYet
-from evenq.model.names import is_system_topic
-from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, diagnosis_pb2
+from evenq.client.async_admin import Admin
+from evenq.client.core.views import DiagnosisView, ExplainView, SimulationView
+from evenq.errors import BadRequest
 
 __all__ = ["doctor", "explain", "simulate"]
 
-ASSIGNMENT = "evenq.v1.Assignment"
 EVERYBODY = "*"
 _QUEUE = (Column("topic", "topic"), Column("broker", "broker"), Column("queue", "queue", "number"))
 _EXPLAINED = (
@@ -36,25 +35,13 @@ def explain(options: argparse.Namespace) -> None:
     """`evenq group explain NAME`."""
 
     async def work(admin: Admin) -> None:
-        try:
-            page = _decided(options.name, await _explained(admin, options.name, options.topic))
-        except NoServer:
-            raise
-        except NotImplementedYet:
-            page = await _by_locks(admin, options, "no rebalancer: members and brokers compute it")
-        except ConnectionFailed as error:
-            page = await _by_locks(admin, options, f"nobody at the moment: {error}")
-        print_page(page, as_json=options.json)
+        view = await admin.explain_group(options.name, topic=options.topic)
+        print_page(_explained(view), as_json=options.json)
 
     with_admin(options, work)
 
 
-async def _explained(admin: Admin, group: str, topic: str) -> assignment_pb2.ExplainResponse:
-    request = assignment_pb2.ExplainRequest(group=group, topic=topic)
-    return await admin.call("Explain", request, assignment_pb2.ExplainResponse, service=ASSIGNMENT)
-
-
-def _decided(group: str, answer: assignment_pb2.ExplainResponse) -> Page:
+def _explained(view: ExplainView) -> Page:
     rows: list[tuple[Scalar, ...]] = [
         (
             row.queue.topic,
@@ -68,62 +55,25 @@ def _decided(group: str, answer: assignment_pb2.ExplainResponse) -> Page:
             row.owner_zone,
             row.broker_zone,
         )
-        for row in answer.queues
+        for row in view.queues
     ]
-    generation = f"{answer.generation.epoch}.{answer.generation.counter}" if answer.queues else ""
+    empty = "nothing was decided yet" if view.decides == "the rebalancer" else "nothing was read yet"
+    idle = Listing(
+        key="idle",
+        columns=(Column("client_id", "member"), Column("why", "why")),
+        rows=list(view.idle.items()),
+        title="Members without a queue",
+    )
     return Page(
         facts={
-            "group": group,
-            "decides": "the rebalancer",
-            "strategy": answer.strategy,
-            "generation": generation,
-            "problems": list(answer.problems),
+            "group": view.group,
+            "decides": view.decides,
+            "strategy": view.strategy,
+            "generation": view.generation,
+            "problems": list(view.problems),
         },
-        listings=[
-            Listing(key="queues", columns=_EXPLAINED, rows=rows, title="Queues", empty="nothing was decided yet"),
-            _idle((one.client_id, one.reason) for one in answer.idle),
-        ],
+        listings=[Listing(key="queues", columns=_EXPLAINED, rows=rows, title="Queues", empty=empty), idle],
     )
-
-
-async def _by_locks(admin: Admin, options: argparse.Namespace, decides: str) -> Page:
-    """What brokers know by themselves: who holds the locks."""
-    request = admin_pb2.DescribeGroupRequest(group=options.name)
-    answer = await admin.call("DescribeGroup", request, admin_pb2.DescribeGroupResponse)
-    zones = {member.client_id: member.zone for member in answer.members}
-    rows: list[tuple[Scalar, ...]] = []
-    for at in answer.queues:
-        queue = at.queue
-        if options.topic in {"", queue.topic}:
-            state, why = ("OWNED", "holds the queue's lock") if at.owner else ("UNOWNED", "nobody holds its lock")
-            place = (queue.topic, queue.broker_name, queue.queue_id)
-            rows.append((*place, state, at.owner, 0, why, "", zones.get(at.owner, ""), ""))
-    holders = {at.owner for at in answer.queues}
-    idle = [
-        (member.client_id, "it holds no lock")
-        if member.protocol == "evenq"
-        else (member.client_id, "it takes what others leave: it needs no lock")
-        for member in answer.members
-        if member.client_id not in holders
-    ]
-    return Page(
-        facts={
-            "group": options.name,
-            "decides": decides,
-            "strategy": answer.summary.strategy,
-            "generation": "",
-            "problems": [],
-        },
-        listings=[
-            Listing(key="queues", columns=_EXPLAINED, rows=rows, title="Queues", empty="nothing was read yet"),
-            _idle(idle),
-        ],
-    )
-
-
-def _idle(members: Iterable[tuple[str, str]]) -> Listing:
-    columns = (Column("client_id", "member"), Column("why", "why"))
-    return Listing(key="idle", columns=columns, rows=list(members), title="Members without a queue")
 
 
 # ------------------------------------------------------------------------------------------------------- simulate
@@ -136,27 +86,14 @@ def simulate(options: argparse.Namespace) -> None:
         raise BadRequest("say what to imagine: --members N, --queues N, --strategy NAME or --lose-zone ZONE")
 
     async def work(admin: Admin) -> None:
-        now = await _explained(admin, options.name, options.topic)
-        topics = sorted({row.queue.topic for row in now.queues if not is_system_topic(row.queue.topic)})
-        if not topics:
-            raise BadRequest(
-                f"nothing was decided about group {options.name} yet, so there is nothing to compare with; "
-                "start its members"
-            )
-        answers = {}
-        for topic in topics:
-            request = assignment_pb2.SimulateRequest(group=options.name, topic=topic, **wish)
-            answers[topic] = await admin.call("Simulate", request, assignment_pb2.SimulateResponse, service=ASSIGNMENT)
-        print_page(_simulated(options, now, answers), as_json=options.json)
+        views = await admin.simulate_group(options.name, topic=options.topic, **wish)
+        now = await admin.explain_group(options.name, topic=options.topic)
+        print_page(_simulated(options, now, views), as_json=options.json)
 
     with_admin(options, work)
 
 
-def _simulated(
-    options: argparse.Namespace,
-    now: assignment_pb2.ExplainResponse,
-    answers: dict[str, assignment_pb2.SimulateResponse],
-) -> Page:
+def _simulated(options: argparse.Namespace, now: ExplainView, views: Sequence[SimulationView]) -> Page:
     columns = (
         Column("topic", "topic"),
         Column("queues", "queues", "number"),
@@ -169,24 +106,25 @@ def _simulated(
     )
     rows: list[tuple[Scalar, ...]] = []
     moved: list[tuple[Scalar, ...]] = []
-    for topic, answer in answers.items():
-        shares = Counter(row.owner for row in now.queues if row.queue.topic == topic and row.owner not in {"", "*"})
+    for view in views:
+        shares = Counter(
+            row.owner for row in now.queues if row.queue.topic == view.topic and row.owner not in {"", EVERYBODY}
+        )
         rows.append(
             (
-                topic,
-                len({(row.queue.broker_name, row.queue.queue_id) for row in answer.queues}),
-                answer.moves,
-                sum(not row.owner for row in answer.queues),
+                view.topic,
+                view.queues,
+                view.moved,
+                view.unowned,
                 _spread([*shares.values(), *[0] * len(now.idle)]),
-                _spread([answer.queues_per_member_min, answer.queues_per_member_max]),
-                answer.cross_zone_now,
-                answer.cross_zone_then,
+                _spread([view.share_min, view.share_max]),
+                view.other_zone_before,
+                view.other_zone_after,
             )
         )
         moved += [
-            (topic, row.queue.broker_name, row.queue.queue_id, row.previous_owner or "nobody", row.owner or "nobody")
-            for row in answer.queues
-            if row.owner != row.previous_owner
+            (view.topic, move.queue.broker_name, move.queue.queue_id, move.before or "nobody", move.after or "nobody")
+            for move in view.moves
         ]
     listings = [Listing(key="topics", columns=columns, rows=rows)]
     if options.rows:
@@ -207,39 +145,34 @@ def _spread(sizes: Sequence[int]) -> str:
 
 def doctor(options: argparse.Namespace) -> int:
     """`evenq group doctor NAME`: 0 healthy, 1 something was found."""
-    found: list[diagnosis_pb2.DiagnoseGroupResponse] = []
 
-    async def work(admin: Admin) -> None:
-        request = diagnosis_pb2.DiagnoseGroupRequest(
-            group=options.name, watch_ms=options.watch_ms, stuck_ms=options.stuck_ms
-        )
-        answer = await admin.call("DiagnoseGroup", request, diagnosis_pb2.DiagnoseGroupResponse)
-        found.append(answer)
-        print_page(_diagnosis(options.name, answer, as_json=options.json), as_json=options.json)
+    async def work(admin: Admin) -> DiagnosisView:
+        return await admin.diagnose_group(options.name, watch_ms=options.watch_ms, stuck_ms=options.stuck_ms)
 
-    with_admin(options, work)
-    return int(any(answer.findings for answer in found))
+    view = with_admin(options, work)
+    print_page(_diagnosis(options.name, view, as_json=options.json), as_json=options.json)
+    return int(bool(view.findings))
 
 
-def _diagnosis(group: str, answer: diagnosis_pb2.DiagnoseGroupResponse, *, as_json: bool) -> Page:
+def _diagnosis(group: str, view: DiagnosisView, *, as_json: bool) -> Page:
     facts: dict[str, Scalar | list[str]] = {
         "group": group,
-        "healthy": not answer.findings,
-        "decides": answer.decides,
-        "members": answer.members,
-        "queues": answer.queues,
-        "brokers": list(answer.brokers),
-        "silent": list(answer.silent),
+        "healthy": not view.findings,
+        "decides": view.decides,
+        "members": view.members,
+        "queues": view.queues,
+        "brokers": list(view.brokers),
+        "silent": list(view.silent),
     }
     keys = ("severity", "kind", "subject", "seen", "fix", "command")
     if as_json:
         columns = tuple(Column(key, key) for key in keys)
-        rows = [tuple(getattr(one, key) for key in keys) for one in answer.findings]
+        rows = [tuple(getattr(one, key) for key in keys) for one in view.findings]
         return Page(facts=facts, listings=[Listing(key="findings", columns=columns, rows=rows)])
-    looked = f"{answer.members} members and {answer.queues} queues at {', '.join(answer.brokers)}"
-    number = len(answer.findings)
-    lines = [f"{group}: {number or 'no'} finding{'s' * (number != 1)}, {looked}; {answer.decides}"]
-    for one in answer.findings:
+    looked = f"{view.members} members and {view.queues} queues at {', '.join(view.brokers)}"
+    number = len(view.findings)
+    lines = [f"{group}: {number or 'no'} finding{'s' * (number != 1)}, {looked}; {view.decides}"]
+    for one in view.findings:
         lines += [
             "",
             f"{one.severity} {one.kind} {one.subject}",

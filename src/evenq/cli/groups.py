@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from evenq.cli.admin import Admin, on_every_broker, with_admin
+from evenq.cli.admin import on_every_broker, with_admin
 from evenq.cli.balance_options import balance_asked, balance_text
-from evenq.cli.output import Column, Listing, Page, Scalar, print_page
-from evenq.cli.retry_options import retry_asked, retry_text
+from evenq.cli.output import Column, Listing, Page, Scalar, print_page, progress_console
+from evenq.cli.retry_options import retry_asked
+from evenq.client.async_admin import Admin
+from evenq.client.core.views import GroupDetails, filter_text
 from evenq.errors import BadRequest
 from evenq.runtime.clock import SystemClock
-from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
 
 __all__ = ["create", "delete", "list_all", "show"]
 
@@ -19,27 +20,28 @@ def create(options: argparse.Namespace) -> None:
     """`evenq group create NAME`."""
 
     async def work(admin: Admin) -> None:
-        known = await admin.call("ListGroups", admin_pb2.ListGroupsRequest(), admin_pb2.ListGroupsResponse)
-        before = next((group.balance for group in known.groups if group.group == options.name), None)
-        request = admin_pb2.CreateGroupRequest(
-            group=options.name,
-            ordered=options.ordered or None,  # not told: an existing group keeps its own
-            max_attempts=options.max_attempts,
-            strategy=options.strategy,
-            start_from=options.start_from,
-            retry=retry_asked(options),
-            balance=balance_asked(options, before),
+        before = next((one.balance for one in await admin.list_groups() if one.group == options.name), None)
+        warnings = await on_every_broker(
+            lambda: admin.create_group(
+                options.name,
+                ordered=options.ordered or None,  # an existing group keeps its own
+                max_attempts=options.max_attempts,
+                strategy=options.strategy,
+                start_from=options.start_from,
+                retry=retry_asked(options),
+                balance=balance_asked(options, before),
+            )
         )
-        await on_every_broker(lambda: admin.call("CreateGroup", request, admin_pb2.CreateGroupResponse))
-        asked = admin_pb2.DescribeGroupRequest(group=options.name)
-        now = (await admin.call("DescribeGroup", asked, admin_pb2.DescribeGroupResponse)).summary
+        for warning in warnings:
+            progress_console().print(f"warning: {warning}", markup=False)
+        now = (await admin.describe_group(options.name)).summary
         page = Page(
             facts={
                 "group": now.group,
                 "ordered": now.ordered,
                 "max_attempts": now.max_attempts,
                 "strategy": now.strategy,
-                "retry": retry_text(now.retry),
+                "retry": str(now.retry),
                 "balance": balance_text(now.balance),
             },
             sentence=f"Group {options.name} is ready. Read with it: evenq consume TOPIC --group {options.name}",
@@ -53,7 +55,6 @@ def list_all(options: argparse.Namespace) -> None:
     """`evenq group list`."""
 
     async def work(admin: Admin) -> None:
-        answer = await admin.call("ListGroups", admin_pb2.ListGroupsRequest(), admin_pb2.ListGroupsResponse)
         columns = (
             Column("group", "group"),
             Column("ordered", "ordered"),
@@ -65,7 +66,7 @@ def list_all(options: argparse.Namespace) -> None:
         )
         rows = [
             (group.group, group.ordered, group.max_attempts, group.strategy, group.members, group.topics, group.lag)
-            for group in sorted(answer.groups, key=lambda group: group.group)
+            for group in sorted(await admin.list_groups(), key=lambda group: group.group)
         ]
         empty = "No groups yet. The first consumer makes one, or: evenq group create NAME"
         print_page(
@@ -83,9 +84,7 @@ def show(options: argparse.Namespace) -> None:
         return
 
     async def work(admin: Admin) -> None:
-        request = admin_pb2.DescribeGroupRequest(group=options.name)
-        answer = await admin.call("DescribeGroup", request, admin_pb2.DescribeGroupResponse)
-        print_page(_page(options.name, answer), as_json=options.json)
+        print_page(_page(options.name, await admin.describe_group(options.name)), as_json=options.json)
 
     with_admin(options, work)
 
@@ -95,15 +94,15 @@ def _age_s(stored_ms: int) -> int:
     return max(0, SystemClock().now_ms() - stored_ms) // 1000 if stored_ms else 0
 
 
-def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
-    summary, troubles = answer.summary, answer.troubles
+def _page(name: str, details: GroupDetails) -> Page:
+    summary, troubles = details.summary, details.troubles
     differing = Listing(
         key="differing_filters",
         columns=(Column("topic", "topic"), Column("filter", "filter"), Column("members", "members")),
         rows=[
-            (one.topic, _filter(told.filter), ", ".join(told.client_ids))
-            for one in answer.differing_filters
-            for told in one.filters
+            (one.topic, filter_text(wanted), ", ".join(client_ids))
+            for one in details.differing_filters
+            for wanted, client_ids in one.filters
         ],
         title="Members that filter differently (what one filter leaves out is passed over for all)",
     )
@@ -113,7 +112,7 @@ def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
             "ordered": summary.ordered,
             "max_attempts": summary.max_attempts,
             "strategy": summary.strategy,
-            "retry": retry_text(summary.retry),
+            "retry": str(summary.retry),
             "balance": balance_text(summary.balance),
             "lag": summary.lag,
             "oldest_unread_s": _age_s(troubles.oldest_ms),
@@ -123,14 +122,14 @@ def _page(name: str, answer: admin_pb2.DescribeGroupResponse) -> Page:
             "dead_letters": troubles.dead_letters,
         },
         listings=[
-            _members(answer),
-            _queues(answer),
+            _members(details),
+            _queues(details),
             differing,
         ],
     )
 
 
-def _members(answer: admin_pb2.DescribeGroupResponse) -> Listing:
+def _members(details: GroupDetails) -> Listing:
     columns = (
         Column("client_id", "member"),
         Column("language", "language"),
@@ -150,16 +149,16 @@ def _members(answer: admin_pb2.DescribeGroupResponse) -> Listing:
             m.protocol,
             m.zone,
             m.instance,
-            ", ".join(sorted(s.topic for s in m.subscriptions)),
-            ", ".join(_filter(s.filter) for s in sorted(m.subscriptions, key=lambda s: s.topic)),
+            ", ".join(sorted(m.subscriptions)),
+            ", ".join(m.subscriptions[topic] for topic in sorted(m.subscriptions)),
             m.joined_ms,
         )
-        for m in answer.members
+        for m in details.members
     ]
     return Listing(key="members", columns=columns, rows=rows, title="Members", empty="nobody reads now")
 
 
-def _queues(answer: admin_pb2.DescribeGroupResponse) -> Listing:
+def _queues(details: GroupDetails) -> Listing:
     columns = (
         Column("topic", "topic"),
         Column("broker", "broker"),
@@ -171,9 +170,7 @@ def _queues(answer: admin_pb2.DescribeGroupResponse) -> Listing:
         Column("inflight", "in flight", "number"),
         Column("owner", "owner"),
     )
-    ordered = sorted(
-        answer.queues, key=lambda queue: (queue.queue.topic, queue.queue.broker_name, queue.queue.queue_id)
-    )
+    ordered = sorted(details.queues, key=lambda queue: queue.queue)
     rows = [
         (
             q.queue.topic,
@@ -191,18 +188,13 @@ def _queues(answer: admin_pb2.DescribeGroupResponse) -> Listing:
     return Listing(key="queues", columns=columns, rows=rows, title="Queues", empty="nothing was read yet")
 
 
-def _filter(told: common_pb2.Filter) -> str:
-    """As a user wrote it."""
-    return f"SQL {told.expression}" if told.type == common_pb2.Filter.SQL else told.expression or "*"
-
-
 def delete(options: argparse.Namespace) -> None:
     """`evenq group delete NAME --yes`."""
     if not options.yes:
         raise BadRequest(f"this deletes group {options.name} and its progress on every broker; add --yes to do it")
 
     async def work(admin: Admin) -> None:
-        await admin.call("DeleteGroup", admin_pb2.DeleteGroupRequest(group=options.name), admin_pb2.DeleteGroupResponse)
+        await admin.delete_group(options.name)
         print_page(
             Page(facts={"deleted": options.name}, sentence=f"Group {options.name} is gone."), as_json=options.json
         )

@@ -1,4 +1,7 @@
-"""`evenq message get | find | tail | trace`: stored messages, and what became of them. They only look."""
+"""`evenq message get | find | tail | trace`: stored messages, and what became of them. They only look.
+
+`evenq message recall` takes a delayed one back.
+"""
 
 from __future__ import annotations
 
@@ -7,48 +10,50 @@ import base64
 import contextlib
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from evenq.cli.admin import Admin, with_admin
+from evenq.cli.admin import warn_silent, with_admin
 from evenq.cli.moments import moment_ms
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page, progress_console
-from evenq.errors import BadRequest, MessageNotFound
+from evenq.client.async_admin import Admin
+from evenq.client.core.query_views import MessageTraceView, MessageView, TraceEventView
+from evenq.errors import BadRequest
+from evenq.model import MessageQueue
 from evenq.runtime.clock import SystemClock
-from evenq.wire.convert import ms_of
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
-from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
 
-__all__ = ["find", "get", "message_row", "tail", "trace"]
+__all__ = ["find", "get", "message_row", "recall", "tail", "trace"]
 
 FOLLOW_MS = 500
+STORED_THERE = "what is stored there"
 Facts = dict[str, Scalar | list[str]]
 
 
 def find(options: argparse.Namespace) -> None:
     """`evenq message find TOPIC`."""
     now_ms = SystemClock().now_ms()
-    request = admin_pb2.FindMessagesRequest(
-        topic=options.topic,
-        key=options.key,
-        begin_ms=moment_ms(options.begin, now_ms=now_ms) if options.begin else 0,
-        end_ms=moment_ms(options.end, now_ms=now_ms) if options.end else 0,
-        newest_first=options.newest,
-        count_max=options.limit,
-        body_max=options.body_max,
-    )
-    _at_place(options, request)
+    queue = _queue(options)
 
     async def work(admin: Admin) -> None:
-        answer = await admin.call("FindMessages", request, admin_pb2.FindMessagesResponse)
-        _warn(answer.silent)
+        found = await admin.find_messages(
+            options.topic,
+            key=options.key,
+            begin_ms=moment_ms(options.begin, now_ms=now_ms) if options.begin else 0,
+            end_ms=moment_ms(options.end, now_ms=now_ms) if options.end else 0,
+            queue=queue,
+            offset=options.offset,
+            newest_first=options.newest,
+            limit=options.limit,
+            body_max=options.body_max,
+        )
+        warn_silent(found.silent, STORED_THERE)
         if options.json:
-            _lines(answer.messages)
+            _lines(found.messages)
             return
         empty = f"No message fits. What is there: evenq message tail {options.topic}"
-        print_page(Page(facts={}, listings=[_listing(answer.messages, empty, options.body_max)]), as_json=False)
-        if answer.more:
+        print_page(Page(facts={}, listings=[_listing(found.messages, empty, options.body_max)]), as_json=False)
+        if found.more:
             progress_console().print("There are more: narrow the time, or raise --limit.", markup=False)
 
     with_admin(options, work)
@@ -58,91 +63,79 @@ def get(options: argparse.Namespace) -> None:
     """`evenq message get ID`."""
     if bool(options.id) == (options.offset is not None):
         raise BadRequest("name a message by its ID, or by --topic, --queue and --offset; see evenq message get --help")
-    request = admin_pb2.FindMessagesRequest(
-        topic=options.topic,
-        message_id=options.id,
-        count_max=1,
-        body_max=options.body_max,
-        newest_first=bool(options.id),
-    )
-    _at_place(options, request)
+    queue = _queue(options)
 
     async def work(admin: Admin) -> None:
-        answer = await admin.call("FindMessages", request, admin_pb2.FindMessagesResponse)
-        _warn(answer.silent)
-        at = None if not answer.messages else answer.messages[0].message.system_properties.queue_offset
-        if at is None or (options.offset is not None and at != options.offset):
-            what = (
-                f"id {options.id}"
-                if options.id
-                else f"offset {options.offset} in {options.queue[0]}/{options.queue[1]}"
-            )
-            raise MessageNotFound(
-                f"no message with {what} is stored (any more); evenq message find TOPIC shows what is there"
-            )
-        _show(answer.messages[0], options)
+        message = await admin.get_message(
+            options.id, topic=options.topic, queue=queue, offset=options.offset, body_max=options.body_max
+        )
+        _show(message, options)
+
+    with_admin(options, work)
+
+
+def recall(options: argparse.Namespace) -> None:
+    """`evenq message recall TOPIC HANDLE`."""
+
+    async def work(admin: Admin) -> None:
+        message_id = await admin.recall_message(options.topic, options.handle)
+        page = Page(
+            facts={"topic": options.topic, "recalled": message_id},
+            sentence=f"Message {message_id} of {options.topic} is taken back and will not be delivered.",
+        )
+        print_page(page, as_json=options.json)
 
     with_admin(options, work)
 
 
 def tail(options: argparse.Namespace) -> None:
     """`evenq message tail TOPIC`."""
-    request = admin_pb2.FindMessagesRequest(
-        topic=options.topic, newest_first=True, count_max=options.limit, body_max=options.body_max
-    )
-    if options.queue is not None:
-        request.queue.broker_name, request.queue.queue_id = options.queue
+    queue = _queue(options)
 
     async def work(admin: Admin) -> None:
-        answer = await admin.call("FindMessages", request, admin_pb2.FindMessagesResponse)
-        _warn(answer.silent)
-        newest = list(reversed(answer.messages))
+        found = await admin.peek_messages(options.topic, queue=queue, limit=options.limit, body_max=options.body_max)
+        warn_silent(found.silent, STORED_THERE)
+        newest = list(reversed(found.messages))
         if options.json or options.follow:
             _lines(newest) if options.json else _texts(newest, options.body_max)
         else:
             empty = f"Topic {options.topic} holds no message. Send one: evenq produce {options.topic} --body hello"
             print_page(Page(facts={}, listings=[_listing(newest, empty, options.body_max)]), as_json=False)
         if options.follow:
-            await _follow(admin, request, list(answer.positions), options)
+            await _follow(admin, dict(found.positions), queue, options)
 
     with contextlib.suppress(KeyboardInterrupt):
         with_admin(options, work)
 
 
 async def _follow(
-    admin: Admin,
-    request: admin_pb2.FindMessagesRequest,
-    positions: list[admin_pb2.QueuePosition],
-    options: argparse.Namespace,
+    admin: Admin, known: dict[MessageQueue, int], queue: MessageQueue | None, options: argparse.Namespace
 ) -> None:
     clock = SystemClock()
-    request.newest_first = False
-    known = {(at.queue.broker_name, at.queue.queue_id): at for at in positions}
     while True:
-        del request.positions[:]
-        request.positions.extend(known.values())
-        answer = await admin.call("FindMessages", request, admin_pb2.FindMessagesResponse)
-        known.update({(at.queue.broker_name, at.queue.queue_id): at for at in answer.positions})
+        found = await admin.find_messages(
+            options.topic, queue=queue, limit=options.limit, body_max=options.body_max, after=known
+        )
+        known.update(found.positions)
         if options.json:
-            _lines(answer.messages)
+            _lines(found.messages)
         else:
-            _texts(answer.messages, options.body_max)
-        if not answer.more:
+            _texts(found.messages, options.body_max)
+        if not found.more:
             await clock.sleep_ms(FOLLOW_MS)
 
 
 def trace(options: argparse.Namespace) -> None:
     """`evenq message trace ID`."""
-    request = admin_pb2.TraceMessageRequest(topic=options.topic, message_id=options.id, group=options.group)
 
     async def work(admin: Admin) -> None:
-        answer = await admin.call("TraceMessage", request, admin_pb2.TraceMessageResponse)
-        _warn(answer.silent)
+        found = await admin.trace_message(options.id, topic=options.topic, group=options.group)
+        warn_silent(found.silent, STORED_THERE)
         if options.json:
-            told = [_trace_json(one) for one in answer.traces]
+            told = [_trace_json(one) for one in found.traces]
             sys.stdout.write(json.dumps({"message_id": options.id, "copies": told}, ensure_ascii=False) + "\n")
             return
-        for one in answer.traces:
+        for one in found.traces:
             print_page(_trace_page(one), as_json=False)
 
     with_admin(options, work)
@@ -151,60 +144,57 @@ def trace(options: argparse.Namespace) -> None:
 # ---------------------------------------------------------------------------------------------------- one message
 
 
-def message_row(found: admin_pb2.FoundMessage) -> dict[str, Any]:
+def message_row(message: MessageView) -> dict[str, Any]:
     """One message for JSON. A body that is no UTF-8 is given in base64 as `body_base64`."""
-    system = found.message.system_properties
     row: dict[str, Any] = {
-        "topic": found.queue.topic,
-        "broker": found.queue.broker_name,
-        "queue": found.queue.queue_id,
-        "offset": system.queue_offset,
-        "message_id": system.message_id,
-        "type": definition_pb2.MessageType.Name(system.message_type),
-        "tag": system.tag if system.HasField("tag") else None,
-        "keys": list(system.keys),
-        "message_group": system.message_group if system.HasField("message_group") else None,
-        "properties": dict(found.message.user_properties),
-        "born_ms": ms_of(system.born_timestamp),
-        "born_host": system.born_host,
-        "store_ms": ms_of(system.store_timestamp),
-        "body_bytes": found.body_bytes,
+        "topic": message.queue.topic,
+        "broker": message.queue.broker_name,
+        "queue": message.queue.queue_id,
+        "offset": message.offset,
+        "message_id": message.message_id,
+        "type": message.message_type.value,
+        "tag": message.tag,
+        "keys": list(message.keys),
+        "message_group": message.message_group,
+        "properties": dict(message.properties),
+        "born_ms": message.born_ms,
+        "born_host": message.born_host,
+        "store_ms": message.store_ms,
+        "body_bytes": message.body_bytes,
     }
-    if system.HasField("dead_letter_queue"):
-        row["origin_topic"] = system.dead_letter_queue.topic
-        row["origin_message_id"] = system.dead_letter_queue.message_id
-    body = found.message.body
+    if message.origin_topic:
+        row["origin_topic"] = message.origin_topic
+        row["origin_message_id"] = message.origin_message_id
     try:
-        row["body"] = body.decode()
+        row["body"] = message.body.decode()
     except UnicodeDecodeError:
-        row["body_base64"] = base64.b64encode(body).decode()
+        row["body_base64"] = base64.b64encode(message.body).decode()
     return row
 
 
-def _show(found: admin_pb2.FoundMessage, options: argparse.Namespace) -> None:
-    row = message_row(found)
+def _show(message: MessageView, options: argparse.Namespace) -> None:
     if options.json:
-        sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(message_row(message), ensure_ascii=False) + "\n")
         return
     facts: Facts = {
-        "message_id": row["message_id"],
-        "place": _place(found),
-        "type": row["type"],
-        "tag": row["tag"],
-        "keys": row["keys"],
-        "message_group": row["message_group"],
-        "properties": [f"{key}={value}" for key, value in sorted(row["properties"].items())],
-        "born": f"{_time(row['born_ms'])} at {row['born_host'] or '-'}",
-        "stored": _time(row["store_ms"]),
+        "message_id": message.message_id,
+        "place": _place(message),
+        "type": message.message_type.value,
+        "tag": message.tag,
+        "keys": list(message.keys),
+        "message_group": message.message_group,
+        "properties": [f"{key}={value}" for key, value in sorted(message.properties.items())],
+        "born": f"{_time(message.born_ms)} at {message.born_host or '-'}",
+        "stored": _time(message.store_ms),
     }
-    if "origin_topic" in row:
-        facts["origin"] = f"{row['origin_topic']} {row['origin_message_id']}"
-    facts["body"] = f"{found.body_bytes:,} bytes"
+    if message.origin_topic:
+        facts["origin"] = f"{message.origin_topic} {message.origin_message_id}"
+    facts["body"] = f"{message.body_bytes:,} bytes"
     print_page(Page(facts=facts), as_json=False)
     if options.body != "none":
-        sys.stdout.write(_body(found.message.body, options.body) + "\n")
-        if len(found.message.body) < found.body_bytes:
-            told = f"The first {len(found.message.body):,} bytes of {found.body_bytes:,}; raise --body-max for more."
+        sys.stdout.write(_body(message.body, options.body) + "\n")
+        if len(message.body) < message.body_bytes:
+            told = f"The first {len(message.body):,} bytes of {message.body_bytes:,}; raise --body-max for more."
             progress_console().print(told, markup=False)
 
 
@@ -225,7 +215,7 @@ def _safe(line: bytes) -> str:
 # ---------------------------------------------------------------------------------------------------- many messages
 
 
-def _listing(messages: Iterable[admin_pb2.FoundMessage], empty: str, body_max: int) -> Listing:
+def _listing(messages: Iterable[MessageView], empty: str, body_max: int) -> Listing:
     columns = (
         Column("store_ms", "stored", "time"),
         Column("place", "place"),
@@ -235,60 +225,50 @@ def _listing(messages: Iterable[admin_pb2.FoundMessage], empty: str, body_max: i
         Column("body_bytes", "bytes", "number"),
         Column("body", "body"),
     )
-    rows: list[tuple[Scalar, ...]] = []
-    for found in messages:
-        system = found.message.system_properties
-        rows.append((
-            ms_of(system.store_timestamp),
-            _place(found),
-            system.message_id,
-            system.tag,
-            ", ".join(system.keys),
-            found.body_bytes,
-            _preview(found, body_max),
-        ))  # fmt: skip
+    rows: list[tuple[Scalar, ...]] = [
+        (
+            message.store_ms,
+            _place(message),
+            message.message_id,
+            message.tag,
+            ", ".join(message.keys),
+            message.body_bytes,
+            _preview(message, body_max),
+        )
+        for message in messages
+    ]
     return Listing(key="messages", columns=columns, rows=rows, empty=empty)
 
 
-def _preview(found: admin_pb2.FoundMessage, body_max: int) -> str:
-    text = found.message.body[:body_max].decode(errors="backslashreplace")
+def _preview(message: MessageView, body_max: int) -> str:
+    text = message.body[:body_max].decode(errors="backslashreplace")
     safe = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
-    return safe + ("..." if found.body_bytes > len(found.message.body) else "")
+    return safe + ("..." if message.body_bytes > len(message.body) else "")
 
 
-def _lines(messages: Iterable[admin_pb2.FoundMessage]) -> None:
-    for found in messages:
-        sys.stdout.write(json.dumps(message_row(found), ensure_ascii=False) + "\n")
+def _lines(messages: Iterable[MessageView]) -> None:
+    for message in messages:
+        sys.stdout.write(json.dumps(message_row(message), ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 
-def _texts(messages: Iterable[admin_pb2.FoundMessage], body_max: int) -> None:
-    for found in messages:
-        system = found.message.system_properties
-        marks = " ".join(filter(None, (system.tag, *system.keys)))
+def _texts(messages: Iterable[MessageView], body_max: int) -> None:
+    for message in messages:
+        marks = " ".join(filter(None, (message.tag, *message.keys)))
         marked = f"[{marks}] " if marks else ""
-        time = _time(ms_of(system.store_timestamp))
-        sys.stdout.write(f"{time}  {_place(found):<20}  {system.message_id}  {marked}{_preview(found, body_max)}\n")
+        line = f"{_time(message.store_ms)}  {_place(message):<20}  {message.message_id}  {marked}"
+        sys.stdout.write(f"{line}{_preview(message, body_max)}\n")
     sys.stdout.flush()
 
 
-def _at_place(options: argparse.Namespace, request: admin_pb2.FindMessagesRequest) -> None:
-    if options.offset is not None and (options.queue is None or not options.topic):
+def _queue(options: argparse.Namespace) -> MessageQueue | None:
+    if getattr(options, "offset", None) is not None and (options.queue is None or not options.topic):
         raise BadRequest("an offset means nothing without its queue: add --queue BROKER/ID, and the topic")
-    if options.queue is not None:
-        request.queue.CopyFrom(common_pb2.Queue(broker_name=options.queue[0], queue_id=options.queue[1]))
-    if options.offset is not None:
-        request.by_offset, request.offset = True, options.offset
+    return None if options.queue is None else MessageQueue(options.topic, *options.queue)
 
 
-def _warn(silent: Sequence[str]) -> None:
-    if silent:
-        names = ", ".join(silent)
-        progress_console().print(f"No answer from {names}: what is stored there is missing here.", markup=False)
-
-
-def _place(found: admin_pb2.FoundMessage) -> str:
-    return f"{found.queue.broker_name}/{found.queue.queue_id}:{found.message.system_properties.queue_offset}"
+def _place(message: MessageView) -> str:
+    return f"{message.queue.broker_name}/{message.queue.queue_id}:{message.offset}"
 
 
 def _time(ms: int, *, exact: bool = False) -> str:
@@ -310,7 +290,7 @@ _STATES = {
 }
 
 
-def _trace_json(trace: admin_pb2.MessageTrace) -> dict[str, Any]:
+def _trace_json(trace: MessageTraceView) -> dict[str, Any]:
     row = message_row(trace.message)
     row.pop("body", None)
     return {
@@ -329,7 +309,7 @@ def _trace_json(trace: admin_pb2.MessageTrace) -> dict[str, Any]:
         "events": [
             {
                 "at_ms": event.at_ms,
-                "what": admin_pb2.TraceEvent.Kind.Name(event.kind),
+                "what": event.what,
                 "group": event.group,
                 "client_id": event.client_id,
                 "attempt": event.attempt,
@@ -340,13 +320,13 @@ def _trace_json(trace: admin_pb2.MessageTrace) -> dict[str, Any]:
     }
 
 
-def _trace_page(trace: admin_pb2.MessageTrace) -> Page:
-    system = trace.message.message.system_properties
+def _trace_page(trace: MessageTraceView) -> Page:
+    message = trace.message
     facts: Facts = {
-        "message_id": system.message_id,
-        "topic": trace.message.queue.topic,
-        "place": _place(trace.message),
-        "sent": f"{_time(ms_of(system.born_timestamp), exact=True)} by {system.born_host or 'an unknown host'}",
+        "message_id": message.message_id,
+        "topic": message.queue.topic,
+        "place": _place(message),
+        "sent": f"{_time(message.born_ms, exact=True)} by {message.born_host or 'an unknown host'}",
         "remembered_since": _time(trace.remembered_since_ms)
         if trace.remembered_since_ms
         else "never (trace_bytes is 0)",
@@ -380,20 +360,19 @@ def _trace_page(trace: admin_pb2.MessageTrace) -> Page:
     )
 
 
-def _told(event: admin_pb2.TraceEvent) -> str:
-    kinds = admin_pb2.TraceEvent
-    match event.kind:
-        case kinds.STORED:
+def _told(event: TraceEventView) -> str:
+    match event.what:
+        case "STORED":
             return "stored"
-        case kinds.DELIVERED:
+        case "DELIVERED":
             return f"delivered, attempt {event.attempt}"
-        case kinds.INVISIBLE:
+        case "INVISIBLE":
             return "given back" if not event.until_ms else f"invisible until {_time(event.until_ms, exact=True)}"
-        case kinds.ACKNOWLEDGED:
+        case "ACKNOWLEDGED":
             return "acknowledged"
-        case kinds.DEAD_LETTERED:
+        case "DEAD_LETTERED":
             return "moved to the dead-letter topic"
-        case kinds.COMMITTED:
+        case "COMMITTED":
             return "passed by its owner's commit"
         case _:
             return "group moved by an operator"

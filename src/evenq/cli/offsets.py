@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
-from evenq.cli.admin import Admin, with_admin
+from evenq.cli.admin import with_admin
 from evenq.cli.moments import moment_ms
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page
+from evenq.client.async_admin import Admin
+from evenq.client.core.views import OffsetMoveView
+from evenq.model import MessageQueue
 from evenq.runtime.clock import SystemClock
-from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
 
 __all__ = ["clone", "reset", "show", "skip"]
 
@@ -20,8 +23,7 @@ def show(options: argparse.Namespace) -> None:
     """`evenq offset show GROUP`."""
 
     async def work(admin: Admin) -> None:
-        request = admin_pb2.DescribeGroupRequest(group=options.group)
-        answer = await admin.call("DescribeGroup", request, admin_pb2.DescribeGroupResponse)
+        queues = await admin.group_offsets(options.group, topic=options.topic)
         columns = (
             Column("topic", "topic"),
             Column("broker", "broker"),
@@ -34,7 +36,6 @@ def show(options: argparse.Namespace) -> None:
             Column("next_store_ms", "next one stored", "time"),
             Column("owner", "owner"),
         )
-        queues = [queue for queue in answer.queues if options.topic in {"", queue.queue.topic}]
         rows: list[tuple[Scalar, ...]] = [
             (
                 q.queue.topic,
@@ -48,7 +49,7 @@ def show(options: argparse.Namespace) -> None:
                 q.next_store_ms,
                 q.owner,
             )
-            for q in sorted(queues, key=lambda q: (q.queue.topic, q.queue.broker_name, q.queue.queue_id))
+            for q in queues
         ]
         empty = f"Nothing was read yet. Read with it: evenq consume TOPIC --group {options.group}"
         facts: dict[str, Scalar | list[str]] = {"group": options.group, "lag": sum(queue.lag for queue in queues)}
@@ -60,62 +61,45 @@ def show(options: argparse.Namespace) -> None:
 
 def reset(options: argparse.Namespace) -> int:
     """`evenq offset reset GROUP --to WHERE`."""
-    request = _request(options)
     where = (options.to or "").lower()
+    timestamp_ms = None
+    to: str | int = "latest"
     if options.to_offset is not None:
-        request.to, request.value = admin_pb2.OFFSET, options.to_offset
+        to = options.to_offset
     elif where in {"earliest", "first", "beginning"}:
-        request.to = admin_pb2.EARLIEST
-    elif where in {"latest", "last", "end"}:
-        request.to = admin_pb2.LATEST
-    else:
-        request.to = admin_pb2.TIMESTAMP
-        request.value = moment_ms(options.to, now_ms=SystemClock().now_ms())
-    return _move(options, request)
+        to = "earliest"
+    elif where not in {"latest", "last", "end"}:
+        timestamp_ms = moment_ms(options.to, now_ms=SystemClock().now_ms())
+    return _move(
+        options,
+        lambda admin: admin.reset_offsets(options.group, to=to, timestamp_ms=timestamp_ms, **_limits(options)),
+    )
 
 
 def skip(options: argparse.Namespace) -> int:
     """`evenq offset skip GROUP`."""
-    request = _request(options)
-    if options.count is None:
-        request.to = admin_pb2.LATEST
-    else:
-        request.to, request.value = admin_pb2.SKIP, options.count
-    return _move(options, request)
+    return _move(options, lambda admin: admin.skip_offsets(options.group, count=options.count, **_limits(options)))
 
 
 def clone(options: argparse.Namespace) -> int:
     """`evenq offset clone GROUP --from GROUP2`."""
-    request = _request(options)
-    request.to, request.source_group = admin_pb2.LIKE_GROUP, options.source
-    return _move(options, request)
-
-
-def _request(options: argparse.Namespace) -> admin_pb2.ResetOffsetsRequest:
-    return admin_pb2.ResetOffsetsRequest(
-        group=options.group,
-        topic=options.topic,
-        queues=[
-            common_pb2.Queue(topic=options.topic, broker_name=broker, queue_id=queue_id)
-            for broker, queue_id in options.queue
-        ],
-        dry_run=not options.yes,
+    return _move(
+        options, lambda admin: admin.clone_offsets(options.group, like_group=options.source, **_limits(options))
     )
 
 
-def _move(options: argparse.Namespace, request: admin_pb2.ResetOffsetsRequest) -> int:
-    moves: list[admin_pb2.OffsetMove] = []
+def _limits(options: argparse.Namespace) -> dict[str, Any]:
+    queues = [MessageQueue(options.topic, broker, queue_id) for broker, queue_id in options.queue]
+    return {"topic": options.topic, "queues": queues, "dry_run": not options.yes}
 
-    async def work(admin: Admin) -> None:
-        answer = await admin.call("ResetOffsets", request, admin_pb2.ResetOffsetsResponse)
-        moves.extend(answer.moves)
-        print_page(_page(options, answer.moves), as_json=options.json)
 
-    with_admin(options, work)
+def _move(options: argparse.Namespace, how: Callable[[Admin], Coroutine[Any, Any, list[OffsetMoveView]]]) -> int:
+    moves = with_admin(options, how)
+    print_page(_page(options, moves), as_json=options.json)
     return FAILED if any(move.error for move in moves) else 0
 
 
-def _page(options: argparse.Namespace, moves: Sequence[admin_pb2.OffsetMove]) -> Page:
+def _page(options: argparse.Namespace, moves: Sequence[OffsetMoveView]) -> Page:
     columns = (
         Column("topic", "topic"),
         Column("broker", "broker"),
@@ -155,7 +139,7 @@ def _page(options: argparse.Namespace, moves: Sequence[admin_pb2.OffsetMove]) ->
     return Page(facts=facts, listings=[listing], sentence=_sentence(options, moves, failed))
 
 
-def _sentence(options: argparse.Namespace, moves: Sequence[admin_pb2.OffsetMove], failed: int) -> str:
+def _sentence(options: argparse.Namespace, moves: Sequence[OffsetMoveView], failed: int) -> str:
     if not options.yes:
         return f"The plan for group {options.group}; nothing was changed. To do it, add --yes."
     if failed:

@@ -26,7 +26,7 @@ from evenq.cli.verify_options import add_verify
 __all__ = ["DEFAULT_ENDPOINT", "make_parser"]
 
 DEFAULT_ENDPOINT = "127.0.0.1:8081"
-MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
+MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY", "LITE")
 
 _TOP = """\
   evenq up                                   start a whole cluster here, in memory
@@ -58,6 +58,7 @@ examples:
   evenq produce orders --count 1000          1,000 numbered messages, with a progress bar
   evenq produce orders --file orders.txt     one message a line
   cat orders.txt | evenq produce orders      the same from a pipe
+  evenq produce calls --body ring --delay 10m    prints the handle to take it back with
 """
 _CONSUME = """\
 examples:
@@ -71,6 +72,8 @@ _TOPIC = """\
 examples:
   evenq topic create orders --queues 8
   evenq topic create jobs --queues 4 --type FIFO
+  evenq topic create orders --type MIXED       takes delayed, ordered and transactional messages, too
+  evenq topic create audit --broker broker-a:8 --broker broker-b:2
   evenq topic list
   evenq topic show orders --json
   evenq topic scale orders --queues 12
@@ -94,7 +97,7 @@ examples:
 
 def make_parser() -> argparse.ArgumentParser:
     """The whole grammar."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="evenq",
         description="evenq: a message queue that keeps the load even.",
         epilog=_TOP,
@@ -114,6 +117,19 @@ def make_parser() -> argparse.ArgumentParser:
     add_store(commands, _noun, _command)
     add_verify(commands, _command)
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says of a command that it does not know which one may be meant."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:  # noqa: SLF001  # no other way
+            from difflib import get_close_matches
+
+            near = get_close_matches(str(value), list(action.choices), n=1)
+            guess = f"did you mean `{self.prog} {near[0]}`?" if near else f"it is one of {', '.join(action.choices)}"
+            self.error(f"there is no command `{self.prog} {value}`; {guess}")
+        super()._check_value(action, value)
 
 
 class _Version(argparse.Action):
@@ -252,7 +268,19 @@ def _add_topic(commands: Any) -> None:
         "--queues", type=_positive, default=0, metavar="N", help="message queues per broker (default: the server's)"
     )
     create.add_argument(
-        "--type", default="NORMAL", type=str.upper, choices=MESSAGE_TYPES, help="kind of messages (default %(default)s)"
+        "--type",
+        type=str.upper,
+        choices=MESSAGE_TYPES,
+        help="kind of messages; MIXED takes NORMAL, FIFO, DELAY and TRANSACTION, and an existing topic of one of these "
+        "may become it (default NORMAL, or as it is)",
+    )
+    create.add_argument(
+        "--broker",
+        action="append",
+        default=[],
+        type=_broker_queues,
+        metavar="NAME[:QUEUES]",
+        help="only on this broker, with its own number of queues; may be repeated (default: on every broker)",
     )
     create.add_argument(
         "--retention",
@@ -290,8 +318,9 @@ def _add_group(commands: Any) -> None:
         "--strategy",
         default="",
         metavar="NAME",
-        help="how queues are shared: STICKY, AVG, AVG_BY_CIRCLE ...; NONE takes the group's own away, so that members "
-        "divide by themselves (default for a new group)",
+        help="how queues are shared: STICKY, AVG, AVG_BY_CIRCLE ...; MACHINE_ROOM needs rooms (the rebalancer's, "
+        "or zones), CONFIG is for clients only; NONE takes the group's own away, so that members divide by themselves "
+        "(default for a new group)",
     )
     create.add_argument(
         "--from",
@@ -344,6 +373,9 @@ def _add_produce(commands: Any) -> None:
         "--priority", type=_natural, metavar="N", help="bigger is delivered sooner, from 0; for PRIORITY topics"
     )
     produce.add_argument("--lite-topic", metavar="NAME", help="the lite topic it belongs to, for LITE topics")
+    produce.add_argument(
+        "--delay", type=_delay, metavar="TIME", help="deliver it so long from now, e.g. 90s; for DELAY and MIXED topics"
+    )
 
 
 def _add_consume(commands: Any) -> None:
@@ -389,6 +421,14 @@ def _natural(text: str) -> int:
     return value
 
 
+def _broker_queues(text: str) -> tuple[str, int]:
+    """A broker's name and its queues; 0: not said."""
+    name, colon, number = text.partition(":")
+    if not name or (colon and not (number.isdecimal() and 1 <= int(number) <= 4_096)):
+        raise argparse.ArgumentTypeError(f"{text!r} names no broker: write NAME or NAME:QUEUES, with 1 to 4096 queues")
+    return name, int(number or 0)
+
+
 def _retention(text: str) -> int:
     """Milliseconds; 0 for ever, -1 the broker's setting."""
     named = {"forever": 0, "default": -1}
@@ -400,6 +440,12 @@ def _retention(text: str) -> int:
             f"{text!r} is no time to keep messages: write 90m, 24h, 7d, forever or default"
         )
     return int(text[:-1]) * unit_ms
+
+
+def _delay(text: str) -> int:
+    from evenq.cli.times import duration_ms
+
+    return duration_ms(text)
 
 
 def _page_port(text: str) -> int:

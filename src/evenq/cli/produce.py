@@ -10,10 +10,11 @@ from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import Any
 
-from evenq.cli.created import TopicShape, shape_of
 from evenq.cli.output import Column, Listing, Page, print_page, progress_console
+from evenq.client.topic_shape import TopicShape, shape_of
 from evenq.errors import BadRequest, Error
 from evenq.model import Message
+from evenq.runtime.clock import SystemClock
 
 __all__ = ["bodies", "run"]
 
@@ -51,11 +52,14 @@ def run(options: argparse.Namespace) -> int:
             return
         result = future.result()
         first.setdefault("message_id", result.message_id)
+        if result.recall_handle:
+            first.setdefault("recall_handle", result.recall_handle)
         landed[result.queue.broker_name, result.queue.queue_id] += 1
 
     timeout_ms = min(options.timeout * 1000, 30_000)
     before = shape_of(options.topic, options.endpoint, timeout_ms=timeout_ms)
     total = (options.count or 1) if options.file is None and (options.body or options.count) else None
+    clock = SystemClock()
     settings = ProducerOptions(timeout_ms=timeout_ms)
     with Producer(endpoint=options.endpoint, options=settings) as producer, _progress(total, options) as advance:
         for body in bodies(options):
@@ -67,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
                 message_group=options.message_group,
                 priority=options.priority,
                 lite_topic=options.lite_topic,
+                delivery_ms=None if options.delay is None else clock.now_ms() + options.delay,
             )
             producer.send_async(message).add_done_callback(answered)
             advance()
@@ -95,6 +100,8 @@ def _report(
     if sent == 1:
         facts |= first
         sentence = f"Sent {first['message_id']} to {options.topic}."
+        if "recall_handle" in first:
+            sentence += f" To take it back: evenq message recall {options.topic} {first['recall_handle']}"
     if made is not None and made.kind:
         facts["created"] = made.sentence(options.topic)
         sentence = f"{sentence} It {made.sentence(options.topic)}."

@@ -50,8 +50,9 @@ examples:
   evenq message get 01A2B3C4 --topic orders               one message with its body
   evenq message tail orders --follow                      what comes in, without a group
   evenq message trace 01A2B3C4                            who got it, when, which attempt
+  evenq message recall calls d1.broker-a.0f3c...          take a delayed message back
 
-They only look: no group, no progress, nothing is delivered.
+All but `recall` only look: no group, no progress, nothing is delivered.
 """
 _FIND = """\
 examples:
@@ -80,6 +81,13 @@ examples:
 
 States are exact at any time. Who got the message when is remembered by each broker in memory: the newest
 `trace_bytes` of its doings (4 MiB, some 50,000 deliveries), gone after a restart.
+"""
+_RECALL = """\
+examples:
+  evenq produce calls --body ring --delay 10m             prints the recall handle
+  evenq message recall calls d1.broker-a.0f3c...
+
+Producers get the handle with the result of a send (`recall_handle`). Once the message is due it is too late.
 """
 _CLIENT = """\
 examples:
@@ -139,7 +147,7 @@ def _add_move(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_message(commands: Any, noun: Noun, command: Command) -> None:
-    actions = noun(commands, "message", "look at stored messages and at what became of them", _MESSAGE)
+    actions = noun(commands, "message", "look at stored messages, and take delayed ones back", _MESSAGE)
     find = command(actions, "find", "find messages by key, time or place", "messages", "find", examples=_FIND)
     find.add_argument("topic", metavar="TOPIC")
     find.add_argument("--key", default="", help="only messages with this key (needs the message index)")
@@ -167,6 +175,11 @@ def _add_message(commands: Any, noun: Noun, command: Command) -> None:
     trace.add_argument("id", metavar="ID")
     trace.add_argument("--topic", metavar="NAME", default="", help="where to look (default: in all topics)")
     trace.add_argument("--group", metavar="G", default="", help="only what became of it in this group")
+    recall = command(
+        actions, "recall", "take a delayed message back before its time", "messages", "recall", examples=_RECALL
+    )
+    recall.add_argument("topic", metavar="TOPIC")
+    recall.add_argument("handle", metavar="HANDLE")
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ examples:
   evenq topic scale orders --queues 4                  fewer: says what is in the others, and changes nothing
   evenq topic scale orders --queues 4 --yes            does it: waits until all groups have read them
   evenq topic scale orders --queues 4 --yes --no-wait  closes them for writing; run it again to go on
+  evenq topic scale orders --queues 0 --broker broker-b --yes    leaves it once all groups have read what is there
 """
 _SCALE_IN = """\
 examples:
@@ -32,13 +33,20 @@ def add_resizing(actions: Any, command: Callable[..., argparse.ArgumentParser]) 
     scale = command(actions, "scale", "give a topic more or fewer queues, safely", "resizing", "scale", examples=_SCALE)
     scale.add_argument("name")
     scale.add_argument(
-        "--queues", type=_positive, required=True, metavar="N", help="message queues per broker, 1 to 4096"
+        "--queues",
+        type=_natural,
+        required=True,
+        metavar="N",
+        help="message queues per broker, 1 to 4096; 0 with --broker: the topic leaves that broker",
     )
     _one_broker(scale)
     _waiting(scale, 300)
     scale.add_argument("--force", action="store_true", help="close queues although groups have messages to read there")
     scale.add_argument(
-        "--yes", action="store_true", help="fewer queues: do it (without: only say what is in those to be closed)"
+        "--yes",
+        action="store_true",
+        help="fewer queues, or none: do it, also with messages that no group has read "
+        "(without: only say what is in those to be closed)",
     )
     scale.add_argument("--dry-run", action="store_true", help="only say what it would do, and exit with 0")
     permit = command(actions, "permit", "open or close a topic for writing and reading", "resizing", "permit")
@@ -93,6 +101,13 @@ def _waiting(parser: argparse.ArgumentParser, seconds: int) -> None:
         help="longest wait for groups to read what is left (default %(default)s)",
     )
     parser.add_argument("--no-wait", action="store_true", help="begin, and do not wait")
+
+
+def _natural(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is below 0")
+    return value
 
 
 def _positive(text: str) -> int:

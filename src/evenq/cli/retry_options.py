@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from evenq.cli.times import duration_ms, duration_text
+from evenq.cli.times import duration_ms
 
 if TYPE_CHECKING:
-    from evenq.wire.stubs.evenq.v1 import groups_pb2
+    from evenq.model.retry import RetryPolicy
 
-__all__ = ["add_retry", "retry_asked", "retry_text"]
+__all__ = ["add_retry", "retry_asked"]
 
 
 def add_retry(parser: argparse.ArgumentParser) -> None:
@@ -23,39 +23,36 @@ def add_retry(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--retry-multiplier", type=float, metavar="X", help="how fast pauses grow, 1 to 100 (default 2)")
 
 
-def retry_asked(options: argparse.Namespace) -> groups_pb2.RetryPolicy | None:
-    """What the options say; None: nothing. Raises BadRequest for options that exclude each other."""
+def retry_asked(options: argparse.Namespace) -> RetryPolicy | None:
+    """What the options say; None: nothing. Raises BadRequest if they exclude each other or are out of range."""
     from evenq.errors import BadRequest
-    from evenq.wire.stubs.evenq.v1 import groups_pb2
 
     grows = options.retry_initial is not None
     if sum((options.retry_classic, options.retry_delays is not None, grows)) > 1:
         raise BadRequest("--retry-classic, --retry-delays and --retry-initial exclude each other; give one of them")
     if not grows and (options.retry_max is not None or options.retry_multiplier is not None):
         raise BadRequest("--retry-max and --retry-multiplier belong to --retry-initial; give it, for example 5s")
+    try:
+        return _policy(options)
+    except ValueError as error:
+        raise BadRequest(str(error)) from error
+
+
+def _policy(options: argparse.Namespace) -> RetryPolicy | None:
+    from evenq.model.retry import RetryKind, RetryPolicy
+
     if options.retry_classic:
-        return groups_pb2.RetryPolicy(kind="CLASSIC")
+        return RetryPolicy()
     if options.retry_delays is not None:
-        return groups_pb2.RetryPolicy(kind="CUSTOMIZED", delays_ms=options.retry_delays)
-    if grows:
-        return groups_pb2.RetryPolicy(
-            kind="EXPONENTIAL",
+        return RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=tuple(options.retry_delays))
+    if options.retry_initial is not None:
+        return RetryPolicy(
+            kind=RetryKind.EXPONENTIAL,
             initial_ms=options.retry_initial,
             max_ms=options.retry_max if options.retry_max is not None else max(options.retry_initial, 7_200_000),
             multiplier=2.0 if options.retry_multiplier is None else options.retry_multiplier,
         )
     return None
-
-
-def retry_text(retry: groups_pb2.RetryPolicy) -> str:
-    """A policy as the options would say it."""
-    match retry.kind:
-        case "CUSTOMIZED":
-            return " ".join(map(duration_text, retry.delays_ms))
-        case "EXPONENTIAL":
-            return f"{duration_text(retry.initial_ms)} x{retry.multiplier:g} to {duration_text(retry.max_ms)}"
-        case _:
-            return "classic"
 
 
 def _times(text: str) -> list[int]:

@@ -16,15 +16,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from evenq.cli.admin import Admin
 from evenq.cli.parser import MESSAGE_TYPES
 from evenq.cli.topics import create_topic
+from evenq.client.async_admin import Admin
 from evenq.errors import BadRequest, Error, PortInUse, RequestTimeout, SettingsError, StoreError, StoreLocked
 from evenq.runtime.clock import Clock, SystemClock
 from evenq.serving.logs import setup_logs
 from evenq.serving.run import run as run_loop
 from evenq.testing.free_ports import port_is_free
-from evenq.wire.stubs.evenq.v1 import admin_pb2
 
 __all__ = ["Plan", "StartTopic", "announce", "lock_folder", "parse_topic", "plan_of", "run", "wait_served"]
 
@@ -185,14 +184,10 @@ async def wait_served(admin: Admin, *, brokers: int, clock: Clock) -> None:
     seen = "nothing"
     while True:
         try:
-            answer = await admin.call(
-                "DescribeCluster", admin_pb2.DescribeClusterRequest(), admin_pb2.DescribeClusterResponse
-            )
-            answering = sum(broker.answered for broker in answer.brokers)
-            seen = (
-                f"{answering} of {brokers} brokers, rebalancer {'answers' if answer.rebalancer_answers else 'silent'}"
-            )
-            if answering >= brokers and answer.rebalancer_answers:
+            view = await admin.describe_cluster()
+            answering = sum(broker.answered for broker in view.brokers)
+            seen = f"{answering} of {brokers} brokers, rebalancer {'answers' if view.rebalancer_answers else 'silent'}"
+            if answering >= brokers and view.rebalancer_answers:
                 return
         except BadRequest:
             raise

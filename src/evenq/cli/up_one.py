@@ -21,9 +21,9 @@ from evenq_nameserver.settings import Settings as NameserverSettings
 from evenq_rebalancer.app import Rebalancer
 from evenq_rebalancer.settings import Settings as RebalancerSettings
 
-from evenq.cli.admin import Admin
 from evenq.cli.up import DEFAULT_QUEUES, HOST, Plan, announce, make_topics, wait_served
 from evenq.cli.up_tls import Certificates, make_certificates
+from evenq.client.async_admin import Admin
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.tls import TlsSettings
@@ -44,7 +44,8 @@ async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
         stack.push_async_callback(net.close)
         brokers = await _start(plan, clock, net, stack, certificates)
         endpoint = f"evenqs://{HOST}:{brokers[0].port}" if tls is not None else f"{HOST}:{brokers[0].port}"
-        admin = Admin(net, endpoint)
+        admin_tls = tls.for_peers() if tls is not None else False  # whatever EVENQ_TLS_* says
+        admin = await stack.enter_async_context(Admin(endpoint=endpoint, tls=admin_tls))
         await wait_served(admin, brokers=len(brokers), clock=clock)
         await make_topics(admin, plan)
         announce(

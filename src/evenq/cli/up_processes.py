@@ -12,12 +12,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from evenq.cli.admin import Admin
 from evenq.cli.up import DEFAULT_QUEUES, Plan, announce, make_topics, wait_served
+from evenq.client.async_admin import Admin
 from evenq.errors import Error, InternalError
 from evenq.runtime.clock import Clock
 from evenq.testing.local_cluster import LocalCluster
-from evenq.wire.net import GrpcNet
 
 __all__ = ["serve"]
 
@@ -48,24 +47,21 @@ async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
         tls=plan.tls,
         metrics_port=plan.metrics_port,
     )
-    net = GrpcNet(tls=cluster.client_tls)
     try:
         await asyncio.to_thread(cluster.start)
-        admin = Admin(net, cluster.endpoint)
-        await wait_served(admin, brokers=len(plan.ports), clock=clock)
-        await make_topics(admin, plan)
-        metrics_port = cluster.brokers[0].metrics_port
-        announce(
-            plan,
-            cluster.endpoint,
-            metrics_port=metrics_port,
-            brokers=len(plan.ports),
-            where=f"a process each, logs in {folder / 'logs'}",
-            ca=cluster.authority.ca.resolve() if cluster.authority is not None else None,
-        )
-        await _watch(cluster, plan, admin, stop, clock)
+        async with Admin(endpoint=cluster.endpoint, tls=cluster.client_tls or False) as admin:
+            await wait_served(admin, brokers=len(plan.ports), clock=clock)
+            await make_topics(admin, plan)
+            announce(
+                plan,
+                cluster.endpoint,
+                metrics_port=cluster.brokers[0].metrics_port,
+                brokers=len(plan.ports),
+                where=f"a process each, logs in {folder / 'logs'}",
+                ca=cluster.authority.ca.resolve() if cluster.authority is not None else None,
+            )
+            await _watch(cluster, plan, admin, stop, clock)
     finally:
-        await net.close()
         await asyncio.to_thread(cluster.stop)
         if plan.data is None:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)

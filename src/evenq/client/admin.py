@@ -6,6 +6,7 @@ with evenq.Admin(endpoint="127.0.0.1:8081") as admin:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from evenq.client.core.views import (
@@ -15,19 +16,26 @@ from evenq.client.core.views import (
     DrainView,
     ExplainView,
     GroupDetails,
+    GroupQueueView,
     GroupView,
+    LiteTopicView,
+    MissingBrokerView,
     OffsetMoveView,
     PlacementView,
     ResizeView,
+    ScaleInView,
     SimulationView,
     TopicDetails,
     TopicView,
+    WithdrawView,
 )
 from evenq.client.loops.background import Background
-from evenq.client.loops.resizing import drained, scaled
-from evenq.client.plans import permission_of, reset_target
+from evenq.client.loops.resizing import drained, scaled, withdrawn
+from evenq.client.loops.scale_in import scale_in_checked
+from evenq.client.plans import permission_of, reset_target, topic_type
+from evenq.client.queries import Queries
 from evenq.client.wiring import Ground, admin_calls, new_client_id
-from evenq.model import BalancePolicy, MessageType, Permission
+from evenq.model import BalancePolicy, MessageQueue, MessageType, Permission
 from evenq.model.retry import RetryPolicy
 from evenq.runtime.closing import Closing
 from evenq.wire.credentials import Credentials
@@ -39,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["Admin"]
 
 
-class Admin(Closing):
+class Admin(Queries, Closing):
     """Every call waits for its answer, at most `timeout_ms`, and raises what the server says: TopicNotFound,
     IllegalTopic, GroupNotFound, ConnectionFailed ...
     """
@@ -58,12 +66,29 @@ class Admin(Closing):
         self._calls = self._background.run(self._open(timeout_ms))
 
     def create_topic(
-        self, topic: str, *, queues: int = 0, message_type: MessageType | str = MessageType.NORMAL
+        self,
+        topic: str,
+        *,
+        queues: int = 0,
+        message_type: MessageType | str | None = None,
+        brokers: Mapping[str, int] | None = None,
+        retention_ms: int | None = None,
     ) -> list[PlacementView]:
-        """On every broker with equal counts (TQ-2); `queues` per broker, 0 = the server's default. An existing topic is
-        widened or left, never narrowed. Tells where it landed.
+        """On every broker with equal counts (TQ-2), or on chosen ones; `queues` per broker, 0 = the server's default.
+
+        `brokers` names those that are to have it, each with its number of queues (0 = `queues`), for example
+        `{"broker-a": 8, "broker-b": 2}` (TQ-4); such a topic stays there, also when it is created again without
+        `brokers`. An existing topic is widened or left, never narrowed. `message_type` None: NORMAL, or as it is; a
+        NORMAL, FIFO, DELAY or TRANSACTION topic may become MIXED and takes all four from then on. `retention_ms` is how
+        long messages are kept: 0 = for ever, -1 = the server's setting, None = as it is. Tells where it landed; a
+        broker that failed has an `error`. Raises IllegalTopic, BadRequest, MessageTypeConflict, NotFound for an unknown
+        broker.
         """
-        return self._background.run(self._calls.create_topic(topic, queues, MessageType(message_type)))
+        return self._background.run(
+            self._calls.create_topic(
+                topic, queues, topic_type(message_type), brokers=brokers, retention_ms=retention_ms
+            )
+        )
 
     def delete_topic(self, topic: str) -> None:
         """With all its messages."""
@@ -72,6 +97,10 @@ class Admin(Closing):
     def list_topics(self, *, include_system: bool = False) -> list[TopicView]:
         """All topics of the cluster."""
         return self._background.run(self._calls.list_topics(include_system=include_system))
+
+    def list_lite_topics(self) -> list[LiteTopicView]:
+        """The lite topics of LITE topics, one for each broker that has it; 10,000 at most."""
+        return self._background.run(self._calls.list_lite_topics())
 
     def describe_topic(self, topic: str) -> TopicDetails:
         """Its queues and who reads them."""
@@ -85,15 +114,17 @@ class Admin(Closing):
         broker: str = "",
         force: bool = False,
         close_unread: bool = False,
+        dry_run: bool = False,
         wait_ms: int = 0,
     ) -> list[ResizeView]:
         """Give the topic more or fewer queues (1 to 4,096 per broker), on all brokers that have it or on `broker`.
 
         More are open at once. Fewer: the last ones take no messages any more, and are closed once every group has read
         them (RT-8), or at once with `force`. What no group has read at all keeps them open, too, because a group that
-        comes later would miss it, unless `close_unread`. `wait_ms` 0 does one step and tells what is left (each view's
-        `done`; call again to go on), else it waits so long at most and then raises RequestTimeout. Raises
-        TopicNotFound, BadRequest, ConnectionFailed for a broker that did not do it.
+        comes later would miss it, unless `close_unread`. `dry_run` changes nothing and tells what is in the queues that
+        would be closed. `wait_ms` 0 does one step and tells what is left (each view's `done`; call again to go on),
+        else it waits so long at most and then raises RequestTimeout. Raises TopicNotFound, BadRequest, ConnectionFailed
+        for a broker that did not do it.
         """
         work = scaled(
             self._calls,
@@ -103,6 +134,38 @@ class Admin(Closing):
             broker=broker,
             force=force,
             close_unread=close_unread,
+            dry_run=dry_run,
+            wait_ms=wait_ms,
+        )
+        return self._background.run(work)
+
+    def withdraw_topic(
+        self,
+        topic: str,
+        *,
+        broker: str,
+        close_unread: bool = False,
+        force: bool = False,
+        dry_run: bool = False,
+        wait_ms: int = 0,
+    ) -> WithdrawView:
+        """Let a topic leave one of its brokers: nothing more is sent to it there, and when every group has read what is
+        there, it is forgotten with all that is stored of it. Not for the last broker of a topic.
+
+        What no group reads keeps it there, unless `close_unread`; so do delayed messages and open transactions of the
+        broker; `force` ends it in any case, unread or not. `dry_run` changes nothing and tells what is there. `wait_ms`
+        0 does one step and tells what is left (`gone` is False; call again to go on), else it waits so long at most and
+        then raises RequestTimeout. To stop half-way: `permit_topic(topic, "read-write", broker=broker)`. Raises
+        TopicNotFound, NotFound, BadRequest.
+        """
+        work = withdrawn(
+            self._calls,
+            self._ground.clock,
+            topic,
+            broker,
+            close_unread=close_unread,
+            force=force,
+            dry_run=dry_run,
             wait_ms=wait_ms,
         )
         return self._background.run(work)
@@ -133,14 +196,15 @@ class Admin(Closing):
         start_from: str = "",
         retry: RetryPolicy | None = None,
         balance: BalancePolicy | None = None,
-    ) -> None:
+    ) -> tuple[str, ...]:
         """Create on every broker, or change: what is not told stays, or is the default of a new group (not ordered, 17
         attempts, no strategy for QueryAssignment, LAST, the classic pauses, even shares). `start_from` is LAST or
         FIRST; `retry` (`evenq.model.retry`) says how long a failed message waits, `balance` (`evenq.model.balance`)
         how a rebalancer shares the queues. `strategy` NONE takes the group's own away: members divide by themselves
-        again. Raises BadRequest for a strategy that nobody knows.
+        again. Returns warnings: sentences about what may not work as it was meant. Raises BadRequest for a strategy
+        that is unknown, or that a server cannot follow (CONFIG; MACHINE_ROOM without a rebalancer).
         """
-        self._background.run(
+        return self._background.run(
             self._calls.create_group(
                 group,
                 ordered=ordered,
@@ -202,6 +266,7 @@ class Admin(Closing):
         group: str,
         *,
         topic: str = "",
+        queues: Sequence[MessageQueue] = (),
         to: str | int = "latest",
         timestamp_ms: int | None = None,
         skip: int | None = None,
@@ -211,19 +276,67 @@ class Admin(Closing):
         """Move a group, live or not, on all brokers; one result per queue. Only a plan unless `dry_run=False`.
 
         Where: `to` is `earliest`, `latest` or an offset; or the first message stored at `timestamp_ms` (since the
-        epoch) or later; or `skip` messages on; or where `like_group` is. Without a topic: all that the group has read.
+        epoch) or later; or `skip` messages on; or where `like_group` is. Without a topic: all that the group has read;
+        with `queues`: only these, all of `topic`.
         Raises GroupNotFound, TopicNotFound, BadRequest.
         """
         target, value = reset_target(to, timestamp_ms, skip, like_group)
         return self._background.run(
             self._calls.reset_offsets(
-                group, topic=topic, to=target, value=value, source_group=like_group, dry_run=dry_run
+                group, topic=topic, queues=queues, to=target, value=value, source_group=like_group, dry_run=dry_run
             )
         )
+
+    def group_offsets(self, group: str, *, topic: str = "") -> list[GroupQueueView]:
+        """Where a group is on each queue of all its topics, or of one. Raises GroupNotFound."""
+        return self._background.run(self._calls.group_offsets(group, topic))
+
+    def skip_offsets(
+        self,
+        group: str,
+        *,
+        topic: str = "",
+        queues: Sequence[MessageQueue] = (),
+        count: int | None = None,
+        dry_run: bool = True,
+    ) -> list[OffsetMoveView]:
+        """Move a group over the next `count` messages of each queue, or over all there are; otherwise as
+        `reset_offsets`.
+        """
+        return self.reset_offsets(group, topic=topic, queues=queues, to="latest", skip=count, dry_run=dry_run)
+
+    def clone_offsets(
+        self,
+        group: str,
+        *,
+        like_group: str,
+        topic: str = "",
+        queues: Sequence[MessageQueue] = (),
+        dry_run: bool = True,
+    ) -> list[OffsetMoveView]:
+        """Move a group to where `like_group` is; queues that it never read stay. Otherwise as `reset_offsets`."""
+        return self.reset_offsets(group, topic=topic, queues=queues, like_group=like_group, dry_run=dry_run)
 
     def list_brokers(self) -> list[BrokerView]:
         """All live brokers."""
         return self._background.run(self._calls.list_brokers())
+
+    def list_missing_brokers(self) -> list[MissingBrokerView]:
+        """Brokers that others knew and that are not there: what they hold is missing. Ascending name."""
+        return self._background.run(self._calls.list_missing_brokers())
+
+    def check_scale_in(self, brokers: Sequence[str], *, allow_unread: bool = False) -> list[ScaleInView]:
+        """Whether brokers may be taken away: each result's `problem` is empty if nothing that its broker holds would be
+        missed. It has to be drained and read empty, and another broker has to take messages; with `allow_unread` it may
+        hold what no group ever read, and dead letters. Changes nothing.
+        """
+        return self._background.run(scale_in_checked(self._calls, brokers, allow_unread=allow_unread))
+
+    def forget_broker(self, broker: str) -> None:
+        """Let all brokers forget one that is gone for good: it is not missing any more, and what it holds comes back
+        only if it does. Raises NotFound if it is not missing, PreconditionFailed if it lives.
+        """
+        self._background.run(self._calls.forget_broker(broker))
 
     def describe_cluster(self) -> ClusterView:
         """The cluster at a glance."""

@@ -6,9 +6,11 @@ async with evenq.aio.Admin(endpoint="127.0.0.1:8081") as admin:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from evenq.client.async_queries import AsyncQueries
 from evenq.client.core.views import (
     BrokerView,
     ClusterView,
@@ -16,18 +18,24 @@ from evenq.client.core.views import (
     DrainView,
     ExplainView,
     GroupDetails,
+    GroupQueueView,
     GroupView,
+    LiteTopicView,
+    MissingBrokerView,
     OffsetMoveView,
     PlacementView,
     ResizeView,
+    ScaleInView,
     SimulationView,
     TopicDetails,
     TopicView,
+    WithdrawView,
 )
-from evenq.client.loops.resizing import drained, scaled
-from evenq.client.plans import permission_of, reset_target
+from evenq.client.loops.resizing import drained, scaled, withdrawn
+from evenq.client.loops.scale_in import scale_in_checked
+from evenq.client.plans import permission_of, reset_target, topic_type
 from evenq.client.wiring import Ground, admin_calls, new_client_id
-from evenq.model import BalancePolicy, MessageType, Permission
+from evenq.model import BalancePolicy, MessageQueue, MessageType, Permission
 from evenq.model.retry import RetryPolicy
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Tls
@@ -35,7 +43,7 @@ from evenq.wire.tls import Tls
 __all__ = ["Admin"]
 
 
-class Admin:
+class Admin(AsyncQueries):
     """Topics, groups, brokers; see `evenq.Admin`."""
 
     def __init__(
@@ -51,10 +59,18 @@ class Admin:
         self._calls = admin_calls(self._ground, new_client_id(self._ground.clock), timeout_ms)
 
     async def create_topic(
-        self, topic: str, *, queues: int = 0, message_type: MessageType | str = MessageType.NORMAL
+        self,
+        topic: str,
+        *,
+        queues: int = 0,
+        message_type: MessageType | str | None = None,
+        brokers: Mapping[str, int] | None = None,
+        retention_ms: int | None = None,
     ) -> list[PlacementView]:
-        """On every broker with equal counts (TQ-2); `queues` per broker, 0 = the server's default."""
-        return await self._calls.create_topic(topic, queues, MessageType(message_type))
+        """On every broker with equal counts (TQ-2), or on chosen ones; see `evenq.Admin.create_topic`."""
+        return await self._calls.create_topic(
+            topic, queues, topic_type(message_type), brokers=brokers, retention_ms=retention_ms
+        )
 
     async def delete_topic(self, topic: str) -> None:
         """With all its messages."""
@@ -63,6 +79,10 @@ class Admin:
     async def list_topics(self, *, include_system: bool = False) -> list[TopicView]:
         """All topics of the cluster."""
         return await self._calls.list_topics(include_system=include_system)
+
+    async def list_lite_topics(self) -> list[LiteTopicView]:
+        """The lite topics of LITE topics, one for each broker that has it; 10,000 at most."""
+        return await self._calls.list_lite_topics()
 
     async def describe_topic(self, topic: str) -> TopicDetails:
         """Its queues and who reads them."""
@@ -76,6 +96,7 @@ class Admin:
         broker: str = "",
         force: bool = False,
         close_unread: bool = False,
+        dry_run: bool = False,
         wait_ms: int = 0,
     ) -> list[ResizeView]:
         """More or fewer queues per broker; see `evenq.Admin.scale_topic`."""
@@ -87,6 +108,29 @@ class Admin:
             broker=broker,
             force=force,
             close_unread=close_unread,
+            dry_run=dry_run,
+            wait_ms=wait_ms,
+        )
+
+    async def withdraw_topic(
+        self,
+        topic: str,
+        *,
+        broker: str,
+        close_unread: bool = False,
+        force: bool = False,
+        dry_run: bool = False,
+        wait_ms: int = 0,
+    ) -> WithdrawView:
+        """Let a topic leave one of its brokers; see `evenq.Admin.withdraw_topic`."""
+        return await withdrawn(
+            self._calls,
+            self._ground.clock,
+            topic,
+            broker,
+            close_unread=close_unread,
+            force=force,
+            dry_run=dry_run,
             wait_ms=wait_ms,
         )
 
@@ -112,9 +156,9 @@ class Admin:
         start_from: str = "",
         retry: RetryPolicy | None = None,
         balance: BalancePolicy | None = None,
-    ) -> None:
+    ) -> tuple[str, ...]:
         """Create on every broker, or change: what is not told stays; see `evenq.Admin.create_group`."""
-        await self._calls.create_group(
+        return await self._calls.create_group(
             group,
             ordered=ordered,
             max_attempts=max_attempts,
@@ -164,6 +208,7 @@ class Admin:
         group: str,
         *,
         topic: str = "",
+        queues: Sequence[MessageQueue] = (),
         to: str | int = "latest",
         timestamp_ms: int | None = None,
         skip: int | None = None,
@@ -173,12 +218,54 @@ class Admin:
         """Move a live group on all brokers; see `evenq.Admin.reset_offsets`."""
         target, value = reset_target(to, timestamp_ms, skip, like_group)
         return await self._calls.reset_offsets(
-            group, topic=topic, to=target, value=value, source_group=like_group, dry_run=dry_run
+            group, topic=topic, queues=queues, to=target, value=value, source_group=like_group, dry_run=dry_run
         )
+
+    async def group_offsets(self, group: str, *, topic: str = "") -> list[GroupQueueView]:
+        """Where a group is on each queue of all its topics, or of one. Raises GroupNotFound."""
+        return await self._calls.group_offsets(group, topic)
+
+    async def skip_offsets(
+        self,
+        group: str,
+        *,
+        topic: str = "",
+        queues: Sequence[MessageQueue] = (),
+        count: int | None = None,
+        dry_run: bool = True,
+    ) -> list[OffsetMoveView]:
+        """Move a group over the next `count` messages of each queue, or over all there are; otherwise as
+        `reset_offsets`.
+        """
+        return await self.reset_offsets(group, topic=topic, queues=queues, to="latest", skip=count, dry_run=dry_run)
+
+    async def clone_offsets(
+        self,
+        group: str,
+        *,
+        like_group: str,
+        topic: str = "",
+        queues: Sequence[MessageQueue] = (),
+        dry_run: bool = True,
+    ) -> list[OffsetMoveView]:
+        """Move a group to where `like_group` is; queues that it never read stay. Otherwise as `reset_offsets`."""
+        return await self.reset_offsets(group, topic=topic, queues=queues, like_group=like_group, dry_run=dry_run)
 
     async def list_brokers(self) -> list[BrokerView]:
         """All live brokers."""
         return await self._calls.list_brokers()
+
+    async def list_missing_brokers(self) -> list[MissingBrokerView]:
+        """Brokers that others knew and that are not there; see `evenq.Admin.list_missing_brokers`."""
+        return await self._calls.list_missing_brokers()
+
+    async def check_scale_in(self, brokers: Sequence[str], *, allow_unread: bool = False) -> list[ScaleInView]:
+        """Whether brokers may be taken away; see `evenq.Admin.check_scale_in`."""
+        return await scale_in_checked(self._calls, brokers, allow_unread=allow_unread)
+
+    async def forget_broker(self, broker: str) -> None:
+        """Let the others forget a broker that is gone for good; see `evenq.Admin.forget_broker`."""
+        await self._calls.forget_broker(broker)
 
     async def describe_cluster(self) -> ClusterView:
         """The cluster at a glance."""

@@ -15,9 +15,27 @@ from evenq.client.loops.receiving import SimplePlan
 from evenq.client.options import LiteOptions, PullOptions, PushOptions, SimpleOptions
 from evenq.client.wiring import placed
 from evenq.errors import BadRequest, IllegalFilterExpression, IllegalGroup, IllegalTopic
-from evenq.model import FilterExpression, FilterType, MessageModel, Permission, StartFrom, group_problem, topic_problem
+from evenq.model import (
+    FilterExpression,
+    FilterType,
+    MessageModel,
+    MessageType,
+    Permission,
+    StartFrom,
+    group_problem,
+    topic_problem,
+)
 
-__all__ = ["filters", "lite_plan", "permission_of", "pull_plan", "push_plan", "reset_target", "simple_plan"]
+__all__ = [
+    "filters",
+    "lite_plan",
+    "permission_of",
+    "pull_plan",
+    "push_plan",
+    "reset_target",
+    "simple_plan",
+    "topic_type",
+]
 
 ASSIGNMENTS: dict[str, bool | None] = {"auto": None, "client": False, "server": True}
 """To whether a member asks the server; None: while the group has a strategy there."""
@@ -207,6 +225,16 @@ def _check(group: str, assignment: str, model: MessageModel | str) -> None:
 
 
 def _strategy(told: str | Strategy, assignment: str) -> Strategy:
+    if told == "CONFIG":
+        raise BadRequest(
+            "strategy CONFIG is a list of queues and needs it: give strategy=Config((MessageQueue(topic, broker, 0), "
+            "...)) of evenq.allocation, each member its own"
+        )
+    if told == "MACHINE_ROOM" and assignment != "server":
+        raise BadRequest(
+            "strategy MACHINE_ROOM divides the queues of some rooms and needs their names: give "
+            "strategy=MachineRoom(frozenset({'room-1'})) of evenq.allocation, or take MACHINE_ROOM_NEARBY-AVG"
+        )
     strategy = by_name(told) if isinstance(told, str) else told
     usual = stand_in(strategy)
     if usual == strategy or assignment == "server":  # where the server shares no queues, members divide alike
@@ -229,6 +257,15 @@ def permission_of(told: Permission | str) -> Permission:
     if known is None:
         raise BadRequest(f"permission {told!r} is unknown; it is one of {', '.join(Permission.__members__)}")
     return known
+
+
+def topic_type(told: MessageType | str | None) -> MessageType | None:
+    """Of its name, in capitals or not; None: not said. Raises BadRequest."""
+    if told is None or isinstance(told, MessageType):
+        return told
+    if told.upper() not in set(MessageType):
+        raise BadRequest(f"message type {told!r} is unknown; it is one of {', '.join(MessageType)}")
+    return MessageType(told.upper())
 
 
 def reset_target(to: str | int, timestamp_ms: int | None, skip: int | None, like_group: str) -> tuple[str, int]:

@@ -11,11 +11,12 @@ from evenq.model.offsets import LogOffset, QueueOffset
 from evenq.model.queue import MessageQueue
 from evenq.model.route import PLAIN_DOOR, TLS_DOOR, BrokerAddress, BrokerRoute, Listener, QueueCounts, TopicRoute
 from evenq.model.subscription import FilterExpression, FilterType, Subscription
-from evenq.model.topic import MessageType, Permission, TopicConfig
+from evenq.model.topic import MIXED_KINDS, MessageType, Permission, TopicConfig
 from evenq.model.transaction import TransactionResolution
 
 __all__ = [
     "EVEN_BALANCE",
+    "MIXED_KINDS",
     "PLAIN_DOOR",
     "TLS_DOOR",
     "BalancePolicy",

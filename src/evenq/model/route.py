@@ -67,6 +67,8 @@ class QueueCounts:
     write_queues: int
     permission: Permission
     message_type: MessageType
+    chosen: bool = False
+    """See `TopicConfig.chosen`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,11 @@ from enum import IntEnum, StrEnum
 
 from evenq.model.names import topic_problem
 
-__all__ = ["MessageType", "Permission", "TopicConfig"]
+__all__ = ["MIXED_KINDS", "MessageType", "Permission", "TopicConfig"]
 
 
 class MessageType(StrEnum):
-    """The kind of messages a topic takes; MIXED takes the first four."""
+    """The kind of messages a topic takes. MIXED takes NORMAL, FIFO, DELAY and TRANSACTION, as in RocketMQ 4."""
 
     NORMAL = "NORMAL"
     FIFO = "FIFO"
@@ -20,6 +20,10 @@ class MessageType(StrEnum):
     LITE = "LITE"
     PRIORITY = "PRIORITY"
     MIXED = "MIXED"
+
+
+MIXED_KINDS = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
+"""What a MIXED topic takes; a topic of one of these may become MIXED, because it takes all that it took before."""
 
 
 class Permission(IntEnum):
@@ -63,6 +67,8 @@ class TopicConfig:
     """The most queues it ever had here: queues up to it may still hold messages. See `queues_ever`."""
     retention_ms: int | None = None
     """How long its messages are kept, ms; 0: for ever; None: as long as the broker keeps any."""
+    chosen: bool = False
+    """Somebody chose the brokers that have it (TQ-4): no other one takes it by itself."""
 
     def __post_init__(self) -> None:
         problem = topic_problem(self.name)

@@ -128,7 +128,7 @@ class Door:
         await self._server.start()
 
     async def stop(self, grace_ms: int = 0) -> None:
-        """Take no new calls, end bidirectional streams at once and cleanly (status OK: decision 41), wait for the
+        """Take no new calls, end bidirectional streams at once and cleanly (status OK: decision 25), wait for the
         others up to `grace_ms`.
         """
         self._stopping = True
@@ -224,7 +224,7 @@ class Door:
                 if not self._stopping:
                     raise
                 # The server shuts down. Returning ends the stream with OK: Rust's SDK reads a stream that ended with
-                # an error again and again, without a pause and for ever (decision 41).
+                # an error again and again, without a pause and for ever (decision 25).
             except Exception as error:  # noqa: BLE001  as above
                 await grpc_context.write(await fail(error, context, grpc_context))
             finally:

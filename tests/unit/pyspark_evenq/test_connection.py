@@ -50,3 +50,7 @@ def test_calls_are_signed_as_the_task_of_the_process_says(monkeypatch: pytest.Mo
     assert fits(claim, Secret("s3cret-key"), headers["x-mq-date-time"])
     connection.sign_with(None)
     assert "authorization" not in dict(connection._metadata())
+
+
+def test_each_call_says_that_it_reads() -> None:
+    assert dict(connection._metadata())["x-evenq-role"] == "reader"

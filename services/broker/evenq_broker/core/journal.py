@@ -14,17 +14,14 @@ from typing import Any, NamedTuple
 
 from evenq.errors import StoreCorrupted
 from evenq.model import (
-    EVEN_BALANCE,
-    BalancePolicy,
     GroupConfig,
     MessageQueue,
     MessageType,
     Permission,
     StartFrom,
     TopicConfig,
-    Weight,
 )
-from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
+from evenq_broker.core.policies import balance_json, balance_of, retry_json, retry_of
 
 # | kind | operation    | content after the kind byte (big-endian)                                                    |
 # |------|--------------|--------------------------------------------------------------------------------------------|
@@ -314,14 +311,14 @@ def encode_op(op: Op) -> bytes:
             return _json(_TOPIC, {
                 "name": topic.name, "id": topic.topic_id, "type": str(topic.message_type), "read": topic.read_queues,
                 "write": topic.write_queues, "permission": int(topic.permission), "retention_ms": topic.retention_ms,
-                "widest": topic.widest,
+                "widest": topic.widest, "chosen": topic.chosen,
             })  # fmt: skip
         case GroupPut():
             group = op.group
             return _json(_GROUP, {
                 "name": group.name, "id": group.group_id, "ordered": group.ordered, "attempts": group.max_attempts,
-                "start": str(group.start_from), "strategy": group.strategy, "retry": _retry_json(group.retry),
-                "balance": _balance_json(group.balance), "revised": group.revised_ms,
+                "start": str(group.start_from), "strategy": group.strategy, "retry": retry_json(group.retry),
+                "balance": balance_json(group.balance), "revised": group.revised_ms,
             })  # fmt: skip
         case TopicRemoved():
             return _json(_TOPIC_GONE, {"id": op.topic_id})
@@ -348,38 +345,6 @@ def encode_op(op: Op) -> bytes:
             })  # fmt: skip
         case KeyPut():
             return _json(_KEY, {"key": op.key.hex(), "topic": op.next_topic_id, "group": op.next_group_id})
-
-
-def _retry_json(retry: RetryPolicy) -> list[Any] | None:
-    if retry.kind is RetryKind.CLASSIC:
-        return None
-    return [str(retry.kind), list(retry.delays_ms), retry.initial_ms, retry.max_ms, retry.multiplier]
-
-
-def _retry_of(told: list[Any] | None) -> RetryPolicy:
-    if told is None:
-        return CLASSIC_RETRY
-    kind, delays_ms, initial_ms, max_ms, multiplier = told
-    return RetryPolicy(
-        kind=RetryKind(kind),
-        delays_ms=tuple(delays_ms),
-        initial_ms=initial_ms,
-        max_ms=max_ms,
-        multiplier=multiplier,
-    )
-
-
-def _balance_json(balance: BalancePolicy) -> list[Any] | None:
-    if balance == EVEN_BALANCE:
-        return None
-    return [str(balance.weight), balance.moves_max, balance.hold_ms, balance.hold_lag_max]
-
-
-def _balance_of(told: list[Any] | None) -> BalancePolicy:
-    if told is None:
-        return EVEN_BALANCE
-    weight, moves_max, hold_ms, hold_lag_max = told
-    return BalancePolicy(weight=Weight(weight), moves_max=moves_max, hold_ms=hold_ms, hold_lag_max=hold_lag_max)
 
 
 def _encode_delivered(op: Delivered) -> bytes:
@@ -490,6 +455,7 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
                 permission=Permission(value["permission"]),
                 widest=value.get("widest", 0),  # none in journals of before
                 retention_ms=value.get("retention_ms"),
+                chosen=value.get("chosen", False),
             )
         )
     if kind == _GROUP:
@@ -501,8 +467,8 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
                 max_attempts=value["attempts"],
                 start_from=StartFrom(value["start"]),
                 strategy=value["strategy"],
-                retry=_retry_of(value.get("retry")),  # none in journals of before
-                balance=_balance_of(value.get("balance")),
+                retry=retry_of(value.get("retry")),  # none in journals of before
+                balance=balance_of(value.get("balance")),
                 revised_ms=value.get("revised", 0),
             )
         )

@@ -13,7 +13,7 @@ from hashlib import md5
 from typing import Protocol
 
 from evenq import errors
-from evenq.model import MessageType, TopicConfig
+from evenq.model import MIXED_KINDS, MessageType, TopicConfig
 from evenq.model.lanes import lane_of
 from evenq.store import Append, TimerAppend
 from evenq.wire.convert import duration_ms_of, set_ms
@@ -48,7 +48,7 @@ _TYPE_NAMES = {
 _ACCEPTED = {
     MessageType.NORMAL: frozenset({_NORMAL}),
     MessageType.FIFO: frozenset({_FIFO}),
-    MessageType.MIXED: frozenset({_NORMAL, _FIFO, _DELAY, _TRANSACTION}),
+    MessageType.MIXED: frozenset({_NORMAL, _FIFO, _DELAY, _TRANSACTION}),  # MIXED_KINDS
     MessageType.DELAY: frozenset({_DELAY}),
     MessageType.TRANSACTION: frozenset({_TRANSACTION}),
     MessageType.LITE: frozenset({_LITE}),
@@ -307,9 +307,15 @@ def _check_type(system: definition_pb2.SystemProperties, topic: TopicConfig, lim
     if derived == _LITE:
         _check_lite(system.lite_topic, limits)
     if derived not in _ACCEPTED[topic.message_type]:
+        kind = MessageType(_TYPE_NAMES[derived])
+        what = f"topic {topic.name} takes {topic.message_type} messages, this one is {kind}"
+        if {kind, topic.message_type} <= {*MIXED_KINDS}:
+            raise errors.MessageTypeConflict(
+                f"{what}; let the topic take both with `evenq topic create {topic.name} --type MIXED`, or change the "
+                "message"
+            )
         raise errors.MessageTypeConflict(
-            f"topic {topic.name} takes {topic.message_type} messages, this one is {_TYPE_NAMES[derived]}; change the "
-            f"message, or send it to a topic made with `evenq topic create NAME --type {_TYPE_NAMES[derived].lower()}`"
+            f"{what}; change the message, or send it to a topic made with `evenq topic create NAME --type {kind}`"
         )
     return derived
 

@@ -74,6 +74,7 @@ async def open_store(broker: Broker) -> None:
     delivery_counts.restored(broker.progress)
     passing("opening.restored")
     broker.delayed_retries.begin(broker.store.stats.log_end)
+    _catch_up(broker)  # before anything is written here: the log's last time must be that of the process before
     if not broker.handle_key:
         broker.handle_key = broker.rng.randbytes(KEY_BYTES)
         passing("opening.key_made")
@@ -84,7 +85,6 @@ async def open_store(broker: Broker) -> None:
     broker.transactions.ids = TransactionIds(broker.settings.broker_name, broker.handle_key)
     if broker.once is not None:
         await broker.once.restore()
-    _catch_up(broker)
     for client_id in sorted(broker.progress.clients()):
         broker.clients.seen(client_id, broker.now_ms())  # they have the usual silence to show that they live
 

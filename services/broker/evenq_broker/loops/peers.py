@@ -13,12 +13,11 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from evenq.errors import ConnectionFailed, Error
-from evenq.model import GroupConfig, MessageType
+from evenq.errors import ConnectionFailed, Error, NotFound
+from evenq.model import MIXED_KINDS, GroupConfig, MessageType
 from evenq.runtime.version import software_version
 from evenq.wire import status
 from evenq.wire.addresses import split_addresses
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.assignment import LastAnswers
 from evenq_broker.core.routes import BrokerView
@@ -28,7 +27,7 @@ from evenq_broker.loops.registration import Registration, own_view
 from evenq_broker.loops.routes import RouteWatch
 from evenq_broker.loops.sessions import Sessions
 from evenq_broker.loops.signals import Signal, done_within
-from evenq_broker.loops.translation import counts_of, entry_of, group_settings, message_type_number
+from evenq_broker.loops.translation import counts_of, entry_of, group_settings, message_type_number, message_type_of
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -173,15 +172,22 @@ class ClusterLink:
         message_type: MessageType = MessageType.NORMAL,
         queues: int = 0,
         retention_ms: int | None = None,
+        brokers: Mapping[str, int] | None = None,
     ) -> list[Placement]:
         """Create or widen the topic on every live broker with equal counts; where it landed, ascending by broker name.
 
         `queues` per broker, 0 = as it is elsewhere, else the default; `retention_ms` as `Broker.create_topic` takes it.
-        Raises what creating it here raises.
+        With `brokers` only there, each with its own number (0 = `queues`), and from then on no other broker takes it by
+        itself (TQ-4). Raises what creating it here raises, NotFound for a broker that does not live.
         """
         await self.facts_settled()
         known = [at.counts for at in self._broker.routes.route(name)]
         kind = known[0].message_type if known else message_type
+        if message_type is MessageType.MIXED and kind in MIXED_KINDS:
+            kind = MessageType.MIXED
+        if brokers or any(counts.chosen for counts in known):
+            wanted_at = dict(brokers) if brokers else {counts.broker_name: queues for counts in known}
+            return await self._place_chosen(name, kind, queues, retention_ms, wanted_at)
         counts = [counts.write_queues for counts in known]
         wanted = max([queues, *counts] if queues or counts else [self._broker.default_queues(kind)])
         placements: list[Placement] = []
@@ -306,17 +312,48 @@ class ClusterLink:
         placements += await asyncio.gather(*others)
         return sorted(placements, key=lambda placement: placement.broker_name)
 
+    async def _place_chosen(
+        self, name: str, kind: MessageType, queues: int, retention_ms: int | None, wanted_at: dict[str, int]
+    ) -> list[Placement]:
+        live = {self._broker.settings.broker_name, *(peer.name for peer in self.peers())}
+        missing = sorted(set(wanted_at) - live)
+        if missing:
+            raise NotFound(f"no live broker is named {', '.join(missing)}; the cluster has {', '.join(sorted(live))}")
+        elsewhere = sorted({at.broker.name for at in self._broker.routes.route(name)} - set(wanted_at))
+        places = [
+            *((broker, wanted_at[broker] or queues) for broker in sorted(wanted_at)),
+            *(
+                (broker, 0) for broker in elsewhere if broker in live
+            ),  # they hear that it is chosen, and keep their counts
+        ]
+        placements = await asyncio.gather(
+            *(self._place(broker, name, kind, wanted, retention_ms, chosen=True) for broker, wanted in places)
+        )
+        await self._until_routed(name, [p.broker_name for p in placements if not p.error])
+        return sorted(placements, key=lambda placement: placement.broker_name)
+
     async def _place(
-        self, broker_name: str, name: str, kind: MessageType, wanted: int, retention_ms: int | None
+        self,
+        broker_name: str,
+        name: str,
+        kind: MessageType,
+        wanted: int,
+        retention_ms: int | None,
+        *,
+        chosen: bool = False,
     ) -> Placement:
         if broker_name == self._broker.settings.broker_name:
-            topic = await self._broker.create_topic(name, message_type=kind, queues=wanted, retention_ms=retention_ms)
+            topic = await self._broker.create_topic(
+                name, message_type=kind, queues=wanted, retention_ms=retention_ms, chosen=chosen
+            )
             return Placement(broker_name=broker_name, entry=entry_of(name, counts_of(broker_name, topic)))
         request = admin_pb2.CreateTopicRequest(
             topic=name,
             message_type=message_type_number(kind),
             queues=wanted,
+            mixed=kind is MessageType.MIXED,
             retention_ms=retention_ms,
+            chosen=chosen,
             local=True,
         )
         try:
@@ -342,8 +379,7 @@ class ClusterLink:
 
 
 def _kind_of(placement: Placement, asked: MessageType) -> MessageType:
-    number = placement.entry.message_type
-    return asked if number == 0 else MessageType(definition_pb2.MessageType.Name(number))
+    return asked if placement.error else message_type_of(placement.entry.message_type)
 
 
 def _failures(

@@ -28,6 +28,7 @@ __all__ = [
     "Unfinished",
     "drain",
     "hidden_by",
+    "known_topic",
     "left_here",
     "permit",
     "scale",
@@ -100,7 +101,7 @@ async def scale(
     if not topic.closing:
         return topic, _NOTHING
     await broker.store.flush()  # what was on its way into the queues when they closed counts, too
-    topic = _known(broker, name)
+    topic = known_topic(broker, name)
     left = _hidden(broker, topic, topic.closing)
     if topic.write_queues != queues or not _may_close(left, force=force, close_unread=close_unread):
         return topic, left
@@ -109,7 +110,7 @@ async def scale(
     await broker.store.flush()
     late = _hidden(broker, topic, open_ones.closing)
     may_close = _may_close(late, force=force, close_unread=close_unread)
-    if not may_close and _known(broker, name) == topic:  # a send that had its queue since before the closing
+    if not may_close and known_topic(broker, name) == topic:  # a send that had its queue since before the closing
         topic = await _put(broker, replace(topic, read_queues=open_ones.read_queues))
     return topic, late
 
@@ -122,7 +123,7 @@ def hidden_by(broker: Broker, name: str, queues: int) -> tuple[TopicConfig, Hidd
 
 async def permit(broker: Broker, name: str, permission: Permission) -> TopicConfig:
     """What the topic's queues HERE are for from now on (TQ-14). Raises TopicNotFound, IllegalTopic."""
-    return await _put(broker, replace(_known(broker, name), permission=permission))
+    return await _put(broker, replace(known_topic(broker, name), permission=permission))
 
 
 async def drain(broker: Broker, *, on: bool) -> None:
@@ -219,7 +220,7 @@ def _size(broker: Broker, topic: TopicConfig, queue_id: int) -> int:
 
 
 def _scalable(broker: Broker, name: str, queues: int) -> TopicConfig:
-    topic = _known(broker, name)
+    topic = known_topic(broker, name)
     if not 1 <= queues <= QUEUES_MAX:
         raise BadRequest(f"topic {name} asks for {queues} queues a broker, the range is 1 to {QUEUES_MAX}")
     if topic.message_type is MessageType.LITE:
@@ -227,7 +228,8 @@ def _scalable(broker: Broker, name: str, queues: int) -> TopicConfig:
     return topic
 
 
-def _known(broker: Broker, name: str) -> TopicConfig:
+def known_topic(broker: Broker, name: str) -> TopicConfig:
+    """A topic of users that is here. Raises IllegalTopic, TopicNotFound."""
     if is_system_topic(name):
         raise IllegalTopic(f"the topic {name!r} is the broker's own; its queues are not for others to change")
     topic = broker.topics.get(name)

@@ -133,6 +133,7 @@ def counts_of(broker_name: str, topic: TopicConfig, *, draining: bool = False) -
         write_queues=topic.write_queues,
         permission=topic.permission.without_writing() if draining else topic.permission,
         message_type=topic.message_type,
+        chosen=topic.chosen,
     )
 
 
@@ -155,6 +156,7 @@ def entry_of(topic: str, counts: QueueCounts) -> registry_pb2.TopicEntry:
         read_queues=counts.read_queues,
         write_queues=counts.write_queues,
         permission=definition_pb2.Permission.Value(counts.permission.name),
+        chosen=counts.chosen,
     )
 
 
@@ -209,6 +211,7 @@ def counts_of_entry(broker_name: str, entry: registry_pb2.TopicEntry) -> QueueCo
         write_queues=entry.write_queues,
         permission=Permission(entry.permission) if known else Permission.READ_WRITE,
         message_type=_TYPE_OF_NUMBER.get(entry.message_type, MessageType.MIXED),
+        chosen=entry.chosen,
     )
 
 

@@ -1,4 +1,4 @@
-"""`evenq.v1.Admin`: topics, groups, brokers and the cluster, for the command line and other tools.
+"""`evenq.v1.Admin`: topics and groups, for the command line and other tools.
 
 Any broker answers for the whole cluster: it asks the others, each with a deadline, and adds up. A request with `local`
 set, or with the header `x-evenq-local`, is such a question from another broker and is answered from here alone.
@@ -25,19 +25,17 @@ from evenq.errors import (
     PreconditionFailed,
     TopicNotFound,
 )
-from evenq.model import GroupConfig, MessageQueue, MessageType, StartFrom, TopicConfig
+from evenq.model import MIXED_KINDS, GroupConfig, MessageQueue, MessageType, StartFrom, TopicConfig
 from evenq.model.names import is_system_topic
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire import status
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
-from evenq_broker.core.routes import BrokerView
 from evenq_broker.loops.peers import Placement
 from evenq_broker.loops.resizing import stranded
 from evenq_broker.loops.translation import (
     balance_message,
     balance_of,
-    broker_info,
     counts_of,
     differing_filters,
     entry_of,
@@ -52,6 +50,7 @@ from evenq_broker.loops.translation import (
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
 from evenq_broker.rpc.group_troubles import add_troubles, troubles_of
+from evenq_broker.rpc.rooms import about_rooms
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -67,7 +66,7 @@ M = TypeVar("M", bound=Message)
 
 def rpcs(broker: Broker) -> list[Rpc]:
     """The calls of this module."""
-    topics, groups, cluster = _Topics(broker), _Groups(broker), _Cluster(broker)
+    topics, groups = _Topics(broker), _Groups(broker)
     service = "/evenq.v1.Admin/"
     return [
         rpc(service + "CreateTopic", topics.create, admin_pb2.CreateTopicResponse),
@@ -78,8 +77,6 @@ def rpcs(broker: Broker) -> list[Rpc]:
         rpc(service + "DeleteGroup", groups.delete, admin_pb2.DeleteGroupResponse),
         rpc(service + "ListGroups", groups.list, admin_pb2.ListGroupsResponse),
         rpc(service + "DescribeGroup", groups.describe, admin_pb2.DescribeGroupResponse),
-        rpc(service + "ListBrokers", cluster.brokers, admin_pb2.ListBrokersResponse),
-        rpc(service + "DescribeCluster", cluster.describe, admin_pb2.DescribeClusterResponse),
     ]
 
 
@@ -97,10 +94,13 @@ class _Topics:
                 f"topic {asked.topic!r} asks for a retention of {retention_ms} ms, the range is 1 to "
                 f"{RETENTION_MS_MAX}, or 0 for ever, -1 for the broker's setting"
             )
-        kind = message_type_of(asked.message_type, unspecified=MessageType.NORMAL)
+        if asked.mixed and asked.message_type:
+            raise BadRequest(f"topic {asked.topic!r} is to be MIXED and of a type; leave the type out")
+        unspecified = MessageType.MIXED if asked.mixed else MessageType.NORMAL
+        kind = message_type_of(asked.message_type, unspecified=unspecified)
         if asked.local:
             topic = await self._broker.create_topic(
-                asked.topic, message_type=kind, queues=asked.queues, retention_ms=retention_ms
+                asked.topic, message_type=kind, queues=asked.queues, retention_ms=retention_ms, chosen=asked.chosen
             )
             own = self._broker.settings.broker_name
             entry = entry_of(topic.name, counts_of(own, topic, draining=self._broker.draining))
@@ -108,7 +108,11 @@ class _Topics:
         else:
             self._must_fit(asked, kind)
             placements = await self._broker.cluster.create_topic_everywhere(
-                asked.topic, message_type=kind, queues=asked.queues, retention_ms=retention_ms
+                asked.topic,
+                message_type=kind,
+                queues=asked.queues,
+                retention_ms=retention_ms,
+                brokers=_chosen(asked),
             )
         return admin_pb2.CreateTopicResponse(status=OK, placements=placements).SerializeToString()
 
@@ -116,10 +120,14 @@ class _Topics:
         if is_system_topic(asked.topic):
             raise IllegalTopic(f"the topic name {asked.topic!r} is reserved for the broker; choose another one")
         for at in self._broker.routes.route(asked.topic):
-            if asked.message_type and at.counts.message_type is not kind:
+            was = at.counts.message_type
+            if asked.mixed and was in MIXED_KINDS:
+                continue
+            if (asked.message_type or asked.mixed) and was is not kind:
                 raise MessageTypeConflict(
-                    f"topic {asked.topic} exists with type {at.counts.message_type} on {at.broker.name}, not {kind}; "
-                    "delete it first, or leave the type out"
+                    f"topic {asked.topic} exists with type {was} on {at.broker.name}, not {kind}; leave the "
+                    "type out, or "
+                    + ("let it take both: --type MIXED" if {was, kind} <= {*MIXED_KINDS} else "delete it first")
                 )
 
     async def delete(self, request: bytes, _context: RpcContext) -> bytes:
@@ -245,11 +253,13 @@ class _Groups:
                 )
             await self._broker.group_settings.adopt(asked.group, asked.settings)
             return admin_pb2.CreateGroupResponse(status=OK).SerializeToString()
+        strategy = strategy_asked(asked.strategy)  # a name that nobody knows is refused now, not warned of later
+        warnings = [] if asked.local or strategy != "MACHINE_ROOM" else about_rooms(self._broker, asked.group)
         group = await self._broker.create_group(
             asked.group,
             ordered=asked.ordered if asked.HasField("ordered") else None,
             max_attempts=asked.max_attempts,
-            strategy=strategy_asked(asked.strategy),  # a name that nobody knows is refused now, not warned of later
+            strategy=strategy,
             start_from=_start_from(asked.start_from),
             retry=retry_of(asked.retry) if asked.HasField("retry") else None,
             balance=balance_of(asked.balance) if asked.HasField("balance") else None,
@@ -260,7 +270,7 @@ class _Groups:
             if any(isinstance(error, PreconditionFailed) for _, error in failed):
                 self._broker.group_settings.ask_again()
             _must_be_complete(failed, f"group {asked.group} is created")
-        return admin_pb2.CreateGroupResponse(status=OK).SerializeToString()
+        return admin_pb2.CreateGroupResponse(status=OK, warnings=warnings).SerializeToString()
 
     async def delete(self, request: bytes, _context: RpcContext) -> bytes:
         asked = parsed(admin_pb2.DeleteGroupRequest, request)
@@ -383,71 +393,6 @@ async def describe_group(broker: Broker, group: str) -> admin_pb2.DescribeGroupR
     )
 
 
-class _Cluster:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    async def brokers(self, request: bytes, _context: RpcContext) -> bytes:
-        parsed(admin_pb2.ListBrokersRequest, request)
-        summaries, _, missing = await self._all()
-        return admin_pb2.ListBrokersResponse(status=OK, brokers=summaries, missing=missing).SerializeToString()
-
-    async def describe(self, request: bytes, _context: RpcContext) -> bytes:
-        asked = parsed(admin_pb2.DescribeClusterRequest, request)
-        cluster = self._broker.cluster
-        if asked.local:
-            summaries, groups, missing = [self._own()], len(self._broker.groups), cluster.known.missing()
-        else:
-            summaries, groups, missing = await self._all()
-        topics = self._broker.routes.topics()
-        return admin_pb2.DescribeClusterResponse(
-            status=OK,
-            cluster=self._broker.settings.cluster,
-            brokers=summaries,
-            nameservers=cluster.nameservers,
-            rebalancer=self._broker.settings.rebalancer,
-            rebalancer_answers=cluster.rebalancer is not None and cluster.rebalancer.connected,
-            topics=len([name for name in topics if not is_system_topic(name)]),
-            groups=groups,
-            missing=missing,
-        ).SerializeToString()
-
-    async def _all(self) -> tuple[list[admin_pb2.BrokerSummary], int, list[admin_pb2.MissingBroker]]:
-        told = admin_pb2.DescribeClusterRequest(local=True).SerializeToString()
-        answers = await self._broker.cluster.ask_peers("/evenq.v1.Admin/DescribeCluster", told)
-        summaries, groups = [self._own()], len(self._broker.groups)
-        missing = {one.name: one for one in self._broker.cluster.known.missing()}
-        for name, answer in answers:
-            view = self._broker.routes.broker(name)
-            if not isinstance(answer, Error):
-                response = admin_pb2.DescribeClusterResponse.FromString(answer)
-                summaries.extend(response.brokers)
-                groups = max(groups, response.groups)
-                missing |= {one.name: one for one in response.missing if one.name not in missing}
-            elif view is not None:
-                summaries.append(_silent(view))
-        there = {summary.broker.name for summary in summaries}
-        gone = [missing[name] for name in sorted(missing) if name not in there]
-        return sorted(summaries, key=lambda summary: summary.broker.name), groups, gone
-
-    def _own(self) -> admin_pb2.BrokerSummary:
-        own = self._broker.cluster.own()
-        return admin_pb2.BrokerSummary(
-            broker=broker_info(own),
-            topics=len(own.topics),
-            messages_in=self._broker.stats.messages_in,
-            messages_out=self._broker.stats.messages_out,
-            answered=True,
-            log_bytes=self._broker.store.stats.log_bytes,
-            connections=len(self._broker.members),
-            draining=self._broker.draining,
-        )
-
-
-def _silent(view: BrokerView) -> admin_pb2.BrokerSummary:
-    return admin_pb2.BrokerSummary(broker=broker_info(view), topics=len(view.topics), answered=False)
-
-
 async def _others(broker: Broker, rpc: str, request: bytes, response: type[M]) -> list[M]:
     # What the other brokers say; one that does not answer, or does not know the thing, says nothing.
     answers = await broker.cluster.ask_peers(f"/evenq.v1.Admin/{rpc}", request, metadata={LOCAL_HEADER: "1"})
@@ -468,6 +413,19 @@ def _add_group(found: dict[str, admin_pb2.GroupSummary], other: admin_pb2.GroupS
     mine.lag += other.lag
     mine.members = max(mine.members, other.members)
     mine.topics = max(mine.topics, other.topics)
+
+
+def _chosen(asked: admin_pb2.CreateTopicRequest) -> dict[str, int]:
+    chosen: dict[str, int] = {}
+    for share in asked.brokers:
+        if not 0 <= share.queues <= 4096:
+            raise BadRequest(
+                f"topic {asked.topic!r} asks for {share.queues} queues on {share.broker_name!r}, the range is 1 to 4096"
+            )
+        if share.broker_name in chosen:
+            raise BadRequest(f"broker {share.broker_name!r} is named twice for topic {asked.topic!r}")
+        chosen[share.broker_name] = share.queues
+    return chosen
 
 
 def _start_from(told: str) -> StartFrom | None:

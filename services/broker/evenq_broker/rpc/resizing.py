@@ -17,9 +17,10 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.loops.resizing import Unfinished, drain, hidden_by, left_here, permit, scale
-from evenq_broker.loops.translation import counts_of, entry_of, queue_message
+from evenq_broker.loops.translation import counts_of, entry_of
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.leaving import UNFINISHED_TOLD_MAX, Leaving, unfinished_message
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -28,7 +29,6 @@ __all__ = ["rpcs"]
 
 SERVICE = "/evenq.v1.Admin/"
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
-UNFINISHED_TOLD_MAX = 1_000
 _Change = admin_pb2.DrainBrokerRequest
 
 
@@ -46,9 +46,12 @@ def rpcs(broker: Broker) -> list[Rpc]:
 class _Resizing:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._leaving = Leaving(broker)
 
     async def scale(self, request: bytes, _context: RpcContext) -> bytes:
         asked = parsed(admin_pb2.ScaleTopicRequest, request)
+        if not asked.queues:
+            return await self._leaving.leave(asked)
         if not 1 <= asked.queues <= 4096:
             raise BadRequest(f"topic {asked.topic!r} asks for {asked.queues} queues a broker, the range is 1 to 4096")
         if asked.local:
@@ -104,7 +107,7 @@ class _Resizing:
             broker_name=own,
             draining=self._broker.draining,
             empty=left.empty,
-            unfinished=map(_unfinished, left.unfinished[:UNFINISHED_TOLD_MAX]),
+            unfinished=map(unfinished_message, left.unfinished[:UNFINISHED_TOLD_MAX]),
             lag=sum(one.lag for one in left.unfinished),
             delayed=left.delayed,
             unread=left.unread,
@@ -179,10 +182,5 @@ class _Resizing:
 
     def _resized(self, name: str, topic: TopicConfig, left: Iterable[Unfinished]) -> admin_pb2.ResizedTopic:
         entry = entry_of(topic.name, counts_of(name, topic, draining=self._broker.draining))
-        told = list(map(_unfinished, left))[:UNFINISHED_TOLD_MAX]
+        told = list(map(unfinished_message, left))[:UNFINISHED_TOLD_MAX]
         return admin_pb2.ResizedTopic(broker_name=name, entry=entry, unfinished=told)
-
-
-def _unfinished(one: Unfinished) -> admin_pb2.UnfinishedQueue:
-    queue = queue_message(one.queue)
-    return admin_pb2.UnfinishedQueue(queue=queue, group=one.group, lag=one.lag, inflight=one.inflight)

@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING
 
 from evenq.allocation import Averagely, ContextDivider, Strategy, by_name, divide, stand_in
 from evenq.errors import BadRequest, IllegalAccessPoint, NotImplementedYet, TopicNotFound
-from evenq.model import BrokerAddress, GroupConfig, Listener, MessageQueue, MessageType, Permission, QueueCounts
+from evenq.model import (
+    MIXED_KINDS,
+    BrokerAddress,
+    GroupConfig,
+    Listener,
+    MessageQueue,
+    MessageType,
+    Permission,
+    QueueCounts,
+)
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, routes_pb2
@@ -41,7 +50,6 @@ ROLE, READER = "x-evenq-role", "reader"
 NEWCOMER_MS = 3_000
 """So long after it joined a member waits for the first decision about it."""
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
-MIXED_TYPES = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 WHOLE_BROKERS = frozenset({MessageType.PRIORITY, MessageType.LITE})
 """Kinds of topics whose queues are not shared out: every push consumer takes from all of a broker."""
 EXPLAIN_TIMEOUT_MS = 2_500
@@ -265,7 +273,7 @@ def _queues(
     if counts.permission is Permission.NONE:
         return
     broker = _broker_message(at.broker, address)
-    types = MIXED_TYPES if counts.message_type is MessageType.MIXED else (counts.message_type,)
+    types = MIXED_KINDS if counts.message_type is MessageType.MIXED else (counts.message_type,)
     for queue_id in range(max(counts.read_queues, counts.write_queues)):
         yield definition_pb2.MessageQueue(
             topic=topic,
@@ -294,6 +302,13 @@ def _share(name: str) -> tuple[Share | None, str]:
         strategy = stand_in(by_name(name))
     except BadRequest:
         log.warning("strategy is not known here, AVG instead", extra={"strategy": name})
+    if name in {"CONFIG", "MACHINE_ROOM"}:
+        log.warning(
+            "strategy %s gives nobody a queue here: a broker knows neither lists nor rooms; give the groups that have "
+            "it another one, see `evenq group list`",
+            name,
+            extra={"strategy": name},
+        )
 
     def share(group: str, own_id: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> Sequence[MessageQueue]:
         return divide(strategy, group, queues, ids)[own_id]  # unlike allocate, unknown rooms are no error in it

@@ -28,6 +28,8 @@ class TopicEntry:
     write_queues: int
     permission: int
     """Number of `apache.rocketmq.v2.Permission`, passed on as it came."""
+    chosen: bool = False
+    """Passed on as it came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,6 +78,7 @@ def _topic(topic: registry_pb2.TopicEntry, broker: str) -> TopicEntry:
         read_queues=topic.read_queues,
         write_queues=topic.write_queues,
         permission=int(topic.permission),
+        chosen=topic.chosen,
     )
 
 
@@ -135,3 +136,4 @@ def _fill_topic(topic: TopicEntry, message: Any) -> None:
     message.read_queues = topic.read_queues
     message.write_queues = topic.write_queues
     message.permission = topic.permission
+    message.chosen = topic.chosen

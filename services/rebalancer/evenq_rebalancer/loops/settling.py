@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from evenq.runtime.clock import Clock
 from evenq_rebalancer.core.board import Board
 from evenq_rebalancer.core.decisions import Decision
+from evenq_rebalancer.core.gaps import gaps, idle
 from evenq_rebalancer.stats import Stats
 
 __all__ = ["Settling"]
@@ -28,6 +29,8 @@ TICK_MS = 100
 REST_MAX_MS = 1_000
 LOGGED_MAX = 100
 """Decisions of one round that get a line each in the log."""
+GAPS_KEPT_MAX = 10_000
+"""Topics of groups whose gaps are remembered, so that they are said once."""
 
 
 class Settling:
@@ -52,6 +55,7 @@ class Settling:
         self._poked = asyncio.Event()
         self._poked_at_ms = 0
         self._poked_last_ms = 0
+        self._gaps: dict[tuple[str, str], tuple[str, str]] = {}
 
     def poke(self) -> None:
         """Something may have changed."""
@@ -104,8 +108,23 @@ class Settling:
         self._stats.rebalanced(self._clock.monotonic_ms() - started_ms)
         for decision in decisions[:LOGGED_MAX]:
             log.info("rebalanced", extra=_fields(decision))
+            self._tell_gaps(decision)
         if len(decisions) > LOGGED_MAX:
             log.info("rebalanced more", extra={"decisions": len(decisions) - LOGGED_MAX})
+
+    def _tell_gaps(self, decision: Decision) -> None:
+        """Say once what nobody reads, and who reads nothing; said again when it has changed."""
+        key, told = (decision.group, decision.topic), (gaps(decision), idle(decision))
+        before = self._gaps.pop(key, ("", ""))
+        if any(told):
+            self._gaps[key] = told
+            if len(self._gaps) > GAPS_KEPT_MAX:
+                del self._gaps[next(iter(self._gaps))]
+        for text, old, level in zip(told, before, (logging.WARNING, logging.INFO), strict=True):
+            if text and text != old:
+                log.log(level, "group %s, topic %s: %s", *key, text, extra={"group": key[0], "topic": key[1]})
+            elif old and not text and level == logging.WARNING:
+                log.info("group %s, topic %s: every queue has a reader again", *key, extra=_fields(decision))
 
 
 def _fields(decision: Decision) -> dict[str, object]:

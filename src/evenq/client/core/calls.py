@@ -64,6 +64,8 @@ class Stored:
     """One per message, in order."""
     queue_ids: Sequence[int] = ()
     """One per message, if not all are in `queue`: an earlier try had stored some."""
+    recall_handles: Sequence[str] = ()
+    """One per message, empty for one that is not delayed."""
 
 
 @dataclass(frozen=True, slots=True)

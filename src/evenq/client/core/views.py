@@ -6,30 +6,43 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evenq.model import EVEN_BALANCE, BalancePolicy, MessageQueue, MessageType
+from evenq.model import EVEN_BALANCE, BalancePolicy, FilterExpression, FilterType, MessageQueue, MessageType
+from evenq.model.retry import CLASSIC_RETRY, RetryPolicy
 
 __all__ = [
     "BrokerView",
     "ClusterView",
     "DiagnosisView",
+    "DifferingFiltersView",
     "DrainView",
     "ExplainView",
     "ExplainedQueueView",
     "FindingView",
     "GroupDetails",
     "GroupQueueView",
+    "GroupTroublesView",
     "GroupView",
+    "LiteTopicView",
     "MemberView",
+    "MissingBrokerView",
     "OffsetMoveView",
     "PlacementView",
     "QueueMoveView",
     "QueueView",
     "ResizeView",
+    "ScaleInView",
     "SimulationView",
     "TopicDetails",
     "TopicView",
     "UnfinishedView",
+    "WithdrawView",
+    "filter_text",
 ]
+
+
+def filter_text(wanted: FilterExpression) -> str:
+    """A filter as a user writes it; SQL is named."""
+    return f"SQL {wanted.expression}" if wanted.type is FilterType.SQL else wanted.expression
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +53,7 @@ class PlacementView:
     queues: int
     error: str
     """Empty: done."""
+    message_type: MessageType = MessageType.NORMAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +65,19 @@ class TopicView:
     brokers: int
     queues: int
     messages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiteTopicView:
+    """A lite topic at one broker."""
+
+    topic: str
+    """Its parent, of type LITE."""
+    lite_topic: str
+    broker_name: str
+    messages: int
+    subscribers: int
+    """Clients that are subscribed now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +100,10 @@ class TopicDetails:
     message_type: MessageType
     queues: tuple[QueueView, ...]
     groups: tuple[str, ...]
+    retention_ms: int | None = None
+    """How long messages are kept; 0: for ever; None: as the broker's setting says."""
+    stranded: int = 0
+    """Messages that groups should read, in queues that are not readable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +128,33 @@ class ResizeView:
     """READ_WRITE, READ, WRITE or NONE."""
     unfinished: tuple[UnfinishedView, ...]
     """What a shrinking waits for, 1,000 at most."""
+    message_type: MessageType = MessageType.NORMAL
     unread: int = 0
     """Messages in the last queues that no group has read: with them the queues stay open unless told otherwise."""
+    stored: int = 0
+    """All messages in the last queues, read or not."""
 
     @property
     def done(self) -> bool:
         """False: the last queues take no messages any more, and are closed once all groups have read them."""
         return self.write_queues >= self.read_queues
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithdrawView:
+    """What is left of a topic on a broker that it is to leave, or left with it."""
+
+    broker_name: str
+    gone: bool
+    """True: the topic is not there any more, nor what was `stored`."""
+    unfinished: tuple[UnfinishedView, ...]
+    """What groups have to read there first, 1,000 at most."""
+    unread: int
+    """Messages, if no group reads the topic at all: they cannot be waited for."""
+    delayed: int
+    """Delayed messages and open transactions of the broker, of which each may be of this topic."""
+    stored: int
+    """All its messages there, read or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +192,8 @@ class GroupView:
     """Messages not yet finished."""
     balance: BalancePolicy = EVEN_BALANCE
     """How a rebalancer shares the queues beside the strategy."""
+    retry: RetryPolicy = CLASSIC_RETRY
+    """How long a failed message waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +207,7 @@ class MemberView:
     """`evenq` owns queues, `v2` receives and acknowledges."""
     model: str
     subscriptions: dict[str, str]
-    """Topic to filter."""
+    """Topic to filter, one of SQL as `SQL region = 'eu'`."""
     joined_ms: int
     zone: str = ""
     instance: str = ""
@@ -174,15 +227,45 @@ class GroupQueueView:
     inflight: int
     owner: str
     """Client id; empty: nobody."""
+    min_offset: int = 0
+    next_store_ms: int = 0
+    """When the message at `committed` was stored; 0: there is none to read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifferingFiltersView:
+    """A topic that members of one group filter differently: what one filter leaves out is passed over for all."""
+
+    topic: str
+    filters: tuple[tuple[FilterExpression, tuple[str, ...]], ...]
+    """Two or more, each with the client ids that have it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTroublesView:
+    """What a group cannot handle, over all brokers."""
+
+    retries_waiting: int = 0
+    """Messages that failed and wait for their next delivery."""
+    given_back: int = 0
+    """Deliveries that consumers gave back, since the brokers' start."""
+    timed_out: int = 0
+    """Deliveries that were not finished in their time, since the brokers' start."""
+    dead_letters: int = 0
+    """That were not replayed."""
+    oldest_ms: int = 0
+    """When the oldest message that is not finished was stored; 0: there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDetails:
-    """A group, its members, and its progress."""
+    """A group, its members, its progress, and what it cannot handle."""
 
     summary: GroupView
     members: tuple[MemberView, ...]
     queues: tuple[GroupQueueView, ...]
+    differing_filters: tuple[DifferingFiltersView, ...] = ()
+    troubles: GroupTroublesView = GroupTroublesView()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +379,8 @@ class OffsetMoveView:
     """Empty: done, or would be."""
     note: str
     """For people: why it is not exactly what was asked."""
+    min_offset: int = 0
+    max_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +399,34 @@ class BrokerView:
     log_bytes: int
     connections: int
     answered: bool
+    draining: bool = False
+    """True: it takes no new messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingBrokerView:
+    """A broker that others knew and that is not there."""
+
+    name: str
+    gone_ms: int
+    """When it was missed first."""
+    unread: int
+    """Messages that no group ever read, which it held when it was drained and ended."""
+    dead_letters: int
+    """The same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleInView:
+    """Whether a broker may be taken away."""
+
+    broker_name: str
+    state: str
+    """LIVE, MISSING or UNKNOWN."""
+    problem: str
+    """Why it may not be taken away, and what to do; empty: it may."""
+    left: DrainView | None
+    """What it holds; None unless it is LIVE."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,3 +441,5 @@ class ClusterView:
     rebalancer_answers: bool
     topics: int
     groups: int
+    missing: tuple[MissingBrokerView, ...] = ()
+    """Brokers that others knew and that are not there, ascending name."""

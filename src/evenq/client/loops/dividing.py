@@ -24,6 +24,8 @@ __all__ = ["Dividing"]
 
 log = logging.getLogger(__name__)
 
+NAMED_MAX = 5
+
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
@@ -64,6 +66,7 @@ class Dividing:
         """None: while the group has a strategy of its own."""
         self._generations: dict[str, Generation] = {}
         self._told: set[str] = set()
+        self._nowhere: dict[str, list[MessageQueue]] = {}
         self._why: dict[str, str] = {}
         """Topics that could not be divided in the last round, and the reason."""
         self.undecided = False
@@ -188,4 +191,18 @@ class Dividing:
             self._undivided(topic, missing)
         else:
             self._why.pop(topic, None)
-        return self._strategy.allocate(self._group, self.client_id, queues, ids)
+        mine = self._strategy.allocate(self._group, self.client_id, queues, ids)
+        self._tell_of_nowhere(topic, [queue for queue in mine if queue.topic == topic and queue not in set(queues)])
+        return mine
+
+    def _tell_of_nowhere(self, topic: str, nowhere: list[MessageQueue]) -> None:
+        """A list that was written down may name queues that are not there, and nobody would notice (AL-14)."""
+        if nowhere and nowhere != self._nowhere.get(topic):
+            named = ", ".join(f"{queue.broker_name}/{queue.queue_id}" for queue in nowhere[:NAMED_MAX])
+            more = f" and {len(nowhere) - NAMED_MAX} more" if len(nowhere) > NAMED_MAX else ""
+            log.warning(
+                "group %s, topic %s: %s names queues that do not exist and reads nothing of them: %s%s",
+                self._group, topic, self._strategy.name, named, more,
+                extra={"group": self._group, "topic": topic, "queues": len(nowhere)},
+            )  # fmt: skip
+        self._nowhere[topic] = nowhere

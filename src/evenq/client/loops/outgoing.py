@@ -29,6 +29,8 @@ class SendResult:
     queue: MessageQueue
     """Queue id -1: the server chose the queue and did not say (a server without evenq.v1)."""
     offset: QueueOffset
+    recall_handle: str = ""
+    """Of a delayed message: takes it back before its time, with `Admin.recall_message`."""
 
 
 class Settle(Protocol):

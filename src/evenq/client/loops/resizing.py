@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
 
-from evenq.client.core.views import DrainView, ResizeView, UnfinishedView
+from evenq.client.core.views import DrainView, ResizeView, UnfinishedView, WithdrawView
 from evenq.errors import RequestTimeout
 from evenq.runtime.clock import Clock
 
-__all__ = ["drained", "scaled"]
+__all__ = ["drained", "scaled", "withdrawn"]
 
 AGAIN_MS = 500
 WAITING_TOLD_MAX = 5
@@ -23,12 +23,18 @@ class ResizingCalls(Protocol):
     """What it needs of the wire."""
 
     async def scale_topic(
-        self, topic: str, queues: int, *, broker: str, force: bool, close_unread: bool
+        self, topic: str, queues: int, *, broker: str, force: bool, close_unread: bool, dry_run: bool = False
     ) -> list[ResizeView]:
         """One step."""
         ...
 
     async def drain_broker(self, broker: str, *, resume: bool = False) -> DrainView:
+        """One step."""
+        ...
+
+    async def withdraw_topic(
+        self, topic: str, broker: str, *, close_unread: bool, force: bool, dry_run: bool = False
+    ) -> WithdrawView:
         """One step."""
         ...
 
@@ -42,9 +48,14 @@ async def scaled(
     broker: str,
     force: bool,
     close_unread: bool,
+    dry_run: bool = False,
     wait_ms: int,
 ) -> list[ResizeView]:
-    """`wait_ms` 0: one step, whatever is left. Raises RequestTimeout if something is left after `wait_ms`."""
+    """One step with `wait_ms` 0 or `dry_run`. Raises RequestTimeout if something is left after `wait_ms`."""
+    if dry_run:
+        return await calls.scale_topic(
+            topic, queues, broker=broker, force=force, close_unread=close_unread, dry_run=True
+        )
     deadline_ms = clock.monotonic_ms() + wait_ms
     while True:
         views = await calls.scale_topic(topic, queues, broker=broker, force=force, close_unread=close_unread)
@@ -72,6 +83,34 @@ async def drained(calls: ResizingCalls, clock: Clock, broker: str, *, wait_ms: i
             raise RequestTimeout(
                 f"broker {view.broker_name} has messages to be read after {wait_ms} ms: {_who(view.unfinished)}; "
                 f"{view.delayed} delayed messages and open transactions; call again to go on waiting, or resume_broker"
+            )
+        await clock.sleep_ms(min(AGAIN_MS, deadline_ms - clock.monotonic_ms()))
+
+
+async def withdrawn(
+    calls: ResizingCalls,
+    clock: Clock,
+    topic: str,
+    broker: str,
+    *,
+    close_unread: bool,
+    force: bool,
+    dry_run: bool = False,
+    wait_ms: int,
+) -> WithdrawView:
+    """One step with `wait_ms` 0 or `dry_run`. Raises RequestTimeout if something is left after `wait_ms`."""
+    if dry_run:
+        return await calls.withdraw_topic(topic, broker, close_unread=close_unread, force=force, dry_run=True)
+    deadline_ms = clock.monotonic_ms() + wait_ms
+    while True:
+        view = await calls.withdraw_topic(topic, broker, close_unread=close_unread, force=force)
+        if not wait_ms or view.gone:
+            return view
+        if clock.monotonic_ms() >= deadline_ms:
+            raise RequestTimeout(
+                f"topic {topic} cannot leave broker {broker} after {wait_ms} ms: to be read {_who(view.unfinished)}; "
+                f"{view.unread} messages that no group reads (close_unread=True ends them); {view.delayed} delayed "
+                "messages and open transactions; call again to go on waiting, or with force=True to end all of it"
             )
         await clock.sleep_ms(min(AGAIN_MS, deadline_ms - clock.monotonic_ms()))
 

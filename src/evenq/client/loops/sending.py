@@ -411,8 +411,9 @@ class Sending:
             queue = stored.queue
             if stored.queue_ids:
                 queue = MessageQueue(queue.topic, queue.broker_name, stored.queue_ids[at])
+            recall_handle = stored.recall_handles[at] if stored.recall_handles else ""
             try:
-                item.future.set_result(SendResult(item.message_id, queue, QueueOffset(offset)))
+                item.future.set_result(SendResult(item.message_id, queue, QueueOffset(offset), recall_handle))
             except (asyncio.InvalidStateError, concurrent.futures.InvalidStateError):
                 log.debug("nobody waits for the result of a message any more")
         self._pending -= count

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
 
 from evenq.client.core.views import (
     BrokerView,
@@ -15,6 +14,8 @@ from evenq.client.core.views import (
     GroupDetails,
     GroupQueueView,
     GroupView,
+    LiteTopicView,
+    MissingBrokerView,
     OffsetMoveView,
     PlacementView,
     QueueView,
@@ -22,56 +23,77 @@ from evenq.client.core.views import (
     SimulationView,
     TopicDetails,
     TopicView,
+    WithdrawView,
 )
 from evenq.client.rpc.admin_views import (
     broker_view,
     drain_view,
     explained_by_locks,
     explanation,
+    group_details,
     group_view,
-    member_view,
-    message_type,
+    missing_broker,
+    offset_move,
     resize_view,
     simulation,
+    withdraw_view,
 )
-from evenq.client.rpc.calls import ASSIGNMENT, Calls, model_queue
+from evenq.client.rpc.admin_views import message_type as topic_type
+from evenq.client.rpc.calls import ASSIGNMENT, model_queue, wire_queue
 from evenq.client.rpc.messages import type_of
-from evenq.errors import BadRequest, ConnectionFailed, NotImplementedYet
-from evenq.model import BalancePolicy, MessageType, Permission
+from evenq.client.rpc.queries import AccessPointSilent, QueryCalls
+from evenq.errors import BadRequest, ConnectionFailed, InternalError, NotImplementedYet
+from evenq.model import BalancePolicy, MessageQueue, MessageType, Permission
 from evenq.model.names import is_system_topic
 from evenq.model.retry import RetryPolicy
-from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, diagnosis_pb2
 
 __all__ = ["AdminCalls"]
 
-ADMIN = "/evenq.v1.Admin/"
 
-Answer = TypeVar("Answer")
-
-
-class AdminCalls(Calls):
+class AdminCalls(QueryCalls):
     """All raise what the answer's status stands for."""
 
-    async def create_topic(self, topic: str, queues: int, message_type: MessageType) -> list[PlacementView]:
-        request = admin_pb2.CreateTopicRequest(topic=topic, queues=queues, message_type=type_of(message_type))
-        answer = await self._ask("CreateTopic", request, admin_pb2.CreateTopicResponse)
+    async def create_topic(
+        self,
+        topic: str,
+        queues: int,
+        message_type: MessageType | None,
+        *,
+        brokers: Mapping[str, int] | None = None,
+        retention_ms: int | None = None,
+    ) -> list[PlacementView]:
+        request = admin_pb2.CreateTopicRequest(
+            topic=topic,
+            queues=queues,
+            message_type=type_of(message_type) if message_type is not None else v2.MESSAGE_TYPE_UNSPECIFIED,
+            mixed=message_type is MessageType.MIXED,
+            retention_ms=retention_ms,
+        )
+        for broker, count in (brokers or {}).items():
+            request.brokers.add(broker_name=broker, queues=count)
+        answer = await self.ask("CreateTopic", request, admin_pb2.CreateTopicResponse)
         return [
-            PlacementView(broker_name=p.broker_name, queues=p.entry.write_queues, error=p.error)
+            PlacementView(
+                broker_name=p.broker_name,
+                queues=p.entry.write_queues,
+                error=p.error,
+                message_type=topic_type(p.entry.message_type),
+            )
             for p in answer.placements
         ]
 
     async def delete_topic(self, topic: str) -> None:
-        await self._ask("DeleteTopic", admin_pb2.DeleteTopicRequest(topic=topic), admin_pb2.DeleteTopicResponse)
+        await self.ask("DeleteTopic", admin_pb2.DeleteTopicRequest(topic=topic), admin_pb2.DeleteTopicResponse)
 
     async def list_topics(self, *, include_system: bool) -> list[TopicView]:
         request = admin_pb2.ListTopicsRequest(include_system=include_system)
-        answer = await self._ask("ListTopics", request, admin_pb2.ListTopicsResponse)
+        answer = await self.ask("ListTopics", request, admin_pb2.ListTopicsResponse)
         return [
             TopicView(
                 topic=t.topic,
-                message_type=message_type(t.message_type),
+                message_type=topic_type(t.message_type),
                 brokers=t.brokers,
                 queues=t.queues,
                 messages=t.messages,
@@ -79,9 +101,23 @@ class AdminCalls(Calls):
             for t in answer.topics
         ]
 
+    async def list_lite_topics(self) -> list[LiteTopicView]:
+        request = admin_pb2.ListTopicsRequest(lite=True)
+        answer = await self.ask("ListTopics", request, admin_pb2.ListTopicsResponse)
+        return [
+            LiteTopicView(
+                topic=one.topic,
+                lite_topic=one.lite_topic,
+                broker_name=one.broker_name,
+                messages=one.messages,
+                subscribers=one.subscribers,
+            )
+            for one in answer.lite_topics
+        ]
+
     async def describe_topic(self, topic: str) -> TopicDetails:
         request = admin_pb2.DescribeTopicRequest(topic=topic)
-        answer = await self._ask("DescribeTopic", request, admin_pb2.DescribeTopicResponse)
+        answer = await self.ask("DescribeTopic", request, admin_pb2.DescribeTopicResponse)
         queues = [
             QueueView(
                 queue=model_queue(q.queue),
@@ -94,30 +130,56 @@ class AdminCalls(Calls):
         ]
         return TopicDetails(
             topic=topic,
-            message_type=message_type(answer.message_type),
+            message_type=topic_type(answer.message_type),
             queues=tuple(queues),
             groups=tuple(answer.groups),
+            retention_ms=answer.retention_ms if answer.HasField("retention_ms") else None,
+            stranded=answer.stranded,
         )
 
     async def scale_topic(
-        self, topic: str, queues: int, *, broker: str, force: bool, close_unread: bool
+        self, topic: str, queues: int, *, broker: str, force: bool, close_unread: bool, dry_run: bool = False
     ) -> list[ResizeView]:
         request = admin_pb2.ScaleTopicRequest(
-            topic=topic, queues=queues, broker_name=broker, force=force, close_unread=close_unread
+            topic=topic,
+            queues=queues,
+            broker_name=broker,
+            force=force,
+            close_unread=close_unread,
+            dry_run=dry_run,
         )
-        answer = await self._ask("ScaleTopic", request, admin_pb2.ScaleTopicResponse)
-        return _landed(answer.brokers, f"topic {topic} was not changed")
+        answer = await self.ask("ScaleTopic", request, admin_pb2.ScaleTopicResponse)
+        return _landed(answer.brokers, f"topic {topic} was not {'looked at' if dry_run else 'changed'}")
+
+    async def withdraw_topic(
+        self, topic: str, broker: str, *, close_unread: bool, force: bool, dry_run: bool = False
+    ) -> WithdrawView:
+        request = admin_pb2.ScaleTopicRequest(
+            topic=topic, broker_name=broker, close_unread=close_unread, force=force, dry_run=dry_run
+        )
+        answer = await self.ask("ScaleTopic", request, admin_pb2.ScaleTopicResponse)
+        if not answer.brokers:
+            raise InternalError(f"{self.access_point} said nothing of topic {topic} on broker {broker}")
+        return withdraw_view(answer.brokers[0])
 
     async def permit_topic(self, topic: str, permission: Permission, *, broker: str) -> list[ResizeView]:
         number = v2.Permission.Value(permission.name)
         request = admin_pb2.PermitTopicRequest(topic=topic, permission=number, broker_name=broker)
-        answer = await self._ask("PermitTopic", request, admin_pb2.PermitTopicResponse)
+        answer = await self.ask("PermitTopic", request, admin_pb2.PermitTopicResponse)
         return _landed(answer.brokers, f"the permission of topic {topic} was not changed")
 
     async def drain_broker(self, broker: str, *, resume: bool = False) -> DrainView:
         change = admin_pb2.DrainBrokerRequest.RESUME if resume else admin_pb2.DrainBrokerRequest.DRAIN
         request = admin_pb2.DrainBrokerRequest(broker_name=broker, change=change)
-        return drain_view(await self._ask("DrainBroker", request, admin_pb2.DrainBrokerResponse))
+        return drain_view(await self.ask("DrainBroker", request, admin_pb2.DrainBrokerResponse))
+
+    async def look_at_broker(self, broker: str) -> DrainView:
+        request = admin_pb2.DrainBrokerRequest(broker_name=broker)
+        return drain_view(await self.ask("DrainBroker", request, admin_pb2.DrainBrokerResponse))
+
+    async def forget_broker(self, broker: str) -> None:
+        request = admin_pb2.ForgetBrokerRequest(broker_name=broker)
+        await self.ask("ForgetBroker", request, admin_pb2.ForgetBrokerResponse)
 
     async def create_group(
         self,
@@ -129,7 +191,7 @@ class AdminCalls(Calls):
         start_from: str,
         retry: RetryPolicy | None = None,
         balance: BalancePolicy | None = None,
-    ) -> None:
+    ) -> tuple[str, ...]:
         request = admin_pb2.CreateGroupRequest(
             group=group, ordered=ordered, max_attempts=max_attempts, strategy=strategy, start_from=start_from
         )
@@ -142,38 +204,29 @@ class AdminCalls(Calls):
             policy.SetInParent()
             policy.weight, policy.moves_max = balance.weight.value, balance.moves_max
             policy.hold_ms, policy.hold_lag_max = balance.hold_ms, balance.hold_lag_max
-        await self._ask("CreateGroup", request, admin_pb2.CreateGroupResponse)
+        return tuple((await self.ask("CreateGroup", request, admin_pb2.CreateGroupResponse)).warnings)
 
     async def delete_group(self, group: str) -> None:
-        await self._ask("DeleteGroup", admin_pb2.DeleteGroupRequest(group=group), admin_pb2.DeleteGroupResponse)
+        await self.ask("DeleteGroup", admin_pb2.DeleteGroupRequest(group=group), admin_pb2.DeleteGroupResponse)
 
     async def list_groups(self) -> list[GroupView]:
-        answer = await self._ask("ListGroups", admin_pb2.ListGroupsRequest(), admin_pb2.ListGroupsResponse)
+        answer = await self.ask("ListGroups", admin_pb2.ListGroupsRequest(), admin_pb2.ListGroupsResponse)
         return [group_view(group) for group in answer.groups]
 
     async def describe_group(self, group: str) -> GroupDetails:
         request = admin_pb2.DescribeGroupRequest(group=group)
-        answer = await self._ask("DescribeGroup", request, admin_pb2.DescribeGroupResponse)
-        queues = [
-            GroupQueueView(
-                queue=model_queue(q.queue),
-                committed=q.committed,
-                max_offset=q.max_offset,
-                lag=q.lag,
-                inflight=q.inflight,
-                owner=q.owner,
-            )
-            for q in answer.queues
-        ]
-        return GroupDetails(
-            summary=group_view(answer.summary),
-            members=tuple(member_view(member) for member in answer.members),
-            queues=tuple(queues),
-        )
+        answer = await self.ask("DescribeGroup", request, admin_pb2.DescribeGroupResponse)
+        return group_details(answer)
+
+    async def group_offsets(self, group: str, topic: str) -> list[GroupQueueView]:
+        queues = (await self.describe_group(group)).queues
+        return sorted((one for one in queues if topic in {"", one.queue.topic}), key=lambda one: one.queue)
 
     async def explain_group(self, group: str, topic: str) -> ExplainView:
         try:
             return explanation(group, await self._explain(group, topic))
+        except AccessPointSilent:
+            raise
         except NotImplementedYet:
             decides = "no rebalancer: members and brokers compute it"
         except ConnectionFailed as error:
@@ -196,17 +249,17 @@ class AdminCalls(Calls):
             request = assignment_pb2.SimulateRequest(
                 group=group, topic=name, members=members, queues=queues, strategy=strategy, lose_zone=lose_zone
             )
-            answer = await self._ask("Simulate", request, assignment_pb2.SimulateResponse, service=ASSIGNMENT)
+            answer = await self.ask("Simulate", request, assignment_pb2.SimulateResponse, service=ASSIGNMENT)
             found.append(simulation(name, answer))
         return found
 
     async def _explain(self, group: str, topic: str) -> assignment_pb2.ExplainResponse:
         request = assignment_pb2.ExplainRequest(group=group, topic=topic)
-        return await self._ask("Explain", request, assignment_pb2.ExplainResponse, service=ASSIGNMENT)
+        return await self.ask("Explain", request, assignment_pb2.ExplainResponse, service=ASSIGNMENT)
 
     async def diagnose_group(self, group: str, *, watch_ms: int, stuck_ms: int) -> DiagnosisView:
         request = diagnosis_pb2.DiagnoseGroupRequest(group=group, watch_ms=watch_ms, stuck_ms=stuck_ms)
-        answer = await self._ask("DiagnoseGroup", request, diagnosis_pb2.DiagnoseGroupResponse)
+        answer = await self.ask("DiagnoseGroup", request, diagnosis_pb2.DiagnoseGroupResponse)
         return DiagnosisView(
             findings=tuple(
                 FindingView(
@@ -227,37 +280,40 @@ class AdminCalls(Calls):
         )
 
     async def reset_offsets(
-        self, group: str, *, topic: str, to: str, value: int, source_group: str, dry_run: bool
+        self,
+        group: str,
+        *,
+        topic: str,
+        queues: Iterable[MessageQueue] = (),
+        to: str,
+        value: int,
+        source_group: str,
+        dry_run: bool,
     ) -> list[OffsetMoveView]:
         request = admin_pb2.ResetOffsetsRequest(
             group=group,
             topic=topic,
+            queues=map(wire_queue, queues),
             to=admin_pb2.OffsetTarget.Value(to),
             value=value,
             source_group=source_group,
             dry_run=dry_run,
         )
-        answer = await self._ask("ResetOffsets", request, admin_pb2.ResetOffsetsResponse)
-        return [
-            OffsetMoveView(
-                queue=model_queue(move.queue),
-                before=move.before,
-                after=move.after,
-                inflight=move.inflight,
-                owner=move.owner,
-                error=move.error,
-                note=move.note,
-            )
-            for move in answer.moves
-        ]
+        answer = await self.ask("ResetOffsets", request, admin_pb2.ResetOffsetsResponse)
+        return list(map(offset_move, answer.moves))
 
     async def list_brokers(self) -> list[BrokerView]:
-        answer = await self._ask("ListBrokers", admin_pb2.ListBrokersRequest(), admin_pb2.ListBrokersResponse)
-        return [broker_view(broker) for broker in answer.brokers]
+        return [broker_view(broker) for broker in (await self._brokers()).brokers]
+
+    async def list_missing_brokers(self) -> list[MissingBrokerView]:
+        return [missing_broker(broker) for broker in (await self._brokers()).missing]
+
+    async def _brokers(self) -> admin_pb2.ListBrokersResponse:
+        return await self.ask("ListBrokers", admin_pb2.ListBrokersRequest(), admin_pb2.ListBrokersResponse)
 
     async def describe_cluster(self) -> ClusterView:
         request = admin_pb2.DescribeClusterRequest()
-        answer = await self._ask("DescribeCluster", request, admin_pb2.DescribeClusterResponse)
+        answer = await self.ask("DescribeCluster", request, admin_pb2.DescribeClusterResponse)
         return ClusterView(
             cluster=answer.cluster,
             brokers=tuple(broker_view(broker) for broker in answer.brokers),
@@ -266,14 +322,8 @@ class AdminCalls(Calls):
             rebalancer_answers=answer.rebalancer_answers,
             topics=answer.topics,
             groups=answer.groups,
+            missing=tuple(missing_broker(broker) for broker in answer.missing),
         )
-
-    async def _ask(self, rpc: str, request: Any, answer_type: type[Answer], *, service: str = ADMIN) -> Answer:
-        made: Any = answer_type
-        answer = made.FromString(await self.at_access_point(service + rpc, request.SerializeToString()))
-        check(answer.status)
-        told: Answer = answer
-        return told
 
 
 def _landed(brokers: Iterable[admin_pb2.ResizedTopic], what: str) -> list[ResizeView]:

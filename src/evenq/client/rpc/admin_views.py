@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from evenq.client.core.views import (
     BrokerView,
+    DifferingFiltersView,
     DrainView,
     ExplainedQueueView,
     ExplainView,
     GroupDetails,
+    GroupQueueView,
+    GroupTroublesView,
     GroupView,
     MemberView,
+    MissingBrokerView,
+    OffsetMoveView,
     QueueMoveView,
     ResizeView,
     SimulationView,
     UnfinishedView,
+    WithdrawView,
+    filter_text,
 )
-from evenq.client.rpc.calls import model_queue
+from evenq.client.rpc.calls import model_filter, model_queue
 from evenq.model import BalancePolicy, BrokerAddress, MessageType, Weight
+from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, groups_pb2
 
@@ -25,11 +33,15 @@ __all__ = [
     "drain_view",
     "explained_by_locks",
     "explanation",
+    "group_details",
     "group_view",
     "member_view",
     "message_type",
+    "missing_broker",
+    "offset_move",
     "resize_view",
     "simulation",
+    "withdraw_view",
 ]
 
 
@@ -54,6 +66,70 @@ def group_view(wire: admin_pb2.GroupSummary) -> GroupView:
             hold_ms=wire.balance.hold_ms,
             hold_lag_max=wire.balance.hold_lag_max,
         ),
+        retry=_retry(wire.retry),
+    )
+
+
+def _retry(wire: groups_pb2.RetryPolicy) -> RetryPolicy:
+    """Empty from a broker that knows no policies."""
+    if wire.kind not in set(RetryKind):
+        return CLASSIC_RETRY
+    return RetryPolicy(
+        kind=RetryKind(wire.kind),
+        delays_ms=tuple(wire.delays_ms),
+        initial_ms=wire.initial_ms,
+        max_ms=wire.max_ms,
+        multiplier=wire.multiplier or 2.0,
+    )
+
+
+def group_details(wire: admin_pb2.DescribeGroupResponse) -> GroupDetails:
+    """A group, its members and its progress."""
+    return GroupDetails(
+        summary=group_view(wire.summary),
+        members=tuple(map(member_view, wire.members)),
+        queues=tuple(
+            GroupQueueView(
+                queue=model_queue(q.queue),
+                committed=q.committed,
+                max_offset=q.max_offset,
+                lag=q.lag,
+                inflight=q.inflight,
+                owner=q.owner,
+                min_offset=q.min_offset,
+                next_store_ms=q.next_store_ms,
+            )
+            for q in wire.queues
+        ),
+        differing_filters=tuple(
+            DifferingFiltersView(
+                topic=one.topic,
+                filters=tuple((model_filter(told.filter), tuple(told.client_ids)) for told in one.filters),
+            )
+            for one in wire.differing_filters
+        ),
+        troubles=GroupTroublesView(
+            retries_waiting=wire.troubles.retries_waiting,
+            given_back=wire.troubles.given_back,
+            timed_out=wire.troubles.timed_out,
+            dead_letters=wire.troubles.dead_letters,
+            oldest_ms=wire.troubles.oldest_ms,
+        ),
+    )
+
+
+def offset_move(wire: admin_pb2.OffsetMove) -> OffsetMoveView:
+    """What a reset does to one queue."""
+    return OffsetMoveView(
+        queue=model_queue(wire.queue),
+        before=wire.before,
+        after=wire.after,
+        inflight=wire.inflight,
+        owner=wire.owner,
+        error=wire.error,
+        note=wire.note,
+        min_offset=wire.min_offset,
+        max_offset=wire.max_offset,
     )
 
 
@@ -65,7 +141,7 @@ def member_view(wire: groups_pb2.Member) -> MemberView:
         version=wire.version,
         protocol=wire.protocol,
         model=groups_pb2.MessageModel.Name(wire.model),
-        subscriptions={entry.topic: entry.filter.expression or "*" for entry in wire.subscriptions},
+        subscriptions={entry.topic: filter_text(model_filter(entry.filter)) for entry in wire.subscriptions},
         joined_ms=wire.joined_ms,
         zone=wire.zone,
         instance=wire.instance,
@@ -89,7 +165,13 @@ def broker_view(wire: admin_pb2.BrokerSummary) -> BrokerView:
         log_bytes=wire.log_bytes,
         connections=wire.connections,
         answered=wire.answered,
+        draining=wire.draining,
     )
+
+
+def missing_broker(wire: admin_pb2.MissingBroker) -> MissingBrokerView:
+    """One that is not there."""
+    return MissingBrokerView(name=wire.name, gone_ms=wire.gone_ms, unread=wire.unread, dead_letters=wire.dead_letters)
 
 
 def resize_view(wire: admin_pb2.ResizedTopic) -> ResizeView:
@@ -100,13 +182,27 @@ def resize_view(wire: admin_pb2.ResizedTopic) -> ResizeView:
         read_queues=wire.entry.read_queues,
         permission=v2.Permission.Name(wire.entry.permission),
         unfinished=tuple(map(unfinished_view, wire.unfinished)),
+        message_type=message_type(wire.entry.message_type),
         unread=wire.unread,
+        stored=wire.stored,
     )
 
 
 def unfinished_view(wire: admin_pb2.UnfinishedQueue) -> UnfinishedView:
     """What a group has yet to read in one queue."""
     return UnfinishedView(queue=model_queue(wire.queue), group=wire.group, lag=wire.lag, inflight=wire.inflight)
+
+
+def withdraw_view(wire: admin_pb2.ResizedTopic) -> WithdrawView:
+    """What is left of a topic on a broker that it leaves."""
+    return WithdrawView(
+        broker_name=wire.broker_name,
+        gone=wire.gone,
+        unfinished=tuple(map(unfinished_view, wire.unfinished)),
+        unread=wire.unread,
+        delayed=wire.delayed,
+        stored=wire.stored,
+    )
 
 
 def drain_view(wire: admin_pb2.DrainBrokerResponse) -> DrainView:

@@ -71,6 +71,12 @@ def filter_of(wanted: FilterExpression) -> common_pb2.Filter:
     return common_pb2.Filter(type=kind, expression=wanted.expression)
 
 
+def model_filter(wanted: common_pb2.Filter) -> FilterExpression:
+    """And back; an empty one is all."""
+    kind = FilterType.SQL if wanted.type == common_pb2.Filter.SQL else FilterType.TAG
+    return FilterExpression(wanted.expression or "*", kind)
+
+
 def wire_generation(generation: Generation) -> common_pb2.Generation:
     """A generation as evenq.v1 writes it."""
     return common_pb2.Generation(epoch=generation.epoch, counter=generation.counter)
@@ -150,6 +156,28 @@ class Calls:
                 self._turn = (self._turn + 1) % len(self._endpoints)
         return await self.unary(self._endpoints[self._turn], method, request)
 
+    async def stream_at_access_point(self, method: str, request: bytes, *, timeout_ms: int) -> AsyncIterator[bytes]:
+        """Frames from the access point; the next one is tried as long as none has sent a frame."""
+        for left in reversed(range(len(self._endpoints))):
+            begun = False
+            try:
+                async for frame in self.net.stream(
+                    self._endpoints[self._turn], method, request, timeout_ms=timeout_ms, metadata=self.metadata
+                ):
+                    begun = True
+                    yield frame
+            except ConnectionFailed:
+                if begun or not left:
+                    raise
+                self._turn = (self._turn + 1) % len(self._endpoints)
+            else:
+                return
+
+    @property
+    def access_point(self) -> str:
+        """The one that is called now, `host:port`."""
+        return self._endpoints[self._turn]
+
     def endpoints(self) -> v2.Endpoints:
         """The access point as v2 writes it."""
         host, port = host_and_port(self._endpoints[self._turn])
@@ -195,7 +223,11 @@ class Calls:
             raise InternalError(
                 f"{address} answered a send of {len(encoded)} messages with {len(answer.entries)} entries"
             )
-        return Stored(MessageQueue(queue.topic, queue.broker_name, -1), [entry.offset for entry in answer.entries])
+        return Stored(
+            MessageQueue(queue.topic, queue.broker_name, -1),
+            [entry.offset for entry in answer.entries],
+            recall_handles=[entry.recall_handle for entry in answer.entries],
+        )
 
     async def pull(
         self,

@@ -48,3 +48,8 @@ def test_a_group_asks_for_a_known_strategy_for_none_or_for_what_it_has() -> None
     assert strategy_asked("STICKY") == "STICKY"
     with pytest.raises(BadRequest, match="'FAIREST'; known are AVG"):
         strategy_asked("FAIREST")
+
+
+def test_no_server_takes_config_for_a_group() -> None:
+    with pytest.raises(BadRequest, match=r"each member's own program.*strategy=Config"):
+        strategy_asked("CONFIG")

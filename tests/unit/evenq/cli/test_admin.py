@@ -1,12 +1,17 @@
-"""Calls of the admin service, over a net that is a script."""
+"""What commands share: creating on every broker, waiting for what has just started, over a net that is a script."""
 
+import argparse
 import asyncio
+import random
 
 import pytest
 
-from evenq.cli.admin import Admin, message_type_name, message_type_number, on_every_broker
+from evenq.cli.admin import on_every_broker, with_admin
 from evenq.cli.topics import create_topic
 from evenq.cli.up import wait_served
+from evenq.client.async_admin import Admin
+from evenq.client.rpc.queries import AccessPointSilent
+from evenq.client.wiring import Ground
 from evenq.errors import ConnectionFailed, IllegalTopic, RequestTimeout
 from evenq.runtime.clock import FakeClock
 from evenq.wire.stubs.evenq.v1 import admin_pb2
@@ -30,14 +35,15 @@ class ScriptNet:
         answer.status.code = answer.status.code or OK
         return answer.SerializeToString()
 
+    async def close(self):
+        """Nothing to end."""
+
 
 def admin(**answers):
-    return Admin(ScriptNet(**answers), "h:1")
-
-
-def test_message_types_have_names_both_ways():
-    assert [message_type_name(number) for number in range(5)] == ["ANY", "NORMAL", "FIFO", "DELAY", "TRANSACTION"]
-    assert message_type_number("FIFO") == 2
+    net = ScriptNet(**answers)
+    service = Admin(endpoint="h:1", ground=Ground(clock=FakeClock(), rng=random.Random(1), net=net))
+    service.net = net
+    return service
 
 
 def test_the_answers_status_is_raised_as_the_error_it_means():
@@ -47,9 +53,11 @@ def test_the_answers_status_is_raised_as_the_error_it_means():
         asyncio.run(create_topic(admin(CreateTopic=answer), "a b", queues=0, message_type="NORMAL"))
 
 
-def test_nobody_there_names_the_next_command():
-    with pytest.raises(ConnectionFailed, match="evenq up"):
-        asyncio.run(create_topic(admin(CreateTopic=ConnectionFailed("x")), "a", queues=0, message_type="NORMAL"))
+def test_nobody_there_names_the_next_command(monkeypatch):
+    monkeypatch.setattr(Ground, "open_net", lambda _: ScriptNet(CreateTopic=ConnectionFailed("x")))
+    options = argparse.Namespace(endpoint="h:1", timeout=1)
+    with pytest.raises(ConnectionFailed, match="no server answers at h:1; start one with `evenq up`"):
+        with_admin(options, lambda service: create_topic(service, "a", queues=0, message_type="NORMAL"))
 
 
 def test_a_topic_that_did_not_land_everywhere_is_an_error_that_names_the_broker():
@@ -80,7 +88,7 @@ def test_a_cluster_is_served_when_all_brokers_and_the_rebalancer_answer():
     answers = [ConnectionFailed("x"), cluster(1, rebalancer=True), cluster(2, rebalancer=False)]
     service = admin(DescribeCluster=[*answers, cluster(2, rebalancer=True)])
     asyncio.run(waited(service, FakeClock()))
-    assert len(service._net.asked) == 4
+    assert len(service.net.asked) == 4
 
 
 def test_a_cluster_that_never_is_whole_times_out_and_says_what_is_missing():
@@ -95,8 +103,7 @@ def partly():
 
 
 async def created(service, clock):
-    request = admin_pb2.CreateGroupRequest(group="g")
-    work = on_every_broker(lambda: service.call("CreateGroup", request, admin_pb2.CreateGroupResponse), clock=clock)
+    work = on_every_broker(lambda: service.create_group("g"), clock=clock)
     creating = asyncio.ensure_future(work)
     for _ in range(100):
         if creating.done():
@@ -108,7 +115,7 @@ async def created(service, clock):
 def test_a_broker_whose_name_is_not_known_yet_is_waited_for():
     service = admin(CreateGroup=[partly(), partly(), admin_pb2.CreateGroupResponse()])
     asyncio.run(created(service, FakeClock()))
-    assert len(service._net.asked) == 3
+    assert len(service.net.asked) == 3
 
 
 def test_a_broker_that_stays_away_is_named_in_the_end():
@@ -120,6 +127,6 @@ def test_a_broker_that_stays_away_is_named_in_the_end():
 
 def test_an_access_point_that_does_not_answer_is_not_waited_for():
     service = admin(CreateGroup=ConnectionFailed("x"))
-    with pytest.raises(ConnectionFailed, match="evenq up"):
+    with pytest.raises(AccessPointSilent, match="x"):
         asyncio.run(created(service, FakeClock()))
-    assert len(service._net.asked) == 1
+    assert len(service.net.asked) == 1

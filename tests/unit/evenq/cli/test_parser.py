@@ -90,3 +90,18 @@ def test_a_retention_that_is_no_time_names_what_is(text, capsys):
     with pytest.raises(SystemExit):
         parse("topic", "create", "orders", f"--retention={text}")
     assert "write 90m, 24h, 7d, forever or default" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["topci", "list"], "no command `evenq topci`; did you mean `evenq topic`?"),
+        (["topic", "lits"], "no command `evenq topic lits`; did you mean `evenq topic list`?"),
+        (["xyzzy"], "no command `evenq xyzzy`; it is one of up, topic, group,"),
+    ],
+)
+def test_a_mistyped_command_names_the_nearest(words, told, capsys):
+    with pytest.raises(SystemExit) as ended:
+        make_parser().parse_args(words)
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err

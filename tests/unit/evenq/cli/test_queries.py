@@ -4,44 +4,11 @@ import json
 
 import pytest
 
-from evenq.cli import admin as admin_module
-from evenq.cli.__main__ import main
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2 as v2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
 
 QUEUE = common_pb2.Queue(topic="orders", broker_name="broker-a", queue_id=0)
-
-
-class ScriptNet:
-    """Answers methods from a table; remembers what was asked."""
-
-    def __init__(self, answers):
-        self.answers, self.asked = answers, []
-
-    async def unary(self, address, method, request, *, timeout_ms, metadata=None):
-        name = method.rpartition("/")[2]
-        self.asked.append((name, request))
-        answer = self.answers[name]
-        answer.status.code = answer.status.code or 20000
-        return answer.SerializeToString()
-
-    async def close(self):
-        pass
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Runs a command against answers; gives exit code, output, errors and what was asked."""
-
-    def go(line, **answers):
-        net = ScriptNet(answers)
-        monkeypatch.setattr(admin_module.Ground, "open_net", lambda _: net)
-        code = main(line.split())
-        out = capsys.readouterr()
-        return code, out.out, out.err, net.asked
-
-    return go
 
 
 def moves(*, error="", note=""):

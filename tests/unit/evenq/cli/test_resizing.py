@@ -3,8 +3,11 @@
 import pytest
 
 from evenq.cli.parser import make_parser
-from evenq.cli.resizing import _who, permission_text
-from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
+from evenq.cli.resizing import permission_text
+from evenq.cli.waiting import who
+from evenq.client.core.views import UnfinishedView
+from evenq.model import MessageQueue, Permission
+from evenq.wire.stubs.evenq.v1 import admin_pb2
 
 
 def test_scale_waits_unless_told_otherwise_and_needs_a_number() -> None:
@@ -12,7 +15,7 @@ def test_scale_waits_unless_told_otherwise_and_needs_a_number() -> None:
     assert (told.queues, told.wait, told.no_wait, told.force, told.broker) == (3, 300, False, False, "")
     told = make_parser().parse_args(["topic", "scale", "t", "--queues", "3", "--no-wait", "--force", "--broker", "b"])
     assert (told.no_wait, told.force, told.broker) == (True, True, "b")
-    for wrong in (["topic", "scale", "t"], ["topic", "scale", "t", "--queues", "0"], ["topic", "permit", "t", "rw"]):
+    for wrong in (["topic", "scale", "t"], ["topic", "scale", "t", "--queues", "-1"], ["topic", "permit", "t", "rw"]):
         with pytest.raises(SystemExit):
             make_parser().parse_args(wrong)
 
@@ -24,14 +27,47 @@ def test_draining_names_a_broker() -> None:
 
 
 def test_permissions_have_words() -> None:
-    assert [permission_text(number) for number in (1, 2, 3, 4)] == ["none", "read", "write", "read-write"]
+    assert [permission_text(one.name) for one in Permission] == ["none", "read", "write", "read-write"]
 
 
 def test_those_who_have_most_to_read_are_named_first() -> None:
     left = [
-        admin_pb2.UnfinishedQueue(queue=common_pb2.Queue(queue_id=queue), group=f"g{group}", lag=lag)
+        UnfinishedView(queue=MessageQueue("t", "b", queue), group=f"g{group}", lag=lag, inflight=0)
         for group, queue, lag in [(1, 0, 5), (2, 0, 1_000), (1, 1, 6), *((number, 0, 1) for number in range(3, 9))]
     ]
-    assert _who(left).startswith("g2 1,000, g1 11, ")
-    assert _who(left).endswith(" and 3 more groups")
-    assert _who([]) == "none"
+    assert who(left).startswith("g2 1,000, g1 11, ")
+    assert who(left).endswith(" and 3 more groups")
+    assert who([]) == "none"
+
+
+def scaled(write, read, *, unread=0, stored=0):
+    answer = admin_pb2.ScaleTopicResponse()
+    one = answer.brokers.add(broker_name="b", unread=unread, stored=stored)
+    one.entry.write_queues, one.entry.read_queues, one.entry.permission = write, read, 3
+    return answer
+
+
+def test_fewer_queues_are_a_plan_until_somebody_says_yes(run) -> None:
+    line = "topic scale orders --queues 2"
+    plan = scaled(4, 4, unread=7, stored=9)
+    for option, exit_code in (("", 1), ("--dry-run", 0), ("--dry-run --yes", 0), ("--force", 1)):
+        code, out, err, asked = run(f"{line} {option}", ScaleTopic=plan)
+        assert (code, [admin_pb2.ScaleTopicRequest.FromString(sent).dry_run for _, sent in asked]) == (
+            exit_code,
+            [True],
+        )
+        assert "hold 9 messages" in " ".join(out.split())
+        assert "7 of them no group has read" in " ".join(out.split())
+        assert ("nothing was changed; add --yes" in err) == bool(exit_code)
+    code, out, err, asked = run(f"{line} --yes", ScaleTopic=[plan, scaled(2, 2)])
+    sent = admin_pb2.ScaleTopicRequest.FromString(asked[1][1])
+    assert (code, len(asked), sent.dry_run, sent.close_unread) == (0, 2, False, True)
+    assert "7 of them no group has read" in " ".join(err.split())
+    assert "has 2 queues on 1 broker" in out
+
+
+def test_more_queues_need_no_yes(run) -> None:
+    code, _, _, asked = run("topic scale orders --queues 6", ScaleTopic=[scaled(4, 4), scaled(6, 6)])
+    assert (code, len(asked)) == (0, 2)
+    code, out, _, asked = run("topic scale orders --queues 6 --dry-run", ScaleTopic=scaled(4, 4))
+    assert (code, len(asked), "No queue of topic orders would be closed" in out) == (0, 1, True)

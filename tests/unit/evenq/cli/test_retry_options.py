@@ -4,12 +4,12 @@ import argparse
 
 import pytest
 
-from evenq.cli.retry_options import add_retry, retry_asked, retry_text
+from evenq.cli.retry_options import add_retry, retry_asked
 from evenq.errors import BadRequest
-from evenq.wire.stubs.evenq.v1 import groups_pb2
+from evenq.model.retry import RetryPolicy
 
 
-def asked(*words: str) -> groups_pb2.RetryPolicy | None:
+def asked(*words: str) -> RetryPolicy | None:
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_retry(parser)
     return retry_asked(parser.parse_args(words))
@@ -25,7 +25,7 @@ def test_what_is_asked_is_what_is_shown() -> None:
     ):
         policy = asked(*words)
         assert policy is not None
-        assert retry_text(policy) == text
+        assert str(policy) == text
 
 
 def test_nothing_asked_changes_nothing() -> None:
@@ -38,6 +38,14 @@ def test_nothing_asked_changes_nothing() -> None:
 )
 def test_options_that_exclude_each_other_are_refused(words: list[str]) -> None:
     with pytest.raises(BadRequest, match="--retry-initial"):
+        asked(*words)
+
+
+@pytest.mark.parametrize(
+    "words", [["--retry-delays", "8d"], ["--retry-initial", "5s", "--retry-max", "1s"], ["--retry-delays", ""]]
+)
+def test_pauses_out_of_range_are_refused_with_the_range(words: list[str]) -> None:
+    with pytest.raises(BadRequest, match=r"7 days|1 to 64"):
         asked(*words)
 
 

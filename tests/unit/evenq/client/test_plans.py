@@ -7,6 +7,7 @@ import pytest
 
 import evenq
 from evenq import aio
+from evenq.allocation import MachineRoom
 from evenq.client.options import PullOptions, PushOptions
 from evenq.client.plans import pull_plan, push_plan, reset_target
 from evenq.errors import BadRequest, Error, IllegalFilterExpression, IllegalGroup, IllegalTopic
@@ -43,6 +44,9 @@ def test_texts_become_a_plan() -> None:
         ({"strategy": "STICKY"}, BadRequest),
         ({"strategy": "STICKY", "assignment": "auto"}, BadRequest),
         ({"strategy": "MACHINE_ROOM_NEARBY-STICKY"}, BadRequest),
+        ({"strategy": "CONFIG"}, BadRequest),
+        ({"strategy": "CONFIG", "assignment": "server"}, BadRequest),
+        ({"strategy": "MACHINE_ROOM"}, BadRequest),
         ({"consume_threads": 0}, BadRequest),
         ({"start_from": "MIDDLE"}, BadRequest),
     ],
@@ -50,6 +54,16 @@ def test_texts_become_a_plan() -> None:
 def test_bad_arguments_have_their_own_errors(change: dict[str, Any], error: type[Error]) -> None:
     with pytest.raises(error):
         push_plan(**(GOOD | change))
+
+
+def test_a_strategy_by_name_that_would_read_nothing_says_what_it_needs() -> None:
+    with pytest.raises(BadRequest, match=r"strategy=Config\(\(MessageQueue"):
+        push_plan(**(GOOD | {"strategy": "CONFIG"}))
+    with pytest.raises(BadRequest, match=r"MachineRoom\(frozenset\(\{'room-1'\}\)\)"):
+        push_plan(**(GOOD | {"strategy": "MACHINE_ROOM"}))
+    given = MachineRoom(frozenset({"r1"}))
+    assert push_plan(**(GOOD | {"strategy": given})).strategy == given
+    assert push_plan(**(GOOD | {"strategy": "MACHINE_ROOM", "assignment": "server"})).strategy.name == "MACHINE_ROOM"
 
 
 @pytest.mark.parametrize(("told", "asks"), [("auto", None), ("client", False), ("server", True)])

@@ -260,7 +260,7 @@ def test_initial_metadata_of_a_bidirectional_stream_comes_before_any_frame() -> 
 
 @pytest.mark.parametrize("grace_ms", [0, 10_000])
 def test_stop_ends_bidirectional_streams_at_once_and_cleanly(grace_ms: int) -> None:
-    """Decision 41: an error would make Rust's SDK spin for ever."""
+    """Decision 25: an error would make Rust's SDK spin for ever."""
 
     async def test(service: Service, door: Door, net: GrpcNet, address: str) -> None:
         channel: Any

@@ -74,6 +74,21 @@ def test_another_topic_or_another_body_is_no_retry(run: Run) -> None:
     run(story)
 
 
+def test_ids_that_differ_anywhere_are_other_messages(run: Run) -> None:
+    """Ids of one process begin and end alike: the window must know them whole."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        ids = ["01AABBCCDD0000000001FFFF", "01AABBCCDD0000000002FFFF", "01AABBCCDD0000000101FFFF", "01AA", "FFFF"]
+        for message_id in ids:
+            await send(stage, request(message_id))
+        assert (stored(broker), duplicates(broker)) == (len(ids), 0)
+        await publish(stage, block(*(f"02{one}" for one in ids)))
+        assert (stored(broker), duplicates(broker)) == (2 * len(ids), 0)
+
+    run(story)
+
+
 def test_without_a_window_each_try_is_a_message(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker(duplicates_window_ms=0)

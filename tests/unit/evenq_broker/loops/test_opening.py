@@ -57,6 +57,23 @@ def test_a_new_store_gets_its_own_key_and_a_foreign_folder_is_refused(run: Run, 
     run(story)
 
 
+def test_two_clocks_that_tick_at_different_moments_are_no_clock_that_was_set_back(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a new broker writes at its first start has the wall's time, which may be a tick ahead of deadlines' time."""
+
+    async def story(stage: Any) -> None:
+        broker = stage.made("a")
+        stage.clock.jump_wall(1)
+        before_ms = broker.now_ms()
+        await stage.during(broker.open())
+        assert broker.store.last_store_ms > before_ms
+        assert "set back" not in caplog.text
+        await stage.during(broker.close())
+
+    run(story)
+
+
 @pytest.mark.parametrize("back_ms", [3_600_000, 50 * 365 * 86_400_000], ids=["an-hour", "to-1973"])
 def test_a_clock_that_was_set_back_between_two_starts_keeps_nobody_waiting(
     run: Run, tmp_path: Path, back_ms: int

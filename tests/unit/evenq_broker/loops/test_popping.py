@@ -1,5 +1,6 @@
 """What one receive takes: retries before fresh messages, never more than asked, and nothing that nobody saw is lost."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -77,6 +78,26 @@ def test_what_is_given_back_comes_again_as_if_it_had_not_been_seen(run: Run) -> 
         again = await one.pop()
         assert one.places(again) == [(0, 0), (0, 1), (0, 2)]
         assert {entry.attempt for entry in queue.pending.values()} == {1}
+
+    run(story)
+
+
+def test_a_take_that_breaks_off_leaves_nothing_behind(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        one = await reader(stage, queues=2)
+        hot, calls = one.broker.store.read_hot, []
+
+        def breaks(*place: Any, **how: Any) -> Any:
+            calls.append(place)
+            if len(calls) == 2:
+                raise asyncio.CancelledError
+            return hot(*place, **how)
+
+        one.broker.store.read_hot = breaks
+        with pytest.raises(asyncio.CancelledError):
+            await one.popping.pop(one.group, one.topic, queue_id=ANY, count=32, invisible_ms=1_000, client_id="")
+        one.broker.store.read_hot = hot
+        assert len((await one.pop()).frames) == 6, "what the first queue gave was seen by nobody"
 
     run(story)
 

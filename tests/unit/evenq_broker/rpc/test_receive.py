@@ -215,6 +215,61 @@ def test_oc_18_a_member_of_our_own_sdk_receives_only_from_queues_that_it_holds(r
     run(story)
 
 
+def call_of(stage: Any, limit_ms: int) -> RpcContext:
+    return RpcContext("m", [("x-mq-client-id", "c")], "127.0.0.1:1", stage.clock.monotonic_ms() + limit_ms)
+
+
+def handler_of(broker: Any) -> Any:
+    return next(rpc.handler for rpc in broker.rpcs() if rpc.method.endswith("/ReceiveMessage"))
+
+
+def test_an_answer_that_breaks_off_gives_its_messages_back_at_once(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 3)
+        context = call_of(stage, 5_000)
+        frames = handler_of(broker)(request(invisible_ms=600_000).SerializeToString(), context)
+        for _ in range(2):  # the status and one message; then the client is gone
+            await stage.during(anext(frames))
+        assert len(await receive(stage, request())) == 1, "they are being delivered"
+        await stage.during(frames.aclose())
+        again = await receive(stage, request())
+        places = [frame.message.system_properties.queue_offset for frame in again[1:-1]]
+        assert places == [0, 1, 2]
+        assert {frame.message.system_properties.delivery_attempt for frame in again[1:-1]} == {1}, "nobody saw them"
+
+    run(story)
+
+
+def test_a_receive_that_breaks_off_in_a_disk_read_wakes_the_poll_that_waited_for_it(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 3)
+        begun, never = asyncio.Event(), asyncio.Event()
+        hot = broker.store.read_hot
+        broker.store.read_hot = lambda *_, **__: None  # all is cold
+
+        async def stuck(*_: Any, **__: Any) -> Any:
+            begun.set()
+            await never.wait()
+
+        read, broker.store.read = broker.store.read, stuck
+        context = call_of(stage, 60_000)
+        first = asyncio.ensure_future(anext(handler_of(broker)(request().SerializeToString(), context)))
+        await stage.during(begun.wait())
+        second = asyncio.ensure_future(receive(stage, request(poll_ms=20_000)))
+        for _ in range(20):
+            await stage.clock.advance(5)
+        assert not second.done(), "it waits while the queue is read"
+        broker.store.read_hot, broker.store.read = hot, read
+        started = stage.clock.monotonic_ms()
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        frames = await second
+        assert [frame.WhichOneof("content") for frame in frames].count("message") == 3
+        assert stage.clock.monotonic_ms() - started < 1_000, "at once, not at the end of its poll"
+
+    run(story)
+
+
 def test_a_new_groups_first_receive_is_answered_once_its_start_is_on_the_disk(run: Run) -> None:
     """LAST means from now on, also if this broker dies in the next moment."""
 

@@ -214,7 +214,7 @@ def test_a_topic_takes_only_its_kind_and_the_error_names_the_command(run: Run) -
         await stage.during(broker.create_topic("all", message_type=MessageType.MIXED))
         answer = await send(stage, half(topic="plain"))
         assert answer.status.code == answer.entries[0].status.code == CONFLICT
-        assert "evenq topic create NAME --type transaction" in answer.status.message
+        assert "evenq topic create plain --type MIXED" in answer.status.message
         normal = half()
         normal.system_properties.message_type = v2.NORMAL
         assert (await send(stage, normal)).status.code == CONFLICT

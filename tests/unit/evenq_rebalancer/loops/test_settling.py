@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+import pytest
 from evenq_rebalancer.core.board import Board, Limits
 from evenq_rebalancer.core.groups import GroupFact, MemberFact, Report, TopicFact
 from evenq_rebalancer.loops.settling import Settling
@@ -119,6 +120,48 @@ def test_who_settled_for_long_rests_as_long_so_that_deciding_takes_half_a_core_a
             await clock.advance(2)
         assert len(rounds) > 1
         assert all(later - earlier >= 80 for earlier, later in itertools.pairwise(rounds))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(story())
+
+
+def test_what_nobody_reads_is_said_once_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    def zoned(broker: str, zone: str, *ids: str) -> Report:
+        members = tuple(MemberFact(client_id=one, topics=("T",), zone=f"z{one[-1]}") for one in ids)
+        return Report(
+            broker_name=broker,
+            zone=zone,
+            groups=(GroupFact(group="g", strategy="MACHINE_ROOM", members=members),),
+            topics=(TopicFact(topic="T", read_queues=2),),
+        )
+
+    def lines() -> list[str]:
+        found = [one.getMessage() for one in caplog.records if one.getMessage().startswith("group g, topic T")]
+        caplog.clear()
+        return found
+
+    async def story() -> None:
+        clock = FakeClock()
+        board = Board(epoch=1, limits=Limits(warm_up_ms=0, grace_ms=1_000))
+        settling = Settling(board, clock=clock, stats=Stats(), debounce_ms=5, publish=lambda _: None)
+        task = spawn(settling.run(), name="run")
+
+        async def told(*ids: str) -> list[str]:
+            for number, broker in enumerate(("a", "b"), 1):
+                board.reported(number, zoned(broker, f"z{number}", *ids), now_ms=clock.monotonic_ms())
+            settling.poke()
+            await clock.advance(20)
+            return lines()
+
+        board.facts.opened("a", 1)
+        board.facts.opened("b", 2)
+        (line,) = await told("m1")
+        assert "MACHINE_ROOM gives 2 of 4 queues to nobody (b/0, b/1), all of rooms z2" in line
+        assert await told("m1", "n1") == [], "the same again"
+        assert await told("m1", "n1", "m2") == ["group g, topic T: every queue has a reader again"]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

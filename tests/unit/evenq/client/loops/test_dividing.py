@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from evenq.allocation import by_name
+from evenq.allocation import Config, Strategy, by_name
 from evenq.client.core.calls import NO_GENERATION, Assignment, AssignmentChanged, Generation, MemberInfo
 from evenq.client.core.route import Route
 from evenq.client.loops.dividing import Dividing
@@ -59,7 +59,7 @@ class Sessions:
 
 
 class Desk:
-    def __init__(self, *, ask_server: bool | None = True) -> None:
+    def __init__(self, *, ask_server: bool | None = True, strategy: Strategy | None = None) -> None:
         self.wire, self.clock, self.sessions = Wire(), FakeClock(), Sessions()
         self.routes = RouteBook(self.wire, self.clock, refresh_ms=30_000)  # type: ignore[arg-type]  # only what it asks
         self.dividing = Dividing(
@@ -68,7 +68,7 @@ class Desk:
             sessions=self.sessions,  # type: ignore[arg-type]  # only what it asks
             group="g",
             client_id="m",
-            strategy=by_name("AVG"),
+            strategy=strategy or by_name("AVG"),
             model=MessageModel.CLUSTERING,
             ask_server=ask_server,
             clock=self.clock,
@@ -166,6 +166,14 @@ def test_when_the_last_decision_came_is_known() -> None:
     assert not desk.dividing.heard_since(0)
     desk.told(1, 0)
     assert desk.dividing.heard_since(0)
+
+
+def test_a_list_with_queues_that_do_not_exist_is_told_once_al_14(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk(ask_server=False, strategy=Config(queues(0, 8, 9)))
+    assert desk.part() == [0, 8, 9]
+    assert desk.part() == [0, 8, 9]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == "group g, topic t: CONFIG names queues that do not exist and reads nothing of them: b/8, b/9"
 
 
 def test_a_member_that_does_not_read_the_topic_gets_none_of_its_queues() -> None:

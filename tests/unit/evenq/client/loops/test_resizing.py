@@ -25,7 +25,7 @@ class Wire:
         self.asked = 0
 
     async def scale_topic(
-        self, topic: str, queues: int, *, broker: str, force: bool, close_unread: bool
+        self, topic: str, queues: int, *, broker: str, force: bool, close_unread: bool, dry_run: bool = False
     ) -> list[ResizeView]:
         self.asked += 1
         open_ones = self.asked < self.steps
@@ -65,6 +65,10 @@ def test_without_a_wait_one_step_is_done_and_told() -> None:
         (view,) = await scaled(wire, FakeClock(), "t", 2, broker="", force=False, close_unread=False, wait_ms=0)
         assert (wire.asked, view.done, len(view.unfinished)) == (1, False, 3)
         assert not (await drained(wire, FakeClock(), "a", wait_ms=0)).empty
+        looked = scaled(
+            wire, FakeClock(), "t", 2, broker="", force=False, close_unread=False, dry_run=True, wait_ms=9_000
+        )
+        assert not (await looked)[0].done, "a look waits for nothing"
 
     asyncio.run(story())
 

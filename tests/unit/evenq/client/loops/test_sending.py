@@ -438,3 +438,16 @@ def test_messages_of_a_lite_topic_keep_their_order_through_a_failure_and_travel_
             assert mine == [(f"{owner_among(['a', 'b'], 't', name)}:1", str(body)) for body in range(4)]
 
     asyncio.run(story())
+
+
+def test_producers_begin_at_different_queues_pr_2() -> None:
+    """A thousand programs that send one message each must not all send it to the first queue."""
+
+    async def first_queue(seed: int) -> int:
+        net = Brokers(queues={"a": 8})
+        ground = Ground(clock=SystemClock(), rng=random.Random(seed), net=net)
+        async with aio.Producer(endpoint="a:1", ground=ground) as one:
+            return (await one.send(Message(topic="t", body=b"x"))).queue.queue_id
+
+    begun = {asyncio.run(first_queue(seed)) for seed in range(24)}
+    assert len(begun) >= 5, f"24 producers began at queues {sorted(begun)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from inspect import signature
 from typing import Any
 
@@ -48,11 +49,12 @@ def test_both_faces_of_the_admin_take_the_same_arguments() -> None:
     def public(face: type) -> dict[str, list[tuple[str, Any]]]:
         return {
             name: [(one.name, one.default) for one in signature(method).parameters.values()]
-            for name, method in vars(face).items()
+            for name, method in inspect.getmembers(face, inspect.isfunction)
             if not name.startswith("_")
         }
 
     assert public(evenq.Admin) == public(aio.Admin)
+    assert {"find_messages", "close"} <= set(public(evenq.Admin))
 
 
 def test_a_scaled_topic_tells_what_it_waits_for() -> None:

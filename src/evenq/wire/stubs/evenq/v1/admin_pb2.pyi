@@ -47,6 +47,10 @@ class CreateTopicRequest(_Message):
     queues: builtins.int
     local: builtins.bool
     retention_ms: builtins.int
+    mixed: builtins.bool
+    @builtins.property
+    def brokers(self) -> _containers.RepeatedCompositeFieldContainer[TopicShare]: ...
+    chosen: builtins.bool
 
     def __init__(
         self,
@@ -56,9 +60,26 @@ class CreateTopicRequest(_Message):
         queues: builtins.int | None = ...,
         local: builtins.bool | None = ...,
         retention_ms: builtins.int | None = ...,
+        mixed: builtins.bool | None = ...,
+        brokers: Iterable[TopicShare] | None = ...,
+        chosen: builtins.bool | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["retention_ms"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["topic", "message_type", "queues", "local", "retention_ms"]) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "message_type", "queues", "local", "retention_ms", "mixed", "brokers", "chosen"]) -> None: ...
+
+class TopicShare(_Message):
+    DESCRIPTOR: Descriptor
+
+    broker_name: builtins.str
+    queues: builtins.int
+
+    def __init__(
+        self,
+        *,
+        broker_name: builtins.str | None = ...,
+        queues: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "queues"]) -> None: ...
 
 class CreateTopicResponse(_Message):
     DESCRIPTOR: Descriptor
@@ -263,6 +284,8 @@ class ResizedTopic(_Message):
     error: builtins.str
     unread: builtins.int
     stored: builtins.int
+    delayed: builtins.int
+    gone: builtins.bool
 
     def __init__(
         self,
@@ -273,9 +296,11 @@ class ResizedTopic(_Message):
         error: builtins.str | None = ...,
         unread: builtins.int | None = ...,
         stored: builtins.int | None = ...,
+        delayed: builtins.int | None = ...,
+        gone: builtins.bool | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["entry"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["broker_name", "entry", "unfinished", "error", "unread", "stored"]) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "entry", "unfinished", "error", "unread", "stored", "delayed", "gone"]) -> None: ...
 
 class UnfinishedQueue(_Message):
     DESCRIPTOR: Descriptor
@@ -533,14 +558,17 @@ class CreateGroupResponse(_Message):
 
     @builtins.property
     def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    @builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
 
     def __init__(
         self,
         *,
         status: _apache_rocketmq_v2_definition.Status | None = ...,
+        warnings: Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "warnings"]) -> None: ...
 
 class DeleteGroupRequest(_Message):
     DESCRIPTOR: Descriptor

@@ -67,6 +67,7 @@ class TopicEntry(_Message):
     read_queues: builtins.int
     write_queues: builtins.int
     permission: _apache_rocketmq_v2_definition.Permission.ValueType
+    chosen: builtins.bool
 
     def __init__(
         self,
@@ -76,8 +77,9 @@ class TopicEntry(_Message):
         read_queues: builtins.int | None = ...,
         write_queues: builtins.int | None = ...,
         permission: _apache_rocketmq_v2_definition.Permission.ValueType | None = ...,
+        chosen: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["name", "message_type", "read_queues", "write_queues", "permission"]) -> None: ...
+    def ClearField(self, field_name: Literal["name", "message_type", "read_queues", "write_queues", "permission", "chosen"]) -> None: ...
 
 class BrokerState(_Message):
     DESCRIPTOR: Descriptor

@@ -1,7 +1,8 @@
-"""Says when a message made its topic: `evenq produce` looks for the topic before it sends, and again behind it.
+"""What a topic is like, as its route tells it: `evenq produce` looks before it sends, and again behind it, so that it
+can say that its message made the topic.
 
-Both looks are QueryRoute with the mark of a reader, for whom no topic is made, so producing needs no grant beyond its
-own.
+The look is QueryRoute with the mark of a reader, for whom no topic is made, so it needs no grant but to describe the
+topic.
 """
 
 from __future__ import annotations
@@ -36,9 +37,13 @@ def shape_of(topic: str, endpoint: str, *, timeout_ms: int) -> TopicShape | None
 
 
 async def _shape_of(topic: str, endpoint: str, timeout_ms: int) -> TopicShape | None:
-    ground = Ground.real()
+    ground = Ground.of(None, None, endpoint=endpoint)
     calls = Calls(
-        ground.open_net(), endpoint=endpoint, client_id=new_client_id(ground.clock), timeout_ms=timeout_ms, reads=True
+        ground.open_net(),
+        endpoint=ground.endpoint,
+        client_id=new_client_id(ground.clock),
+        timeout_ms=timeout_ms,
+        reads=True,
     )
     try:
         request = service_pb2.QueryRouteRequest(endpoints=calls.endpoints())

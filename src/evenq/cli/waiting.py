@@ -1,0 +1,71 @@
+"""Waiting until groups have read what is left: the pauses between two looks, and the words for what is waited for.
+
+Part of the commands that shrink topics, drain brokers and let topics leave them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from evenq.cli.output import Column, Listing, progress_console
+from evenq.client.core.views import UnfinishedView
+from evenq.runtime.clock import SystemClock
+
+__all__ = ["Patience", "hidden_text", "unfinished_listing", "who"]
+
+AGAIN_MS = 500
+WAITING_TOLD_MAX = 5
+_UNFINISHED = (
+    Column("broker", "broker"),
+    Column("topic", "topic"),
+    Column("queue", "queue", "number"),
+    Column("group", "group"),
+    Column("lag", "lag", "number"),
+    Column("inflight", "in flight", "number"),
+)
+
+
+class Patience:
+    """Repeats a call until nothing is left to wait for, `wait_s` seconds at most."""
+
+    def __init__(self, wait_s: int) -> None:
+        self._clock = SystemClock()
+        self._deadline_ms = self._clock.monotonic_ms() + wait_s * 1000
+        self._told = ""
+
+    async def pause(self, told: str) -> bool:
+        """Tell the progress if it is news; False when the time is over."""
+        if told != self._told:
+            self._told = told
+            progress_console().print(told, markup=False)
+        left_ms = self._deadline_ms - self._clock.monotonic_ms()
+        if left_ms <= 0:
+            return False
+        await self._clock.sleep_ms(min(AGAIN_MS, left_ms))
+        return True
+
+
+def who(left: Iterable[UnfinishedView]) -> str:
+    """Groups with what they have to read, those with most first."""
+    lags: Counter[str] = Counter()
+    for one in left:
+        lags[one.group] += one.lag
+    told = [f"{group} {lag:,}" for group, lag in lags.most_common(WAITING_TOLD_MAX)]
+    more = len(lags) - len(told)
+    return ", ".join(told) + (f" and {more} more groups" if more > 0 else "") or "none"
+
+
+def hidden_text(unread: int) -> str:
+    """What groups that come later miss when queues are closed."""
+    if unread:
+        return f"{unread:,} of them no group has read: a group that comes later will not get them."
+    return "Groups that come later will not get what is stored there."
+
+
+def unfinished_listing(left: Iterable[UnfinishedView]) -> Listing:
+    """What has to be read, queue by queue."""
+    rows = [
+        (one.queue.broker_name, one.queue.topic, one.queue.queue_id, one.group, one.lag, one.inflight) for one in left
+    ]
+    return Listing(key="unfinished", columns=_UNFINISHED, rows=rows, title="To be read", empty="nothing")

@@ -1,0 +1,54 @@
+"""Commands over a net that is a script."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from evenq.cli.__main__ import main
+from evenq.client.wiring import Ground
+
+
+class ScriptNet:
+    """Answers methods from a table, a list in turn with its last one repeated; remembers what was asked."""
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.answers, self.asked = answers, []
+
+    async def unary(self, _address: str, method: str, request: bytes, **_: Any) -> bytes:
+        name = method.rpartition("/")[2]
+        self.asked.append((name, request))
+        answer = self.answers[name]
+        if isinstance(answer, list):
+            answer = answer.pop(0) if len(answer) > 1 else answer[0]
+        if isinstance(answer, Exception):
+            raise answer
+        answer.status.code = answer.status.code or 20000
+        return answer.SerializeToString()
+
+    async def stream(self, _address: str, method: str, request: bytes, **_: Any) -> AsyncIterator[bytes]:
+        name = method.rpartition("/")[2]
+        self.asked.append((name, request))
+        for answer in self.answers[name]:
+            if isinstance(answer, Exception):
+                raise answer
+            yield answer.SerializeToString()
+
+    async def close(self) -> None:
+        """Nothing to end."""
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[Any, ...]]:
+    """Runs a command against answers; gives exit code, output, errors and what was asked."""
+
+    def go(line: str, **answers: Any) -> tuple[Any, ...]:
+        net = ScriptNet(answers)
+        monkeypatch.setattr(Ground, "open_net", lambda _: net)
+        code = main(line.split())
+        out = capsys.readouterr()
+        return code, out.out, out.err, net.asked
+
+    return go

@@ -1,0 +1,94 @@
+"""`evenq dlq list | show | replay`."""
+
+import json
+
+import pytest
+
+from evenq.errors import ConnectionFailed
+from evenq.wire.stubs.evenq.v1 import common_pb2
+from evenq.wire.stubs.evenq.v1 import dead_letters_pb2 as pb
+
+
+def listed(*ids):
+    answer = pb.ListDeadLettersResponse(silent=["broker-b"])
+    answer.counts.add(group="g", broker_name="a", stored=3, waiting=2)
+    for message_id in ids:
+        letter = answer.letters.add(message_id=message_id, reason="attempts", attempts=17, body=b"x\xff")
+        letter.origin.topic, letter.properties["region"] = "orders", "eu"
+    return answer
+
+
+def test_counts_of_all_and_letters_of_one(run):
+    _, out, _, asked = run("dlq list --json", List=listed())
+    assert json.loads(out)["counts"][0]["waiting"] == 2
+    _, out, _, asked = run("dlq list g --max 5 --waiting --json", List=listed("m1"))
+    request = pb.ListDeadLettersRequest.FromString(asked[0][1])
+    assert (request.group, request.max, request.waiting) == ("g", 5, True)
+    told = json.loads(out)
+    assert (told["silent"], told["letters"][0]["topic"]) == (["broker-b"], "orders")
+    code, _, err, asked = run("dlq list g --max -1")
+    assert (code, asked, "-1" in err) == (1, [], True)
+
+
+def test_one_letter_whole(run):
+    _, out, _, asked = run("dlq show g m1", List=listed("m1"))
+    request = pb.ListDeadLettersRequest.FromString(asked[0][1])
+    assert (request.bodies, request.message_id) == (True, "m1")
+    assert "region" in out
+    assert "\\xff" in out, "a body never writes to the terminal as it is"
+    code, _, err, _ = run("dlq show g m9", List=listed())
+    assert (code, "no dead letter m9" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind"), [("new", common_pb2.Filter.TAG), ("region='eu'", common_pb2.Filter.SQL)]
+)
+def test_a_replay_tells_each_broker_and_knows_sql_from_tags(run, expression, kind):
+    progress = [
+        pb.ReplayProgress(broker_name="a", total=2, replayed=1),
+        pb.ReplayProgress(broker_name="a", total=2, replayed=2, done=True),
+        pb.ReplayProgress(broker_name="b", total=1, replayed=1, done=True),
+    ]
+    line = f"dlq replay g --filter {expression} --to later --rate 50/s --max 9 --yes --json"
+    code, out, _, asked = run(line, Replay=progress)
+    request = pb.ReplayDeadLettersRequest.FromString(asked[0][1])
+    assert not request.dry_run
+    assert (request.filter.type, request.to_topic, request.per_second, request.max) == (kind, "later", 50.0, 9)
+    told = json.loads(out)
+    assert (code, told["replayed"], [one["replayed"] for one in told["brokers"]]) == (0, 3, [2, 1])
+
+
+def test_a_replay_that_failed_or_broke_off_ends_with_1(run):
+    failed = pb.ReplayProgress(broker_name="a", total=2, replayed=1, failed=1, error="no such topic", done=True)
+    code, out, _, _ = run("dlq replay g --yes", Replay=[failed])
+    assert (code, "no such topic" in out) == (1, True)
+    refused = pb.ReplayProgress()
+    refused.status.code, refused.status.message = 40000, "the request names no group"
+    code, _, err, _ = run("dlq replay g --yes", Replay=[refused])
+    assert (code, "names no group" in err) == (1, True)
+    broken = [pb.ReplayProgress(broker_name="a", replayed=1), ConnectionFailed("it is gone")]
+    code, _, err, _ = run("dlq replay g --yes", Replay=broken)
+    assert (code, "start it again to go on" in err) == (1, True)
+    code, _, err, _ = run("dlq replay g --yes", Replay=[ConnectionFailed("nothing")])
+    assert (code, "start one with `evenq up`" in err) == (1, True)
+
+
+def test_a_replay_is_a_plan_until_somebody_says_yes(run):
+    plan = [
+        pb.ReplayProgress(broker_name="a", left_out=1, done=True, would={"orders": 2, "jobs": 1}),
+        pb.ReplayProgress(broker_name="b", done=True, would={"orders": 3}),
+    ]
+    code, out, err, asked = run("dlq replay g --json", Replay=plan)
+    told = json.loads(out)
+    assert [pb.ReplayDeadLettersRequest.FromString(request).dry_run for _, request in asked] == [True]
+    assert (code, told["would_replay"], told["left_out"], "add --yes" in err) == (1, 6, 1, True)
+    assert [(one["topic"], one["broker"], one["letters"]) for one in told["topics"]] == [
+        ("jobs", "a", 1), ("orders", "a", 2), ("orders", "b", 3),
+    ]  # fmt: skip
+    code, out, err, asked = run("dlq replay g --dry-run --yes", Replay=plan)
+    assert (code, err, "6 dead letters of g would be sent once more, to jobs, orders." in " ".join(out.split())) == (
+        0, "", True,
+    )  # fmt: skip
+    assert pb.ReplayDeadLettersRequest.FromString(asked[0][1]).dry_run
+    code, _, err, _ = run("dlq replay g --dry-run", Replay=[pb.ReplayProgress(broker_name="b", error="it is gone")])
+    assert (code, "not all brokers told what they hold: b (it is gone)" in err) == (1, True)

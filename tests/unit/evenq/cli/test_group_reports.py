@@ -1,0 +1,64 @@
+"""`evenq group explain | simulate | doctor`."""
+
+import json
+
+from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, common_pb2, diagnosis_pb2
+
+
+def queue(number):
+    return common_pb2.Queue(topic="t", broker_name="a", queue_id=number)
+
+
+def explained():
+    answer = assignment_pb2.ExplainResponse(strategy="STICKY")
+    answer.generation.epoch = 2
+    answer.queues.add(queue=queue(0), owner="m1", state="OWNED", reason="m1 joined")
+    answer.queues.add(queue=queue(-1), owner="*", state="OWNED")
+    answer.idle.add(client_id="m2", reason="too many")
+    return answer
+
+
+def test_explain_tells_owners_and_who_has_nothing(run):
+    _, out, _, asked = run("group explain g --topic t --json", Explain=explained())
+    told = json.loads(out)
+    assert (told["decides"], told["generation"]) == ("the rebalancer", "2.0")
+    assert [(one["queue"], one["owner"]) for one in told["queues"]] == [(0, "m1"), ("all", "every member")]
+    assert told["idle"] == [{"client_id": "m2", "why": "too many"}]
+    assert assignment_pb2.ExplainRequest.FromString(asked[0][1]).topic == "t"
+
+
+def test_without_a_rebalancer_locks_explain(run):
+    none = assignment_pb2.ExplainResponse()
+    none.status.code, none.status.message = 50100, "no rebalancer"
+    details = admin_pb2.DescribeGroupResponse()
+    details.summary.group = "g"
+    details.queues.add(queue=queue(0), owner="m1")
+    _, out, _, _ = run("group explain g --json", Explain=none, DescribeGroup=details)
+    told = json.loads(out)
+    assert ("no rebalancer" in told["decides"], told["queues"][0]["why"]) == (True, "holds the queue's lock")
+
+
+def test_simulate_compares_now_and_then(run):
+    then = assignment_pb2.SimulateResponse(moves=1, queues_per_member_min=1, queues_per_member_max=2)
+    then.queues.add(queue=queue(0), owner="m2", previous_owner="m1")
+    then.queues.add(queue=queue(1), owner="", previous_owner="m1")
+    line = "group simulate g --members 3 --rows --json"
+    _, out, _, asked = run(line, Explain=explained(), Simulate=then)
+    told = json.loads(out)
+    assert (told["strategy"], told["members"]) == ("STICKY", 3)
+    row = told["topics"][0]
+    assert (row["moves"], row["unowned"], row["spread_now"], row["spread_then"]) == (1, 1, "0 to 1", "1 to 2")
+    assert [(one["from"], one["to"]) for one in told["moves"]] == [("m1", "m2"), ("m1", "nobody")]
+    code, _, err, asked = run("group simulate g")
+    assert (code, asked, "--members N" in err) == (1, [], True)
+
+
+def test_doctor_says_by_its_exit_code_whether_something_is_wrong(run):
+    healthy = diagnosis_pb2.DiagnoseGroupResponse(decides="x", members=1, queues=2, brokers=["a"])
+    code, out, _, _ = run("group doctor g", DiagnoseGroup=healthy)
+    assert (code, "no findings" in out) == (0, True)
+    sick = diagnosis_pb2.DiagnoseGroupResponse(members=1, queues=2, brokers=["a"])
+    sick.findings.add(kind="TWO_OWNERS", severity="ERROR", subject="t a/0", seen="seen", fix="fix", command="evenq x")
+    code, out, _, asked = run("group doctor g --json", DiagnoseGroup=sick)
+    assert (code, json.loads(out)["findings"][0]["command"]) == (1, "evenq x")
+    assert diagnosis_pb2.DiagnoseGroupRequest.FromString(asked[0][1]).group == "g"

@@ -1,0 +1,71 @@
+"""`evenq group create | list | show | delete`."""
+
+import json
+
+from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, groups_pb2
+
+GROUPS = admin_pb2.ListGroupsResponse()
+GROUPS.groups.add(group="billing", max_attempts=5, lag=3, balance=groups_pb2.BalancePolicy(moves_max=7))
+
+
+def details():
+    answer = admin_pb2.DescribeGroupResponse()
+    answer.summary.group, answer.summary.strategy = "billing", "STICKY"
+    answer.summary.retry.kind, answer.summary.retry.delays_ms[:] = "CUSTOMIZED", [1_000, 60_000]
+    member = answer.members.add(client_id="m1", language="PYTHON", protocol="evenq")
+    member.subscriptions.add(topic="b").filter.expression = "new"
+    sql = member.subscriptions.add(topic="a")
+    sql.filter.type, sql.filter.expression = common_pb2.Filter.SQL, "x > 1"
+    for number in (1, 0):
+        answer.queues.add(queue=common_pb2.Queue(topic="a", broker_name="x", queue_id=number), lag=number, owner="m1")
+    differing = answer.differing_filters.add(topic="b")
+    differing.filters.add(client_ids=["m1"]).filter.expression = "new"
+    differing.filters.add(client_ids=["m2"])
+    return answer
+
+
+def test_create_says_only_what_was_said_and_shows_what_is(run):
+    line = "group create billing --max-attempts 5 --strategy STICKY --from first --hold 30s --retry-delays 1s"
+    code, out, err, asked = run(
+        f"{line} --json", ListGroups=GROUPS, CreateGroup=admin_pb2.CreateGroupResponse(), DescribeGroup=details()
+    )
+    request = admin_pb2.CreateGroupRequest.FromString(dict(asked)["CreateGroup"])
+    assert (request.max_attempts, request.strategy, request.start_from) == (5, "STICKY", "FIRST")
+    assert not request.HasField("ordered")
+    assert (request.balance.moves_max, request.balance.hold_ms) == (7, 30_000), "what it had stays"
+    assert list(request.retry.delays_ms) == [1_000]
+    assert (code, err, json.loads(out)["retry"]) == (0, "", "1s 1m")
+
+
+def test_a_warning_is_for_people_on_standard_error(run):
+    warned = admin_pb2.CreateGroupResponse(warnings=["MACHINE_ROOM divides the queues of rooms"])
+    code, out, err, _ = run(
+        "group create billing --strategy MACHINE_ROOM --json",
+        ListGroups=GROUPS, CreateGroup=warned, DescribeGroup=details(),
+    )  # fmt: skip
+    assert (code, "warning: MACHINE_ROOM divides" in err) == (0, True)
+    assert json.loads(out)["group"] == "billing"
+
+
+def test_numbers_out_of_range_are_refused_before_anything_is_asked_for(run):
+    code, _, err, asked = run("group create billing --retry-delays 8d", ListGroups=GROUPS)
+    assert (code, [name for name, _ in asked]) == (1, ["ListGroups"])
+    assert "7 days" in err
+
+
+def test_show_tells_members_filters_and_queues_in_order(run):
+    code, out, _, _ = run("group show billing --json", DescribeGroup=details())
+    told = json.loads(out)
+    assert (code, told["strategy"], told["retry"]) == (0, "STICKY", "1s 1m")
+    assert (told["members"][0]["topics"], told["members"][0]["filters"]) == ("a, b", "SQL x > 1, new")
+    assert [one["queue"] for one in told["queues"]] == [0, 1]
+    assert [(one["filter"], one["members"]) for one in told["differing_filters"]] == [("new", "m1"), ("*", "m2")]
+
+
+def test_list_and_delete(run):
+    _, out, _, _ = run("group list --json", ListGroups=GROUPS)
+    assert json.loads(out)[0]["group"] == "billing"
+    code, _, err, asked = run("group delete billing")
+    assert (code, asked, "add --yes" in err) == (1, [], True)
+    code, _, _, asked = run("group delete billing --yes", DeleteGroup=admin_pb2.DeleteGroupResponse())
+    assert (code, asked[0][0]) == (0, "DeleteGroup")

@@ -1,0 +1,59 @@
+"""`evenq broker check-scale-in | forget`."""
+
+import json
+
+import pytest
+
+from evenq.wire.stubs.evenq.v1 import admin_pb2
+
+
+def known():
+    answer = admin_pb2.ListBrokersResponse()
+    answer.brokers.add().broker.name = "a"
+    answer.missing.add(name="b", gone_ms=5)
+    return answer
+
+
+def left(*, draining=True, empty=True, unread=0, dead_letters=0, writers=1):
+    return admin_pb2.DrainBrokerResponse(
+        broker_name="a", draining=draining, empty=empty, unread=unread, dead_letters=dead_letters, writers=writers
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "answer", "why"),
+    [
+        ("", left(draining=False), "it takes messages: `evenq broker drain a`"),
+        ("", left(empty=False), "it is not read empty"),
+        ("", left(unread=1), "no group waits for what it holds"),
+        ("", left(dead_letters=1), "no group waits for what it holds"),
+        ("--yes", left(unread=1, dead_letters=1), ""),
+        ("", left(writers=0), "no other broker takes messages"),
+        ("", left(), ""),
+    ],
+)
+def test_a_live_broker_may_go_when_nothing_of_its_is_missed(run, options, answer, why):
+    code, out, _, asked = run(f"broker check-scale-in a a {options} --json", ListBrokers=known(), DrainBroker=answer)
+    told = json.loads(out)
+    (row,) = told["brokers"]
+    assert (code, told["removable"], row["state"], row["removable"]) == (int(bool(why)), not why, "live", not why)
+    assert row["why"].startswith(why)
+    (look,) = [request for name, request in asked if name == "DrainBroker"]
+    assert admin_pb2.DrainBrokerRequest.FromString(look).change == 0, "it only looks"
+
+
+def test_others_are_missing_or_unknown(run):
+    code, out, _, asked = run("broker check-scale-in b x --json", ListBrokers=known())
+    assert [(one["state"], one["why"]) for one in json.loads(out)["brokers"]] == [
+        ("missing", "it is not there: start it, or `evenq broker forget b --yes`"),
+        ("unknown", "no broker has that name; the cluster has a"),
+    ]
+    assert (code, {name for name, _ in asked}) == (1, {"ListBrokers"})
+
+
+def test_forgetting_needs_a_yes(run):
+    code, _, err, asked = run("broker forget b")
+    assert (code, asked, "add --yes" in err) == (1, [], True)
+    code, out, _, asked = run("broker forget b --yes", ForgetBroker=admin_pb2.ForgetBrokerResponse())
+    assert (code, "not missed any more" in out) == (0, True)
+    assert admin_pb2.ForgetBrokerRequest.FromString(asked[0][1]).broker_name == "b"

@@ -1,0 +1,94 @@
+"""`evenq topic create | list | show | delete`: what is asked, what is printed, and how it ends."""
+
+import json
+
+import pytest
+
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
+
+
+def created(*brokers, message_type=v2.NORMAL, error=""):
+    answer = admin_pb2.CreateTopicResponse()
+    for name, queues in brokers:
+        placement = answer.placements.add(broker_name=name, error=error)
+        placement.entry.write_queues, placement.entry.message_type = queues, message_type
+    return answer
+
+
+def asked_of(asked):
+    return admin_pb2.CreateTopicRequest.FromString(asked[0][1])
+
+
+def test_create_asks_for_what_was_said_and_nothing_else(run):
+    code, out, _, asked = run("topic create orders --queues 8", CreateTopic=created(("a", 8), ("b", 8)))
+    assert (code, "Topic orders has 16 queues on 2 brokers." in out) == (0, True)
+    request = asked_of(asked)
+    assert (request.topic, request.queues, request.message_type, request.mixed) == ("orders", 8, 0, False)
+    assert not request.HasField("retention_ms")
+    assert not request.brokers
+
+
+def test_create_on_chosen_brokers_with_counts_of_their_own(run):
+    line = "topic create audit --broker a:8 --broker b --queues 2 --type mixed --retention 7d --json"
+    _, out, _, asked = run(line, CreateTopic=created(("a", 8), ("b", 2), message_type=0))
+    request = asked_of(asked)
+    assert [(one.broker_name, one.queues) for one in request.brokers] == [("a", 8), ("b", 0)]
+    assert (request.mixed, request.message_type, request.retention_ms) == (True, 0, 7 * 86_400_000)
+    assert [one["type"] for one in json.loads(out)["brokers"]] == ["MIXED", "MIXED"]
+
+
+def test_a_broker_named_twice_is_refused_before_anything_is_asked(run):
+    code, _, err, asked = run("topic create audit --broker a:8 --broker a:2")
+    assert (code, asked) == (1, [])
+    assert "named twice" in err
+
+
+@pytest.mark.parametrize("wrong", ["a:0", "a:x", ":3", "a:4097"])
+def test_a_broker_without_a_sensible_count_is_a_usage_error(run, wrong):
+    with pytest.raises(SystemExit) as ended:
+        run(f"topic create audit --broker {wrong}")
+    assert ended.value.code == 2
+
+
+def test_list_and_lite(run):
+    answer = admin_pb2.ListTopicsResponse()
+    answer.topics.add(topic="b", message_type=v2.FIFO, brokers=2, queues=8, messages=5)
+    answer.topics.add(topic="a", message_type=0)
+    answer.lite_topics.add(topic="b", lite_topic="chat-1", broker_name="x", messages=3, subscribers=1)
+    _, out, _, _ = run("topic list --json", ListTopics=answer)
+    assert [(one["topic"], one["type"]) for one in json.loads(out)] == [("a", "MIXED"), ("b", "FIFO")]
+    _, out, _, asked = run("topic list --lite --all --json", ListTopics=answer)
+    assert json.loads(out)["lite_topics"][0]["lite_topic"] == "chat-1"
+    assert admin_pb2.ListTopicsRequest.FromString(asked[0][1]).include_system
+    _, out, _, _ = run("topic list", ListTopics=admin_pb2.ListTopicsResponse())
+    assert "evenq topic create NAME" in out
+
+
+@pytest.mark.parametrize(("retention", "text"), [(None, "the broker's setting"), (0, "for ever"), (90_000_000, "25 h")])
+def test_show_tells_queues_retention_and_readers(run, retention, text):
+    topic = admin_pb2.DescribeTopicResponse(message_type=v2.NORMAL, groups=["g"], stranded=2, retention_ms=retention)
+    queue = common_pb2.Queue(topic="t", broker_name="a", queue_id=1)
+    topic.queues.add(queue=queue, min_offset=5, max_offset=9, permission=v2.READ)
+    group = admin_pb2.DescribeGroupResponse()
+    group.members.add(client_id="m").subscriptions.add(topic="t").filter.expression = "new"
+    group.queues.add(queue=queue, lag=4, inflight=1)
+    _, out, _, _ = run("topic show t --json", DescribeTopic=topic, DescribeGroup=group)
+    told = json.loads(out)
+    assert (told["messages"], told["retention"], told["stranded"]) == (4, text, 2)
+    assert (told["queues"][0]["permission"], told["queues"][0]["queue"]) == ("read", 1)
+    assert told["readers"] == [{"group": "g", "members": 1, "filters": "new", "lag": 4, "inflight": 1}]
+
+
+def test_delete_wants_yes(run):
+    code, _, err, asked = run("topic delete t")
+    assert (code, asked, "add --yes" in err) == (1, [], True)
+    code, out, _, asked = run("topic delete t --yes", DeleteTopic=admin_pb2.DeleteTopicResponse())
+    assert (code, asked[0][0], "gone" in out) == (0, "DeleteTopic", True)
+
+
+def test_an_unknown_topic_names_the_command_that_helps(run):
+    answer = admin_pb2.DescribeTopicResponse()
+    answer.status.code, answer.status.message = 40402, "no topic 'x'"
+    code, _, err, _ = run("topic show x", DescribeTopic=answer)
+    assert (code, err.count("evenq topic list")) == (1, 1)
