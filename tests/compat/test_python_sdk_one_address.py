@@ -83,4 +83,6 @@ def test_lite_topics_are_read_through_one_address(start: Callable[..., Peer]) ->
     reader.wait(lambda said: any("ready" in one for one in said))
     start("lite-produce", "thin", "red,blue", "4").wait_done()
     reader.wait_done()
-    assert sorted(map(tuple, (one["got"] for one in reader.of("got")))) == [(n, i) for n in ("blue", "red") for i in range(4)]
+    assert sorted(map(tuple, (one["got"] for one in reader.of("got")))) == [
+        (n, i) for n in ("blue", "red") for i in range(4)
+    ]
