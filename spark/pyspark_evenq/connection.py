@@ -106,7 +106,7 @@ def stream(endpoint: str, method: str, request: bytes, *, timeout_ms: int) -> It
         call.cancel()  # type: ignore[no-untyped-call]  # the stubs leave it out
 
 
-def _metadata(broker_name: str) -> tuple[tuple[str, str], ...]:
+def _metadata(broker_name: str = "") -> tuple[tuple[str, str], ...]:
     signer = _signer
     signed = () if signer is None else tuple(signer.headers().items())
     meant = ((BROKER_HEADER, broker_name),) if broker_name else ()
