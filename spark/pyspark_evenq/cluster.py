@@ -15,10 +15,11 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from evenq import errors
+from evenq.client.core.access_points import access_points
 from evenq.model.queue import MessageQueue
 from evenq.model.route import BrokerAddress
 from evenq.runtime.backoff import Backoff
-from evenq.wire.addresses import host_and_port, target_of
+from evenq.wire.addresses import address_for, host_and_port
 from pyspark_evenq import connection
 from pyspark_evenq.offsets import Positions
 from pyspark_evenq.options import ReadOptions
@@ -60,7 +61,9 @@ def _route_of(topic: str, endpoint: str) -> dict[MessageQueue, str]:
     from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
     from evenq.wire.stubs.evenq.v1 import routes_pb2
 
-    host, port = host_and_port(target_of(endpoint).target)
+    points = access_points(endpoint)
+    endpoint = points.addresses[0]
+    host, port = host_and_port(points.targets[0])
     request = service_pb2.QueryRouteRequest(
         topic=definition_pb2.Resource(name=topic),
         endpoints=definition_pb2.Endpoints(
@@ -73,14 +76,18 @@ def _route_of(topic: str, endpoint: str) -> dict[MessageQueue, str]:
     content = connection.unary(endpoint, method, request.SerializeToString() + schemes_wanted, timeout_ms=CALL_MS)
     answer = service_pb2.QueryRouteResponse.FromString(content)
     check(answer.status)
-    secure = frozenset(routes_pb2.RouteSchemes.FromString(content).tls_brokers)
+    schemes = routes_pb2.RouteSchemes.FromString(content)
+    secure, any_broker = frozenset(schemes.tls_brokers), schemes.any_broker
     readable = (definition_pb2.Permission.READ, definition_pb2.Permission.READ_WRITE)
     queues = {}
     for queue in answer.message_queues:
         if queue.permission in readable and queue.broker.endpoints.addresses:
             address = queue.broker.endpoints.addresses[0]
-            at = BrokerAddress("", address.host, address.port, queue.broker.name in secure)
-            queues[MessageQueue(topic, queue.broker.name, queue.id)] = at.address
+            name = queue.broker.name
+            at = BrokerAddress("", address.host, address.port, name in secure).address
+            if points.one_address or any_broker:
+                at = address_for(name, endpoint if points.one_address else at)
+            queues[MessageQueue(topic, name, queue.id)] = at
     return queues
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from evenq import __version__, errors
 from evenq.runtime.clock import SystemClock
+from evenq.wire.addresses import BROKER_HEADER, meant_broker
 
 if TYPE_CHECKING:
     import grpc
@@ -79,9 +80,10 @@ def unary(endpoint: str, method: str, request: bytes, *, timeout_ms: int) -> byt
     """One request, one answer. `method` is `/package.Service/Rpc`."""
     import grpc
 
+    endpoint, broker_name = meant_broker(endpoint)
     call = _channel(endpoint).unary_unary(method, None, None)
     try:
-        answer: bytes = call(request, timeout=timeout_ms / 1000, metadata=_metadata())
+        answer: bytes = call(request, timeout=timeout_ms / 1000, metadata=_metadata(broker_name))
     except grpc.RpcError as failure:
         _raise(endpoint, failure)
     return answer
@@ -93,7 +95,9 @@ def stream(endpoint: str, method: str, request: bytes, *, timeout_ms: int) -> It
     """
     import grpc
 
-    call = _channel(endpoint).unary_stream(method, None, None)(request, timeout=timeout_ms / 1000, metadata=_metadata())
+    endpoint, broker_name = meant_broker(endpoint)
+    opener, metadata = _channel(endpoint).unary_stream(method, None, None), _metadata(broker_name)
+    call = opener(request, timeout=timeout_ms / 1000, metadata=metadata)
     try:
         yield from call
     except grpc.RpcError as failure:
@@ -102,10 +106,11 @@ def stream(endpoint: str, method: str, request: bytes, *, timeout_ms: int) -> It
         call.cancel()  # type: ignore[no-untyped-call]  # the stubs leave it out
 
 
-def _metadata() -> tuple[tuple[str, str], ...]:
+def _metadata(broker_name: str = "") -> tuple[tuple[str, str], ...]:
     signer = _signer
     signed = () if signer is None else tuple(signer.headers().items())
-    return ((CLIENT_ID, client_id("reader")), *_METADATA, *signed)
+    meant = ((BROKER_HEADER, broker_name),) if broker_name else ()
+    return ((CLIENT_ID, client_id("reader")), *_METADATA, *meant, *signed)
 
 
 def _channel(endpoint: str) -> grpc.Channel:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from evenq.client.core.access_points import AccessPoints, access_points
+from evenq.client.core.access_points import ONE_ADDRESS, AccessPoints, access_points
 from evenq.errors import IllegalAccessPoint, SettingsError
 from evenq.model.names import group_problem, topic_problem
 from evenq.model.queue import MessageQueue
@@ -144,7 +144,7 @@ class ReadOptions:
         if ending and "endingOffsets" in values and ending.place is not Place.LATEST:
             raise SettingsError(f"option endingOffsets is {values['endingOffsets']!r}; give latest or a JSON object")
         return cls(
-            endpoints=points.targets,
+            endpoints=tuple(target + (ONE_ADDRESS if points.one_address else "") for target in points.targets),
             topics=topics,
             group=group,
             starting=starting,

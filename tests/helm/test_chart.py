@@ -12,8 +12,10 @@ from typing import Any, cast
 
 import pytest
 import yaml
+from evenq_broker.core.listeners import advertised, parse_listeners
 from evenq_nameserver.core.allowed_addresses import AllowedAddresses
 
+from evenq.model import PLAIN_DOOR, TLS_DOOR
 from evenq.serving.fields import write_bytes
 from evenq.serving.health import LIVENESS, READINESS, SERVING, Health
 from evenq.serving.rpc import Action, RpcContext, Unary
@@ -28,6 +30,7 @@ OPTIONAL = {"global", *(f"image.digests.{name}" for name in ("nameserver", "brok
 }
 SMALL = ["-f", str(CHART / "examples" / "single.yaml")]
 TLS = ["--set", "tls.enabled=true,tls.existingSecret=pair"]
+EXTERNAL = ["--set", "external.enabled=true,external.host=mq.example.org"]
 OPERATOR = ["-a", "monitoring.coreos.com/v1/PodMonitor", "-a", "monitoring.coreos.com/v1/PrometheusRule"]
 pytestmark = pytest.mark.timeout(1_600)  # the first run on a new machine may build helm
 
@@ -274,8 +277,9 @@ def is_from(peer: dict[str, Any], source: str) -> bool:
         ),
         (["--set", "networkPolicy.clientNamespaces={*}"], set(PEERS) - {"outside"}),
         (["--set", "broker.nodePort=30081"], {"broker", "nameserver", "rebalancer", "client", "outside"}),
+        (EXTERNAL, {"broker", "nameserver", "rebalancer", "client"}),
     ],
-    ids=["default", "one namespace more", "all namespaces", "node port"],
+    ids=["default", "one namespace more", "all namespaces", "node port", "external"],
 )
 def test_pods_talk_to_those_they_need_and_to_nobody_else(helm: str, values: list[str], clients: set[str]) -> None:
     documents = render(helm, *values)
@@ -505,6 +509,62 @@ def test_tls_without_a_certificate_or_with_one_port_for_two_is_refused(helm: str
     assert "name a Secret with tls.crt, tls.key and ca.crt in tls.existingSecret" in refusal(helm, "tls.enabled=true")
 
 
+# ------------------------------------------------------------------------------------------------------- clients outside
+
+
+def environment_of(documents: list[dict[str, Any]]) -> dict[str, str]:
+    (broker,) = find(documents, "StatefulSet", "evenq-broker")["spec"]["template"]["spec"]["containers"]
+    return {entry["name"]: entry.get("value", "") for entry in broker["env"]}
+
+
+def told_outside(documents: list[dict[str, Any]], index: int) -> tuple[str, bool]:
+    """What broker `index` tells those who come through its door for them, read by the broker's own code."""
+    name = f"evenq-broker-{index}"
+    environment = environment_of(documents)
+    advertise = environment["EVENQ_BROKER_ADVERTISE"].replace("$(EVENQ_BROKER_BROKER_NAME)", name)
+    (spot,) = parse_listeners(environment["EVENQ_BROKER_LISTENERS"])
+    usual = TLS_DOOR if spot.listener.tls else PLAIN_DOOR
+    doors = {usual: 8443, spot.listener: spot.port}
+    hosts = {usual.name: "0.0.0.0", spot.listener.name: spot.host}
+    told = advertised(advertise, doors, hosts=hosts, broker_name=name)
+    address = next(one for one in told if one.listener == "external")
+    return address.address, "external" in environment.get("EVENQ_BROKER_SHARED_LISTENERS", "").split(",")
+
+
+def test_one_address_outside_leads_to_any_broker_through_a_door_of_its_own(helm: str) -> None:
+    documents = render(helm, *EXTERNAL)
+    service = find(documents, "Service", "evenq-external")["spec"]
+    assert service["type"] == "NodePort"
+    assert "statefulset.kubernetes.io/pod-name" not in service["selector"]
+    (port,) = service["ports"]
+    assert (port["nodePort"], port["targetPort"]) == (30_081, "external")
+    ports = find(documents, "StatefulSet", "evenq-broker")["spec"]["template"]["spec"]["containers"][0]["ports"]
+    assert {one["name"]: one["containerPort"] for one in ports} == {"grpc": 8081, "metrics": 5557, "external": 8091}
+    assert {told_outside(documents, index) for index in range(2)} == {("mq.example.org:30081", True)}
+    assert lets_in(documents, "broker", "external", "outside")
+    assert not lets_in(documents, "broker", 8081, "outside"), "the other doors stay closed"
+
+
+def test_with_a_port_for_each_broker_clients_outside_call_each_directly(helm: str) -> None:
+    documents = render(helm, *EXTERNAL, *TLS, "--set", "external.ports={30091,30092},external.type=LoadBalancer")
+    for index, port in enumerate((30_091, 30_092)):
+        service = find(documents, "Service", f"evenq-external-{index}")["spec"]
+        assert service["selector"]["statefulset.kubernetes.io/pod-name"] == f"evenq-broker-{index}"
+        assert service["ports"][0]["port"] == port
+        assert "nodePort" not in service["ports"][0]
+        assert told_outside(documents, index) == (f"evenqs://mq.example.org:{port}", False)
+    own = "external.host=$(EVENQ_BROKER_BROKER_NAME).mq.example.org,external.ports={30091,30092}"
+    assert told_outside(render(helm, *EXTERNAL, "--set", own), 1)[0] == "evenq-broker-1.mq.example.org:30092"
+
+
+def test_a_door_for_nobody_or_for_some_brokers_only_is_refused(helm: str) -> None:
+    assert "external.enabled needs external.host" in refusal(helm, "external.enabled=true")
+    some = "external.ports={30091,30092,30093}"
+    assert "3 ports for 2 brokers" in refusal(helm, "external.enabled=true", "external.host=mq.example.org", some)
+    same = "external.doorPort=8081"
+    assert "doorPort is another" in refusal(helm, "external.enabled=true", "external.host=mq.example.org", same)
+
+
 # -------------------------------------------------------------------------------------------------------------------- schema
 
 
@@ -533,6 +593,10 @@ def refusal(helm: str, *bad: str) -> str:
         "broker.spread=far",
         "broker.settings.EVENQ_NAMESERVER_EXPIRY_MS=10000",
         "broker.nodePort=80",
+        "external.ports={80}",
+        "external.ports={}",
+        "external.type=ClusterIP",
+        "external.host=evenq://mq.example.org",
         "broker.extraEnv[0].value=nameless",
         "nameserver.registerFrom={pods}",
         "metrics.port=0",

@@ -83,7 +83,10 @@ class BrokerApp:
         doors = await open_doors(rpcs, places, settings.tls, clock=self._clock, options=options)
         self._doors = doors
         hosts = {place.listener.name: place.host for place in places}
-        addresses = advertised(settings.advertise, doors.ports, hosts=hosts, peers_tls=settings.tls.peers)
+        addresses = advertised(
+            settings.advertise, doors.ports, hosts=hosts, peers_tls=settings.tls.peers,
+            broker_name=settings.broker_name,
+        )  # fmt: skip
         await self.broker.start(addresses)
         assert self.broker.failed is not None
         self.broker.failed.add_done_callback(self._broke)

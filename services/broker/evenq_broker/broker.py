@@ -35,6 +35,7 @@ from evenq.runtime.net import Net
 from evenq.runtime.tasks import spawn
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.store import MessageStore
+from evenq.wire.addresses import BROKER_HEADER
 from evenq_broker.core.backlog import Backlog
 from evenq_broker.core.clients import ClientTable
 from evenq_broker.core.delayed_retries import DelayedRetries
@@ -229,6 +230,7 @@ class Broker:
             tracing,
         )
         from evenq_broker.rpc import transactions as transaction_calls
+        from evenq_broker.rpc.directing import directed
 
         modules = (
             messaging,
@@ -249,11 +251,17 @@ class Broker:
             client_list,
             resizing,
         )
-        return [rpc for module in modules for rpc in module.rpcs(self)]
+        return directed(self, [rpc for module in modules for rpc in module.rpcs(self)])
 
     async def wait_for_growth(self, queues: Iterable[tuple[int, int, int]], timeout_ms: int) -> bool:
         """Wait until one of `queues` (topic id, queue id, known maximum) has grown past it; False after that time."""
         return await self.waiting.for_growth(queues, timeout_ms)
+
+    def any_broker(self, context: RpcContext) -> bool:
+        """True if the address that the caller came through leads to any broker, and the call names none."""
+        listener = context.listener
+        shared = listener.name in self.settings.shared_door_names or self.routes.shared(listener)
+        return shared and not context.header(BROKER_HEADER)
 
     def members_seen_v2(
         self,

@@ -17,7 +17,7 @@ from evenq.model.names import broker_problem
 from evenq.serving.auth import AuthSettings
 from evenq.serving.tls import TlsSettings
 from evenq.store import StoreOptions
-from evenq_broker.core.listeners import parse_listeners
+from evenq_broker.core.listeners import check_shared, parse_listeners
 
 __all__ = ["BODY_BYTES_MAX", "Settings", "StoreSettings"]
 
@@ -112,8 +112,14 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     metrics_port: int = Field(default=5557, ge=-1, le=65_535, description="HTTP port of metrics and health; -1 = off.")
     advertise: str = Field(
         default="",
-        description="`[listener=]host:port`, comma-separated, that clients of each door are told: `default` (plain "
-        "text), `tls`, those of `listeners`, and `internal` for other servers; empty = what is bound.",
+        description="`[broker/][listener=]host:port`, comma-separated, that clients of each door are told: `default` "
+        "(plain text), `tls`, those of `listeners`, and `internal` for other servers; with a broker's name in front "
+        "only by that one; empty = what is bound.",
+    )
+    shared_listeners: str = Field(
+        default="",
+        description="Names of doors, comma-separated, whose `advertise` is one address for all brokers: any of them "
+        "may answer there.",
     )
     nameservers: str = Field(
         default="",
@@ -334,6 +340,11 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         description="Longest wait for a client that is asked for its stack or a verdict, ms.",
     )
 
+    @property
+    def shared_door_names(self) -> frozenset[str]:
+        """The names in `shared_listeners`."""
+        return frozenset(filter(None, (name.strip() for name in self.shared_listeners.split(","))))
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         problem = broker_problem(self.broker_name)
@@ -345,6 +356,7 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
             raise ValueError(error.message) from error
         try:
             spots = parse_listeners(self.listeners)
+            check_shared(self.shared_door_names, spots)
         except SettingsError as error:
             raise ValueError(error.message) from error
         if self.tls.certificate is None and any(spot.listener.tls for spot in spots):

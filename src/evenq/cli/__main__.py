@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from evenq.cli.parser import make_parser
 from evenq.cli.tls_options import use_tls
+from evenq.client.core.access_points import ONE_ADDRESS
 from evenq.errors import Error, IllegalAccessPoint, PortInUse, SettingsError
 from evenq.runtime.extras import is_installed, missing, sentence
 
@@ -38,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(missing("the command line", "rich"))
     try:
         use_tls(options)
+        if getattr(options, "one_address", False):
+            options.endpoint += ONE_ADDRESS
         return int(options.run(options) or EXIT_OK)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -169,6 +169,11 @@ def _command(
             help="any broker of the cluster, or several with commas between; evenqs:// = TLS (now: %(default)s)",
         )
         parser.add_argument(
+            "--one-address",
+            action="store_true",
+            help="reach all brokers through the endpoint, whatever addresses they tell (or ?one-address behind it)",
+        )
+        parser.add_argument(
             "--credentials",
             metavar="FILE",
             help="TOML file with access_key and secret_key (or EVENQ_CREDENTIALS, or EVENQ_ACCESS_KEY and "

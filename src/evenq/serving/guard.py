@@ -21,7 +21,7 @@ from evenq.errors import Forbidden, SettingsError, Unauthorized
 from evenq.runtime.clock import Clock
 from evenq.serving.names import NAMES, Named, Names
 from evenq.serving.owners import ClientOwners
-from evenq.serving.rpc import Access, Action, Bidi, Resource, Rpc, RpcContext, ServerStream, Unary
+from evenq.serving.rpc import ACTS_FOR, Access, Action, Bidi, Resource, Rpc, RpcContext, ServerStream, Unary
 from evenq.serving.rpc import Kind as RpcKind
 from evenq.serving.users import Kind, User, Users
 from evenq.wire.signature import AUTHORIZATION, DATE_MAX, DATE_TIME, fits, moment_ms, read_claim
@@ -98,6 +98,7 @@ class Guard:
             return replace(rpc, handler=self._server_stream(rpc, cast("ServerStream", rpc.handler), names))
         handler, identify, decide = cast("Unary", rpc.handler), self.identify, self._decide
         nameless_is_ok = rpc.method == HEARTBEAT
+        owned = rpc.access.resource is Resource.CLIENT and rpc.access.action is Action.CONSUME
 
         def checked(request: bytes, context: RpcContext) -> Awaitable[bytes]:
             if nameless_is_ok and not context.client_id and AUTHORIZATION not in context.headers:
@@ -105,6 +106,8 @@ class Guard:
             user = identify(context)
             if not user.internal:
                 decide(user, rpc, names, request, context)
+            elif owned:
+                self._check_owner(context.headers.get(ACTS_FOR, ""), rpc, context)
             return handler(request, context)
 
         return replace(rpc, handler=checked)
@@ -173,16 +176,16 @@ class Guard:
             self._check_named(user, access, named, context)
             self._check_missing(user, access, kinds or (), named, context)
         if access.resource is Resource.CLIENT and action is Action.CONSUME:
-            self._check_owner(user, rpc, context)
+            self._check_owner(user.name, rpc, context)
         if action in _AUDITED:
             self._audit(user, context)
 
-    def _check_owner(self, user: User, rpc: Rpc, context: RpcContext) -> None:
+    def _check_owner(self, user: str, rpc: Rpc, context: RpcContext) -> None:
         client_id = context.client_id
-        if not client_id:
+        if not client_id or not user:
             return
-        if not self._owners.claim(client_id, user.name, self._clock.monotonic_ms()):
-            self._tell(user.name, context, Forbidden.code)
+        if not self._owners.claim(client_id, user, self._clock.monotonic_ms()):
+            self._tell(user, context, Forbidden.code)
             raise Forbidden(f"client id {client_id[:255]!r} is another user's; give each client its own")
         if rpc.method == FAREWELL:
             self._owners.leave(client_id)
@@ -252,7 +255,7 @@ class Guard:
             if names is None and not user.internal:
                 self._decide(user, rpc, None, b"", context)
             if access.resource is Resource.CLIENT and not user.internal:
-                self._check_owner(user, rpc, context)
+                self._check_owner(user.name, rpc, context)
             task = asyncio.current_task()
             assert task is not None
             self._open[task] = (context.headers[AUTHORIZATION], context.headers[DATE_TIME])

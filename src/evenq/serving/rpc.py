@@ -16,14 +16,36 @@ from typing import Any, Protocol
 
 from evenq.model import PLAIN_DOOR, Listener
 
-__all__ = ["Access", "Action", "Bidi", "Caller", "Kind", "Resource", "Rpc", "RpcContext", "ServerStream", "Unary"]
+__all__ = [
+    "ACTS_FOR",
+    "Access",
+    "Action",
+    "Bidi",
+    "Caller",
+    "Kind",
+    "Resource",
+    "Rpc",
+    "RpcContext",
+    "ServerStream",
+    "Unary",
+]
 
 
 NAMESPACE = "x-mq-namespace"
+ACTS_FOR = "x-evenq-user"
+"""Name of the user whose call a server passes on; believed of servers only."""
 
 
 class Caller(Protocol):
     """A user with grants; `evenq.serving.users.User` is one."""
+
+    @property
+    def name(self) -> str:
+        """As in the users file."""
+
+    @property
+    def internal(self) -> bool:
+        """Is it a server of this cluster?"""
 
     def may_topic(self, action: Action, name: str) -> bool:
         """Is the action allowed on the topic?"""
@@ -62,6 +84,13 @@ class RpcContext:
         """Request metadata with lower-case names; binary values and the namespace are left out."""
         return {key: value for key, value in self._metadata if isinstance(value, str) and key != NAMESPACE}
 
+    def header(self, name: str) -> str:
+        """One header by its lower-case name, or empty. Cheaper than `headers` where nothing else needs them."""
+        for key, value in self._metadata:
+            if key == name:
+                return value if isinstance(value, str) else ""
+        return ""
+
     @property
     def host(self) -> str:
         """The caller's host without its port."""
@@ -80,10 +109,7 @@ class RpcContext:
     @property
     def namespace(self) -> str:
         """`x-mq-namespace`, or empty. For `evenq.serving.namespaces` alone: guard and handlers get full names."""
-        for key, value in self._metadata:
-            if key == NAMESPACE:
-                return value if isinstance(value, str) else ""
-        return ""
+        return self.header(NAMESPACE)
 
     def may_topic(self, action: Action, topic: str) -> bool:
         """May the caller do this to the topic of the full name? For what an answer holds and no request named."""

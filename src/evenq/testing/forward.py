@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections import deque
 
 __all__ = ["Forward"]
 
@@ -13,9 +14,9 @@ __all__ = ["Forward"]
 class Forward:
     """One forwarded port; close it when the test ends."""
 
-    def __init__(self, port: int) -> None:
-        """To `port` of this machine."""
-        self._target = port
+    def __init__(self, *ports: int) -> None:
+        """To `ports` of this machine, with each connection to the next of them that answers."""
+        self._targets = deque(ports)
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         """Where clients come."""
@@ -30,9 +31,26 @@ class Forward:
             except OSError:
                 return
             self.connections += 1
-            outgoing = socket.create_connection(("127.0.0.1", self._target))
+            outgoing = self._connected()
+            if outgoing is None:
+                incoming.close()
+                continue
             for source, target in ((incoming, outgoing), (outgoing, incoming)):
                 threading.Thread(target=self._copy, args=(source, target), daemon=True).start()
+
+    def lead_to(self, *ports: int) -> None:
+        """New connections go to these from now on."""
+        self._targets = deque(ports)
+
+    def _connected(self) -> socket.socket | None:
+        targets = self._targets
+        for _ in range(len(targets)):
+            targets.rotate(-1)
+            try:
+                return socket.create_connection(("127.0.0.1", targets[-1]))
+            except OSError:
+                continue
+        return None
 
     @staticmethod
     def _copy(source: socket.socket, target: socket.socket) -> None:

@@ -15,7 +15,7 @@ import asyncio
 import atexit
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -44,7 +44,7 @@ class LocalCluster:
         rebalancers: int = 1,
         folder: Path | None = None,
         broker_ports: Sequence[int] = (),
-        broker_settings: Mapping[str, str] | None = None,
+        broker_settings: Mapping[str, str] | Callable[[int], Mapping[str, str]] | None = None,
         nameserver_settings: Mapping[str, str] | None = None,
         rebalancer_settings: Mapping[str, str] | None = None,
         tls: bool = False,
@@ -54,9 +54,9 @@ class LocalCluster:
         """`folder` keeps data and logs; None makes one that is removed after a clean end. `broker_ports`: fixed ports
         of the first brokers, the others get free ones. Of several `rebalancers` one leads, by a lease in `folder`;
         `rebalancer` False: none. Settings are environment names without their prefix, e.g.
-        `{"STORE__FLUSH": "sync"}`. `tls`: all servers speak TLS and no plain text, also to each other;
-        `client_tls` is what clients need (`evenq[tls]` must be installed). `metrics_port`: of the first broker, 0 = any
-        free one, the others get free ones; -1 = no server has a page.
+        `{"STORE__FLUSH": "sync"}`; those of brokers may be made from each one's number. `tls`: all servers speak TLS
+        and no plain text, also to each other; `client_tls` is what clients need (`evenq[tls]` must be installed).
+        `metrics_port`: of the first broker, 0 = any free one, the others get free ones; -1 = no server has a page.
         """
         if not 1 <= brokers <= len(_LETTERS):
             raise BadRequest(f"brokers={brokers} is outside 1 to {len(_LETTERS)}.")
@@ -80,7 +80,8 @@ class LocalCluster:
         names = [f"rebalancer-{index}" if index else "rebalancer" for index in range(rebalancers if rebalancer else 0)]
         self.rebalancers = [self._node("rebalancer", name, 0, extra) for name in names]
         ports = [*broker_ports, *([0] * brokers)][:brokers]
-        self.brokers = [self._broker(_LETTERS[index], port, broker_settings or {}) for index, port in enumerate(ports)]
+        of_broker = broker_settings if callable(broker_settings) else lambda _: broker_settings or {}
+        self.brokers = [self._broker(_LETTERS[index], port, of_broker(index)) for index, port in enumerate(ports)]
 
     @property
     def endpoint(self) -> str:

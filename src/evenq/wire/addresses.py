@@ -10,9 +10,21 @@ from typing import NamedTuple
 
 from evenq.errors import IllegalAccessPoint
 
-__all__ = ["PLAIN", "TLS", "Target", "host_and_port", "split_addresses", "target_of"]
+__all__ = [
+    "BROKER_HEADER",
+    "PLAIN",
+    "TLS",
+    "Target",
+    "address_for",
+    "host_and_port",
+    "meant_broker",
+    "split_addresses",
+    "target_of",
+]
 
 TLS, PLAIN = "evenqs://", "evenq://"
+BROKER_HEADER = "x-evenq-broker"
+"""Header of a call to an address that leads to any broker: the name of the broker that the call is for."""
 
 
 class Target(NamedTuple):
@@ -49,6 +61,19 @@ def host_and_port(target: str) -> tuple[str, int]:
     """Of a `Target.target`; the host without brackets."""
     host, _, port = target.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def address_for(broker_name: str, address: str) -> str:
+    """How a client writes an address that leads to any broker, for calls to one of them; `address` may be empty, for
+    its access point.
+    """
+    return f"{address}#{broker_name}"
+
+
+def meant_broker(address: str) -> tuple[str, str]:
+    """The address alone, and the broker that is meant; empty if the address is the broker's own."""
+    alone, _, broker_name = address.partition("#")
+    return alone, broker_name
 
 
 def split_addresses(text: str) -> list[str]:

@@ -6,13 +6,14 @@ exactly one address, the first door's comes first, and the one for other servers
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from evenq.errors import SettingsError
 from evenq.model import PLAIN_DOOR, TLS_DOOR, BrokerAddress, Listener
+from evenq.model.names import broker_problem
 
-__all__ = ["INTERNAL", "Spot", "advertised", "parse_listeners"]
+__all__ = ["INTERNAL", "Spot", "advertised", "check_shared", "parse_listeners"]
 
 INTERNAL = "internal"
 """Name of the address that other servers call; it needs no door of its own."""
@@ -53,10 +54,26 @@ def parse_listeners(text: str) -> list[Spot]:
     return spots
 
 
+def check_shared(names: Iterable[str], spots: Iterable[Spot]) -> None:
+    """Raises SettingsError for a name that is no door's."""
+    known = {PLAIN_DOOR.name, TLS_DOOR.name, *(spot.listener.name for spot in spots)}
+    for name in names:
+        if name not in known:
+            raise SettingsError(
+                f"shared_listeners names {name!r}, which is no door; name one of {', '.join(sorted(known))}"
+            )
+
+
 def advertised(
-    text: str, doors: Mapping[Listener, int], *, hosts: Mapping[str, str], peers_tls: bool = False
+    text: str,
+    doors: Mapping[Listener, int],
+    *,
+    hosts: Mapping[str, str],
+    peers_tls: bool = False,
+    broker_name: str = "",
 ) -> list[BrokerAddress]:
-    """What clients are told, by the door they came through: `[listener=]host:port`, comma-separated.
+    """What clients are told, by the door they came through: `[broker/][listener=]host:port`, comma-separated; entries
+    with the name of another broker than `broker_name` are left out.
 
     `doors`: port of each door, the first door first; `hosts`: what they are bound to, by name. An entry without a name
     is the first door's; a port 0 stands for the bound one; a door without an entry gets the first door's host (or
@@ -64,7 +81,7 @@ def advertised(
     whose name has no door: nobody could ever be told it.
     """
     first = next(iter(doors))
-    given = _entries(text, first.name)
+    given = _entries(text, first.name, broker_name)
     known = {listener.name for listener in doors} | {INTERNAL}
     for name in given:
         if name not in known:
@@ -95,13 +112,19 @@ def _address(
     return BrokerAddress(listener.name, host, port, listener.tls)
 
 
-def _entries(text: str, first: str) -> dict[str, tuple[str, int]]:
+def _entries(text: str, first: str, broker_name: str) -> dict[str, tuple[str, int]]:
     entries: dict[str, tuple[str, int]] = {}
     for part in text.split(",") if text.strip() else ():
-        name, equals, target = part.strip().rpartition("=")
+        broker, slash, entry = part.strip().rpartition("/")
+        name, equals, target = entry.rpartition("=")
         host, port = _host_and_port(target)
-        if not host or port < 0 or (equals and not name):
-            raise SettingsError(f"advertise holds {part.strip()!r}; write host:port or listener=host:port")
+        if not host or port < 0 or (equals and not name) or (slash and broker_problem(broker)):
+            raise SettingsError(
+                f"advertise holds {part.strip()!r}; write host:port or listener=host:port, with BROKER/ in front for "
+                "one broker alone"
+            )
+        if slash and broker != broker_name:
+            continue
         name = name or first
         if name in entries:
             raise SettingsError(f"advertise names the listener {name!r} twice; give one address for each")

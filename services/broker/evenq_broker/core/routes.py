@@ -18,6 +18,8 @@ from evenq_broker.core.listeners import INTERNAL
 __all__ = ["BrokerView", "RouteTable", "TopicAt"]
 
 STALE_MS = 60_000
+LEFT_MS = 60_000
+LEFT_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,8 @@ class RouteTable:
         self._sources: dict[str, _Source] = {}
         self._own: BrokerView | None = None
         self._merged: dict[str, BrokerView] = {}
+        self._left: dict[str, tuple[BrokerView, int]] = {}
+        """Brokers that are not live any more, and since when, the latest last."""
         self._changed_topics: dict[str, None] = {}
         self._stale_ms = stale_ms
         self.version = 0
@@ -158,6 +162,18 @@ class RouteTable:
         """One live broker, or None."""
         return self._merged.get(name)
 
+    def reachable(self, name: str, now_ms: int) -> BrokerView | None:
+        """One broker that is live, or that left so lately that it may still take the last word of its clients: it is
+        out of the routes before it closes.
+        """
+        view, since_ms = self._left.get(name, (None, 0))
+        return self._merged.get(name) or (view if now_ms - since_ms < LEFT_MS else None)
+
+    def shared(self, listener: Listener) -> bool:
+        """True if two brokers are told with one address to those who come through `listener`: it leads to any."""
+        told = [view.address(listener) for view in self._merged.values()]
+        return len({(address.host, address.port) for address in told}) < len(told)
+
     def route(self, topic: str) -> list[TopicAt]:
         """Where the topic lives: masters only, ascending by broker name (RT-1, RT-2)."""
         return [
@@ -215,6 +231,8 @@ class RouteTable:
             best[self._own.name] = self._own
         if best != self._merged:
             self._note_changes(best)
+            self._left.update({name: (view, now_ms) for name, view in self._merged.items() if name not in best})
+            self._left = dict([left for left in self._left.items() if left[0] not in best][-LEFT_MAX:])
             self._merged = best
             self.version += 1
 

@@ -46,7 +46,8 @@ class Clients:
         if client_id:
             self._broker.sessions.left_v2(client_id)
             end_client(self._broker, client_id)
-            if context.language == "RUST":  # tells its access point only (wire contract 3.2)
+            # Rust tells its access point only (wire contract 3.2), and so does who knows no more than one address.
+            if context.language == "RUST" or self._broker.any_broker(context):
                 self._broker.spawn(self._tell_others(request, context), name="pass on a termination")
         return OK_STATUS
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
-from evenq.serving.rpc import RpcContext
+from evenq.serving.rpc import ACTS_FOR, RpcContext
 from evenq_broker.core.handles import broker_of
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
 
-__all__ = ["forward", "forward_stream", "owner_of", "owner_of_handle"]
+__all__ = ["MARK", "forward", "forward_stream", "left_ms", "mark", "owner_of", "owner_of_handle"]
 
 MARK = "x-evenq-forwarded"
 PASSED_ON = ("x-mq-client-id", "x-mq-language", "x-mq-client-version", "x-mq-request-id")
@@ -27,7 +27,7 @@ def owner_of(broker: Broker, broker_name: str, context: RpcContext) -> str | Non
     """The address of the broker named, if it is another one that we know; None = answer here."""
     if not broker_name or broker_name == broker.settings.broker_name or MARK in context.headers:
         return None
-    view = broker.routes.broker(broker_name)
+    view = broker.routes.reachable(broker_name, broker.clock.monotonic_ms())
     return None if view is None else broker.cluster.address_of(view)
 
 
@@ -38,22 +38,25 @@ def owner_of_handle(broker: Broker, handle: str, context: RpcContext) -> str | N
 
 async def forward(broker: Broker, address: str, request: bytes, context: RpcContext) -> bytes:
     """The other broker's answer, as it is. Raises ConnectionFailed, RequestTimeout."""
-    timeout_ms = _left(broker, context, broker.settings.peer_timeout_ms)
-    return await broker.net.unary(address, context.method, request, timeout_ms=timeout_ms, metadata=_metadata(context))
+    timeout_ms = left_ms(broker, context, broker.settings.peer_timeout_ms)
+    return await broker.net.unary(address, context.method, request, timeout_ms=timeout_ms, metadata=mark(context))
 
 
 def forward_stream(broker: Broker, address: str, request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
     """The other broker's answers, as they come."""
-    timeout_ms = _left(broker, context, broker.settings.poll_max_ms + broker.settings.peer_timeout_ms)
-    return broker.net.stream(address, context.method, request, timeout_ms=timeout_ms, metadata=_metadata(context))
+    timeout_ms = left_ms(broker, context, broker.settings.poll_max_ms + broker.settings.peer_timeout_ms)
+    return broker.net.stream(address, context.method, request, timeout_ms=timeout_ms, metadata=mark(context))
 
 
-def _left(broker: Broker, context: RpcContext, most_ms: int) -> int:
+def left_ms(broker: Broker, context: RpcContext, most_ms: int) -> int:
+    """How long the other broker may take: a little less than the caller waits, at most `most_ms`."""
     if context.deadline_ms is None:
         return most_ms
     return max(1, min(most_ms, context.deadline_ms - broker.clock.monotonic_ms() - MARGIN_MS))
 
 
-def _metadata(context: RpcContext) -> Mapping[str, str]:
+def mark(context: RpcContext) -> Mapping[str, str]:
+    """The headers of a call that is passed on: whose it is, and that it went on once."""
     headers = context.headers
-    return {MARK: "1", **{name: headers[name] for name in PASSED_ON if name in headers}}
+    user = {} if context.caller is None else {ACTS_FOR: context.caller.name}
+    return {MARK: "1", **user, **{name: headers[name] for name in PASSED_ON if name in headers}}

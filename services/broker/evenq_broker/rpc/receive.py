@@ -73,7 +73,9 @@ class Receiving:
             await self._broker.ending.hold(self._poll_ms(asked, context))
             yield _NOTHING
             return
-        address = owner_of(self._broker, asked.message_queue.broker.name, context)
+        address = (
+            None if self._is_everywhere(asked) else owner_of(self._broker, asked.message_queue.broker.name, context)
+        )
         if address is not None:
             async for frame in forward_stream(self._broker, address, request, context):
                 yield frame
@@ -110,6 +112,11 @@ class Receiving:
         finally:
             if not complete:
                 self._popping.give_back(batch)
+
+    def _is_everywhere(self, asked: service_pb2.ReceiveMessageRequest) -> bool:
+        """True if the answer is what any broker has (`rpc.lite`), whichever one is named."""
+        topic = self._broker.topics.get(asked.message_queue.topic.name)
+        return topic is not None and topic.message_type is MessageType.LITE and not asked.auto_renew
 
     def _trace(self, wanted: _Receive, batch: Batch) -> None:
         # The journal names the client only where its life holds the delivery.

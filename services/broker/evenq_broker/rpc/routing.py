@@ -114,7 +114,7 @@ class _Routing:
         key = (name, listener)
         known = self._routes.get(key)
         if known is not None and known[0] == self._broker.routes.version:
-            return known[1] + _schemes(request, self._broker.routes.route(name), listener)
+            return known[1] + self._schemes(request, self._broker.routes.route(name), context)
         await self._routed(name)
         version = self._broker.routes.version
         route = self._broker.routes.route(name)
@@ -129,7 +129,15 @@ class _Routing:
             if len(self._routes) >= ROUTES_CACHED_MAX:
                 self._routes.clear()
             self._routes[key] = (version, answer)
-        return answer + _schemes(request, places, listener)
+        return answer + self._schemes(request, places, context)
+
+    def _schemes(self, request: bytes, places: Sequence[TopicAt], context: RpcContext) -> bytes:
+        """What our own SDK asks about the addresses, and the public answer has no field for."""
+        if not routes_pb2.RouteQuestion.FromString(request).schemes:
+            return b""
+        names = [at.broker.name for at in places if at.broker.address(context.listener).tls]
+        any_broker = self._broker.any_broker(context)
+        return routes_pb2.RouteSchemes(tls_brokers=names, any_broker=any_broker).SerializeToString()
 
     async def query_assignment(self, request: bytes, context: RpcContext) -> bytes:
         asked = parsed(service_pb2.QueryAssignmentRequest, request, context)
@@ -251,14 +259,6 @@ def _check_access_point(told: definition_pb2.Endpoints) -> None:
         raise IllegalAccessPoint(
             f"the access point {first.host!r}:{first.port} is malformed; give a host and a port from 1 to 65535"
         )
-
-
-def _schemes(request: bytes, places: Sequence[TopicAt], listener: Listener) -> bytes:
-    """Whose addresses are called with TLS: our own SDK asks, and the public answer has no field for it."""
-    if not routes_pb2.RouteQuestion.FromString(request).schemes:
-        return b""
-    names = [at.broker.name for at in places if at.broker.address(listener).tls]
-    return routes_pb2.RouteSchemes(tls_brokers=names).SerializeToString()
 
 
 def _broker_message(view: BrokerView, address: BrokerAddress) -> definition_pb2.Broker:

@@ -23,7 +23,9 @@ class Route:
     """Sorted by broker name, then id."""
     readable: tuple[MessageQueue, ...]
     addresses: Mapping[str, str]
-    """Broker name to `host:port`, with `evenqs://` in front where TLS is spoken."""
+    """Broker name to `host:port`, with `evenqs://` in front where TLS is spoken, and `#` and its name behind where the
+    address leads to any broker; no two are equal.
+    """
 
     def address_of(self, broker_name: str) -> str:
         """Where the broker answers, `host:port`. Raises ConnectionFailed (retryable, and a reason to ask for the route

@@ -24,7 +24,7 @@ from evenq.errors import (
 )
 from evenq.model import FilterExpression, FilterType, MessageModel, MessageQueue, QueueOffset
 from evenq.runtime.net import Net
-from evenq.wire.addresses import host_and_port
+from evenq.wire.addresses import BROKER_HEADER, host_and_port, meant_broker
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -105,12 +105,13 @@ class Calls:
         self.client_id = client_id
         self.timeout_ms = timeout_ms
         self.metadata = client_metadata(client_id, reads=reads)
-        self._endpoints = list(access_points(endpoint).targets)
+        points = access_points(endpoint)
+        self._endpoints = list(points.targets)
         self._turn = 0
         self._no_publish: set[str] = set()
         self._no_assignment: set[str] = set()
         self._no_counts: set[str] = set()
-        self._routing = Routing()
+        self._routing = Routing(one_address=points.one_address)
 
     def publishes(self, address: str) -> bool:
         """False once the server there turned out to have no evenq.v1."""
@@ -124,7 +125,27 @@ class Calls:
     async def unary(self, address: str, method: str, request: bytes, *, wait_ms: int = 0, timeout_ms: int = 0) -> bytes:
         """One call; `wait_ms` comes on top of the deadline."""
         deadline_ms = (timeout_ms or self.timeout_ms) + wait_ms
-        return await self.net.unary(address, method, request, timeout_ms=deadline_ms, metadata=self.metadata)
+        target, metadata = self.directed(address)
+        try:
+            return await self.net.unary(target, method, request, timeout_ms=deadline_ms, metadata=metadata)
+        except ConnectionFailed:
+            if address.startswith("#"):  # the next try goes to the next access point
+                self._turn = (self._turn + 1) % len(self._endpoints)
+            raise
+
+    def stream(
+        self, address: str, method: str, requests: AsyncIterator[bytes] | bytes, *, timeout_ms: int | None
+    ) -> AsyncIterator[bytes]:
+        """A stream; None = no time limit."""
+        target, metadata = self.directed(address)
+        return self.net.stream(target, method, requests, timeout_ms=timeout_ms, metadata=metadata)
+
+    def directed(self, address: str) -> tuple[str, Mapping[str, str]]:
+        """Where to call, and with which headers."""
+        target, broker_name = meant_broker(address)
+        if not broker_name:
+            return address, self.metadata
+        return target or self._endpoints[self._turn], {**self.metadata, BROKER_HEADER: broker_name}
 
     async def at_access_point(self, method: str, request: bytes) -> bytes:
         """One call to the access point; with several, the next one is tried when one does not answer."""

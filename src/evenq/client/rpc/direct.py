@@ -44,6 +44,8 @@ class PublishCalls(Protocol):
 
     def publishes(self, address: str) -> bool: ...
 
+    def directed(self, address: str) -> tuple[str, Mapping[str, str]]: ...
+
 
 class Direct:
     """Thread-safe."""
@@ -77,10 +79,14 @@ class Direct:
         address = route.addresses.get(queue.broker_name, "")
         if not address or not self._calls.publishes(address):
             return None
+        target, metadata = address, self._metadata
+        if "#" in address:  # it leads to any broker
+            target, named = self._calls.directed(address)
+            metadata = tuple(named.items())
         try:
             data = self._net.unary(
-                address, DATA + "Publish", self._head(queue) + repeated(2, (content,)), timeout_ms=self._timeout_ms,
-                metadata=self._metadata,
+                target, DATA + "Publish", self._head(queue) + repeated(2, (content,)), timeout_ms=self._timeout_ms,
+                metadata=metadata,
             )  # fmt: skip
             answer = data_pb2.PublishResponse.FromString(data)
             if answer.status.code != OK:

@@ -56,9 +56,7 @@ class LiteCalls(SimpleCalls):
     async def lite_events(
         self, address: str, group: str, topic: str, tellings: AsyncIterator[None]
     ) -> AsyncGenerator[LiteEvent, None]:
-        frames = self.net.stream(
-            address, V2 + "Telemetry", self._settings(group, topic, tellings), timeout_ms=None, metadata=self.metadata
-        )
+        frames = self.stream(address, V2 + "Telemetry", self._settings(group, topic, tellings), timeout_ms=None)
         opened = False
         try:
             async for frame in frames:

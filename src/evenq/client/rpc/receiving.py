@@ -49,12 +49,11 @@ class SimpleCalls(Calls):
         request.filter_expression.expression = wanted.expression
         set_duration_ms(request.invisible_duration, invisible_ms)
         set_duration_ms(request.long_polling_timeout, wait_ms)
-        frames: AsyncIterator[bytes] = self.net.stream(
+        frames: AsyncIterator[bytes] = self.stream(
             address,
             V2 + "ReceiveMessage",
             request.SerializeToString(),
             timeout_ms=wait_ms + self.timeout_ms,
-            metadata=self.metadata,
         )
         messages: list[ReceivedMessage] = []
         async for frame in frames:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from evenq.client.core.route import Route
 from evenq.errors import TopicNotFound
 from evenq.model import BrokerAddress, MessageQueue
+from evenq.wire.addresses import address_for
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -24,7 +25,9 @@ READABLE = frozenset({v2.READ, v2.READ_WRITE})
 class Routing:
     """Reads answers of QueryRoute; keeps the last one of each of at most `KEPT_MAX` topics."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, one_address: bool = False) -> None:
+        """`one_address`: brokers are reached through the access point alone, whatever addresses they tell."""
+        self._one_address = one_address
         self._last: dict[str, tuple[bytes, Route]] = {}
 
     def read(self, topic: str, answer: bytes) -> Route:
@@ -34,13 +37,13 @@ class Routing:
         last = self._last.get(topic)
         if last is not None and last[0] == answer:
             return last[1]
-        route = route_of(topic, answer)
+        route = route_of(topic, answer, one_address=self._one_address)
         if len(self._last) < KEPT_MAX or topic in self._last:
             self._last[topic] = (answer, route)
         return route
 
 
-def route_of(topic: str, answer: bytes) -> Route:
+def route_of(topic: str, answer: bytes, *, one_address: bool = False) -> Route:
     """The masters' queues, sorted, and their brokers' addresses. Raises as `Routing.read`."""
     told = service_pb2.QueryRouteResponse.FromString(answer)
     check(told.status)
@@ -49,7 +52,8 @@ def route_of(topic: str, answer: bytes) -> Route:
     writable: list[MessageQueue] = []
     readable: list[MessageQueue] = []
     addresses: dict[str, str] = {}
-    secure = frozenset(routes_pb2.RouteSchemes.FromString(answer).tls_brokers)
+    schemes = routes_pb2.RouteSchemes.FromString(answer)
+    secure, any_broker = frozenset(schemes.tls_brokers), schemes.any_broker
     for wire in told.message_queues:
         broker = wire.broker
         if broker.id != 0:
@@ -57,7 +61,10 @@ def route_of(topic: str, answer: bytes) -> Route:
         name = broker.name  # as `messages.queue_of`, a quarter faster without its second look at the broker
         if name not in addresses:
             for address in broker.endpoints.addresses[:1]:
-                addresses[name] = BrokerAddress("", address.host, address.port, name in secure).address
+                own = BrokerAddress("", address.host, address.port, name in secure).address
+                if one_address or any_broker:
+                    own = address_for(name, "" if one_address else own)
+                addresses[name] = own
         queue, permission = MessageQueue(wire.topic.name, name, wire.id), wire.permission
         if permission in WRITABLE:
             writable.append(queue)

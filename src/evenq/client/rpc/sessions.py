@@ -39,9 +39,7 @@ class ConsumerCalls(Calls):
 
     async def session(self, address: str, requests: AsyncIterator[Join | Leave | None]) -> AsyncIterator[SessionEvent]:
         """Raises what the broker refuses with."""
-        frames = self.net.stream(
-            address, GROUPS + "Session", self._encoded(requests), timeout_ms=None, metadata=self.metadata
-        )
+        frames = self.stream(address, GROUPS + "Session", self._encoded(requests), timeout_ms=None)
         try:
             async for frame in frames:
                 event = _event(groups_pb2.SessionEvent.FromString(frame))

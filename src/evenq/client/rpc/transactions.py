@@ -55,9 +55,7 @@ class TransactionCalls(Calls):
 
     async def checks(self, address: str, tellings: AsyncIterator[Iterable[str]]) -> AsyncGenerator[Check, None]:
         """The telemetry stream of a producer."""
-        frames = self.net.stream(
-            address, V2 + "Telemetry", self._settings(tellings), timeout_ms=None, metadata=self.metadata
-        )
+        frames = self.stream(address, V2 + "Telemetry", self._settings(tellings), timeout_ms=None)
         try:
             async for frame in frames:
                 command = service_pb2.TelemetryCommand.FromString(frame)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from evenq import aio
+from evenq.client.core.access_points import access_points
 from evenq.client.core.views import BrokerView
 from evenq.client.options import ProducerOptions
 from evenq.client.wiring import Ground
@@ -28,7 +29,7 @@ from evenq.testing.verify.plan import MESSAGE_TYPES, Kind, Plan
 from evenq.testing.verify.producing import PRIORITIES, Sender, streams_of
 from evenq.testing.verify.tally import Result, Tally
 from evenq.testing.verify.watching import Watcher
-from evenq.wire.addresses import TLS
+from evenq.wire.addresses import TLS, address_for
 
 __all__ = ["Moment", "Verdict", "verify"]
 
@@ -207,6 +208,9 @@ class _Run:
             await net.close()
 
     def _reached(self, broker: BrokerView) -> str:
+        points = access_points(self._plan.endpoint)
+        if points.one_address:
+            return address_for(broker.name, points.addresses[0])
         # An address that speaks as the access point does: TLS, or plain text.
         tls = Ground.of(None, None, endpoint=self._plan.endpoint).tls is not None
         fitting = (address for address in broker.addresses if address.startswith(TLS) == tls)

@@ -1,7 +1,7 @@
 """The settings `listeners` and `advertise`: doors beside the usual ones, and the address that each door tells."""
 
 import pytest
-from evenq_broker.core.listeners import advertised, parse_listeners
+from evenq_broker.core.listeners import advertised, check_shared, parse_listeners
 
 from evenq.errors import SettingsError
 from evenq.model import PLAIN_DOOR, TLS_DOOR, Listener
@@ -81,3 +81,24 @@ def test_a_listener_that_is_none_is_named(text: str) -> None:
 def test_a_name_that_is_taken_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="choose another name"):
         parse_listeners(text)
+
+
+def test_an_entry_for_one_broker_counts_for_no_other() -> None:
+    def of(name: str) -> list[str]:
+        doors = {PLAIN_DOOR: 7, OUT: 9}
+        hosts = {listener.name: "0.0.0.0" for listener in doors}
+        told = advertised("pod:7,b-0/out=lb:30091,b-1/out=lb:30092", doors, hosts=hosts, broker_name=name)
+        return [address.address for address in told]
+
+    assert of("b-0") == ["pod:7", "lb:30091"]
+    assert of("b-1") == ["pod:7", "lb:30092"]
+    assert of("b-2") == ["pod:7", "pod:9"]
+    with pytest.raises(SettingsError, match="BROKER/ in front for one broker alone"):
+        advertised("/out=lb:1", {PLAIN_DOOR: 7, OUT: 9}, hosts={"default": "h", "out": "h"}, broker_name="b-0")
+
+
+def test_a_shared_door_that_is_none_is_refused() -> None:
+    spots = parse_listeners("external=0.0.0.0:8091")
+    check_shared(["external", "default", "tls"], spots)
+    with pytest.raises(SettingsError, match=r"names 'outside', which is no door; name one of default, external, tls"):
+        check_shared(["outside"], spots)

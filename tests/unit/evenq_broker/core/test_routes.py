@@ -213,3 +213,27 @@ def test_servers_call_the_internal_address_or_the_one_with_tls_if_they_are_to() 
     assert BrokerView(name="a", addresses=(DEFAULT, SECURE, plain_inside)).peer_address(tls=True) is SECURE
     assert BrokerView(name="a", addresses=(DEFAULT,)).peer_address(tls=True) is DEFAULT
     assert BrokerView(name="a", addresses=(SECURE,)).peer_address(tls=False) is SECURE
+
+
+def test_a_broker_that_left_is_reachable_for_a_minute_and_until_it_is_back() -> None:
+    table = RouteTable()
+    table.snapshot("n1", "x", [view("a"), view("b")], 0)
+    table.changed("n1", [], ["b"], 1_000)
+    assert table.broker("b") is None
+    assert table.reachable("b", 1_000) == view("b")
+    assert table.reachable("b", 61_000) is None
+    assert table.reachable("never", 1_000) is None
+    table.changed("n1", [view("b", epoch=2)], [], 2_000)
+    assert table.reachable("b", 1_000_000) == view("b", epoch=2)
+
+
+def test_an_address_that_two_brokers_tell_is_shared_for_those_who_come_through_its_door() -> None:
+    def at(name: str, host: str) -> BrokerView:
+        return BrokerView(name=name, addresses=(BrokerAddress("default", host, 8081), OUTSIDE))
+
+    table = RouteTable()
+    table.snapshot("n1", "x", [at("a", "10.0.0.1")], 0)
+    assert not table.shared(Listener("external"))
+    table.snapshot("n1", "x", [at("a", "10.0.0.1"), at("b", "10.0.0.2")], 0)
+    assert table.shared(Listener("external"))
+    assert not table.shared(Listener("default"))

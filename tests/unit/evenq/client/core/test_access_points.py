@@ -2,7 +2,7 @@
 
 import pytest
 
-from evenq.client.core.access_points import access_points
+from evenq.client.core.access_points import AccessPoints, access_points
 from evenq.errors import IllegalAccessPoint
 
 
@@ -48,3 +48,12 @@ def test_addresses_keep_their_scheme() -> None:
 def test_what_is_none_is_named(text: str, words: str) -> None:
     with pytest.raises(IllegalAccessPoint, match=words):
         access_points(text)
+
+
+def test_one_address_is_said_behind_an_endpoint_and_kept_in_its_text() -> None:
+    points = access_points("evenqs://a:1?one-address;b:2")
+    assert (points.addresses, points.one_address) == (["evenqs://a:1", "evenqs://b:2"], True)
+    assert access_points(points.endpoint) == AccessPoints(("a:1", "b:2"), None, one_address=True)
+    assert not access_points("a:1;b:2").one_address
+    with pytest.raises(IllegalAccessPoint, match=r"'\?one'; the only one is \?one-address"):
+        access_points("a:1?one")

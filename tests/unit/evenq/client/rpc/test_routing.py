@@ -9,6 +9,7 @@ from evenq.errors import TopicNotFound
 from evenq.model import MessageQueue
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq.wire.stubs.evenq.v1 import routes_pb2
 
 
 def answer(*queues: tuple[str, int, int], code: int = v2.OK, replica: int = 0) -> bytes:
@@ -60,3 +61,11 @@ def test_no_more_answers_are_kept_than_the_limit() -> None:
         routing.read(f"t{number}", same)
     assert routing.read("one more", same) is not routing.read("one more", same)
     assert routing.read("t0", same) is routing.read("t0", same)
+
+
+def test_addresses_that_lead_to_any_broker_name_the_one_that_is_meant() -> None:
+    told = answer(("a", 0, v2.READ_WRITE), ("b", 0, v2.READ_WRITE))
+    shared = told + routes_pb2.RouteSchemes(any_broker=True, tls_brokers=["b"]).SerializeToString()
+    assert route_of("t", shared).addresses == {"a": "host-a:8081#a", "b": "evenqs://host-b:8081#b"}
+    assert route_of("t", shared, one_address=True).addresses == {"a": "#a", "b": "#b"}
+    assert route_of("t", told, one_address=True).addresses == {"a": "#a", "b": "#b"}

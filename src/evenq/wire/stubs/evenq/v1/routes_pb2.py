@@ -3,8 +3,8 @@
 from evenq.wire.stubs import pool as _pool
 
 _FILE = (
-    b'\n\x15evenq/v1/routes.proto\x12\x08evenq.v1"!\n\rRouteQuestion\x12\x10\n\x07schemes\x18\xe9\x07 \x01(\x08"$\n\x0c'
-    b'RouteSchemes\x12\x14\n\x0btls_brokers\x18\xe9\x07 \x03(\tb\x06proto3'
+    b'\n\x15evenq/v1/routes.proto\x12\x08evenq.v1"!\n\rRouteQuestion\x12\x10\n\x07schemes\x18\xe9\x07 \x01(\x08"9\n\x0c'
+    b'RouteSchemes\x12\x14\n\x0btls_brokers\x18\xe9\x07 \x03(\t\x12\x13\n\nany_broker\x18\xea\x07 \x01(\x08b\x06proto3'
 )
 
 DESCRIPTOR = _pool.load(_FILE, __name__, globals())

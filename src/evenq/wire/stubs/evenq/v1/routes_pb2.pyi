@@ -30,10 +30,12 @@ class RouteSchemes(_Message):
 
     @builtins.property
     def tls_brokers(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    any_broker: builtins.bool
 
     def __init__(
         self,
         *,
         tls_brokers: Iterable[builtins.str] | None = ...,
+        any_broker: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["tls_brokers"]) -> None: ...
+    def ClearField(self, field_name: Literal["tls_brokers", "any_broker"]) -> None: ...
