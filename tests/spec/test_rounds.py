@@ -15,6 +15,7 @@ from evenq.client.core.rebalance import FindStart, RetrySoon, Table, Unlock
 from evenq.client.loops.starting import Starting
 from evenq.errors import BadRequest
 from evenq.model import QueueOffset, StartFrom
+from evenq.wire.stubs.evenq.v1 import assignment_pb2
 
 QUIET = {"retry": "local"}
 RETRY = "%RETRY%g"
@@ -380,5 +381,47 @@ def test_rb_45_without_a_time_it_is_half_an_hour_ago_and_the_first_message_store
         await world.ready(one)
         await world.until(lambda: len(world.seen) == 2)
         assert world.saw() == ["29 min ago", "later"]
+
+    play(story)
+
+
+@pytest.mark.parametrize("kind", ["ordered", "pull"])
+def test_xo_1_ordered_and_pull_consumers_may_ask_the_server_too(play, kind):
+    async def story(world):
+        await world.start()
+        await world.create("t", 4)
+        await world.group("g", strategy="AVG")
+        rest = {"ordered": True, "options": evenq.PushOptions(**QUIET)} if kind == "ordered" else {}
+        make = world.push if kind == "ordered" else world.pull
+        members = [await make(name, assignment="server", **rest) for name in ("one", "two")]
+        await world.until(lambda: [len(member.queues) for member in members] == [2, 2])
+        assert [[queue.queue_id for queue in member.queues] for member in members] == [[0, 1], [2, 3]]
+        assert world.calls("Assignment/Query") > 0
+
+    play(story)
+
+
+def test_xo_4_an_assigned_entry_without_a_queue_is_ignored(play):
+    async def story(world):
+        await world.start()
+        await world.create("t", 2)
+        await world.group("g", strategy="AVG")
+        ask = world.net.unary
+
+        async def adding(address, method, request, **rest):
+            answer = await ask(address, method, request, **rest)
+            if not method.endswith("Assignment/Query"):
+                return answer
+            told = assignment_pb2.AssignmentResponse.FromString(answer)
+            told.queues.add(mode=assignment_pb2.PULL)
+            return told.SerializeToString()
+
+        world.net.unary = adding
+        one = await world.push(assignment="server", options=evenq.PushOptions(**QUIET))
+        await world.ready(one, queues=2)
+        await world.clock.advance(1_000)
+        assert world.calls("Assignment/Query") > 0
+        assert one.balanced
+        assert one.queues == [T0, evenq.MessageQueue("t", "a", 1)]
 
     play(story)
