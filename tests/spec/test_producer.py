@@ -116,7 +116,6 @@ def test_pr_5_an_avoided_broker_keeps_one_of_five_of_the_messages_that_would_go_
     assert all(faults.admits("b", 1) for _ in range(100))
 
 
-
 def test_pr_5_avoidance_grows_with_latency_and_failures_and_the_share_moved_has_a_cap() -> None:
     faults = FaultTable()
     pauses = []

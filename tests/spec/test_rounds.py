@@ -176,7 +176,9 @@ def test_rb_14_rb_38_what_is_lost_is_logged_and_told_to_the_user_and_every_broke
     caplog.set_level(logging.INFO, "evenq")
 
     async def story(world):
-        brokers = [await world.start(name, session_beat_interval_ms=60_000, session_timeout_ms=200_000) for name in "ab"]
+        brokers = [
+            await world.start(name, session_beat_interval_ms=60_000, session_timeout_ms=200_000) for name in "ab"
+        ]
         await world.create("t", 1)
         told = []
 
