@@ -126,7 +126,9 @@ class Dividing:
             queues = list((await self._routes.get(topic)).readable)
             if not queues:
                 self._undivided(topic, NO_QUEUE)
-            return queues or None  # RB-17, RB-18
+                return None
+            self._why.pop(topic, None)
+            return queues  # RB-17
         if self.asks:
             return await self._asked(topic)
         self._forget(topic)
