@@ -222,6 +222,7 @@ def test_rb_41_what_a_stored_offset_says(stored: int, means: Stored) -> None:
 # --- CC: the offset to commit
 
 
+@pytest.mark.spec("CC-8")
 def test_cc_9_all_done_commits_1011() -> None:
     process = pulled(1001, 1010)
     for taken in process.take(10, now_ms=0):
@@ -229,6 +230,7 @@ def test_cc_9_all_done_commits_1011() -> None:
     assert process.committable == 1011
 
 
+@pytest.mark.spec("CC-8")
 def test_cc_9_1001_to_1008_done_commits_1009() -> None:
     process = pulled(1001, 1010)
     for taken in process.take(10, now_ms=0)[:8]:
@@ -236,6 +238,7 @@ def test_cc_9_1001_to_1008_done_commits_1009() -> None:
     assert process.committable == 1009
 
 
+@pytest.mark.spec("CC-8")
 def test_cc_9_1001_still_running_commits_1001_and_jumps_to_1011_when_it_ends() -> None:
     process = pulled(1001, 1010)
     for taken in reversed(process.take(10, now_ms=0)):

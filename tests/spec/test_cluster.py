@@ -572,13 +572,15 @@ def test_lp_1_a_pull_outside_the_queue_is_told_its_range(offset: int, following:
 def test_of_1_progress_is_kept_per_group_topic_and_queue() -> None:
     async def story(world: World) -> None:
         await world.start("a")
-        await world.create("a", "t", 2)
-        for queue_id in (0, 1):
-            await world.publish("a", "t", queue_id, "x", "y")
+        for topic in ("t", "u"):
+            await world.create("a", topic, 2)
+            for queue_id in (0, 1):
+                await world.publish("a", topic, queue_id, "x", "y")
         queue = common_pb2.Queue(topic="t", broker_name="a", queue_id=0)
         request = data_pb2.CommitOffsetsRequest(group="g", offsets=[data_pb2.CommitOffset(queue=queue, offset=2)])
         await world.call("a", "/evenq.v1.Data/CommitOffsets", request, data_pb2.CommitOffsetsResponse)
         assert await committed(world, "g") == [2, -1]
+        assert await committed(world, "g", "u") == [-1, -1]
         assert await committed(world, "other") == [-1, -1]
 
     run(story)
@@ -603,8 +605,8 @@ def test_of_2_progress_rides_on_a_pull_and_never_goes_back_by_itself() -> None:
     run(story)
 
 
-async def committed(world: World, group: str) -> list[int]:
-    request = data_pb2.QueryOffsetsRequest(group=group, topic="t")
+async def committed(world: World, group: str, topic: str = "t") -> list[int]:
+    request = data_pb2.QueryOffsetsRequest(group=group, topic=topic)
     answer = await world.call("a", "/evenq.v1.Data/QueryOffsets", request, data_pb2.QueryOffsetsResponse)
     return [at.committed for at in answer.offsets]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import pytest
+
 import evenq
 
 SLOW = {"commit_interval_ms": 100}
@@ -194,6 +196,7 @@ def test_rb_16_rd_2_another_member_may_get_the_retry_and_no_member_misses_it(pla
     play(story)
 
 
+@pytest.mark.spec("CC-2")
 def test_cc_6_what_could_not_be_sent_back_runs_here_again_later(play):
     """CC-2: the timer that resubmits."""
 
@@ -252,6 +255,7 @@ def test_cc_10_the_next_owner_of_a_dead_member_starts_at_its_last_commit(play):
     play(story)
 
 
+@pytest.mark.spec("CC-2")
 def test_cc_12_a_message_that_runs_too_long_is_sent_back_and_holds_progress_no_more(play):
     """CC-2: the timer that clears expired messages; how its listener ends later does not count."""
 
@@ -276,6 +280,60 @@ def test_cc_12_a_message_that_runs_too_long_is_sent_back_and_holds_progress_no_m
         stuck.set()
         await world.until(lambda: world.saw().count("0") == 2, step_ms=50)
         assert world.seen[-1].delivery_attempt == 2
+
+    play(story)
+
+
+def test_cc_12_what_cannot_be_sent_back_stays_in_hand_and_progress_waits_for_it(play):
+    """First sent back, then removed: nothing is lost where the broker takes nothing back."""
+
+    async def story(world):
+        broker = await world.start()
+        await world.create("t")
+        send_back = world.net._hosts["a:8081"].rpcs.pop("/evenq.v1.Data/SendBack")
+        options = evenq.PushOptions(consume_batch=1, consume_timeout_ms=5_000, **SLOW)
+        one = await world.push(listener=lambda _: asyncio.Event().wait(), options=options)
+        await world.ready(one)
+        await world.publish("x")
+        await world.until(lambda: len(world.seen) == 1)
+        await world.clock.advance(20_000)
+        (process,) = [p for p in one._pushing._member.ownership.processes() if p.queue.topic == "t"]
+        assert process.count == 1
+        assert await world.committed("g") == 0
+        world.net._hosts["a:8081"].rpcs["/evenq.v1.Data/SendBack"] = send_back
+        await world.clock.advance(11_000)
+        assert process.count == 0
+        assert await world.committed("g") == 1
+        assert broker.store.timers.stats.pending + world.has("%RETRY%g") >= 1
+
+    play(story)
+    assert evenq.PushOptions().consume_timeout_ms == 15 * 60_000
+
+
+def test_cc_7_done_messages_leave_the_snapshot_and_progress_moves_in_memory_before_the_broker_hears_of_it(play):
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        stuck = asyncio.Event()
+
+        async def listener(messages):
+            if messages[0].body == b"2":
+                await stuck.wait()
+
+        options = evenq.PushOptions(consume_batch=1, commit_interval_ms=60_000, retry="local")
+        one = await world.push(listener=listener, options=options)
+        await world.ready(one)
+        ownership = one._pushing._member.ownership
+        (process,) = ownership.processes()
+        await world.publish(0, 1, 2, 3)
+        await world.until(lambda: len(world.seen) == 4)
+        await world.clock.advance(50)
+        assert (process.count, process.committable) == (1, 2)
+        assert ownership._progress.table.memory(process.queue) == 2
+        assert await world.committed("g") == 0, "no pull and no report came since"
+        stuck.set()
+        await world.until(lambda: process.count == 0)
+        assert ownership._progress.table.memory(process.queue) == 4
 
     play(story)
 

@@ -75,13 +75,45 @@ def test_pr_4_the_first_retry_prefers_another_queue_of_the_same_broker() -> None
     assert counter.choose_by_faults(LIST, faults, now_ms=0, failed=LIST[2], near=True) == LIST[3]
 
 
-def test_pr_4_without_one_a_queue_of_a_broker_that_failed_earlier_then_the_plain_choice() -> None:
+def test_pr_4_without_one_a_broker_that_is_not_avoided_then_the_one_whose_pause_ends_first_then_the_plain_choice() -> (
+    None
+):
+    """Each broker has one queue, so that the failed one has no other."""
+    a, b, c = (MessageQueue("t", broker, 0) for broker in "abc")
     faults = FaultTable()
-    for broker, latency_ms in (("a", 20_000), ("b", 600)):
-        faults.answered(broker, latency_ms, 0)
-    earlier = QueueCounter(0).choose_by_faults([LIST[0], LIST[2]], faults, now_ms=1, failed=LIST[0], near=True)
-    assert earlier == LIST[2], "its broker has no other queue"
-    assert QueueCounter(7).choose_by_faults(LIST, FaultTable(), now_ms=1) == QueueCounter(7).choose(LIST)
+    faults.answered("b", 600, 0)
+    for start in range(6):
+        choice = QueueCounter(start).choose_by_faults([a, b, c], faults, now_ms=1, failed=a, near=True)
+        assert choice == c, "b is in its pause"
+    paused = [a, b, c, MessageQueue("t", "d", 0)]
+    for start in range(6):
+        faults = FaultTable()
+        for broker, latency_ms in (("b", 20_000), ("c", 600), ("d", 2_500)):
+            faults.answered(broker, latency_ms, 0)
+        choice = QueueCounter(start).choose_by_faults(paused, faults, now_ms=1, failed=a, near=True)
+        assert choice == c, "all others are in their pauses, and the one of c ends first"
+    for start in range(8):
+        assert QueueCounter(start).choose_by_faults(LIST, FaultTable(), now_ms=1) == QueueCounter(start).choose(LIST)
+
+
+def test_pr_5_failures_in_a_row_are_avoided_longer_and_longer_and_an_answer_ends_it() -> None:
+    faults = FaultTable()
+    pauses = []
+    for _ in range(7):
+        faults.failed("a", 0)
+        pauses.append(next(ms for ms in sorted({0, *AVOID_MS}) if not faults.avoided("a", ms)))
+    assert pauses == [0, 30_000, 60_000, 120_000, 180_000, 600_000, 600_000], "the first one: another queue of it"
+    faults.answered("a", 10, 0)
+    assert not faults.avoided("a", 0)
+    faults.failed("a", 0)
+    assert not faults.avoided("a", 0), "the row of failures has ended"
+
+
+def test_pr_5_an_avoided_broker_keeps_one_of_five_of_the_messages_that_would_go_there() -> None:
+    faults = FaultTable()
+    faults.answered("a", 20_000, 0)
+    assert sum(faults.admits("a", 1) for _ in range(100)) == 100 // KEPT_SHARE == 20
+    assert all(faults.admits("b", 1) for _ in range(100))
 
 
 def test_pr_5_avoidance_grows_with_latency_and_failures_and_the_share_moved_has_a_cap() -> None:
@@ -180,6 +212,87 @@ def test_pr_7_pr_8_by_key_the_orders_of_the_example_stay_in_order_and_by_turns_t
         for order in places.values():
             assert len({queue for queue, _ in order}) == 1
             assert order == sorted(order)
+
+    play(story)
+
+
+def test_pr_2_each_producer_starts_at_a_random_queue(play: Play, producer: Make) -> None:
+    """So that the first messages of many producers are spread, too."""
+
+    async def story(world: World) -> None:
+        await world.start()
+        await world.create("t", queues=4)
+        firsts = Counter()
+        for _ in range(24):
+            result = await world.during(producer(world).send(note("x")))
+            firsts[result.queue.queue_id] += 1
+        assert set(firsts) == {0, 1, 2, 3}
+
+    play(story)
+
+
+def test_pr_4_pr_5_one_more_try_at_the_same_broker_then_another_one_and_what_was_seen_counts(
+    play: Play, producer: Make
+) -> None:
+    """What a send has met is kept for the next ones: the broker that failed twice is avoided from then on."""
+
+    async def story(world: World) -> None:
+        for name in "ab":
+            await world.start(name)
+        await world.create("t", queues=2)
+        sender = producer(world, latency_faults=True, max_attempts=4)
+        await world.during(sender.send(note("warm")))
+        publish, tries = world.net.unary, []
+
+        async def failing(address: str, method: str, request: bytes, **rest: Any) -> bytes:
+            if method.endswith("/Publish"):
+                tries.append(address[0])
+                if address == "b:8081":
+                    raise evenq.errors.ConnectionFailed("b is away")
+            return await publish(address, method, request, **rest)
+
+        world.net.unary = failing
+        stories = []
+        for number in range(12):
+            tries.clear()
+            assert (await world.during(sender.send(note(str(number))))).queue.broker_name == "a"
+            stories.append("".join(tries))
+        assert "bba" in stories, "one more try in the group of the failed queue, not more"
+        assert set(stories) == {"a", "bba"}
+        assert stories.count("bba") <= 3, "from then on it is avoided but for its share"
+
+    play(story)
+
+
+@pytest.mark.parametrize("linger_ms", [0, 5])
+def test_pr_7_messages_of_a_key_are_stored_in_the_order_of_their_sends_also_if_a_try_fails(
+    play: Play, linger_ms: int
+) -> None:
+    """Nobody waits for a result before the next send, batches are on their way, and the third request is lost."""
+
+    async def story(world: World) -> None:
+        await world.start()
+        await world.create("t", queues=2)
+        options = evenq.ProducerOptions(linger_ms=linger_ms, batch_messages=4)
+        sender = evenq.aio.Producer(endpoint="a:8081", ground=world.ground(), options=options)
+        world.clients.append(sender)
+        publish, requests = world.net.unary, 0
+
+        async def losing(address: str, method: str, request: bytes, **rest: Any) -> bytes:
+            nonlocal requests
+            if method.endswith("/Publish"):
+                requests += 1
+                if requests == 3:
+                    raise evenq.errors.ConnectionFailed("lost")
+            return await publish(address, method, request, **rest)
+
+        world.net.unary = losing
+        sends = [asyncio.ensure_future(sender.send(note(str(n)), sharding_key="one order")) for n in range(30)]
+        results = await world.during(asyncio.gather(*sends))
+        assert requests > 5
+        assert len({result.queue for result in results}) == 1
+        offsets = [result.offset for result in results]
+        assert offsets == sorted(offsets)
 
     play(story)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import shutil
 
 import pytest
 
@@ -32,6 +33,29 @@ def test_of_2_progress_is_in_memory_first_and_reaches_the_broker_every_five_seco
         assert world.calls("CommitOffsets") == before + 1
         await world.clock.advance(20_000)
         assert world.calls("CommitOffsets") == before + 1
+
+    play(story)
+
+
+def test_of_3_a_commit_is_in_the_log_when_it_is_answered_not_only_at_a_clean_end(play, tmp_path):
+    """A copy of the files in the moment after the answer is what a killed process leaves."""
+
+    async def story(world):
+        broker = await world.start(store={"path": tmp_path / "a"})
+        await world.create("t")
+        await world.publish("x", "y", "z")
+        one = await world.pull(options=evenq.PullOptions(auto_commit=False))
+        await world.ready(one)
+        await world.during(one.commit({evenq.MessageQueue("t", "a", 0): 2}))
+        shutil.copytree(tmp_path / "a", tmp_path / "killed")
+        await world.during(one.commit({evenq.MessageQueue("t", "a", 0): 3}))
+        await world.during(one.close(), step_ms=20)
+        world.clients.clear()
+        world.net.stop("a:8081")
+        await world.during(broker.close(), step_ms=50)
+        del world.brokers["a"]
+        await world.start(store={"path": tmp_path / "killed"})
+        assert await world.committed("g") == 2
 
     play(story)
 

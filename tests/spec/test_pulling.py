@@ -84,11 +84,59 @@ def test_pq_4_of_2_a_pull_names_group_client_queue_and_offset_and_carries_progre
     play(story)
 
 
+def received(offset: int, body: bytes = b"four") -> evenq.ReceivedMessage:
+    return evenq.ReceivedMessage(
+        topic="t", body=body, message_id=f"m{offset}", tag=None, keys=(), properties={}, message_group=None,
+        queue=evenq.MessageQueue("t", "a", 0), queue_offset=QueueOffset(offset), born_ms=0, store_ms=0,
+    )  # fmt: skip
+
+
 def test_pq_5_what_a_process_queue_holds():
     """Messages in offset order, those a listener has, the dropped flag, the time of the last pull."""
     process = ProcessQueue(evenq.MessageQueue("t", "a", 0), QueueOffset(5), now_ms=77)
     assert (process.next, process.dropped, process.last_pull_ms, process.count) == (5, False, 77, 0)
     assert not process.busy
+    process.put([received(offset) for offset in (5, 6, 9)], 12, now_ms=99)
+    assert (process.next, process.last_pull_ms, process.count, process.bytes, process.span) == (12, 99, 3, 12, 4)
+    taken = process.take(2, now_ms=100)
+    assert [message.queue_offset for message in taken] == [5, 6], "the smallest offsets first"
+    assert (process.count, process.committable) == (3, 5), "what a listener has is still in hand"
+    process.finish(QueueOffset(6))
+    assert (process.count, process.bytes, process.committable) == (2, 8, 5)
+    assert [message.queue_offset for message in process.take(9, now_ms=100)] == [9], "and is not given twice"
+    process.put([], 12, now_ms=200)
+    assert process.last_pull_ms == 200, "also a pull that brought nothing"
+    process.drop()
+    assert process.dropped
+    process.finish(QueueOffset(5))
+    process.finish(QueueOffset(9))
+    assert (process.busy, process.count, process.committable) == (False, 0, 12)
+
+
+def test_pq_8_the_size_in_hand_puts_pulls_off_until_there_is_room(play):
+    """Twenty bodies of 200 bytes against a limit of 1 KiB; each pull brings two."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        stuck = asyncio.Event()
+
+        async def listener(messages):
+            await stuck.wait()
+
+        await world.publish(*(f"{number:0200}" for number in range(20)))
+        options = evenq.PushOptions(pull_batch=2, pull_threshold_bytes_queue=1_024, consume_batch=1, retry="local")
+        one = await world.push(listener=listener, options=options)
+        await world.ready(one)
+        await world.clock.advance(3_000)
+        (process,) = one._pushing._member.ownership.processes()
+        assert (process.count, process.bytes) == (6, 1_200)
+        stuck.set()
+        await world.until(lambda: len(world.seen) == 20)
+
+    play(story)
+    assert evenq.PushOptions().pull_threshold_queue == evenq.PullOptions().pull_threshold_queue == 1_000
+    assert evenq.PushOptions().pull_threshold_bytes_queue == evenq.PullOptions().pull_threshold_bytes_queue == 100 << 20
 
 
 def test_pq_6_a_dropped_queue_is_never_pulled_again(play):

@@ -158,12 +158,16 @@ def test_rd_3_rd_5_after_its_last_attempt_a_message_goes_to_the_dead_letters_wit
     run(story)
 
 
-def test_rd_6_level_minus_one_goes_to_the_dead_letters_whatever_the_count() -> None:
+@pytest.mark.parametrize("attempts", [1, 16])
+@pytest.mark.parametrize("level", [-1, -2])
+def test_rd_5_rd_6_a_level_below_0_goes_to_the_dead_letters_whatever_the_count(attempts: int, level: int) -> None:
     async def story(world: World) -> None:
         await world.publish("x")
-        assert await world.send_back("t", 0, attempts=1, level=-1)
+        assert await world.send_back("t", 0, attempts=attempts, level=level)
+        assert [message.body for message in await world.messages("%DLQ%g")] == [b"x"]
+        assert world.broker.store.timers.stats.pending == 0, "no retry waits beside it"
 
-    run(story)
+    run(story, max_attempts=17)
 
 
 def test_rd_3_sixteen_retries_are_seventeen_deliveries() -> None:

@@ -202,14 +202,18 @@ def test_cs_13_from_assignment_to_reported_progress_in_eight_steps(play):
 # --- RB: rounds
 
 
-def test_rb_6_a_push_consumer_may_unsubscribe_and_subscribe_while_it_runs(play):
-    """RB-5, RB-7: the offset is stored and the lock is let go."""
+@pytest.mark.spec("RB-5", "RB-7", "SR-3")
+@pytest.mark.parametrize("assignment", ["client", "server"])
+def test_rb_6_a_push_consumer_may_unsubscribe_and_subscribe_while_it_runs(play, assignment):
+    """The offset is stored and the lock is let go, whoever divides."""
 
     async def story(world):
         await world.start()
         await world.create("t")
         await world.create("u")
-        one = await world.push(options=evenq.PushOptions(**QUIET))
+        await world.group("g", strategy="AVG")
+        options = evenq.PushOptions(commit_interval_ms=60_000, **QUIET)
+        one = await world.push(assignment=assignment, options=options)
         await world.ready(one)
         await world.publish("a")
         await world.until(lambda: len(world.seen) == 1)

@@ -89,6 +89,26 @@ def test_cl_5_and_replication_2_1_what_each_flush_mode_promises(flush):
     asyncio.run(scenario())
 
 
+def test_cl_5_asynchronous_flush_syncs_every_half_second_so_that_a_power_loss_costs_no_more():
+    async def scenario():
+        disk, clock = FaultDisk(), FakeClock()
+        store = await MessageStore.open(
+            None, StoreOptions(segment_bytes=4096), clock=clock, disk=disk, broker_name="broker-a",
+            on_state=lambda *_: None, on_snapshot=lambda _: None,
+        )  # fmt: skip
+        for number in range(10):
+            await store.append([one(head=b"%d" % number)])
+        await clock.advance(600)
+        await store.append([one(head=b"late")])
+        after_power_loss = await opened(disk.crash(Keep.NONE, random.Random(1)))
+        assert after_power_loss.queue_range(1, 0) == (0, 10)
+        await store.close()
+        await after_power_loss.close()
+
+    asyncio.run(scenario())
+    assert (StoreOptions().flush, StoreOptions().flush_interval_ms) == (FlushMode.ASYNC, 500)
+
+
 def test_cl_7_consume_queue_files_lie_under_topic_then_queue():
     async def scenario():
         disk = FaultDisk()

@@ -25,6 +25,7 @@ __all__ = ["Dividing"]
 log = logging.getLogger(__name__)
 
 NAMED_MAX = 5
+NO_QUEUE = "it has no readable queue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,11 @@ class Dividing:
             return sorted(self.chosen.get(topic, ()))
         if self._model is MessageModel.BROADCASTING:
             queues = list((await self._routes.get(topic)).readable)
-            return queues or None  # RB-17, RB-18
+            if not queues:
+                self._undivided(topic, NO_QUEUE)
+                return None
+            self._why.pop(topic, None)
+            return queues  # RB-17
         if self.asks:
             return await self._asked(topic)
         self._forget(topic)
@@ -173,6 +178,8 @@ class Dividing:
         return queues
 
     def _undivided(self, topic: str, why: str) -> None:
+        if why == NO_QUEUE and topic.startswith(RETRY_PREFIX):  # RB-9: no news
+            return
         if self._why.get(topic) != why:  # one line for each cause, not one a round
             self._why[topic] = why
             log.warning("group %s: topic %s is not divided now: %s", self._group, topic, why)
@@ -182,7 +189,7 @@ class Dividing:
         members = self._sessions.members()
         if not queues or members is None:  # RB-9, RB-10
             if not queues:
-                self._undivided(topic, "it has no readable queue")
+                self._undivided(topic, NO_QUEUE)
             return None
         # A member that told its topics and does not read this one would leave its share unread (RG-8).
         ids = sorted(m.client_id for m in members if m.protocol != "v2" and (not m.topics or topic in m.topics))
@@ -191,7 +198,8 @@ class Dividing:
             self._undivided(topic, missing)
         else:
             self._why.pop(topic, None)
-        mine = self._strategy.allocate(self._group, self.client_id, queues, ids)
+        result: Iterable[MessageQueue] | None = self._strategy.allocate(self._group, self.client_id, queues, ids)
+        mine = list(result or ())  # RB-13: a user's strategy may return None for nothing
         self._tell_of_nowhere(topic, [queue for queue in mine if queue.topic == topic and queue not in set(queues)])
         return mine
 

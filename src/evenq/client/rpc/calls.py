@@ -396,7 +396,9 @@ class Calls:
                 )
                 check(answer.status)
                 generation = Generation(answer.generation.epoch, answer.generation.counter)
-                return Assignment(answer.known, tuple(model_queue(entry.queue) for entry in answer.queues), generation)
+                # XO-4: entries without a queue are ignored
+                named = tuple(model_queue(entry.queue) for entry in answer.queues if entry.HasField("queue"))
+                return Assignment(answer.known, named, generation)
             except (Unsupported, NotImplementedYet):
                 self._no_assignment.add(address)
         request = service_pb2.QueryAssignmentRequest(endpoints=self.endpoints())
@@ -405,6 +407,5 @@ class Calls:
             await self.at_access_point(V2 + "QueryAssignment", request.SerializeToString())
         )
         check(decided.status)
-        # XO-4: entries without a queue are ignored
         queues = [queue_of(entry.message_queue) for entry in decided.assignments if entry.HasField("message_queue")]
         return Assignment(True, tuple(queues))
