@@ -211,47 +211,9 @@ class Broker:
 
     def rpcs(self) -> list[Rpc]:
         """Every call this broker answers."""
-        from evenq_broker.rpc import (
-            admin,
-            admin_v2,
-            client_list,
-            cluster,
-            data,
-            dead_letters,
-            diagnosis,
-            groups,
-            messaging,
-            offsets,
-            peers,
-            queries,
-            resizing,
-            routing,
-            telemetry,
-            tracing,
-        )
-        from evenq_broker.rpc import transactions as transaction_calls
-        from evenq_broker.rpc.directing import directed
+        from evenq_broker.rpc.every_call import every_call
 
-        modules = (
-            messaging,
-            telemetry,
-            routing,
-            admin_v2,
-            data,
-            dead_letters,
-            diagnosis,
-            groups,
-            admin,
-            cluster,
-            offsets,
-            peers,
-            transaction_calls,
-            queries,
-            tracing,
-            client_list,
-            resizing,
-        )
-        return directed(self, [rpc for module in modules for rpc in module.rpcs(self)])
+        return every_call(self)
 
     async def wait_for_growth(self, queues: Iterable[tuple[int, int, int]], timeout_ms: int) -> bool:
         """Wait until one of `queues` (topic id, queue id, known maximum) has grown past it; False after that time."""
