@@ -61,6 +61,9 @@ class Way:
     def __init__(self, running: Outside, *, signed: bool = False) -> None:
         self.cluster, self.doors, self.endpoint = running.cluster, running.doors, running.endpoint
         self.keys = SHOP if signed else None
+        for door in self.doors:  # on a busy machine a broker may be ready before the others know of it
+            with evenq.Admin(endpoint=f"127.0.0.1:{door}", credentials=ROOT if signed else None) as admin:
+                until(lambda admin=admin: len(admin.list_brokers()) == len(self.doors))  # type: ignore[misc]
 
     def admin(self) -> evenq.Admin:
         return evenq.Admin(endpoint=self.endpoint, credentials=ROOT if self.keys else None)
