@@ -12,6 +12,7 @@ __all__ = ["EXTRA_OF", "is_installed", "missing", "sentence"]
 
 EXTRA_OF = {
     "crc32c": "server",
+    "cryptography": "tls",
     "kubernetes": "kubernetes",
     "lark": "server",
     "lz4": "compression",
