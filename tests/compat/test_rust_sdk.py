@@ -20,6 +20,7 @@ from typing import NoReturn
 
 import pytest
 
+import evenq
 from evenq.testing import LocalCluster
 from evenq.testing.peer import Peer, wait_for_all
 
@@ -74,6 +75,9 @@ def steady(
 
     def start(cluster: LocalCluster) -> dict[str, Peer]:
         peers = {}
+        with evenq.Admin(endpoint=cluster.endpoint) as admin:  # a consumer of Rust's does not start without its topic
+            for name in commands:
+                admin.create_topic(f"steady-{name}", queues=2)
         for name, command in commands.items():
             words = [*command, cluster.endpoint, f"steady-{name}", f"steady-{name}-group"]
             peers[name] = Peer(words, log_path=tmp_path / f"{name}.log", environment=environment)
