@@ -144,6 +144,7 @@ def test_metrics_and_probes_are_served() -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             text = answer.read().decode()
         assert "evenq_nameserver_brokers{" in text
-        assert "rocketmq_rpc_latency_bucket{" in text
+        assert "evenq_build_info{" in text
+        assert "rocketmq_rpc_latency_bucket{" not in text, "calls that were never made have no series"
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as answer:
             assert answer.status == 200

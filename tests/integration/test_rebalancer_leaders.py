@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections import Counter
@@ -36,7 +37,7 @@ def eventually(condition: Callable[[], bool], *, seconds: float = 20, what: str 
 
 def leads(node: Node) -> bool:
     with urlopen(f"http://127.0.0.1:{node.metrics_port}/metrics", timeout=5) as page:
-        return 'evenq_rebalancer_leads{node_type="rebalancer"} 1.0' in page.read().decode()
+        return re.search(r"^evenq_rebalancer_leads{[^}]*} 1.0$", page.read().decode(), re.MULTILINE) is not None
 
 
 class Desk:
