@@ -24,12 +24,19 @@ def binaries() -> Path:
     return Path(os.environ.get("K8S_CACHE", Path.home() / ".cache" / "k8s-test")) / "bin"
 
 
+def install(folder: Path) -> None:
+    """Make the cluster's binaries, helm among them, where they are missing; `.ci/run` may have begun already."""
+    lock = Path(f"{binaries().parent}.lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["flock", lock, folder / "install"], check=True, timeout=1_800)
+
+
 @pytest.fixture(scope="session")
 def helm() -> str:
     """A helm 3 to run. Built by the test cluster's own installer where the machine has none."""
     found = shutil.which("helm") or shutil.which("helm", path=str(binaries()))
     if found is None and (folder := tools()) is not None:
-        subprocess.run([folder / "install"], check=True, timeout=1_500)
+        install(folder)
         found = shutil.which("helm", path=str(binaries()))
     if found is None:
         pytest.skip("no helm on PATH and no K8S_TOOLS beside the project")
@@ -42,4 +49,5 @@ def cluster_tools() -> Path:
     folder = tools()
     if folder is None:
         pytest.skip("no test cluster beside the project; set K8S_TOOLS")
+    install(folder)
     return folder

@@ -7,8 +7,11 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -25,6 +28,7 @@ from evenq.testing.loop_net import LoopNet
 
 Result = TypeVar("Result")
 WAIT_S = 20
+CLIENT = str(Path(evenq.__file__).parent / "client")
 
 
 class HeldNet(LoopNet):
@@ -142,18 +146,33 @@ class SyncWorld:
 
         assert asyncio.run(wait()), "the state did not come"
 
-    def interrupt_when_held(self) -> threading.Thread:
-        """Ctrl-C for the test's thread, once a held call came: while the thread waits for the answer."""
+    @contextmanager
+    def interrupted(self) -> Iterator[None]:
+        """A block that Ctrl-C ends, pressed once a held call came and this thread waits for it in the block.
+
+        The block's own call is told by its frames: a consumer fetches before its user polls, so that a held call may
+        have come already when the block begins.
+        """
         main = threading.get_ident()
         assert threading.current_thread() is threading.main_thread(), "only the main thread hears signals"
+        over = threading.Event()
 
         def press() -> None:
-            if self.net.arrived.wait(WAIT_S):
-                signal.pthread_kill(main, signal.SIGINT)
+            if not self.net.arrived.wait(WAIT_S):
+                return
+            while not over.wait(0.002):
+                if waits_in_the_sdk(main):
+                    signal.pthread_kill(main, signal.SIGINT)
+                    return
 
         thread = threading.Thread(target=press)
-        thread.start()
-        return thread
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the block is what is tested
+            thread.start()
+            try:
+                yield
+            finally:
+                over.set()
+        thread.join(WAIT_S)
 
     def close(self) -> None:
         """Clients, then the broker."""
@@ -161,6 +180,18 @@ class SyncWorld:
         for client in self._clients:
             client.close()
         self.run(self.broker.close())
+
+
+def waits_in_the_sdk(thread: int) -> bool:
+    """Whether a call of the SDK stands still in this thread: its innermost frame waits, and a client's frame called it."""
+    frame = sys._current_frames().get(thread)
+    if frame is None or frame.f_code.co_name not in {"wait", "acquire", "result"}:
+        return False
+    while frame is not None:
+        if CLIENT in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
 
 
 @pytest.fixture
