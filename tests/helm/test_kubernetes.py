@@ -9,7 +9,6 @@ EVENQ_TEST_KEEP=1 leaves the cluster up, for the next run.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import subprocess
@@ -20,7 +19,8 @@ from typing import Any
 
 import pytest
 from evenq_helm.desk import MEMBERS, Desk, explain, make_pods, sizes
-from evenq_helm.kubernetes import CHART, IMAGES, REGISTRY, TAG, Kubernetes, installed, values, wait_until
+from evenq_helm.kubernetes import CHART, IMAGES, NODE, REGISTRY, TAG, Kubernetes, installed, values, wait_until
+from evenq_helm.outside import Outside
 
 from evenq.runtime.clock import SystemClock
 from evenq.testing.history import Recorder
@@ -265,6 +265,57 @@ def certificate(folder: Path, namespace: str) -> list[Path]:
     return [folder / name for name in ("ca.crt", "tls.crt", "tls.key")]
 
 
+def test_clients_outside_the_cluster_come_in_by_one_address_by_one_for_each_broker_and_by_a_forwarded_port(
+    release: Release,
+) -> None:
+    """On the node, where no pod's address was told to anybody: our command line and the official Python SDK, both signed."""
+    kubernetes = release.kubernetes
+    namespace = ("-n", "outside")
+    wish = ("external.enabled=true", f"external.host={NODE}")
+    kubernetes.run("kubectl", "create", "namespace", "outside")
+    try:
+        ways = values(*wish, "external.ports={30081}")
+        kubernetes.run("helm", *namespace, "install", "evenq", str(CHART), "--wait", *ways, timeout=240)
+        keys = kubernetes.secret("evenq-user-demo", "outside")
+        clients = Outside(kubernetes, keys["access_key"], keys["secret_key"])
+        clients.send_and_read("one-address", f"{NODE}:30081")
+
+        ways = values(*wish, "external.ports={30091,30092}")
+        kubernetes.run("helm", *namespace, "upgrade", "evenq", str(CHART), "--wait", *ways, timeout=240)
+        told: Any = json.loads(clients.evenq("cluster", "show", "--json", endpoint=f"{NODE}:30091"))
+        assert {row["address"] for row in told["brokers"]} == {f"{NODE}:30091", f"{NODE}:30092"}
+        clients.send_and_read("one-for-each", f"{NODE}:30092")
+
+        wrong = Outside(kubernetes, keys["access_key"], "somebody-elses")
+        refused = wrong.tried("topic", "list", endpoint=f"{NODE}:30091")
+        assert refused.returncode == 1
+        assert "the signature is not right" in refused.stderr
+        with kubernetes.forwarded("service/evenq", 8081, "outside") as port:
+            here = Outside(kubernetes, keys["access_key"], keys["secret_key"], on_the_node=False)
+            way = f"127.0.0.1:{port}?one-address"
+            here.evenq("topic", "create", "forwarded", "--queues", "2", endpoint=way)
+            here.evenq("produce", "forwarded", "--body", "number {n}", "--count", "40", endpoint=way)
+            read = (
+                "consume",
+                "forwarded",
+                "--group",
+                "here",
+                "--from",
+                "first",
+                "--max",
+                "40",
+                "--idle",
+                "20",
+                "--json",
+            )
+            got = [json.loads(line)["body"] for line in here.evenq(*read, endpoint=way).splitlines() if line[:1] == "{"]
+            assert sorted(got) == sorted(f"number {n}" for n in range(40))
+        assert set(restarts(kubernetes, "outside").values()) == {0}
+    finally:
+        kubernetes.run("helm", *namespace, "uninstall", "evenq", "--wait", check=False)
+        kubernetes.run("kubectl", "delete", "namespace", "outside", "--timeout=60s", check=False)
+
+
 def test_a_rolling_upgrade_under_load_loses_nothing(release: Release, tmp_path: Path) -> None:
     """Every pod is replaced while a group of push consumers reads a steady stream and `evenq verify` receives and acknowledges."""
     kubernetes = release.kubernetes
@@ -338,8 +389,7 @@ def test_the_end_of_a_release_leaves_what_is_meant_to_stay_and_its_keys_come_bac
 
 def secrets_of(kubernetes: Kubernetes) -> dict[str, str]:
     """User and secret, as the servers' Secret has them."""
-    data = json.loads(kubernetes.run("kubectl", "get", "secret", "evenq-auth", "-o", "json"))["data"]
-    return {key: base64.b64decode(value).decode() for key, value in data.items() if key.startswith("secret.")}
+    return {key: value for key, value in kubernetes.secret("evenq-auth").items() if key.startswith("secret.")}
 
 
 def leading_pod(kubernetes: Kubernetes) -> str:

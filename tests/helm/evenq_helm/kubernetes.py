@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -13,12 +14,13 @@ from typing import Any
 
 from evenq.runtime.clock import SystemClock
 
-__all__ = ["CHART", "IMAGES", "REGISTRY", "TAG", "Kubernetes", "installed", "values", "wait_until"]
+__all__ = ["CHART", "IMAGES", "NODE", "REGISTRY", "TAG", "Kubernetes", "installed", "values", "wait_until"]
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "helm" / "evenq"
 IMAGES = ("nameserver", "broker", "rebalancer", "demo")
 REGISTRY, TAG = "localhost/evenq", "test"
+NODE = "10.10.0.1"  # the node's own address, where node ports are
 DEMO_USER = {"allow": [{"resource": "topic:*", "actions": ["*"]}, {"resource": "group:*", "actions": ["*"]},
                        {"resource": "cluster", "actions": ["describe"]}]}  # fmt: skip
 
@@ -75,6 +77,24 @@ class Kubernetes:
         """All objects of a kind in a namespace."""
         shown = self.run("kubectl", "-n", namespace, "get", kind, "-o", "json", *more)
         return list(json.loads(shown)["items"])
+
+    def secret(self, name: str, namespace: str = "default") -> dict[str, str]:
+        """A Secret's values by key."""
+        data = json.loads(self.run("kubectl", "-n", namespace, "get", "secret", name, "-o", "json"))["data"]
+        return {key: base64.b64decode(value).decode() for key, value in data.items()}
+
+    @contextmanager
+    def forwarded(self, target: str, port: int, namespace: str = "default") -> Iterator[int]:
+        """`kubectl port-forward` while the block runs; the local port."""
+        process = self.start("kubectl", "-n", namespace, "port-forward", target, f":{port}")
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("Forwarding from 127.0.0.1:"), line
+            yield int(line.split(" -> ")[0].rsplit(":", 1)[1])
+        finally:
+            process.terminate()
+            process.wait(10)
 
     def evenq(self, *command: str, namespace: str = "default", broker: int = 0) -> tuple[str, ...]:
         """The command line in a broker's pod, where it finds access point and keys by itself."""
