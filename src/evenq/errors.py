@@ -169,6 +169,13 @@ class Forbidden(Error):
     code = 40300
 
 
+class QueueClosed(Forbidden):
+    """The queue, not the caller, is why nothing is taken: its topic was closed or shrunk, or its broker is drained.
+
+    Nothing was stored. Another queue of the topic may take the message; a producer looks for one by itself.
+    """
+
+
 class NotFound(Error):
     """The named thing does not exist."""
 

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 
 from evenq.errors import (
     BadRequest,
-    Forbidden,
     IllegalMessageGroup,
     MessageCorrupted,
     NotImplementedYet,
     PreconditionFailed,
+    QueueClosed,
 )
 from evenq.model import MessageType, TopicConfig
 from evenq.serving.rpc import RpcContext
 from evenq.store import Append, TimerAppend
+from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 from evenq_broker.core.recent import key_of, pack_place, unpack_place
@@ -44,8 +45,14 @@ class Publishing:
         self._turn: dict[int, int] = {}
         self._limits: Limits | None = None
 
-    async def publish(self, request: bytes, _context: RpcContext) -> bytes:
+    async def publish(self, request: bytes, context: RpcContext) -> bytes:
         """Store a block: all of its messages in one queue, or none."""
+        try:
+            return await self._publish(request)
+        except QueueClosed as error:
+            return data_pb2.PublishResponse(status=status_of(error, context.language), closed=True).SerializeToString()
+
+    async def _publish(self, request: bytes) -> bytes:
         asked = parsed(data_pb2.PublishRequest, request)
         told = asked.queue
         must_be_here(self._broker, told)
@@ -60,7 +67,7 @@ class Publishing:
         must_be_writable(self._broker, topic)
         if told.queue_id != -1 and not 0 <= told.queue_id < topic.write_queues:
             if 0 <= told.queue_id < topic.queues_ever:
-                raise Forbidden(
+                raise QueueClosed(
                     f"queue {told.queue_id} of topic {topic.name} takes no messages any more: it has "
                     f"{topic.write_queues} queues here now; ask for the route again"
                 )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from evenq.errors import BadRequest, Error, Forbidden, MessageCorrupted, TooManyRequests
+from evenq.errors import BadRequest, Error, Forbidden, MessageCorrupted, QueueClosed, TooManyRequests
 from evenq.model import MessageType, TopicConfig
 from evenq.model.names import is_system_topic
 from evenq.serving.rpc import RpcContext
@@ -59,14 +59,14 @@ def must_be_open(topic: str) -> None:
 
 
 def must_be_writable(broker: Broker, topic: TopicConfig) -> None:
-    """Raises Forbidden for a topic whose permission does not let anybody send, and at a broker that is drained."""
+    """Raises QueueClosed for a topic whose permission does not let anybody send, and at a broker that is drained."""
     if broker.draining:
-        raise Forbidden(
+        raise QueueClosed(
             f"broker {broker.settings.broker_name} is being drained and takes no messages; send to another one of the "
             f"topic's route, or open it with `evenq broker resume {broker.settings.broker_name}`"
         )
     if not topic.permission.writable:
-        raise Forbidden(
+        raise QueueClosed(
             f"topic {topic.name} has no writable queue on this broker; its permission is {topic.permission.name}"
         )
 

@@ -78,6 +78,7 @@ class Item:
         "message_id",
         "priority",
         "queue",
+        "refused_ms",
         "selector",
         "topic",
         "tries_max",
@@ -111,6 +112,8 @@ class Item:
         self.urgent = urgent
         self.tries_max = tries_max
         self.attempts = 0
+        self.refused_ms = 0
+        """When a closed queue first refused it; 0: never."""
         self.failed: MessageQueue | None = None
         """The queue of the last try."""
         self.queue: MessageQueue | None = None

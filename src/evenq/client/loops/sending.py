@@ -29,7 +29,16 @@ from evenq.client.core.route import Route
 from evenq.client.loops.outgoing import Item, Nobody, Selector, SendResult, Settle
 from evenq.client.loops.routes import RouteBook
 from evenq.client.options import ProducerOptions
-from evenq.errors import BadRequest, ConnectionFailed, Error, Forbidden, InternalError, RequestTimeout, TooManyRequests
+from evenq.errors import (
+    BadRequest,
+    ConnectionFailed,
+    Error,
+    Forbidden,
+    InternalError,
+    QueueClosed,
+    RequestTimeout,
+    TooManyRequests,
+)
 from evenq.model import MessageQueue, QueueOffset
 from evenq.model.names import is_system_topic
 from evenq.runtime.backoff import Backoff
@@ -40,6 +49,8 @@ __all__ = ["Item", "Nobody", "Selector", "SendResult", "Sending", "Settle"]
 
 log = logging.getLogger(__name__)
 
+CLOSED_MS = 3_000
+"""A queue was closed, and the route does not say so yet: refusals of so long are not counted as tries."""
 SWEEP_SHARE = 20
 SWEEP_MAX_MS = 1_000
 
@@ -342,9 +353,14 @@ class Sending:
         now_ms = self._clock.monotonic_ms()
         if error.retryable and self._faults is not None:
             self._faults.failed(lane.queue.broker_name, now_ms)
+        moved: set[Item] = set()
         for item in items:
-            item.attempts += 1
             item.failed = lane.queue
+            if closed and not item.refused_ms:
+                item.refused_ms = now_ms
+                moved.add(item)
+            if not isinstance(error, QueueClosed) or now_ms - item.refused_ms > CLOSED_MS:
+                item.attempts += 1
         again: list[Item] = []
         for item in items:
             if item.done:
@@ -366,7 +382,8 @@ class Sending:
         staying: list[Item] = []
         full = isinstance(error, TooManyRequests)  # wire contract 3.7: tried again after a pause
         for item in again:  # else at once at another broker, until all had a try
-            stays = full or item.pinned or item.lite_topic is not None or brokers < 2 or item.attempts % brokers == 0
+            tired = item not in moved if closed else item.attempts % brokers == 0
+            stays = full or item.pinned or item.lite_topic is not None or brokers < 2 or tired
             (staying if stays else moving).append(item)
         self.submit(moving)
         lane.batch.put_back(staying)

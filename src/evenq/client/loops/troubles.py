@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from evenq.errors import Error, PreconditionFailed
+from evenq.errors import Error, PreconditionFailed, TopicNotFound
 from evenq.runtime.clock import Clock
 
 __all__ = ["Report", "Troubles", "is_permanent"]
@@ -24,6 +24,8 @@ Report = Callable[[Error], None]
 SUBJECTS_MAX = 10_000
 QUIET_MS = 30_000
 """After the begin of an outage was said, further ones of the same subject are only counted for so long."""
+LEFT_MS = 2_000
+"""A topic that one broker does not know may just have left it: the route says so within moments, and its queues go."""
 
 
 def is_permanent(error: Error) -> bool:
@@ -56,8 +58,10 @@ class Troubles:
         self._troubles: dict[str, _Trouble] = {}
         self._begins_ms: dict[str, int] = {}
 
-    def failed(self, subject: str, error: Error) -> None:
-        """A call about `subject` (as `topic orders`, `broker broker-a`) failed and will be made again."""
+    def failed(self, subject: str, error: Error, *, patience_ms: int = 0) -> None:
+        """A call about `subject` (as `topic orders`, `broker broker-a`) failed and will be made again. A permanent
+        error counts as one when it has lasted for `patience_ms`.
+        """
         trouble = self._troubles.get(subject)
         now_ms = self._clock.monotonic_ms()
         if trouble is None:
@@ -66,7 +70,8 @@ class Troubles:
             trouble = self._troubles[subject] = _Trouble(now_ms)
         trouble.calls += 1
         if is_permanent(error):
-            self._permanent(subject, trouble, error)
+            if now_ms - trouble.since_ms >= patience_ms:
+                self._permanent(subject, trouble, error)
         elif not trouble.said and now_ms - self._begins_ms.get(subject, -QUIET_MS) >= QUIET_MS:
             trouble.said = True
             if len(self._begins_ms) >= SUBJECTS_MAX:
@@ -75,8 +80,15 @@ class Troubles:
             log.warning("%s: %s fails, trying again until it works: %s", self._who, subject, error)
 
     def failed_at(self, topic: str, broker: str, error: Error) -> None:
-        """A call about a topic's queues at a broker failed: the broker's outage, or a refusal of this topic there."""
-        self.failed(f"topic {topic} at broker {broker}" if is_permanent(error) else f"broker {broker}", error)
+        """A call about a topic's queues at a broker failed: the broker's outage, or a refusal of this topic there.
+
+        A topic that is missing there is a trouble only if it is so for 2 s.
+        """
+        if not is_permanent(error):
+            self.failed(f"broker {broker}", error)
+            return
+        patience_ms = LEFT_MS if isinstance(error, TopicNotFound) else 0
+        self.failed(f"topic {topic} at broker {broker}", error, patience_ms=patience_ms)
 
     def well(self, subject: str) -> None:
         """A call about `subject` succeeded."""

@@ -15,7 +15,7 @@ from typing import Protocol
 from evenq.client.core.route import Route
 from evenq.client.loops.outgoing import SendResult
 from evenq.client.rpc.calls import DATA, wire_queue
-from evenq.client.rpc.messages import repeated
+from evenq.client.rpc.messages import check_open, repeated
 from evenq.errors import Error, NotImplementedYet, Unsupported
 from evenq.model import MessageQueue, QueueOffset
 from evenq.wire.blocking_net import BlockingNet
@@ -90,6 +90,7 @@ class Direct:
             )  # fmt: skip
             answer = data_pb2.PublishResponse.FromString(data)
             if answer.status.code != OK:
+                check_open(answer)
                 check(answer.status)
         except (Unsupported, NotImplementedYet):
             return None  # the loop's calls find it out as well, and remember it

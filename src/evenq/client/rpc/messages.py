@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from evenq.errors import BodyTooLarge, MessageCorrupted
+from evenq.errors import BodyTooLarge, MessageCorrupted, QueueClosed
 from evenq.model import Message, MessageQueue, MessageType, QueueOffset, ReceivedMessage
 from evenq.model.delay_levels import CLASSIC
 from evenq.model.names import RETRY_PREFIX
@@ -19,7 +19,9 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["decode", "encode", "queue_of", "repeated"]
+    from evenq.wire.stubs.evenq.v1 import data_pb2
+
+__all__ = ["check_open", "decode", "encode", "queue_of", "repeated"]
 
 UNPACKED_BYTES_MAX = 64 << 20
 """Of a body that a foreign server delivers packed; ours unpacks it itself."""
@@ -97,6 +99,12 @@ def decode(wire: v2.Message, *, broker_name: str) -> ReceivedMessage:
         delivery_attempt=system.delivery_attempt or 1,
         receipt_handle=system.receipt_handle,
     )
+
+
+def check_open(answer: data_pb2.PublishResponse) -> None:
+    """Raises QueueClosed where the broker says that the queue is why it took nothing."""
+    if answer.closed:
+        raise QueueClosed(answer.status.message)
 
 
 def queue_of(wire: v2.MessageQueue) -> MessageQueue:

@@ -66,6 +66,18 @@ def test_each_permanent_error_is_reported_once_until_it_was_over(
     assert not caplog.records
 
 
+def test_a_topic_that_left_a_broker_is_a_trouble_only_if_the_route_goes_on_naming_it_there(clock: FakeClock) -> None:
+    reported: list[Error] = []
+    troubles = Troubles(clock, who="group billing", report=reported.append)
+    troubles.failed_at("orders", "a", TopicNotFound("no topic 'orders' on broker a"))
+    asyncio.run(clock.advance(1_900))
+    troubles.failed_at("orders", "a", TopicNotFound("no topic 'orders' on broker a"))
+    assert not reported
+    asyncio.run(clock.advance(200))
+    troubles.failed_at("orders", "a", TopicNotFound("no topic 'orders' on broker a"))
+    assert [type(error) for error in reported] == [TopicNotFound]
+
+
 def test_without_a_report_a_permanent_error_is_one_line_and_so_is_its_end(
     clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:

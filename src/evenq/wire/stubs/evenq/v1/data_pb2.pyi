@@ -45,6 +45,7 @@ class PublishResponse(_Message):
     def offsets(self) -> _containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @builtins.property
     def queue_ids(self) -> _containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    closed: builtins.bool
 
     def __init__(
         self,
@@ -55,9 +56,10 @@ class PublishResponse(_Message):
         store_ms: builtins.int | None = ...,
         offsets: Iterable[builtins.int] | None = ...,
         queue_ids: Iterable[builtins.int] | None = ...,
+        closed: builtins.bool | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status", "queue"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "queue", "first_offset", "store_ms", "offsets", "queue_ids"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "queue", "first_offset", "store_ms", "offsets", "queue_ids", "closed"]) -> None: ...
 
 class PullRequest(_Message):
     DESCRIPTOR: Descriptor
