@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import evenq
+import evenq.aio
 from evenq.testing import LocalCluster
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.net import GrpcNet
@@ -19,6 +21,8 @@ FAST = {"HEARTBEAT_INTERVAL_MS": "200", "EXPIRY_MS": "1000"}
 def run(story: Callable[[LocalCluster, GrpcNet], Awaitable[None]]) -> None:
     async def body() -> None:
         async with LocalCluster(brokers=2, rebalancer=False, nameserver_settings=FAST) as cluster:
+            async with evenq.aio.Admin(endpoint=cluster.endpoint) as admin:
+                await admin.create_topic("orders", queues=1)
             net = GrpcNet()
             try:
                 await story(cluster, net)
