@@ -191,6 +191,14 @@ def test_each_service_may_have_its_own_process(up, port, tmp_path):
     assert ended(process)[0] == 0
 
 
+def runs(pid):
+    """Whether it is a process that has not ended; one that nobody waited for has no command line any more."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+    except OSError:
+        return False
+
+
 def children(process):
     """Program -> pid of the servers that `evenq up --processes` started."""
     found = {}
@@ -226,6 +234,18 @@ def test_the_metrics_port_counts_with_processes_too(up, port):
     for pid in children(process).values():
         assert len(listening(pid)) == 1, "gRPC and nothing else"
     assert "orders" in evenq("topic", "create", "orders", endpoint=endpoint)
+
+
+@pytest.mark.timeout(180)
+def test_its_servers_end_with_it_when_it_is_killed(up, port):
+    process, _ = up("--port", str(port), "--processes")
+    pids = list(children(process).values())
+    assert len(pids) == 3
+    process.kill()
+    deadline = time.monotonic() + DEADLINE_S
+    while any(runs(pid) for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.timeout(180)

@@ -27,7 +27,7 @@ from evenq.serving.logs import setup_logs
 from evenq.serving.open_files import watch_open_files
 from evenq.serving.settings import HelpWanted, load
 
-__all__ = ["EXIT_FAILED", "EXIT_OK", "EXIT_USAGE", "run", "run_program"]
+__all__ = ["EXIT_FAILED", "EXIT_OK", "EXIT_USAGE", "PARENT", "run", "run_program"]
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,9 @@ EXIT_USAGE = 2
 """A setting or port must be changed by a person; starting again as it is cannot help."""
 FILES_MAX = 1 << 20
 """Open files a server asks for: each client is one, and many systems give a process 1024 unless it asks for more."""
+PARENT = "EVENQ_PARENT_PID"
+"""Set by `evenq up --processes` and test clusters for the servers that they start."""
+PARENT_MS = 1_000
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -107,11 +110,24 @@ async def _with_signals(main: Callable[[asyncio.Event], Coroutine[Any, Any, None
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
-    watching = spawn(watch_open_files(SystemClock()), name="open files")
+    watching = [spawn(watch_open_files(SystemClock()), name="open files")]
+    if (parent := os.environ.get(PARENT, "")).isdigit():
+        watching.append(spawn(_watch_parent(int(parent), lambda: on_signal("parent ended")), name="parent"))
     try:
         await main(stop)
     finally:
-        watching.cancel()
+        for watch in watching:
+            watch.cancel()
+
+
+async def _watch_parent(parent: int, end: Callable[[], None]) -> None:
+    """Stop in order when the process that started this one is gone: nobody else would end it, and its
+    port would stay taken.
+    """
+    clock = SystemClock()
+    while os.getppid() == parent:
+        await clock.sleep_ms(PARENT_MS)
+    end()
 
 
 def _told(error: BaseException, program: str) -> int:

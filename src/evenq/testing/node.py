@@ -19,6 +19,7 @@ from pathlib import Path
 
 from evenq.errors import ConnectionFailed, RequestTimeout
 from evenq.runtime.clock import SystemClock
+from evenq.serving.run import PARENT
 
 __all__ = ["Node"]
 
@@ -88,7 +89,7 @@ class Node:
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(  # our own interpreter and our own module
                 [sys.executable, "-m", self.module],
-                env={**inherited, **self._environment},
+                env={**inherited, **self._environment, PARENT: str(os.getpid())},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
