@@ -133,13 +133,10 @@ def test_who_only_reads_makes_no_topic(up, port):
     assert json.loads(evenq("topic", "list", "--json", endpoint=endpoint)) == []
 
 
-def test_it_is_ready_fast_and_stays_small(up, port):
-    start = time.monotonic()
+def test_it_stays_small(up, port):
     process, _ = up("--port", str(port))
-    spent = time.monotonic() - start
     with open(f"/proc/{process.pid}/status") as status:
         rss_kib = int(re.search(r"VmRSS:\s+(\d+)", status.read()).group(1))
-    assert spent < 6, "the goal is 2 s on a free machine; tests run beside others"
     assert rss_kib <= 150 * 1024
 
 
