@@ -170,6 +170,21 @@ def send_async(producer: evenq.Producer) -> Work:
     return work
 
 
+def send_async_and_flush(producer: evenq.Producer) -> Work:
+    """As `send_batch` waits: everything is answered before the next thousand."""
+
+    def work(seconds: float) -> int:
+        count, until = 0, time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            for _ in range(BATCH):
+                producer.send_async(message())
+            producer.flush()
+            count += BATCH
+        return count
+
+    return work
+
+
 def measure(work: Work, seconds: float) -> tuple[float, float]:
     """Messages a second, and client CPU for each, us."""
     before, began = os.times(), time.perf_counter()
@@ -211,6 +226,7 @@ def compare(port: int, endpoint: str, producer: evenq.Producer, asked: argparse.
         "Producer.send": send(producer),
         "aio.Producer.send": aio_send(endpoint),
         "send_async": send_async(producer),
+        "send_async + flush": send_async_and_flush(producer),
         "send_batch": send_batch(producer),
     }
     works = {name: work for name, work in works.items() if not asked.only or name in asked.only}

@@ -36,6 +36,12 @@ class QueueCounter:
         self._next += 1
         return queue
 
+    def take(self, count: int) -> int:
+        """As many choices at once, for a caller that makes them by itself: the number of the first one."""
+        first = self._next
+        self._next = first + count
+        return first
+
     def choose_by_faults(
         self,
         queues: Sequence[MessageQueue],
