@@ -18,7 +18,7 @@ from evenq.client.core.user_functions import check_function
 from evenq.client.loops.background import Background
 from evenq.client.loops.blocks import Blocks, results_of
 from evenq.client.loops.gates import ThreadGate
-from evenq.client.loops.outgoing import Block, Item, Nobody, Outcomes, Selector, SendResult, goes_anywhere
+from evenq.client.loops.outgoing import Block, Entry, Item, Nobody, Outcomes, Selector, SendResult, goes_anywhere
 from evenq.client.loops.troubles import Troubles
 from evenq.client.loops.user_code import in_thread
 from evenq.client.options import ProducerOptions
@@ -71,7 +71,7 @@ class Producer(Closing):
         self._gate = ThreadGate(
             messages_max=options.pending_messages, bytes_max=options.pending_bytes, block_ms=options.block_ms
         )
-        self._inbox: deque[Item | Block] = deque()
+        self._inbox: deque[Entry] = deque()
         self._rung = False
         self._closed = False
         self._troubles = Troubles(self._ground.clock, who="producer")
@@ -245,7 +245,7 @@ class Producer(Closing):
             self._background.run(self._begin())
         return future
 
-    def _put(self, item: Item | Block) -> None:
+    def _put(self, item: Entry) -> None:
         self._inbox.append(item)
         if not self._rung:  # one wake-up of the loop for many messages; the loop clears the flag before it looks
             self._rung = True
@@ -272,7 +272,7 @@ class Producer(Closing):
 
     def _empty_inbox(self) -> None:
         self._rung = False
-        items: list[Item | Block] = []
+        items: list[Entry] = []
         while self._inbox:
             items.append(self._inbox.popleft())
         self._sending.submit(items)

@@ -5,7 +5,7 @@ block of them for one queue, which becomes single messages when it is not simply
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,7 +13,19 @@ from evenq.client.loops.troubles import Troubles
 from evenq.errors import Error
 from evenq.model import Message, MessageQueue, QueueOffset
 
-__all__ = ["Block", "BlockFuture", "Item", "Nobody", "Outcomes", "Selector", "SendResult", "Settle", "goes_anywhere"]
+__all__ = [
+    "Block",
+    "BlockFuture",
+    "Entry",
+    "Item",
+    "Nobody",
+    "Outcomes",
+    "Selector",
+    "SendResult",
+    "Settle",
+    "goes_anywhere",
+    "singles_of",
+]
 
 log = logging.getLogger(__name__)
 
@@ -244,6 +256,20 @@ class _Part:
     def set_exception(self, exception: BaseException, /) -> None:
         """It is not, or nobody knows."""
         self.parts.settled(self.at, exception)
+
+
+Entry = Item | Block
+
+
+def singles_of(entries: Iterable[Entry]) -> list[Item]:
+    """What is not settled of them, message for message."""
+    singles: list[Item] = []
+    for entry in entries:
+        if isinstance(entry, Item):
+            singles.append(entry)
+        elif not entry.done:
+            singles += entry.singles()
+    return singles
 
 
 def goes_anywhere(message: Message) -> bool:

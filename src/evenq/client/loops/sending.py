@@ -27,7 +27,7 @@ from evenq.client.core.queue_choice import (
     queues_of_priority,
 )
 from evenq.client.core.route import Route
-from evenq.client.loops.outgoing import Block, Item, Nobody, Outcomes, Selector, SendResult, Settle
+from evenq.client.loops.outgoing import Block, Entry, Item, Nobody, Outcomes, Selector, SendResult, Settle, singles_of
 from evenq.client.loops.routes import RouteBook
 from evenq.client.options import ProducerOptions
 from evenq.errors import BadRequest, ConnectionFailed, Error, Forbidden, InternalError, RequestTimeout, TooManyRequests
@@ -40,8 +40,6 @@ from evenq.runtime.tasks import spawn
 __all__ = ["Item", "Nobody", "Selector", "SendResult", "Sending", "Settle"]
 
 log = logging.getLogger(__name__)
-
-Entry = Item | Block
 
 STEPS = 2
 """Of the loop, from a submitted block to its call: the queue's task, and the call's own."""
@@ -326,7 +324,7 @@ class Sending:
             stored = await self._publish(lane, items, began_ms)
         except Error as error:
             hopeless = not error.retryable and not _closed(error, lane.queue)
-            singles = _singles(items)
+            singles = singles_of(items)
             if hopeless and len(singles) > 1:  # one bad message must not take the others with it
                 for item in singles:
                     await self._attempt(lane, [item])
@@ -411,7 +409,7 @@ class Sending:
     def _move_all(self, lane: _Lane, items: list[Item]) -> None:
         """The queue is closed: everything of it goes elsewhere, ordered messages too, in the order they came."""
         while len(lane.batch):
-            items += _singles(lane.batch.take())
+            items += singles_of(lane.batch.take())
         for item in items:
             item.queue = None
         self.submit(item for item in items if not item.done)
@@ -423,7 +421,7 @@ class Sending:
             return
         rest: list[Item] = []
         while len(lane.batch):
-            rest += _singles(lane.batch.take())
+            rest += singles_of(lane.batch.take())
         lane.batch.put_back(item for item in rest if item.pinned)
         self.submit([item for item in rest if not item.pinned])
 
@@ -470,17 +468,6 @@ class Sending:
         task = spawn(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _singles(entries: Iterable[Entry]) -> list[Item]:
-    """What is not settled of them, message for message."""
-    singles: list[Item] = []
-    for entry in entries:
-        if isinstance(entry, Item):
-            singles.append(entry)
-        elif not entry.done:
-            singles += entry.singles()
-    return singles
 
 
 def _result(message_id: str, stored: Stored, number: int) -> SendResult:
