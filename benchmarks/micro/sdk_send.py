@@ -6,7 +6,8 @@ The floor is a door of ours in a process of its own whose Publish reads nothing 
 call after another with ready bytes by `grpc` (threads) and `grpc.aio`. `broker, threads` calls the broker so: a longer
 wait costs a client CPU as well, so this is the floor of the SDK's own code. The SDK sends to a broker in a process of
 its own: data on disk, asynchronous flush, default settings, eight queues, messages of 1 KiB. All take turns, round by
-round. `client CPU` is user and system time of the client's process for each message: it means something on a machine
+round; `send_async` waits for its answers at the end of its round only, `send_async + flush` and `send_batch` after each
+thousand. `client CPU` is user and system time of the client's process for each message: it means something on a machine
 with other work, where calls a second do not. Goals: 3,000 sends a second on a calm machine, `send_batch` not slower
 than `send_async`.
 """
@@ -170,6 +171,21 @@ def send_async(producer: evenq.Producer) -> Work:
     return work
 
 
+def send_async_and_flush(producer: evenq.Producer) -> Work:
+    """As `send_batch` waits: everything is answered before the next thousand."""
+
+    def work(seconds: float) -> int:
+        count, until = 0, time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            for _ in range(BATCH):
+                producer.send_async(message())
+            producer.flush()
+            count += BATCH
+        return count
+
+    return work
+
+
 def measure(work: Work, seconds: float) -> tuple[float, float]:
     """Messages a second, and client CPU for each, us."""
     before, began = os.times(), time.perf_counter()
@@ -211,6 +227,7 @@ def compare(port: int, endpoint: str, producer: evenq.Producer, asked: argparse.
         "Producer.send": send(producer),
         "aio.Producer.send": aio_send(endpoint),
         "send_async": send_async(producer),
+        "send_async + flush": send_async_and_flush(producer),
         "send_batch": send_batch(producer),
     }
     works = {name: work for name, work in works.items() if not asked.only or name in asked.only}
@@ -221,14 +238,23 @@ def compare(port: int, endpoint: str, producer: evenq.Producer, asked: argparse.
             if number:  # the first round warms up
                 figures[name].append(figure)
     floors = figures.get("floor, threads") or [(0.0, 0.0)] * asked.rounds
-    print(f"{'':20} {'messages/s':>12} {'client CPU, us':>16} {'speed : floor':>14} {'CPU : floor':>12}")
+    rivals = figures.get("send_async") or [(0.0, 0.0)] * asked.rounds
+    print(
+        f"{'':20} {'messages/s':>12} {'client CPU, us':>16} {'speed : floor':>14} {'CPU : floor':>12} "
+        f"{'speed : send_async':>20}"
+    )
     for name, rounds in figures.items():
         rate, cpu = (statistics.median(one[at] for one in rounds) for at in (0, 1))
-        ratio, work_ratio = (
-            statistics.median(one[at] / low[at] if low[at] else 0.0 for one, low in zip(rounds, floors, strict=True))
-            for at in (0, 1)
-        )
-        print(f"{name:20} {rate:12,.0f} {cpu:16,.0f} {ratio:14.2f} {work_ratio:12.2f}")
+        ratio, work_ratio = (ratio_of(rounds, floors, at) for at in (0, 1))
+        rival = ratio_of(rounds, rivals, 0)
+        print(f"{name:20} {rate:12,.0f} {cpu:16,.0f} {ratio:14.2f} {work_ratio:12.2f} {rival:20.2f}")
+
+
+def ratio_of(rounds: list[tuple[float, float]], others: list[tuple[float, float]], at: int) -> float:
+    """The median over the rounds, each beside its own; 0 without others."""
+    return statistics.median(
+        one[at] / other[at] if other[at] else 0.0 for one, other in zip(rounds, others, strict=True)
+    )
 
 
 if __name__ == "__main__":

@@ -18,10 +18,11 @@ from evenq.client.async_admin import Admin
 from evenq.client.async_lite_consumer import LitePushConsumer, LiteSimpleConsumer
 from evenq.client.async_pull_consumer import PullConsumer
 from evenq.client.core.user_functions import check_function
+from evenq.client.loops.blocks import Blocks, results_of
 from evenq.client.loops.gates import TaskGate
+from evenq.client.loops.outgoing import Block, Item, Nobody, Outcomes, Selector, SendResult
 from evenq.client.loops.pushing import Pushing
 from evenq.client.loops.receiving import Receiving
-from evenq.client.loops.sending import Item, Nobody, Selector, SendResult
 from evenq.client.loops.troubles import Troubles
 from evenq.client.loops.user_code import reporter
 from evenq.client.options import ProducerOptions, PushOptions, SimpleOptions
@@ -93,6 +94,7 @@ class Producer:
         self._calls, self._sending, self._replies, self._transacting = producer_parts(
             self._ground, self.client_id, told, left=self._gate.leave, run_checker=self._check
         )
+        self._blocks = Blocks(self._encoder.encode, self._sending.spread, clock=self._ground.clock, options=told)
         self._transaction_topics = tuple(transaction_topics)
         self._closed = False
 
@@ -117,17 +119,16 @@ class Producer:
     async def send_batch(
         self, messages: Iterable[Message], *, sharding_key: str | None = None, selector: Selector | None = None
     ) -> list[SendResult]:
-        """Send many and wait for all. Raises the first error after all were answered."""
-        futures = [
-            await self._take(message, sharding_key=sharding_key, selector=selector, urgent=False)
-            for message in messages
-        ]
+        """Send many and wait for all. Raises the first error after all were answered; see `evenq.Producer`."""
+        futures: list[asyncio.Future[SendResult] | asyncio.Future[Outcomes]] = []
+        plain = sharding_key is None and selector is None
+        for part in self._blocks.of(messages) if plain else messages:
+            if isinstance(part, Block):
+                futures.append(await self._take_block(part))
+            else:
+                futures.append(await self._take(part, sharding_key=sharding_key, selector=selector, urgent=False))
         self._sending.flush()
-        results = await asyncio.gather(*futures, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-        return [result for result in results if isinstance(result, SendResult)]
+        return results_of(await asyncio.gather(*futures, return_exceptions=True))
 
     async def request(self, message: Message, *, timeout_ms: int = 3_000) -> ReceivedMessage:
         """Send a request and wait for its reply; see `evenq.Producer.request`."""
@@ -202,6 +203,18 @@ class Producer:
             urgent=urgent, sharding_key=sharding_key, selector=selector, tries_max=1 if oneway else 0,
         )  # fmt: skip
         self._sending.submit([item])
+        return future
+
+    async def _take_block(self, block: Block) -> asyncio.Future[Outcomes]:
+        """A large one is on its way on return."""
+        if self._closed:
+            raise ConnectionFailed("this producer is closed; make a new one")
+        await self._gate.enter(block.size, block.count)
+        future: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
+        block.future = future
+        self._sending.submit([block])
+        if block.urgent:
+            await self._sending.begun()
         return future
 
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from evenq.client.core.halves import HalfMessage
 from evenq.client.core.user_functions import check_function
 from evenq.client.loops.background import Background
+from evenq.client.loops.blocks import Blocks, results_of
 from evenq.client.loops.gates import ThreadGate
-from evenq.client.loops.sending import Item, Nobody, Selector, SendResult
+from evenq.client.loops.outgoing import Block, Entry, Item, Nobody, Outcomes, Selector, SendResult, goes_anywhere
 from evenq.client.loops.troubles import Troubles
 from evenq.client.loops.user_code import in_thread
 from evenq.client.options import ProducerOptions
@@ -70,7 +71,7 @@ class Producer(Closing):
         self._gate = ThreadGate(
             messages_max=options.pending_messages, bytes_max=options.pending_bytes, block_ms=options.block_ms
         )
-        self._inbox: deque[Item] = deque()
+        self._inbox: deque[Entry] = deque()
         self._rung = False
         self._closed = False
         self._troubles = Troubles(self._ground.clock, who="producer")
@@ -90,7 +91,7 @@ class Producer(Closing):
         (it may or may not be stored; `options.send_timeout_ms`), TooManyRequests (no room within `options.block_ms`).
         """
         direct = self._direct
-        if direct is None or sharding_key is not None or selector is not None or not _goes_anywhere(message):
+        if direct is None or sharding_key is not None or selector is not None or not goes_anywhere(message):
             return self._take(message, sharding_key=sharding_key, selector=selector, urgent=True).result()
         return self._send_directly(direct, message)
 
@@ -110,15 +111,21 @@ class Producer(Closing):
     def send_batch(
         self, messages: Iterable[Message], *, sharding_key: str | None = None, selector: Selector | None = None
     ) -> list[SendResult]:
-        """Send many, spread over the queues, and wait for all. Raises the first error after all were answered."""
-        futures = [
-            self._take(message, sharding_key=sharding_key, selector=selector, urgent=False) for message in messages
-        ]
+        """Send many, spread over the queues, and wait for all. Raises the first error after all were answered.
+
+        Brokers get the first of them while the next are drawn from `messages` and encoded (`loops.blocks`).
+        """
+        self._must_be_open()
+        self._background.check_thread()
+        futures: list[Future[SendResult] | Future[Outcomes]] = []
+        plain = sharding_key is None and selector is None
+        for part in self._blocks.of(messages) if plain else messages:
+            if isinstance(part, Block):
+                futures.append(self._take_block(part))
+            else:
+                futures.append(self._take(part, sharding_key=sharding_key, selector=selector, urgent=False))
         self._background.call_soon(self._flush)
-        failures = [error for future in futures if (error := future.exception()) is not None]
-        if failures:
-            raise failures[0]
-        return [future.result() for future in futures]
+        return results_of(future.exception() or future.result() for future in futures)
 
     def request(self, message: Message, *, timeout_ms: int = 3_000) -> ReceivedMessage:
         """Send a request and wait for its reply, which its consumer makes with `evenq.reply_to`.
@@ -225,7 +232,20 @@ class Producer(Closing):
         )
         return future
 
-    def _put(self, item: Item) -> None:
+    def _take_block(self, block: Block) -> Future[Outcomes]:
+        """A large one is on its way on return: a thread that encoded on at once would keep the interpreter from the
+        loop's.
+        """
+        self._must_be_open()
+        self._gate.enter(block.size, block.count)
+        future: Future[Outcomes] = Future()
+        block.future = future
+        self._put(block)
+        if block.urgent:
+            self._background.run(self._begin())
+        return future
+
+    def _put(self, item: Entry) -> None:
         self._inbox.append(item)
         if not self._rung:  # one wake-up of the loop for many messages; the loop clears the flag before it looks
             self._rung = True
@@ -243,16 +263,23 @@ class Producer(Closing):
         self._calls, self._sending, self._replies, self._transacting = producer_parts(
             self._ground, self.client_id, self.options, left=self._gate.leave, run_checker=self._check
         )
+        self._blocks = Blocks(
+            self._encoder.encode, self._sending.spread, clock=self._ground.clock, options=self.options
+        )
         self._direct = direct_part(self._ground, self._calls, self._sending, self.options)
         if self._checker is not None:
             self._transacting.watch(transaction_topics)
 
     def _empty_inbox(self) -> None:
         self._rung = False
-        items: list[Item] = []
+        items: list[Entry] = []
         while self._inbox:
             items.append(self._inbox.popleft())
         self._sending.submit(items)
+
+    async def _begin(self) -> None:
+        self._empty_inbox()
+        await self._sending.begun()
 
     def _flush(self) -> None:
         self._empty_inbox()
@@ -266,14 +293,3 @@ class Producer(Closing):
         if self._direct is not None:
             self._direct.close()
         await self._ground.let_go(self._calls.net)
-
-
-def _goes_anywhere(message: Message) -> bool:
-    """True if any queue will do; others keep their order, or are placed by the server."""
-    return (
-        message.message_group is None
-        and message.delivery_ms is None
-        and not message.delay_level
-        and message.priority is None
-        and message.lite_topic is None
-    )

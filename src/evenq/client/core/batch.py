@@ -14,16 +14,21 @@ __all__ = ["Batchable", "QueueBatch"]
 
 
 class Batchable(Protocol):
-    """A message that waits."""
+    """A message that waits, or a block of them that stays together."""
 
     @property
-    def encoded(self) -> bytes:
-        """Its bytes on the wire."""
+    def count(self) -> int:
+        """How many messages it is."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Their bytes on the wire."""
         ...
 
     @property
     def urgent(self) -> bool:
-        """True: somebody waits for this very message, so it does not linger."""
+        """True: it does not linger; somebody waits for this very message, or it is a block that is large enough."""
         ...
 
 
@@ -33,12 +38,11 @@ Item = TypeVar("Item", bound=Batchable)
 class QueueBatch(Generic[Item]):
     """Messages for one queue."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_items", "_messages_max", "_urgent", "due")
+    __slots__ = ("_bytes", "_bytes_max", "_count", "_items", "_messages_max", "_urgent", "due")
 
     def __init__(self, *, bytes_max: int, messages_max: int) -> None:
         self._items: deque[Item] = deque()
-        self._bytes = 0
-        self._urgent = 0
+        self._bytes = self._count = self._urgent = 0
         self._bytes_max = bytes_max
         self._messages_max = messages_max
         self.due = False
@@ -50,15 +54,13 @@ class QueueBatch(Generic[Item]):
     def add(self, item: Item) -> None:
         """A message joins at the end."""
         self._items.append(item)
-        self._bytes += len(item.encoded)
-        self._urgent += item.urgent
+        self._joined(item)
 
     def put_back(self, items: Iterable[Item]) -> None:
         """A failed batch stands first again, in its old order."""
         for item in reversed(list(items)):
             self._items.appendleft(item)
-            self._bytes += len(item.encoded)
-            self._urgent += item.urgent
+            self._joined(item)
         self.due = True
 
     def drop(self, gone: Callable[[Item], bool]) -> list[Item]:
@@ -70,7 +72,7 @@ class QueueBatch(Generic[Item]):
         if dropped:
             due = self.due and bool(rest)
             self._items.clear()
-            self._bytes = self._urgent = 0
+            self._bytes = self._count = self._urgent = 0
             for item in rest:
                 self.add(item)
             self.due = due
@@ -79,21 +81,29 @@ class QueueBatch(Generic[Item]):
     @property
     def ready(self) -> bool:
         """True if a batch should go now: it is full, it has lingered, or somebody waits."""
-        full = self._bytes >= self._bytes_max or len(self._items) >= self._messages_max
+        full = self._bytes >= self._bytes_max or self._count >= self._messages_max
         return bool(self._items) and (full or self.due or self._urgent > 0)
 
     def take(self) -> list[Item]:
-        """The next batch: at least one message, else within both limits."""
+        """The next batch: at least one message or block, else within both limits."""
         batch: list[Item] = []
-        size = 0
-        while self._items and len(batch) < self._messages_max:
-            if batch and size + len(self._items[0].encoded) > self._bytes_max:
+        size = count = 0
+        while self._items:
+            item = self._items[0]
+            if batch and (size + item.size > self._bytes_max or count + item.count > self._messages_max):
                 break
-            item = self._items.popleft()
-            size += len(item.encoded)
+            self._items.popleft()
+            size += item.size
+            count += item.count
             self._urgent -= item.urgent
             batch.append(item)
         self._bytes -= size
+        self._count -= count
         if not self._items:
             self.due = False
         return batch
+
+    def _joined(self, item: Item) -> None:
+        self._bytes += item.size
+        self._count += item.count
+        self._urgent += item.urgent

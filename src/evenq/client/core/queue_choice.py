@@ -9,10 +9,20 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from evenq.client.core.faults import FaultTable
+from evenq.errors import Error, Forbidden
 from evenq.model import MessageQueue
 from evenq.model.lanes import home_of, lane_of, owner_among
+from evenq.model.names import is_system_topic
 
-__all__ = ["FixedQueues", "QueueCounter", "queue_of_group", "queue_of_lite_topic", "queues_of_priority"]
+__all__ = [
+    "FixedQueues",
+    "QueueCounter",
+    "is_closed",
+    "no_queue_takes",
+    "queue_of_group",
+    "queue_of_lite_topic",
+    "queues_of_priority",
+]
 
 
 class QueueCounter:
@@ -35,6 +45,12 @@ class QueueCounter:
         queue = queues[self._next % len(queues)]
         self._next += 1
         return queue
+
+    def take(self, count: int) -> int:
+        """As many choices at once, for a caller that makes them by itself: the number of the first one."""
+        first = self._next
+        self._next = first + count
+        return first
 
     def choose_by_faults(
         self,
@@ -108,3 +124,13 @@ def queue_of_lite_topic(name: str, queues: Sequence[MessageQueue]) -> MessageQue
     """
     owner = owner_among((queue.broker_name for queue in queues), queues[0].topic, name)
     return next(queue for queue in queues if queue.broker_name == owner)
+
+
+def is_closed(error: Error, queue: MessageQueue) -> bool:
+    """True if a broker refused the queue, not the message: others may take it."""
+    return isinstance(error, Forbidden) and not is_system_topic(queue.topic)
+
+
+def no_queue_takes(topic: str) -> Forbidden:
+    """What to raise for a topic whose route names no queue to write to."""
+    return Forbidden(f"topic {topic} has no writable queue now; look at its permissions")

@@ -89,6 +89,14 @@ class Background:
                 " make a new client after the fork"
             )
 
+    def check_thread(self) -> None:
+        """Raise Unsupported in the loop's own thread, which must not wait for itself."""
+        if threading.current_thread() is self._thread:
+            raise Unsupported(
+                "a blocking call of the sync SDK was made inside its own loop thread, for example in a future's"
+                " callback; hand it to another thread, or use evenq.aio"
+            )
+
     def stop(self) -> None:
         """End the thread; at exit."""
         if self.process_id == os.getpid() and self.loop.is_running():
@@ -98,11 +106,7 @@ class Background:
     def _begin(self, coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
         try:
             self.check()
-            if threading.current_thread() is self._thread:
-                raise Unsupported(
-                    "a blocking call of the sync SDK was made inside its own loop thread, for example in a future's"
-                    " callback; hand it to another thread, or use evenq.aio"
-                )
+            self.check_thread()
         except Unsupported:
             coroutine.close()
             raise

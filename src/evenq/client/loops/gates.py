@@ -29,21 +29,23 @@ class ThreadGate:
         self.messages = 0
         self._bytes = 0
 
-    def enter(self, size: int) -> None:
+    def enter(self, size: int, messages: int = 1) -> None:
         """Wait for room. Raises TooManyRequests after `block_ms`."""
         with self._changed:
-            if self.messages and not self._room(size):
+            if self.messages and not self._room(size, messages):
                 self._waiting += 1
                 try:
-                    if not self._changed.wait_for(lambda: self._room(size), self._block_ms / 1000):
+                    if not self._changed.wait_for(lambda: self._room(size, messages), self._block_ms / 1000):
                         raise no_room(self.messages, self._bytes, self._block_ms)
                 finally:
                     self._waiting -= 1
-            self.messages += 1
+            self.messages += messages
             self._bytes += size
 
-    def _room(self, size: int) -> bool:
-        return not self.messages or (self.messages < self._messages_max and self._bytes + size <= self._bytes_max)
+    def _room(self, size: int, messages: int) -> bool:
+        return not self.messages or (
+            self.messages + messages <= self._messages_max and self._bytes + size <= self._bytes_max
+        )
 
     def leave(self, messages: int, size: int) -> None:
         """Some were answered."""
@@ -77,19 +79,22 @@ class TaskGate:
         self.messages = 0
         self._bytes = 0
 
-    async def enter(self, size: int) -> None:
+    async def enter(self, size: int, messages: int = 1) -> None:
         """Wait for room, first come first served. Raises TooManyRequests after `block_ms`."""
-        if self.messages and (self.messages >= self._messages_max or self._bytes + size > self._bytes_max):
+        if not self._room(size, messages):
             try:
                 async with asyncio.timeout(self._block_ms / 1000):
-                    while self.messages and (
-                        self.messages >= self._messages_max or self._bytes + size > self._bytes_max
-                    ):
+                    while not self._room(size, messages):
                         await self._changed()
             except TimeoutError:
                 raise no_room(self.messages, self._bytes, self._block_ms) from None
-        self.messages += 1
+        self.messages += messages
         self._bytes += size
+
+    def _room(self, size: int, messages: int) -> bool:
+        return not self.messages or (
+            self.messages + messages <= self._messages_max and self._bytes + size <= self._bytes_max
+        )
 
     def leave(self, messages: int, size: int) -> None:
         """Some were answered."""

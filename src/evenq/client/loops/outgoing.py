@@ -1,9 +1,11 @@
-"""What the producer's loop sends: one message each, with the future of whoever sent it, and what became of it."""
+"""What the producer's loop sends, with the future of whoever sent it, and what became of it: one message each, or a
+block of them for one queue, which becomes single messages when it is not simply stored.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,7 +13,19 @@ from evenq.client.loops.troubles import Troubles
 from evenq.errors import Error
 from evenq.model import Message, MessageQueue, QueueOffset
 
-__all__ = ["Item", "Nobody", "Selector", "SendResult", "Settle"]
+__all__ = [
+    "Block",
+    "BlockFuture",
+    "Entry",
+    "Item",
+    "Nobody",
+    "Outcomes",
+    "Selector",
+    "SendResult",
+    "Settle",
+    "goes_anywhere",
+    "singles_of",
+]
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +53,16 @@ class Settle(Protocol):
     def set_result(self, result: SendResult, /) -> None: ...
 
     def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+Outcomes = list[SendResult | BaseException]
+"""One for each message of a block, in its order."""
+
+
+class BlockFuture(Protocol):
+    """A block's future, of either kind. It never gets an exception: errors are outcomes."""
+
+    def set_result(self, result: Outcomes, /) -> None: ...
 
 
 class Nobody:
@@ -127,3 +151,136 @@ class Item:
     def pinned(self) -> bool:
         """True: it keeps its queue."""
         return self.key is not None or self.selector is not None
+
+    @property
+    def count(self) -> int:
+        """One message."""
+        return 1
+
+    @property
+    def size(self) -> int:
+        """Its bytes on the wire."""
+        return len(self.encoded)
+
+
+class Block:
+    """Messages of one `send_batch` for one queue, none of them pinned or apart: one entry, one future, one step."""
+
+    __slots__ = (
+        "attempts",
+        "contents",
+        "counted",
+        "done",
+        "future",
+        "message_ids",
+        "queue",
+        "size",
+        "topic",
+        "until_ms",
+        "urgent",
+    )
+
+    future: BlockFuture
+    """Set by whoever hands the block over."""
+
+    def __init__(self, topic: str, queue: MessageQueue) -> None:
+        self.topic = topic
+        self.queue = queue
+        self.message_ids: list[str] = []
+        self.contents: list[bytes] = []
+        """The encoded messages."""
+        self.size = 0
+        self.urgent = False
+        self.attempts = 0
+        self.until_ms = 0
+        """By the loop's clock."""
+        self.counted = False
+        """True from when it is pending in the loop."""
+        self.done = False
+        """True when it is settled, or its messages go on one by one."""
+
+    @property
+    def count(self) -> int:
+        """Its messages."""
+        return len(self.contents)
+
+    def add(self, message_id: str, content: bytes) -> None:
+        """One message more."""
+        self.message_ids.append(message_id)
+        self.contents.append(content)
+        self.size += len(content)
+
+    def singles(self) -> list[Item]:
+        """Its messages, each by itself; the block's future is done when all of them are settled."""
+        self.done = True
+        parts = _Parts(self.future, self.count)
+        items = []
+        for at, (message_id, content) in enumerate(zip(self.message_ids, self.contents, strict=True)):
+            item = Item(  # of the message it looks only at what blocks do not have: a group, a time and the like
+                Message(topic=self.topic, body=b"", message_id=message_id), message_id, content, _Part(parts, at),
+                urgent=False,
+            )  # fmt: skip
+            item.until_ms, item.counted, item.queue = self.until_ms, self.counted, self.queue
+            items.append(item)
+        return items
+
+
+class _Parts:
+    """The outcomes of a block whose messages go on one by one."""
+
+    __slots__ = ("future", "left", "outcomes")
+
+    def __init__(self, future: BlockFuture, count: int) -> None:
+        self.future = future
+        self.left = count
+        self.outcomes: list[SendResult | BaseException | None] = [None] * count
+
+    def settled(self, at: int, outcome: SendResult | BaseException) -> None:
+        """One more; after the last one the future is done. Raises what a future that is done raises."""
+        self.outcomes[at] = outcome
+        self.left -= 1
+        if not self.left:
+            self.future.set_result([outcome for outcome in self.outcomes if outcome is not None])
+
+
+class _Part:
+    """Stands where the future of one message would."""
+
+    __slots__ = ("at", "parts")
+
+    def __init__(self, parts: _Parts, at: int) -> None:
+        self.parts = parts
+        self.at = at
+
+    def set_result(self, result: SendResult, /) -> None:
+        """It is stored."""
+        self.parts.settled(self.at, result)
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """It is not, or nobody knows."""
+        self.parts.settled(self.at, exception)
+
+
+Entry = Item | Block
+
+
+def singles_of(entries: Iterable[Entry]) -> list[Item]:
+    """What is not settled of them, message for message."""
+    singles: list[Item] = []
+    for entry in entries:
+        if isinstance(entry, Item):
+            singles.append(entry)
+        elif not entry.done:
+            singles += entry.singles()
+    return singles
+
+
+def goes_anywhere(message: Message) -> bool:
+    """True if any queue will do; others keep their order, or are placed by the server."""
+    return (
+        message.message_group is None
+        and message.delivery_ms is None
+        and not message.delay_level
+        and message.priority is None
+        and message.lite_topic is None
+    )

@@ -3,7 +3,8 @@
 All of it runs in one event loop; the sync face hands items over with `call_soon`. Always true: every submitted item
 is settled exactly once, by its result or an error, and then leaves the gate. Retries carry the same encoded
 message, so the same message id; they go to another broker at once (PR-2), or as the table of faults says (PR-4).
-Messages with a key or a selector keep their queue (PR-10); those of a lite topic go where its owner is.
+Messages with a key or a selector keep their queue (PR-10); those of a lite topic go where its owner is. A block is one
+entry until something goes wrong with it; then its messages go on as single items.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ from evenq.client.core.faults import FaultTable
 from evenq.client.core.queue_choice import (
     FixedQueues,
     QueueCounter,
+    is_closed,
+    no_queue_takes,
     queue_of_group,
     queue_of_lite_topic,
     queues_of_priority,
 )
 from evenq.client.core.route import Route
-from evenq.client.loops.outgoing import Item, Nobody, Selector, SendResult, Settle
+from evenq.client.loops.outgoing import Block, Entry, Item, Nobody, Outcomes, Selector, SendResult, Settle, singles_of
 from evenq.client.loops.routes import RouteBook
 from evenq.client.options import ProducerOptions
 from evenq.errors import (
     BadRequest,
     ConnectionFailed,
     Error,
-    Forbidden,
     InternalError,
     QueueClosed,
     RequestTimeout,
     TooManyRequests,
 )
 from evenq.model import MessageQueue, QueueOffset
-from evenq.model.names import is_system_topic
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
@@ -51,6 +52,8 @@ log = logging.getLogger(__name__)
 
 CLOSED_MS = 3_000
 """A queue was closed, and the route does not say so yet: refusals of so long are not counted as tries."""
+STEPS = 2
+"""Of the loop, from a submitted block to its call: the queue's task, and the call's own."""
 SWEEP_SHARE = 20
 SWEEP_MAX_MS = 1_000
 
@@ -63,8 +66,8 @@ class _Lane:
     def __init__(self, queue: MessageQueue, options: ProducerOptions, rng: random.Random, *, apart: bool) -> None:
         self.queue = queue
         self.apart = apart
-        self.flying: list[Item] = []
-        self.batch: QueueBatch[Item] = QueueBatch(bytes_max=options.batch_bytes, messages_max=options.batch_messages)
+        self.flying: list[Entry] = []
+        self.batch: QueueBatch[Entry] = QueueBatch(bytes_max=options.batch_bytes, messages_max=options.batch_messages)
         self.backoff = Backoff(rng, first_ms=options.retry_first_ms, max_ms=options.retry_max_ms)
         self.running = False
         self.lingers = False
@@ -95,11 +98,11 @@ class Sending:
         """Messages that the server places, those with delivery times or lite topics, travel by themselves."""
         self._pending = 0
         self._sweeping = False
-        self._homeless: dict[str, list[Item]] = {}
+        self._homeless: dict[str, list[Entry]] = {}
         self._tasks: set[asyncio.Task[object]] = set()
 
-    def submit(self, items: Iterable[Item]) -> None:
-        """Take messages; their room in the gate is already theirs."""
+    def submit(self, items: Iterable[Entry]) -> None:
+        """Take messages and blocks; their room in the gate is already theirs."""
         touched: dict[_Lane, None] = {}
         until_ms = self._clock.monotonic_ms() + self._options.send_timeout_ms
         for item in items:
@@ -118,7 +121,7 @@ class Sending:
     def resume(self, item: Item, queue: MessageQueue, error: Error) -> None:
         """Take a message whose first try, in its sender's thread, failed; `item.until_ms` is set."""
         self._count(item, item.until_ms)
-        lane = self._lane(queue, item)
+        lane = self._lane(queue, apart=item.apart)
         self._spawn(self._go_on(lane, item, error), f"evenq-resume-{queue}")
         self._watch_late()
 
@@ -130,16 +133,30 @@ class Sending:
         """The topic's route unless it is unknown or old; callable in any thread."""
         return self._routes.fresh_one(topic)
 
-    def _count(self, item: Item, until_ms: int) -> None:
+    def spread(self, topic: str, count: int) -> tuple[Sequence[MessageQueue], int] | None:
+        """The queues of the topic and the number of the first turn, where so many turns over them are the caller's now;
+        None unless the route is known and fresh. Callable in any thread.
+        """
+        route = self._routes.fresh_one(topic)
+        if route is None or not route.writable or self._faults is not None:
+            return None
+        return route.writable, self._counter(topic).take(count)
+
+    def _count(self, item: Entry, until_ms: int) -> None:
         if not item.counted:
             item.counted = True
             item.until_ms = item.until_ms or until_ms
-            self._pending += 1
+            self._pending += item.count
 
     def _watch_late(self) -> None:
         if self._pending and not self._sweeping:
             self._sweeping = True
             self._spawn(self._sweep(), "evenq-late-messages")
+
+    async def begun(self) -> None:
+        """Return when calls for what was just submitted are made, as far as their queues have none on its way."""
+        for _ in range(STEPS):
+            await self._clock.sleep_ms(0)
 
     def flush(self) -> None:
         """Let nothing linger."""
@@ -165,7 +182,7 @@ class Sending:
         self._homeless.clear()
         self._reject(rest, ConnectionFailed("the producer was closed before the message was acknowledged"))
 
-    def _wait_for_route(self, item: Item) -> None:
+    def _wait_for_route(self, item: Entry) -> None:
         waiting = self._homeless.setdefault(item.topic, [])
         waiting.append(item)
         if len(waiting) == 1:
@@ -191,22 +208,24 @@ class Sending:
         else:
             self._reject(waiting, failure)
 
-    def _place(self, item: Item, route: Route) -> _Lane | None:
-        try:
-            queue = self._choose(item, route)
-        except Error as error:
-            self._reject([item], error)
-            return None
-        item.queue = queue
-        lane = self._lane(queue, item)
+    def _place(self, item: Entry, route: Route) -> _Lane | None:
+        if isinstance(item, Item):
+            try:
+                item.queue = self._choose(item, route)
+            except Error as error:
+                self._reject([item], error)
+                return None
+            lane = self._lane(item.queue, apart=item.apart)
+        else:
+            lane = self._lane(item.queue)
         lane.batch.add(item)
         return lane
 
-    def _lane(self, queue: MessageQueue, item: Item) -> _Lane:
-        lane = self._lanes.get((queue, item.apart))
+    def _lane(self, queue: MessageQueue, *, apart: bool = False) -> _Lane:
+        lane = self._lanes.get((queue, apart))
         if lane is None:
-            lane = _Lane(queue, self._options, self._rng, apart=item.apart)
-            self._lanes[queue, item.apart] = lane
+            lane = _Lane(queue, self._options, self._rng, apart=apart)
+            self._lanes[queue, apart] = lane
         return lane
 
     def _choose(self, item: Item, route: Route) -> MessageQueue:
@@ -214,14 +233,12 @@ class Sending:
             return item.queue or self._choose_fixed(item, self._fixed_queues(item.topic, route))
         queues: Sequence[MessageQueue] = route.writable
         if not queues:
-            raise _no_queue(item.topic)
+            raise no_queue_takes(item.topic)
         if item.lite_topic is not None:
             return queue_of_lite_topic(item.lite_topic, queues)
         if item.priority is not None:
             queues = queues_of_priority(item.priority, queues)
-        counter = self._counters.get(item.topic)
-        if counter is None:
-            counter = self._counters[item.topic] = QueueCounter(self._rng.randrange(1 << 16))
+        counter = self._counter(item.topic)
         failed = item.failed
         if self._faults is None:
             return counter.choose(queues, failed_broker=failed.broker_name if failed is not None else "")
@@ -229,6 +246,12 @@ class Sending:
         return counter.choose_by_faults(
             queues, self._faults, now_ms=self._clock.monotonic_ms(), failed=failed, near=near
         )
+
+    def _counter(self, topic: str) -> QueueCounter:
+        counter = self._counters.get(topic)
+        if counter is None:
+            counter = self._counters[topic] = QueueCounter(self._rng.randrange(1 << 16))
+        return counter
 
     def _fixed_queues(self, topic: str, route: Route) -> Sequence[MessageQueue]:
         queues: Sequence[MessageQueue] = route.writable
@@ -238,7 +261,7 @@ class Sending:
                 log.warning("topic %s has other queues: ordered messages of some keys go elsewhere from now on", topic)
             queues = fixed.queues
         if not queues:
-            raise _no_queue(topic)
+            raise no_queue_takes(topic)
         return queues
 
     def _choose_fixed(self, item: Item, queues: Sequence[MessageQueue]) -> MessageQueue:
@@ -262,7 +285,7 @@ class Sending:
                 now_ms = self._clock.monotonic_ms()
                 late = [item for items in self._homeless.values() for item in items if item.until_ms <= now_ms]
 
-                def gone(item: Item, now_ms: int = now_ms) -> bool:
+                def gone(item: Entry, now_ms: int = now_ms) -> bool:
                     return item.until_ms <= now_ms
 
                 for lane in self._lanes.values():
@@ -272,7 +295,7 @@ class Sending:
         finally:
             self._sweeping = False
 
-    def _reject_late(self, items: Iterable[Item], cause: Error | None = None) -> None:
+    def _reject_late(self, items: Iterable[Entry], cause: Error | None = None) -> None:
         for item in items:
             told = f"no acknowledgement within {self._options.send_timeout_ms} ms (send_timeout_ms), {item.attempts} "
             why = f"tries failed, the last one with: {cause}" if cause is not None else "tries failed before"
@@ -302,8 +325,8 @@ class Sending:
             lane.running = False
         self._consider(lane)
 
-    async def _attempt(self, lane: _Lane, items: list[Item]) -> None:
-        items = [item for item in items if not item.done]
+    async def _attempt(self, lane: _Lane, given: Sequence[Entry]) -> None:
+        items = [item for item in given if not item.done]
         if not items:
             return
         began_ms = self._clock.monotonic_ms()
@@ -311,12 +334,13 @@ class Sending:
         try:
             stored = await self._publish(lane, items, began_ms)
         except Error as error:
-            hopeless = not error.retryable and not _closed(error, lane.queue)
-            if hopeless and len(items) > 1:  # one bad message must not take the others with it
-                for item in items:
+            hopeless = not error.retryable and not is_closed(error, lane.queue)
+            singles = singles_of(items)
+            if hopeless and len(singles) > 1:  # one bad message must not take the others with it
+                for item in singles:
                     await self._attempt(lane, [item])
                 return
-            await self._failed(lane, items, error)
+            await self._failed(lane, singles, error)
         except asyncio.CancelledError:
             self._reject(items, ConnectionFailed("the producer was closed while the message was on its way"))
             raise
@@ -332,20 +356,21 @@ class Sending:
         finally:
             lane.flying = []
 
-    async def _publish(self, lane: _Lane, items: list[Item], now_ms: int) -> Stored:
+    async def _publish(self, lane: _Lane, items: list[Entry], now_ms: int) -> Stored:
         route = await self._routes.get(lane.queue.topic)
         address = route.address_of(lane.queue.broker_name)
         left_ms = min(item.until_ms for item in items) - now_ms
-        return await self._calls.publish(
-            address,
-            lane.queue,
-            [item.encoded for item in items],
-            timeout_ms=max(1, min(self._options.timeout_ms, left_ms)),
-            apart=lane.apart,
-        )
+        contents = [
+            content for item in items for content in (item.contents if isinstance(item, Block) else (item.encoded,))
+        ]
+        timeout_ms = max(1, min(self._options.timeout_ms, left_ms))
+        stored = await self._calls.publish(address, lane.queue, contents, timeout_ms=timeout_ms, apart=lane.apart)
+        if len(stored.offsets) != len(contents):
+            raise InternalError(f"{address} answered {len(contents)} messages with {len(stored.offsets)} offsets")
+        return stored
 
     async def _failed(self, lane: _Lane, items: list[Item], error: Error) -> None:
-        closed = _closed(error, lane.queue)
+        closed = is_closed(error, lane.queue)
         if closed:
             await self._left_out(lane)
         elif error.refresh_route:
@@ -401,7 +426,7 @@ class Sending:
     def _move_all(self, lane: _Lane, items: list[Item]) -> None:
         """The queue is closed: everything of it goes elsewhere, ordered messages too, in the order they came."""
         while len(lane.batch):
-            items += lane.batch.take()
+            items += singles_of(lane.batch.take())
         for item in items:
             item.queue = None
         self.submit(item for item in items if not item.done)
@@ -413,41 +438,48 @@ class Sending:
             return
         rest: list[Item] = []
         while len(lane.batch):
-            rest += lane.batch.take()
+            rest += singles_of(lane.batch.take())
         lane.batch.put_back(item for item in rest if item.pinned)
         self.submit([item for item in rest if not item.pinned])
 
-    def _resolve(self, items: Sequence[Item], stored: Stored) -> None:
-        count = size = 0
-        for at, (item, offset) in enumerate(zip(items, stored.offsets, strict=True)):
+    def _resolve(self, items: Sequence[Entry], stored: Stored) -> None:
+        count = size = at = 0
+        for item in items:
+            first, at = at, at + item.count
             if item.done:
                 continue
             item.done = True
-            count += 1
-            size += len(item.encoded)
-            queue = stored.queue
-            if stored.queue_ids:
-                queue = MessageQueue(queue.topic, queue.broker_name, stored.queue_ids[at])
-            recall_handle = stored.recall_handles[at] if stored.recall_handles else ""
+            count += item.count
+            size += item.size
             try:
-                item.future.set_result(SendResult(item.message_id, queue, QueueOffset(offset), recall_handle))
+                if isinstance(item, Item):
+                    item.future.set_result(_result(item.message_id, stored, first))
+                else:
+                    results: Outcomes = [
+                        _result(message_id, stored, number) for number, message_id in enumerate(item.message_ids, first)
+                    ]
+                    item.future.set_result(results)
             except (asyncio.InvalidStateError, concurrent.futures.InvalidStateError):
                 log.debug("nobody waits for the result of a message any more")
         self._pending -= count
         self._left(count, size)
 
-    def _reject(self, items: Sequence[Item], error: Error) -> None:
-        items = [item for item in items if not item.done]
+    def _reject(self, given: Sequence[Entry], error: Error) -> None:
+        items = [item for item in given if not item.done]
         if not items:
             return
-        self._pending -= len(items)
+        count = sum(item.count for item in items)
+        self._pending -= count
         for item in items:
             item.done = True
             try:
-                item.future.set_exception(error)
+                if isinstance(item, Item):
+                    item.future.set_exception(error)
+                else:
+                    item.future.set_result([error] * item.count)
             except (asyncio.InvalidStateError, concurrent.futures.InvalidStateError):
                 log.debug("nobody waits for the failure of a message any more")
-        self._left(len(items), sum(len(item.encoded) for item in items))
+        self._left(count, sum(item.size for item in items))
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
         task = spawn(coroutine, name=name)
@@ -455,10 +487,10 @@ class Sending:
         task.add_done_callback(self._tasks.discard)
 
 
-def _closed(error: Error, queue: MessageQueue) -> bool:
-    """True if a broker refused the queue, not the message: others may take it."""
-    return isinstance(error, Forbidden) and not is_system_topic(queue.topic)
-
-
-def _no_queue(topic: str) -> Forbidden:
-    return Forbidden(f"topic {topic} has no writable queue now; look at its permissions")
+def _result(message_id: str, stored: Stored, number: int) -> SendResult:
+    """The message is the one with this number in what was stored."""
+    queue = stored.queue
+    if stored.queue_ids:
+        queue = MessageQueue(queue.topic, queue.broker_name, stored.queue_ids[number])
+    recall_handle = stored.recall_handles[number] if stored.recall_handles else ""
+    return SendResult(message_id, queue, QueueOffset(stored.offsets[number]), recall_handle)

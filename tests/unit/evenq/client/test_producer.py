@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -140,6 +141,81 @@ def test_a_batch_raises_its_first_error_after_all_were_answered(world: Any) -> N
         producer.send_batch([message(b"1"), message(b"2", topic="transactions"), message(b"3")])
     assert world.stored("t") == [b"1", b"3"]
     producer.flush(0)
+
+
+def test_the_first_messages_of_a_batch_are_on_their_way_while_the_last_ones_are_drawn(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evenq.client.loops.blocks.DRAWN_MS", 60_000)  # however slow this machine is
+    world.create("t")
+    producer = world.make(evenq.Producer, options=ProducerOptions(linger_ms=1_000))
+    producer.send(message(b"-1"))
+    world.net.hold("Publish")
+
+    def draw() -> Iterator[evenq.Message]:
+        for number in range(300):
+            if number == 200:
+                assert world.net.arrived.is_set(), "nothing was sent yet"
+                world.run(world.net.let_go())
+            yield message(b"%d" % number)
+
+    results = producer.send_batch(draw())
+    assert [result.offset for result in results] == list(range(1, 301))
+    assert world.stored("t") == sorted(b"%d" % number for number in range(-1, 300))
+
+
+def test_a_batch_makes_one_future_for_each_call(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.create("t", queues=4)
+    producer = world.make(evenq.Producer)
+    producer.send(message())
+    made: list[Future[Any]] = []
+
+    class Counted(Future[Any]):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr("evenq.client.producer.Future", Counted)
+    monkeypatch.setattr("evenq.client.loops.blocks.DRAWN_MS", 60_000)  # however slow this machine is
+    producer.send_batch(message(b"%d" % number) for number in range(400))
+    assert len(made) == 4
+
+
+def test_control_c_ends_a_batch_that_waits_and_the_producer_works_on(world: Any) -> None:
+    world.create("t", queues=2)
+    producer = world.make(evenq.Producer)
+    producer.send(message(b"first"))
+    world.net.hold("Publish", "SendMessage")
+    with world.interrupted():
+        producer.send_batch(message(b"%d" % number) for number in range(100))
+    world.run(world.net.let_go())
+    producer.send(message(b"last"))
+    producer.flush(20_000)
+    producer.close()
+    stored = world.stored("t")
+    assert {b"first", b"last"} <= set(stored)
+    assert len(stored) == len(set(stored)), "what was interrupted is stored once or not at all"
+
+
+def test_a_batch_in_a_futures_callback_is_refused_and_nothing_of_it_is_sent(world: Any) -> None:
+    world.create("t")
+    producer = world.make(evenq.Producer)
+    producer.send(message(b"first"))
+    seen: Future[BaseException | None] = Future()
+
+    def callback(_: object) -> None:
+        try:
+            producer.send_batch(message(b"%d" % number) for number in range(100))
+        except BaseException as error:  # noqa: BLE001 - handed to the test
+            seen.set_result(error)
+
+    world.net.hold("Publish", "SendMessage")
+    producer.send_async(message(b"second")).add_done_callback(callback)
+    world.run(world.net.let_go())
+    error = seen.result(20)
+    assert isinstance(error, Unsupported)
+    assert "loop thread" in str(error)
+    assert world.stored("t") == [b"first", b"second"]
 
 
 def test_a_full_producer_refuses_at_once_or_waits_for_room(world: Any) -> None:

@@ -9,6 +9,11 @@ from evenq.client.core.batch import QueueBatch
 class Item:
     encoded: bytes
     urgent: bool = False
+    count: int = 1
+
+    @property
+    def size(self) -> int:
+        return len(self.encoded)
 
 
 def test_a_batch_is_ready_when_full_urgent_or_due() -> None:
@@ -55,3 +60,18 @@ def test_what_is_dropped_counts_no_more() -> None:
     assert batch.drop(lambda _: False) == []
     batch.due = True
     assert [item.encoded for item in batch.take()] == [b"b", b"cc"]
+
+
+def test_a_block_counts_its_messages_and_stays_whole() -> None:
+    batch: QueueBatch[Item] = QueueBatch(bytes_max=100, messages_max=5)
+    for name, count in ((b"a", 1), (b"b", 3), (b"c", 2), (b"d", 9), (b"e", 1)):
+        batch.add(Item(name, count=count))
+    taken = [[item.encoded for item in batch.take()] for _ in range(4)]
+    assert taken == [[b"a", b"b"], [b"c"], [b"d"], [b"e"]]
+    batch.add(Item(b"f", count=4))
+    assert not batch.ready
+    batch.put_back([Item(b"g", count=1)])
+    batch.due = False
+    assert batch.ready, "five messages"
+    assert [item.encoded for item in batch.drop(lambda item: item.count == 1)] == [b"g"]
+    assert not batch.ready

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -477,6 +477,223 @@ def test_messages_of_a_lite_topic_keep_their_order_through_a_failure_and_travel_
         for name in names:
             mine = [(address, body) for address, told, body in net.sent if told == name]
             assert mine == [(f"{owner_among(['a', 'b'], 't', name)}:1", str(body)) for body in range(4)]
+
+    asyncio.run(story())
+
+
+@pytest.fixture
+def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with other work makes an iterable look slow, and then blocks are smaller."""
+    monkeypatch.setattr("evenq.client.loops.blocks.DRAWN_MS", 60_000)
+
+
+async def warmed(net: Brokers, **options: Any) -> aio.Producer:
+    """A producer that knows the route, and brokers that have nothing yet."""
+    made = producer(net, **options)
+    await made.send(note("first"))
+    net.stored.clear()
+    net.tries.clear()
+    return made
+
+
+def test_a_batch_is_one_call_for_each_queue_and_its_results_are_in_order(no_hurry: None) -> None:
+    async def story() -> None:
+        net = Brokers()
+        async with await warmed(net) as p:
+            results = await p.send_batch(note(str(n)) for n in range(400))
+        assert {len(kept) for kept in net.stored.values()} == {100}  # PR-6
+        assert len(net.tries) == 4
+        for number, result in enumerate(results):
+            there = net.stored[result.queue.broker_name, result.queue.queue_id][result.offset]
+            assert there.body == b"%d" % number
+            assert there.system_properties.message_id == result.message_id
+
+    asyncio.run(story())
+
+
+def test_the_first_messages_of_a_batch_are_sent_while_the_last_ones_are_drawn(no_hurry: None) -> None:
+    async def story() -> None:
+        net = Brokers(queues={"a": 1})
+        tried: list[int] = []
+
+        def draw() -> Iterator[Message]:
+            for number in range(1_000):
+                tried.append(len(net.tries))
+                yield note(str(number))
+
+        async with await warmed(net, linger_ms=1_000) as p:
+            await p.send_batch(draw())
+        assert tried[:100] == [0] * 100
+        assert 4 <= tried[-1] <= 8
+        assert [int(m.body) for m in net.messages] == list(range(1_000))
+
+    asyncio.run(story())
+
+
+def test_a_block_that_fails_goes_to_another_broker_with_the_same_message_ids() -> None:
+    async def story() -> None:
+        async def down(broker: str, _: data_pb2.PublishRequest) -> None:
+            if broker == "a":
+                raise errors.ConnectionFailed("down")
+
+        net = Brokers()
+        async with await warmed(net) as p:
+            net.rule = down
+            results = await p.send_batch(note(str(n)) for n in range(80))
+        assert {result.queue.broker_name for result in results} == {"b"}
+        refused = [message_id for broker, ids in net.tries if broker == "a" for message_id in ids]
+        assert len(refused) == 40
+        assert set(refused) < {result.message_id for result in results}
+        assert [m.system_properties.message_id for m in net.messages if m.body == b"3"] == [results[3].message_id]
+        assert sorted(int(m.body) for m in net.messages) == list(range(80))
+
+    asyncio.run(story())
+
+
+def test_one_bad_message_of_a_block_fails_alone_and_is_told_after_all_were_answered() -> None:
+    async def story() -> None:
+        async def refuse(_: str, request: data_pb2.PublishRequest) -> None:
+            if any(m.body == b"7" for m in request.messages):
+                raise errors.IllegalMessageTag("bad tag")
+
+        net = Brokers(refuse, queues={"a": 2})
+        async with await warmed(net) as p:
+            with pytest.raises(errors.IllegalMessageTag, match="bad tag"):
+                await p.send_batch(note(str(n)) for n in range(64))
+            assert p._gate.messages == p._gate._bytes == p._sending._pending == 0
+        assert sorted(int(m.body) for m in net.messages) == [n for n in range(64) if n != 7]
+
+    asyncio.run(story())
+
+
+def test_a_block_for_a_queue_that_was_closed_moves_with_all_its_messages() -> None:
+    async def story() -> None:
+        async def closed(_: str, request: data_pb2.PublishRequest) -> None:
+            if request.queue.queue_id == 1:
+                raise errors.Forbidden("takes no messages any more")
+
+        net = Brokers(queues={"a": 2})
+        async with await warmed(net) as p:
+            net.rule, net.queues = closed, {"a": 1}
+            results = await p.send_batch(note(str(n)) for n in range(64))
+        assert {result.queue.queue_id for result in results} == {0}
+        assert sorted(int(m.body) for m in net.messages) == list(range(64))
+
+    asyncio.run(story())
+
+
+def test_a_block_stored_in_part_by_an_earlier_try_tells_each_message_its_own_place() -> None:
+    class Repeated(Brokers):
+        async def _publish(self, broker: str, request: data_pb2.PublishRequest) -> bytes:
+            answer = data_pb2.PublishResponse.FromString(await super()._publish(broker, request))
+            if len(request.messages) > 1:
+                answer.offsets.extend(n * 10 for n in range(len(request.messages)))
+                answer.queue_ids.extend(n % 2 for n in range(len(request.messages)))
+            return answer.SerializeToString()
+
+    async def story() -> None:
+        net = Repeated(queues={"a": 1})
+        async with await warmed(net, linger_ms=1_000) as p:
+            alone = await p.send_async(note("x"))
+            results = await p.send_batch(note(str(n)) for n in range(3))
+            assert (await alone).offset == 0
+        assert [(r.queue.queue_id, r.offset) for r in results] == [(1, 10), (0, 20), (1, 30)]
+
+    asyncio.run(story())
+
+
+def test_blocks_keep_behind_what_was_given_to_their_queue_before() -> None:
+    async def story() -> None:
+        net = Brokers(queues={"a": 1})
+        async with await warmed(net, linger_ms=1_000) as p:
+            for number in range(5):
+                await p.send_async(note(str(number)))
+            await p.send_batch([note(str(n), **{"message_group": "g"} if n == 50 else {}) for n in range(5, 100)])
+        assert [int(m.body) for m in net.messages] == list(range(100))
+
+    asyncio.run(story())
+
+
+def test_a_block_that_takes_too_long_or_is_cut_off_by_close_settles_as_a_whole() -> None:
+    async def story() -> None:
+        came = asyncio.Event()
+
+        async def hang(_: str, __: data_pb2.PublishRequest) -> None:
+            came.set()
+            await asyncio.Event().wait()
+
+        net = Brokers()
+        late = await warmed(net, send_timeout_ms=100)
+        net.rule = hang
+        with pytest.raises(errors.RequestTimeout, match=r"send_timeout_ms\), 0 tries failed"):
+            await late.send_batch(note(str(n)) for n in range(80))
+        assert late._gate.messages == late._sending._pending == 0
+        await late.close()
+
+        net = Brokers()
+        cut = await warmed(net)
+        net.rule = hang
+        came.clear()
+        batch = asyncio.ensure_future(cut.send_batch(note(str(n)) for n in range(80)))
+        await came.wait()
+        with pytest.raises(TimeoutError):
+            await cut.close(timeout_ms=20)
+        with pytest.raises(errors.ConnectionFailed, match="closed"):
+            await batch
+        assert cut._gate.messages == 0
+
+    asyncio.run(story())
+
+
+def test_a_batch_that_is_larger_than_what_may_be_pending_goes_through_piece_by_piece() -> None:
+    async def story() -> None:
+        most = 0
+
+        async def look(_: str, __: data_pb2.PublishRequest) -> None:
+            nonlocal most
+            most = max(most, p._gate.messages)
+            await asyncio.sleep(0)
+
+        net = Brokers()
+        async with await warmed(net, pending_messages=50) as p:
+            net.rule = look
+            assert len(await p.send_batch(note(str(n)) for n in range(500))) == 500
+        assert 0 < most <= 50
+
+    asyncio.run(story())
+
+
+def test_a_cancelled_batch_leaves_nothing_pending() -> None:
+    async def story() -> None:
+        gate, came = asyncio.Event(), asyncio.Event()
+
+        async def hold(_: str, __: data_pb2.PublishRequest) -> None:
+            came.set()
+            await gate.wait()
+
+        net = Brokers()
+        async with await warmed(net) as p:
+            net.rule = hold
+            batch = asyncio.ensure_future(p.send_batch(note(str(n)) for n in range(80)))
+            await came.wait()
+            batch.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await batch
+            gate.set()
+            await p.flush()
+            assert p._gate.messages == 0
+
+    asyncio.run(story())
+
+
+def test_with_latency_faults_every_message_of_a_batch_asks_the_table() -> None:
+    async def story() -> None:
+        net = Brokers()
+        async with await warmed(net, latency_faults=True) as p:
+            assert p._sending.spread("t", 1) is None, "a block would not ask"
+            assert len(await p.send_batch(note(str(n)) for n in range(100))) == 100
+        async with await warmed(net) as p:
+            assert p._sending.spread("t", 1) is not None
 
     asyncio.run(story())
 
