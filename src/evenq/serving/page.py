@@ -80,7 +80,8 @@ class Page:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-            del self._silent[writer]
+            if self._silent.pop(writer, None) is None:  # closed for a newer one in the turn in which it asked
+                return
             if self._answering >= CONNECTIONS_MAX:  # they asked and do not read what they asked for
                 return
             await self._answered(head, writer)

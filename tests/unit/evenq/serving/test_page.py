@@ -127,6 +127,35 @@ def test_silent_connections_of_many_peers_make_room_for_the_next(monkeypatch):
     played(story)
 
 
+class Connection:
+    """What the page wants of a writer."""
+
+    def __init__(self):
+        self.transport, self.ended = self, False
+
+    def get_extra_info(self, name):
+        return ("10.0.0.1", 1) if name == "peername" else None
+
+    def abort(self):
+        self.ended = True
+
+    close = abort
+
+
+def test_who_is_closed_for_a_newer_one_in_the_turn_in_which_it_asks_is_no_mistake_of_ours():
+    async def story():
+        page, reader, writer = page_module.Page(lambda: b"", lambda: True), asyncio.StreamReader(), Connection()
+        serving = asyncio.ensure_future(page._serve(reader, writer))
+        await asyncio.sleep(0)
+        reader.feed_data(b"GET /healthz HTTP/1.1\r\n\r\n")
+        for _ in range(PEER_MAX):
+            page._make_room(Connection())
+        await serving
+        assert writer.ended
+
+    asyncio.run(story())
+
+
 def test_who_says_nothing_is_closed_after_a_while(monkeypatch):
     monkeypatch.setattr(page_module, "TIMEOUT_S", 0.05)
 
