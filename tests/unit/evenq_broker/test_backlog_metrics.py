@@ -50,8 +50,8 @@ async def receive(stage: Any, *, renews: bool = False, invisible_ms: int = 10_00
     return [f.message.system_properties.receipt_handle for f in frames if f.HasField("message")]
 
 
-async def change(stage: Any, handle: str, ms: int) -> None:
-    request = service_pb2.ChangeInvisibleDurationRequest(receipt_handle=handle)
+async def change(stage: Any, handle: str, ms: int, *, suspend: bool = False) -> None:
+    request = service_pb2.ChangeInvisibleDurationRequest(receipt_handle=handle, suspend=suspend)
     request.group.name, request.topic.name = "g", "t"
     set_duration_ms(request.invisible_duration, ms)
     answer = await stage.ask("ChangeInvisibleDuration", request, service_pb2.ChangeInvisibleDurationResponse)
@@ -70,6 +70,21 @@ def test_a_nack_is_a_failure_that_waits_until_its_next_delivery(run: Run) -> Non
         await receive(stage)
         await look_once(broker)
         assert read(broker, "evenq_broker_retries_waiting") == {("g",): 0}, "it is being worked on"
+
+    run(story)
+
+
+def test_a_delivery_that_is_put_off_is_no_failure(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 1)
+        (handle,) = await receive(stage, renews=True)
+        await change(stage, handle, 20_000, suspend=True)
+        await stage.clock.advance(20_001)
+        broker.progress.expire(broker.now_ms())
+        await look_once(broker)
+        for name in ("evenq_broker_timed_out_total", "evenq_broker_given_back_total"):
+            assert read(broker, name) == {("g", "t"): 0}
+        assert read(broker, "evenq_broker_retries_waiting") == {("g",): 0}
 
     run(story)
 
