@@ -142,8 +142,8 @@ class _Resizing:
                 found = found or response.known
             if silent:
                 raise ConnectionFailed(
-                    f"broker {asked.broker_name} is forgotten, but not by {', '.join(silent)}, which did not answer and "
-                    "will miss it; do it again"
+                    f"broker {asked.broker_name} is forgotten, but not by {', '.join(silent)}, which did not answer "
+                    "and will miss it; do it again"
                 )
             if not found:
                 names = ", ".join(one.name for one in known.missing()) or "none"
