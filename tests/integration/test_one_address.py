@@ -50,6 +50,9 @@ allow = [
   { resource = "topic:shop*", actions = ["publish", "consume", "describe"] },
   { resource = "group:shop*", actions = ["consume", "describe"] },
 ]
+[users.guest]
+secret = "canary-guest-4711"
+allow = [{ resource = "topic:guest", actions = ["consume"] }]
 """
 COUNT = 240
 STRICT = {"AUTO_CREATE_TOPICS": "false", "DRAIN_MS": "5000"}
@@ -321,6 +324,97 @@ def test_a_call_goes_on_once_and_never_to_a_broker_that_nobody_knows(signed: Way
 
     right = definition_pb2.OK
     assert asked(signed, story) == [right, right, ConnectionFailed.code, PreconditionFailed.code]
+
+
+@pytest.mark.parametrize("call", ["ack", "change", "dead letter", "pull"])
+def test_a_call_of_the_public_protocol_finds_the_queues_broker_from_any_other(signed: Way, call: str) -> None:
+    """Its header names nobody: the receipt handle or the queue says whose it is, and the caller's rights count."""
+    name = f"shop-{call.replace(' ', '-')}"
+    with signed.admin() as admin:
+        admin.create_topic(name, queues=1)
+        admin.create_group(name)
+    topic, resource = definition_pb2.Resource(name=name), definition_pb2.Resource(name=name)
+    queue = definition_pb2.MessageQueue(topic=topic, broker=definition_pb2.Broker(name="broker-b"))
+    wrong, right = (f"127.0.0.1:{signed.doors[index]}" for index in (2, 1))
+    headers = {"x-mq-client-id": f"reader-{name}"}
+
+    async def one(net: SignedNet, method: str, request: Any, response: Any, *, address: str = wrong) -> Any:
+        data = request.SerializeToString()
+        return response.FromString(await net.unary(address, method, data, timeout_ms=10_000, metadata=headers))
+
+    async def frames(net: SignedNet, method: str, request: Any, response: Any) -> list[Any]:
+        stream = net.stream(wrong, V2 + method, request.SerializeToString(), timeout_ms=10_000, metadata=headers)
+        return [response.FromString(frame) async for frame in stream]
+
+    async def pull(net: SignedNet) -> list[bytes]:
+        request = service_pb2.PullMessageRequest(group=resource, message_queue=queue, batch_size=8)
+        return [one.message.body for one in await frames(net, "PullMessage", request, service_pb2.PullMessageResponse)
+                if one.HasField("message")]  # fmt: skip
+
+    async def receive(net: SignedNet) -> Any:
+        request = service_pb2.ReceiveMessageRequest(group=resource, message_queue=queue, batch_size=1)
+        request.invisible_duration.seconds, request.long_polling_timeout.seconds = 60, 5
+        found = await frames(net, "ReceiveMessage", request, service_pb2.ReceiveMessageResponse)
+        [message] = [frame.message for frame in found if frame.HasField("message")]
+        return message.system_properties
+
+    async def settle(net: SignedNet, message: Any) -> int:
+        handle, id_ = message.receipt_handle, message.message_id
+        if call == "ack":
+            ack = service_pb2.AckMessageRequest(group=resource, topic=topic)
+            ack.entries.add(message_id=id_, receipt_handle=handle)
+            answer = await one(net, V2 + "AckMessage", ack, service_pb2.AckMessageResponse)
+        elif call == "change":
+            change = service_pb2.ChangeInvisibleDurationRequest(group=resource, topic=topic, receipt_handle=handle)
+            change.invisible_duration.seconds = 0
+            answer = await one(net, V2 + "ChangeInvisibleDuration", change, service_pb2.ChangeInvisibleDurationResponse)
+        else:
+            dead = service_pb2.ForwardMessageToDeadLetterQueueRequest(
+                group=resource, topic=topic, receipt_handle=handle, message_id=id_, max_delivery_attempts=1
+            )
+            answer = await one(
+                net, V2 + "ForwardMessageToDeadLetterQueue", dead,
+                service_pb2.ForwardMessageToDeadLetterQueueResponse,
+            )  # fmt: skip
+        return int(answer.status.code)
+
+    async def story(net: SignedNet) -> None:
+        place = common_pb2.Queue(topic=name, broker_name="broker-b", queue_id=0)
+        publish = data_pb2.PublishRequest(queue=place)
+        publish.messages.add(body=b"x").system_properties.message_id = "id-1"
+        stored = await one(net, DATA + "Publish", publish, data_pb2.PublishResponse, address=right)
+        assert stored.status.code == definition_pb2.OK
+        if call == "pull":
+            assert await pull(net) == [b"x"]
+            return
+        message = await receive(net)
+        assert await settle(net, message) == definition_pb2.OK
+        if call == "change":  # given back at once: it comes again, with one attempt more
+            assert (await receive(net)).delivery_attempt == 2
+
+    asked(signed, story)
+    with signed.admin() as admin:
+        details = admin.describe_group(name) if call != "pull" else None
+        letters = admin.list_dead_letters(name) if call == "dead letter" else None
+    if call in {"ack", "dead letter"}:
+        assert details is not None
+        assert (details.summary.lag, details.summary.silent) == (0, ()), "settled where the queue is"
+    if letters is not None:
+        assert [(count.broker_name, count.waiting) for count in letters.counts] == [("broker-b", 1)]
+    intruder = evenq.Credentials(access_key="guest", secret_key="canary-guest-4711")
+
+    async def refused(net: SignedNet) -> int:
+        if call == "pull":
+            try:
+                request = service_pb2.PullMessageRequest(group=resource, message_queue=queue, batch_size=8)
+                [first, *_] = await frames(net, "PullMessage", request, service_pb2.PullMessageResponse)
+            except Forbidden as error:
+                return error.code
+            return int(first.status.code)
+        return await settle(net, definition_pb2.SystemProperties(receipt_handle="e1.broker-b.x", message_id="id-1"))
+
+    headers = {"x-mq-client-id": "guest"}
+    assert asked(signed, refused, intruder) == Forbidden.code
 
 
 # -------------------------------------------------------------------------------------------------------- other ways in

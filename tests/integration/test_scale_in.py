@@ -76,6 +76,11 @@ def test_a_broker_that_ends_undrained_is_named_until_it_is_back_or_forgotten(clu
     (lost,) = [one for one in report["findings"] if one["kind"] == "BROKER_MISSING"]
     assert (lost["severity"], lost["subject"]) == ("ERROR", "broker-c")
     assert lost["command"] == "evenq broker forget broker-c --yes"
+    shown = command(cluster, "group", "show", "billing")
+    assert (shown["lag"], shown["lag_at_least"], shown["silent"]) == (None, 0, ["broker-c"])
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        assert admin.describe_group("billing").summary.silent == ("broker-c",)
+        assert {one.silent for one in admin.list_groups()} == {("broker-c",)}
 
     for broker in (*cluster.brokers[:2], *cluster.nameservers):  # nobody is left that saw it, but in the journals
         broker.kill()
@@ -86,6 +91,7 @@ def test_a_broker_that_ends_undrained_is_named_until_it_is_back_or_forgotten(clu
 
     cluster.brokers[2].restart()
     eventually(lambda: missing(cluster) == [])
+    assert command(cluster, "group", "show", "billing")["lag"] == 0
     assert "BROKER_MISSING" not in {one["kind"] for one in _findings(cluster)}
     assert "is there" in command(cluster, "broker", "forget", "broker-c", "--yes", code=1)
     cluster.brokers[2].kill()

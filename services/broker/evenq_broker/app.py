@@ -20,7 +20,7 @@ from evenq.serving.door import DoorOptions
 from evenq.serving.doors import Doors, Place, open_doors, usual_places
 from evenq.serving.health import LIVENESS
 from evenq.serving.latency import MethodStats
-from evenq.serving.metrics import door_metrics, exposition
+from evenq.serving.metrics import door_metrics, exposition, gathered
 from evenq.serving.page import Page, open_page
 from evenq_broker.backlog_metrics import single_queue_metrics
 from evenq_broker.broker import Broker
@@ -96,7 +96,7 @@ class BrokerApp:
             metrics=self._metrics,
             ready=lambda: self._ready and self.broker.store.full is None,
             why=self._why_not_ready,
-            queues=lambda: exposition(single_queue_metrics(self.broker), constant_labels(self.broker)),
+            queues=lambda: gathered(single_queue_metrics(self.broker), constant_labels(self.broker)),
         )
         self._ready = True
         self.broker.store.on_full = self._tell_health

@@ -6,6 +6,7 @@ import argparse
 
 from evenq.cli.admin import on_every_broker, with_admin
 from evenq.cli.balance_options import balance_asked, balance_text
+from evenq.cli.lag import lag_cells, lag_columns, lag_facts, warn_lag
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page, progress_console
 from evenq.cli.retry_options import retry_asked
 from evenq.client.async_admin import Admin
@@ -55,6 +56,8 @@ def list_all(options: argparse.Namespace) -> None:
     """`evenq group list`."""
 
     async def work(admin: Admin) -> None:
+        groups = sorted(await admin.list_groups(), key=lambda group: group.group)
+        silent = {name for group in groups for name in group.silent}
         columns = (
             Column("group", "group"),
             Column("ordered", "ordered"),
@@ -62,12 +65,21 @@ def list_all(options: argparse.Namespace) -> None:
             Column("strategy", "strategy"),
             Column("members", "members", "number"),
             Column("topics", "topics", "number"),
-            Column("lag", "lag", "number"),
+            *lag_columns(silent),
         )
         rows = [
-            (group.group, group.ordered, group.max_attempts, group.strategy, group.members, group.topics, group.lag)
-            for group in sorted(await admin.list_groups(), key=lambda group: group.group)
+            (
+                group.group,
+                group.ordered,
+                group.max_attempts,
+                group.strategy,
+                group.members,
+                group.topics,
+                *lag_cells(group.lag, silent),
+            )
+            for group in groups
         ]
+        warn_lag(silent)
         empty = "No groups yet. The first consumer makes one, or: evenq group create NAME"
         print_page(
             Page(facts={}, listings=[Listing(key="groups", columns=columns, rows=rows, empty=empty)]),
@@ -84,7 +96,9 @@ def show(options: argparse.Namespace) -> None:
         return
 
     async def work(admin: Admin) -> None:
-        print_page(_page(options.name, await admin.describe_group(options.name)), as_json=options.json)
+        details = await admin.describe_group(options.name)
+        warn_lag(details.summary.silent)
+        print_page(_page(options.name, details), as_json=options.json)
 
     with_admin(options, work)
 
@@ -114,7 +128,7 @@ def _page(name: str, details: GroupDetails) -> Page:
             "strategy": summary.strategy,
             "retry": str(summary.retry),
             "balance": balance_text(summary.balance),
-            "lag": summary.lag,
+            **lag_facts(summary.lag, summary.silent),
             "oldest_unread_s": _age_s(troubles.oldest_ms),
             "waiting_for_retry": troubles.retries_waiting,
             "given_back": troubles.given_back,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from evenq.cli.admin import with_admin
+from evenq.cli.lag import lag_facts, warn_lag
 from evenq.cli.moments import moment_ms
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page
 from evenq.client.async_admin import Admin
@@ -23,7 +24,10 @@ def show(options: argparse.Namespace) -> None:
     """`evenq offset show GROUP`."""
 
     async def work(admin: Admin) -> None:
-        queues = await admin.group_offsets(options.group, topic=options.topic)
+        details = await admin.describe_group(options.group)
+        silent = details.summary.silent
+        named = (one for one in details.queues if options.topic in {"", one.queue.topic})
+        queues = sorted(named, key=lambda one: one.queue)
         columns = (
             Column("topic", "topic"),
             Column("broker", "broker"),
@@ -52,7 +56,8 @@ def show(options: argparse.Namespace) -> None:
             for q in queues
         ]
         empty = f"Nothing was read yet. Read with it: evenq consume TOPIC --group {options.group}"
-        facts: dict[str, Scalar | list[str]] = {"group": options.group, "lag": sum(queue.lag for queue in queues)}
+        facts = {"group": options.group, **lag_facts(sum(queue.lag for queue in queues), silent)}
+        warn_lag(silent)
         listing = Listing(key="queues", columns=columns, rows=rows, empty=empty)
         print_page(Page(facts=facts, listings=[listing]), as_json=options.json)
 

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 from evenq.cli.admin import on_every_broker, with_admin
+from evenq.cli.lag import lag_cells, lag_columns, warn_lag
 from evenq.cli.output import Column, Listing, Page, print_page
 from evenq.cli.resizing import permission_text
 from evenq.client.async_admin import Admin
@@ -157,17 +158,20 @@ def show(options: argparse.Namespace) -> None:
 async def _readers(admin: Admin, topic: str, groups: Sequence[str]) -> Listing:
     """Who reads the topic, and how far behind; the first READERS_MAX groups."""
     rows: list[tuple[str | int | bool | None, ...]] = []
-    for group in sorted(groups)[:READERS_MAX]:
-        details = await admin.describe_group(group)
+    readers = {group: await admin.describe_group(group) for group in sorted(groups)[:READERS_MAX]}
+    silent = {name for details in readers.values() for name in details.summary.silent}
+    for group, details in readers.items():
         queues = [queue for queue in details.queues if queue.queue.topic == topic]
         filters = sorted({m.subscriptions[topic] for m in details.members if topic in m.subscriptions})
         inflight = sum(queue.inflight for queue in queues)
-        rows.append((group, len(details.members), " | ".join(filters), sum(queue.lag for queue in queues), inflight))
+        lag = lag_cells(sum(queue.lag for queue in queues), silent)
+        rows.append((group, len(details.members), " | ".join(filters), *lag, inflight))
+    warn_lag(silent)
     columns = (
         Column("group", "group"),
         Column("members", "members", "number"),
         Column("filters", "filters"),
-        Column("lag", "lag", "number"),
+        *lag_columns(silent),
         Column("inflight", "in flight", "number"),
     )
     return Listing(key="readers", columns=columns, rows=rows, title="Readers", empty="no group has read it")

@@ -288,7 +288,9 @@ class Admin(Queries, Closing):
         )
 
     def group_offsets(self, group: str, *, topic: str = "") -> list[GroupQueueView]:
-        """Where a group is on each queue of all its topics, or of one. Raises GroupNotFound."""
+        """Where a group is on each queue of all its topics, or of one; queues of brokers that are away are left out
+        (`describe_group` names those). Raises GroupNotFound.
+        """
         return self._background.run(self._calls.group_offsets(group, topic))
 
     def skip_offsets(

@@ -222,7 +222,9 @@ class Admin(AsyncQueries):
         )
 
     async def group_offsets(self, group: str, *, topic: str = "") -> list[GroupQueueView]:
-        """Where a group is on each queue of all its topics, or of one. Raises GroupNotFound."""
+        """Where a group is on each queue of all its topics, or of one; queues of brokers that are away are left out
+        (`describe_group` names those). Raises GroupNotFound.
+        """
         return await self._calls.group_offsets(group, topic)
 
     async def skip_offsets(

@@ -37,7 +37,7 @@ class Page:
         metrics: Callable[[], bytes],
         ready: Callable[[], bool],
         why: Callable[[], str] = lambda: "",
-        queues: Callable[[], bytes] | None = None,
+        queues: Callable[[], Callable[[], bytes]] | None = None,
     ) -> None:
         self.port = 0
         """The port that is listened on."""
@@ -45,6 +45,7 @@ class Page:
         self._ready = ready
         self._why = why
         self._queues = queues
+        self._one_at_a_time = asyncio.Lock()
         self._silent: dict[asyncio.StreamWriter, str] = {}
         """Connections that have not asked yet -> the peer's address; the oldest first."""
         self._answering = 0
@@ -80,7 +81,8 @@ class Page:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-            del self._silent[writer]
+            if self._silent.pop(writer, None) is None:  # closed for a newer one in the turn in which it asked
+                return
             if self._answering >= CONNECTIONS_MAX:  # they asked and do not read what they asked for
                 return
             await self._answered(head, writer)
@@ -106,27 +108,29 @@ class Page:
         self._answering += 1
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                writer.write(self._answer(head))
+                writer.write(await self._answer(head))
                 await writer.drain()
         except TimeoutError:
             writer.transport.abort()  # `close` would wait for the peer to read
         finally:
             self._answering -= 1
 
-    def _answer(self, head: bytes) -> bytes:
+    async def _answer(self, head: bytes) -> bytes:
         method, _, rest = head.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
         if method not in {b"GET", b"HEAD"}:
             return _response("405 Method Not Allowed", TEXT, b"GET and HEAD only\n", with_body=True)
-        status, kind, body = self._page(path)
+        if path == b"/metrics/queues" and self._queues is not None:
+            async with self._one_at_a_time:
+                status, kind, body = await _read_aside(self._queues)
+        else:
+            status, kind, body = self._page(path)
         return _response(status, kind, body, with_body=method == b"GET")
 
     def _page(self, path: bytes) -> tuple[str, str, bytes]:
         match path:
             case b"/metrics":
                 return _read(self._metrics)
-            case b"/metrics/queues" if self._queues is not None:
-                return _read(self._queues)
             case b"/healthz":
                 return "200 OK", TEXT, b"ok\n"
             case b"/readyz" if self._ready():
@@ -145,11 +149,11 @@ async def open_page(
     metrics: Callable[[], bytes],
     ready: Callable[[], bool],
     why: Callable[[], str] = lambda: "",
-    queues: Callable[[], bytes] | None = None,
+    queues: Callable[[], Callable[[], bytes]] | None = None,
 ) -> Page | None:
     """Serve the page at host:port; 0 = any free port, -1 = no page (None). `why`: the reason why it is not ready, for
-    people; empty = there is nothing to say. `queues`: what `/metrics/queues` answers, None = nothing. Raises PortInUse,
-    SettingsError.
+    people; empty = there is nothing to say. `queues`: reads what `/metrics/queues` answers and gives what makes
+    the text of it, in a thread (`metrics.gathered`); None = nothing. Raises PortInUse, SettingsError.
     """
     if port < 0:
         return None
@@ -163,7 +167,20 @@ def _read(metrics: Callable[[], bytes]) -> tuple[str, str, bytes]:
         return "200 OK", METRICS, metrics()
     except Exception:
         log.exception("metrics cannot be read")
-        return "500 Internal Server Error", TEXT, b"metrics cannot be read; see the log\n"
+        return _UNREADABLE
+
+
+async def _read_aside(queues: Callable[[], Callable[[], bytes]]) -> tuple[str, str, bytes]:
+    """The text of 50,000 queues takes seconds, in which the loop goes on."""
+    try:
+        text = queues()
+    except Exception:
+        log.exception("metrics of queues cannot be read")
+        return _UNREADABLE
+    return await asyncio.to_thread(_read, text)
+
+
+_UNREADABLE = "500 Internal Server Error", TEXT, b"metrics cannot be read; see the log\n"
 
 
 def _response(status: str, kind: str, body: bytes, *, with_body: bool) -> bytes:

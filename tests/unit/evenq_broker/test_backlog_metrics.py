@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from evenq_broker.core.delayed_retries import SEEN_MAX, DelayedRetries
 from evenq_broker.loops.heads import look_once
 from evenq_broker.stats import AGE_BOUNDS_MS, SIZE_BOUNDS, GroupTopicStats, TopicStats
 
+from evenq.errors import Error, StoreFull
 from evenq.model.retry import RetryKind, RetryPolicy
 from evenq.serving.metrics import Distribution
 from evenq.wire.convert import set_duration_ms
@@ -50,8 +52,8 @@ async def receive(stage: Any, *, renews: bool = False, invisible_ms: int = 10_00
     return [f.message.system_properties.receipt_handle for f in frames if f.HasField("message")]
 
 
-async def change(stage: Any, handle: str, ms: int) -> None:
-    request = service_pb2.ChangeInvisibleDurationRequest(receipt_handle=handle)
+async def change(stage: Any, handle: str, ms: int, *, suspend: bool = False) -> None:
+    request = service_pb2.ChangeInvisibleDurationRequest(receipt_handle=handle, suspend=suspend)
     request.group.name, request.topic.name = "g", "t"
     set_duration_ms(request.invisible_duration, ms)
     answer = await stage.ask("ChangeInvisibleDuration", request, service_pb2.ChangeInvisibleDurationResponse)
@@ -70,6 +72,21 @@ def test_a_nack_is_a_failure_that_waits_until_its_next_delivery(run: Run) -> Non
         await receive(stage)
         await look_once(broker)
         assert read(broker, "evenq_broker_retries_waiting") == {("g",): 0}, "it is being worked on"
+
+    run(story)
+
+
+def test_a_delivery_that_is_put_off_is_no_failure(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 1)
+        (handle,) = await receive(stage, renews=True)
+        await change(stage, handle, 20_000, suspend=True)
+        await stage.clock.advance(20_001)
+        broker.progress.expire(broker.now_ms())
+        await look_once(broker)
+        for name in ("evenq_broker_timed_out_total", "evenq_broker_given_back_total"):
+            assert read(broker, name) == {("g", "t"): 0}
+        assert read(broker, "evenq_broker_retries_waiting") == {("g",): 0}
 
     run(story)
 
@@ -107,6 +124,36 @@ def test_what_a_consumer_sends_back_waits_as_a_delayed_copy_and_then_is_unread(r
         assert retries_waiting(broker) == {}
         topic = broker.topics.get("%RETRY%g")
         assert broker.store.queue_range(topic.topic_id, 0) == (0, 1), "now it is a message to read"
+
+    run(story)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_copy_that_is_due_before_its_store_is_answered_or_is_not_stored_does_not_wait_for_ever(
+    run: Run, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    async def story(stage: Any) -> None:
+        retry = RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(1,))
+        broker = await filled(stage, 1, retry=retry)
+        append = broker.store.append
+
+        async def slowly(messages: Any, **options: Any) -> Any:
+            if not options.get("timers"):
+                return await append(messages, **options)
+            if full:
+                raise StoreFull("no room")
+            stored = await append(messages, **options)
+            retries = broker.topics.get("%RETRY%g").topic_id
+            while broker.store.queue_range(retries, 0) == (0, 0):
+                await stage.clock.sleep_ms(1)
+            return stored
+
+        monkeypatch.setattr(broker.store, "append", slowly)
+        back = data_pb2.SendBackRequest(group="g", queue_offset=0, attempts=1)
+        back.queue.CopyFrom(common_pb2.Queue(topic="t", broker_name="a", queue_id=0))
+        with pytest.raises(Error) if full else nullcontext():
+            await stage.call("/evenq.v1.Data/SendBack", back, data_pb2.SendBackResponse)
+        assert retries_waiting(broker) == {}
 
     run(story)
 

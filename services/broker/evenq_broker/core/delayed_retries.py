@@ -31,8 +31,12 @@ class DelayedRetries:
         self._since = log_end
 
     def put(self, topic_id: int) -> None:
-        """A copy for this retry topic was stored."""
+        """A copy for this retry topic is about to be stored: before it may become due."""
         self._waiting[topic_id] = self._waiting.get(topic_id, 0) + 1
+
+    def not_stored(self, topic_id: int) -> None:
+        """It was not."""
+        self._waiting[topic_id] = max(0, self._waiting.get(topic_id, 0) - 1)
 
     def due(self, topic_id: int, log_offset: int) -> None:
         """The timer at this log offset becomes a message of its topic, a retry topic or any other."""

@@ -297,8 +297,8 @@ class Progress:
     ) -> Verdict:
         """Let the present delivery end at `deadline_ms` (now = a nack). Only its own handles may do that.
 
-        `uncounted`: the attempt does not count (suspend). `given_back`: its consumer failed; what is left of the time
-        is a wait for the next one. The delivery no longer depends on its client's life.
+        `uncounted`: the attempt does not count (suspend). `given_back`: its consumer failed. Of both, what is left of
+        the time is a wait for the next one. The delivery no longer depends on its client's life.
         """
         if queue is None or offset >= queue.next:
             return Verdict.INVALID
@@ -313,7 +313,7 @@ class Progress:
         if deadline_ms <= now_ms:
             self._make_ready(queue, offset, entry)
         else:
-            entry.deadline_ms, entry.waits = deadline_ms, given_back
+            entry.deadline_ms, entry.waits = deadline_ms, given_back or uncounted
             self._arm(queue, deadline_ms, [offset])
         return Verdict.DONE
 

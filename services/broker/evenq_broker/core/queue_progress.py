@@ -52,8 +52,8 @@ class Pending:
         self.lane: str | None = None
         """Message group, for ordered groups; None elsewhere."""
         self.waits = False
-        """True: nobody works on it; it was given back or not finished in time, and waits until the deadline for its
-        next delivery. Not journalled: after a restart what waits may look delivered until then.
+        """True: nobody works on it; it was given back, put off or not finished in time, and waits until the deadline
+        for its next delivery. Not journalled: after a restart what waits may look delivered until then.
         """
 
 

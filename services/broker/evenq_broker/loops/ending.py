@@ -65,7 +65,7 @@ class Ending:
     def _in_hand(self) -> int:
         broker, now_ms, takers = self._broker, self._broker.now_ms(), self._takers()
         return sum(
-            entry.deadline_ms > now_ms and (bool(entry.client_id) or queue.group_id in takers)
+            entry.deadline_ms > now_ms and (bool(entry.client_id) or (queue.group_id in takers and not entry.waits))
             for queue in broker.progress.queues()
             for entry in queue.pending.values()
         )

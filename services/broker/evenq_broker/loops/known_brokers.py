@@ -62,6 +62,10 @@ class BrokerMemory:
             for one in self.brokers.missing()
         ]
 
+    def out_of_reach(self) -> list[str]:
+        """Those of them that may hold messages which groups have not read: they were not drained. Ascending."""
+        return [one.name for one in self.brokers.missing() if not one.unread and not one.dead_letters]
+
     async def forget(self, name: str) -> bool:
         """Forget one HERE, durably; False if it was not known."""
         op = self.brokers.forget(name)

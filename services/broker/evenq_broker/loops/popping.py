@@ -117,6 +117,9 @@ class Popping:
             raise
         if not batch.frames:
             return None
+        if broker.ending.begun:  # while this call waited for the disk; the wait for acks may be over already
+            self.give_back(batch)
+            return None
         broker.waiting.sooner(wish.deadline_ms)
         stats = broker.stats.group_topic(group.group_id, topic.topic_id)
         stats.messages_out += len(batch.frames)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from evenq.errors import Error
 from evenq.model import GroupConfig, TopicConfig
 from evenq.model.delay_levels import DelayLevels
 from evenq.model.names import RETRY_PREFIX
@@ -52,8 +53,13 @@ async def retry_later(
     levels = broker.delay_levels
     delay_ms = retry_delay_ms(levels, level, attempts) if level else group.retry.delay_ms(attempts, levels=levels)
     due_ms = broker.clock.now_ms() + delay_ms
-    await broker.store.append((), timers=(_copy(found[0], topic, target, due_ms=due_ms, attempt=attempts + 1),))
+    copy = _copy(found[0], topic, target, due_ms=due_ms, attempt=attempts + 1)
     broker.delayed_retries.put(target.topic_id)
+    try:
+        await broker.store.append((), timers=(copy,))
+    except Error:
+        broker.delayed_retries.not_stored(target.topic_id)
+        raise
     broker.stats.group_topic(group.group_id, topic.topic_id).redeliveries += 1
     return True
 

@@ -22,6 +22,7 @@ from evenq.errors import (
     GroupNotFound,
     IllegalTopic,
     MessageTypeConflict,
+    NotFound,
     PreconditionFailed,
     TopicNotFound,
 )
@@ -155,7 +156,8 @@ class _Topics:
                 )
         lite = [*self._lite_topics()] if asked.lite else []
         if LOCAL_HEADER not in context.headers:
-            for answer in await _others(self._broker, "ListTopics", request, admin_pb2.ListTopicsResponse):
+            others, _ = await _others(self._broker, "ListTopics", request, admin_pb2.ListTopicsResponse)
+            for answer in others:
                 lite.extend(answer.lite_topics)
                 for other in answer.topics:
                     mine = found.setdefault(
@@ -197,7 +199,8 @@ class _Topics:
             readers.update(self._readers(topic))
         if not asked.local:
             told = admin_pb2.DescribeTopicRequest(topic=asked.topic, local=True).SerializeToString()
-            for answer in await _others(self._broker, "DescribeTopic", told, admin_pb2.DescribeTopicResponse):
+            others, _ = await _others(self._broker, "DescribeTopic", told, admin_pb2.DescribeTopicResponse)
+            for answer in others:
                 response.message_type = answer.message_type
                 if answer.HasField("retention_ms"):
                     response.retention_ms = answer.retention_ms
@@ -292,9 +295,12 @@ class _Groups:
         parsed(admin_pb2.ListGroupsRequest, request)
         found = {group.name: self._summary(group) for group in self._broker.groups.all()}
         if LOCAL_HEADER not in context.headers:
-            for answer in await _others(self._broker, "ListGroups", request, admin_pb2.ListGroupsResponse):
+            others, silent = await _others(self._broker, "ListGroups", request, admin_pb2.ListGroupsResponse)
+            for answer in others:
                 for other in answer.groups:
                     _add_group(found, other)
+            for summary in found.values():
+                summary.silent[:] = silent
         summaries = [found[name] for name in sorted(found)]
         return admin_pb2.ListGroupsResponse(status=OK, groups=summaries).SerializeToString()
 
@@ -302,6 +308,7 @@ class _Groups:
         asked = parsed(admin_pb2.DescribeGroupRequest, request)
         group = self._broker.groups.get(asked.group)
         found: dict[str, admin_pb2.GroupSummary] = {}
+        silent: list[str] = []
         response = admin_pb2.DescribeGroupResponse(status=OK)
         if group is not None:
             found[group.name] = self._summary(group)
@@ -310,15 +317,20 @@ class _Groups:
             response.troubles.CopyFrom(troubles_of(self._broker, group, response.queues))
         if not asked.local:
             told = admin_pb2.DescribeGroupRequest(group=asked.group, local=True).SerializeToString()
-            for answer in await _others(self._broker, "DescribeGroup", told, admin_pb2.DescribeGroupResponse):
+            others, silent = await _others(self._broker, "DescribeGroup", told, admin_pb2.DescribeGroupResponse)
+            for answer in others:
                 _add_group(found, answer.summary)
                 known = {member.client_id for member in response.members}
                 response.members.extend(member for member in answer.members if member.client_id not in known)
                 response.queues.extend(answer.queues)
                 add_troubles(response.troubles, answer.troubles)
         if asked.group not in found:
-            raise GroupNotFound(f"no consumer group {asked.group!r}; create it with `evenq group create {asked.group}`")
+            where = f" on a broker that answers ({', '.join(silent)} cannot be asked)" if silent else ""
+            raise GroupNotFound(
+                f"no consumer group {asked.group!r}{where}; create it with `evenq group create {asked.group}`"
+            )
         response.summary.CopyFrom(found[asked.group])
+        response.summary.silent[:] = silent
         response.members.sort(key=lambda member: member.client_id)
         response.differing_filters.extend(differing_filters(response.members))
         response.summary.members = len(response.members)
@@ -393,16 +405,29 @@ async def describe_group(broker: Broker, group: str) -> admin_pb2.DescribeGroupR
     )
 
 
-async def _others(broker: Broker, rpc: str, request: bytes, response: type[M]) -> list[M]:
-    # What the other brokers say; one that does not answer, or does not know the thing, says nothing.
+async def _others(broker: Broker, rpc: str, request: bytes, response: type[M]) -> tuple[list[M], list[str]]:
+    """What the other brokers say, one that does not know the thing nothing; and the names of those that do not answer
+    or are missing, ascending: a number without theirs is too small.
+    """
     answers = await broker.cluster.ask_peers(f"/evenq.v1.Admin/{rpc}", request, metadata={LOCAL_HEADER: "1"})
-    parsed = [response.FromString(answer) for _, answer in answers if not isinstance(answer, Error)]
-    return [answer for answer in parsed if _is_ok(answer)]
+    silent = set(broker.cluster.known.out_of_reach())
+    told: list[M] = []
+    for name, answer in answers:
+        try:
+            told.append(_checked(answer, response))
+        except NotFound:
+            continue
+        except Error:
+            silent.add(name)
+    return told, sorted(silent)
 
 
-def _is_ok(answer: Message) -> bool:
-    told = getattr(answer, "status", None)
-    return isinstance(told, definition_pb2.Status) and told.code == status.OK
+def _checked(answer: bytes | Error, response: type[M]) -> M:
+    if isinstance(answer, Error):
+        raise answer
+    message = response.FromString(answer)
+    status.check(message.status)  # type: ignore[attr-defined]  # each has one
+    return message
 
 
 def _add_group(found: dict[str, admin_pb2.GroupSummary], other: admin_pb2.GroupSummary) -> None:

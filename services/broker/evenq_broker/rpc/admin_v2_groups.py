@@ -50,11 +50,20 @@ def rpcs(broker: Broker) -> list[Rpc]:
 
 async def others(broker: Broker, method: str, request: bytes, context: RpcContext, response: type[_M]) -> list[_M]:
     """What the other brokers answer; nothing for a call that is itself such a question. Who fails is left out."""
+    return (await others_and_silent(broker, method, request, context, response))[0]
+
+
+async def others_and_silent(
+    broker: Broker, method: str, request: bytes, context: RpcContext, response: type[_M]
+) -> tuple[list[_M], list[str]]:
+    """The same, and the names of brokers that do not answer or are missing, ascending."""
     if MARK in context.headers:
-        return []
+        return [], []
     answers = await broker.cluster.ask_peers(ADMIN_V2 + method, request, metadata={MARK: "1"})
+    silent = {name for name, answer in answers if isinstance(answer, Error)}
     told = [response.FromString(answer) for _, answer in answers if not isinstance(answer, Error)]
-    return [one for one in told if one.status.code == definition_pb2.OK]  # type: ignore[attr-defined]  # each has one
+    known = [one for one in told if one.status.code == definition_pb2.OK]  # type: ignore[attr-defined]  # each has one
+    return known, sorted({*silent, *broker.cluster.known.out_of_reach()})
 
 
 def client_info(summary: evenq_pb2.ClientSummary) -> admin_pb2.ClientInfo:
@@ -178,7 +187,9 @@ class _Groups:
     # ------------------------------------------------------------------------------------------------ progress
 
     async def accumulation(self, request: bytes, context: RpcContext) -> bytes:
-        """In flight, ready, and the age of the oldest message not delivered yet, by topic and in all."""
+        """In flight, ready, and the age of the oldest message not delivered yet, by topic and in all; while brokers are
+        away the status says so: it is at least so much.
+        """
         asked = parsed(admin_pb2.DescribeGroupAccumulationRequest, request, context)
         name = asked.group.name
         topics = {topic.name for topic in asked.topics}
@@ -186,9 +197,11 @@ class _Groups:
         answer = admin_pb2.DescribeGroupAccumulationResponse(status=OK)
         if group is not None:
             await self._accumulate(group, topics, answer)
-        told = await others(
+        told, silent = await others_and_silent(
             self._broker, "DescribeGroupAccumulation", request, context, admin_pb2.DescribeGroupAccumulationResponse
         )
+        if silent:
+            answer.status.message = f"at least: what {', '.join(silent)} has cannot be looked at"
         if group is None and not told:
             raise _unknown(name)
         for other in told:

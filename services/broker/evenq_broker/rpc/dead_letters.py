@@ -155,8 +155,7 @@ class _Letters:
             raise BadRequest("the request names no group; say whose dead letters are meant")
         if not 0 <= asked.per_second <= 1e6 or asked.max < 0:
             raise BadRequest(f"a rate of {asked.per_second} a second or a maximum of {asked.max} makes no sense")
-        if asked.group in self._running:
-            raise PreconditionFailed(f"the dead letters of {asked.group} are being replayed; wait for its end")
+        self._must_not_run(asked.group)
         if not asked.local:
             await self._must_be_known(asked.group)
         if asked.dry_run:
@@ -165,6 +164,7 @@ class _Letters:
             return
         if asked.to_topic:
             await self._broker.ensure_topic(asked.to_topic)
+        self._must_not_run(asked.group)  # another one may have begun meanwhile
         self._running.add(asked.group)
         try:
             replay = self._replay(asked)
@@ -178,6 +178,10 @@ class _Letters:
                     yield frame
         finally:
             self._running.discard(asked.group)
+
+    def _must_not_run(self, group: str) -> None:
+        if group in self._running:
+            raise PreconditionFailed(f"the dead letters of {group} are being replayed; wait for its end")
 
     async def _must_be_known(self, group: str) -> None:
         """Raises GroupNotFound if no broker knows it; one that does not answer may."""

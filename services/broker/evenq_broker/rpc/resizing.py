@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from evenq.errors import BadRequest, Error, NotFound, PreconditionFailed, TopicNotFound
+from evenq.errors import BadRequest, ConnectionFailed, Error, NotFound, PreconditionFailed, TopicNotFound
 from evenq.model import MessageType, Permission, TopicConfig
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.status import check
@@ -132,11 +132,19 @@ class _Resizing:
         found = await known.forget(asked.broker_name)
         if not asked.local:
             told = admin_pb2.ForgetBrokerRequest(broker_name=asked.broker_name, local=True)
-            for _, answer in await cluster.ask_peers(SERVICE + "ForgetBroker", told.SerializeToString()):
-                if not isinstance(answer, Error):
-                    response = admin_pb2.ForgetBrokerResponse.FromString(answer)
-                    check(response.status)
-                    found = found or response.known
+            silent: list[str] = []
+            for name, answer in await cluster.ask_peers(SERVICE + "ForgetBroker", told.SerializeToString()):
+                if isinstance(answer, Error):
+                    silent.append(name)
+                    continue
+                response = admin_pb2.ForgetBrokerResponse.FromString(answer)
+                check(response.status)
+                found = found or response.known
+            if silent:
+                raise ConnectionFailed(
+                    f"broker {asked.broker_name} is forgotten, but not by {', '.join(silent)}, which did not answer "
+                    "and will miss it; do it again"
+                )
             if not found:
                 names = ", ".join(one.name for one in known.missing()) or "none"
                 raise NotFound(f"no broker {asked.broker_name!r} is missing; those that are: {names}")

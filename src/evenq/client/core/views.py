@@ -189,11 +189,15 @@ class GroupView:
     members: int
     topics: int
     lag: int
-    """Messages not yet finished."""
+    """Messages not yet finished; at least so many, if somebody is `silent`."""
     balance: BalancePolicy = EVEN_BALANCE
     """How a rebalancer shares the queues beside the strategy."""
     retry: RetryPolicy = CLASSIC_RETRY
     """How long a failed message waits."""
+    silent: tuple[str, ...] = ()
+    """Brokers that do not answer or are missing, ascending: what the group has there is in no number. A lag of 0 means
+    that all is done only if this is empty.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

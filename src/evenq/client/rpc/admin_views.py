@@ -67,6 +67,7 @@ def group_view(wire: admin_pb2.GroupSummary) -> GroupView:
             hold_lag_max=wire.balance.hold_lag_max,
         ),
         retry=_retry(wire.retry),
+        silent=tuple(wire.silent),
     )
 
 

@@ -62,6 +62,28 @@ def test_show_tells_members_filters_and_queues_in_order(run):
     assert [(one["filter"], one["members"]) for one in told["differing_filters"]] == [("new", "m1"), ("*", "m2")]
 
 
+def test_the_lag_is_unknown_while_a_broker_is_silent_and_its_name_is_said(run):
+    answer, listed = details(), admin_pb2.ListGroupsResponse()
+    answer.summary.silent.append("broker-b")
+    listed.groups.add(group="billing", lag=3, silent=["broker-b"])
+    code, out, err, _ = run("group show billing --json", DescribeGroup=answer)
+    told = json.loads(out)
+    assert (code, told["lag"], told["lag_at_least"], told["silent"]) == (0, None, 0, ["broker-b"])
+    assert "No answer from broker-b: what groups have there is missing here" in err
+    _, out, _, _ = run("group show billing", DescribeGroup=answer)
+    facts = dict(line.rsplit("  ", 1) for line in out.splitlines() if line.startswith(("lag", "silent")))
+    assert {key.strip(): value for key, value in facts.items()} == {
+        "lag": "-",
+        "lag at least": "0",
+        "silent": "broker-b",
+    }
+    _, out, err, _ = run("group list --json", ListGroups=listed)
+    assert (json.loads(out)[0]["lag"], json.loads(out)[0]["lag_at_least"]) == (None, 3)
+    assert "broker-b" in err
+    _, out, err, _ = run("offset show billing --json", DescribeGroup=answer)
+    assert (json.loads(out)["lag"], json.loads(out)["silent"], "broker-b" in err) == (None, ["broker-b"], True)
+
+
 def test_list_and_delete(run):
     _, out, _, _ = run("group list --json", ListGroups=GROUPS)
     assert json.loads(out)[0]["group"] == "billing"

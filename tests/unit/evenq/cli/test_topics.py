@@ -78,6 +78,10 @@ def test_show_tells_queues_retention_and_readers(run, retention, text):
     assert (told["messages"], told["retention"], told["stranded"]) == (4, text, 2)
     assert (told["queues"][0]["permission"], told["queues"][0]["queue"]) == ("read", 1)
     assert told["readers"] == [{"group": "g", "members": 1, "filters": "new", "lag": 4, "inflight": 1}]
+    group.summary.silent.append("broker-b")
+    _, out, err, _ = run("topic show t --json", DescribeTopic=topic, DescribeGroup=group)
+    [reader] = json.loads(out)["readers"]
+    assert (reader["lag"], reader["lag_at_least"], "broker-b" in err) == (None, 4, True)
 
 
 def test_delete_wants_yes(run):

@@ -8,7 +8,7 @@ import pytest
 
 from evenq.errors import PortInUse
 from evenq.serving.latency import BOUNDS_MS, MethodStats
-from evenq.serving.metrics import Metric, MetricKind, door_metrics, exposition
+from evenq.serving.metrics import Metric, MetricKind, Sample, door_metrics, exposition, gathered
 from evenq.serving.page import HEAD_BYTES_MAX, Page, open_page
 
 
@@ -94,3 +94,11 @@ def test_a_port_in_use_is_named_and_minus_one_means_no_page() -> None:
         assert await open_page(host="127.0.0.1", port=-1, metrics=bytes, ready=lambda: True) is None
 
     with_page(test)
+
+
+def test_what_is_gathered_is_read_at_once_and_written_later() -> None:
+    numbers: list[Sample] = [((), 1)]
+    metric = Metric(name="m", kind=MetricKind.GAUGE, unit="things", help="x", read=lambda: iter(numbers))
+    text = gathered([metric], {"cluster": "c"})
+    numbers.clear()
+    assert b'm{cluster="c"} 1.0' in text()

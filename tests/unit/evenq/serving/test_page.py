@@ -1,6 +1,7 @@
 """The small HTTP page: what it answers, and to whom it does not."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -127,6 +128,35 @@ def test_silent_connections_of_many_peers_make_room_for_the_next(monkeypatch):
     played(story)
 
 
+class Connection:
+    """What the page wants of a writer."""
+
+    def __init__(self):
+        self.transport, self.ended = self, False
+
+    def get_extra_info(self, name):
+        return ("10.0.0.1", 1) if name == "peername" else None
+
+    def abort(self):
+        self.ended = True
+
+    close = abort
+
+
+def test_who_is_closed_for_a_newer_one_in_the_turn_in_which_it_asks_is_no_mistake_of_ours():
+    async def story():
+        page, reader, writer = page_module.Page(lambda: b"", lambda: True), asyncio.StreamReader(), Connection()
+        serving = asyncio.ensure_future(page._serve(reader, writer))
+        await asyncio.sleep(0)
+        reader.feed_data(b"GET /healthz HTTP/1.1\r\n\r\n")
+        for _ in range(PEER_MAX):
+            page._make_room(Connection())
+        await serving
+        assert writer.ended
+
+    asyncio.run(story())
+
+
 def test_who_says_nothing_is_closed_after_a_while(monkeypatch):
     monkeypatch.setattr(page_module, "TIMEOUT_S", 0.05)
 
@@ -160,8 +190,35 @@ def test_who_does_not_read_the_answer_keeps_nobody_out(monkeypatch):
 def test_single_queues_have_a_page_of_their_own_where_there_are_any():
     async def story(port):
         assert "404" in await ask(port, b"GET /metrics/queues HTTP/1.1\r\n\r\n")
-        page = await open_page(host="127.0.0.1", port=0, metrics=bytes, ready=bool, queues=lambda: b"q 1\n")
+        page = await open_page(host="127.0.0.1", port=0, metrics=bytes, ready=bool, queues=lambda: lambda: b"q 1\n")
         assert (await ask(page.port, b"GET /metrics/queues HTTP/1.1\r\n\r\n")).endswith("q 1\n")
+        await page.close()
+
+    played(story)
+
+
+def test_the_loop_goes_on_while_the_text_of_many_queues_is_made():
+    async def story(_):
+        others_are_answered = threading.Event()
+
+        def text():
+            assert others_are_answered.wait(10)
+            return b"q 1\n"
+
+        page = await open_page(host="127.0.0.1", port=0, metrics=bytes, ready=bool, queues=lambda: text)
+        queues = asyncio.ensure_future(ask(page.port, b"GET /metrics/queues HTTP/1.1\r\n\r\n"))
+        assert "200" in await ask(page.port, b"GET /healthz HTTP/1.1\r\n\r\n")
+        others_are_answered.set()
+        assert (await queues).endswith("q 1\n")
+        await page.close()
+
+    played(story)
+
+
+def test_queues_that_cannot_be_read_are_said_so():
+    async def story(_):
+        page = await open_page(host="127.0.0.1", port=0, metrics=bytes, ready=bool, queues=lambda: 1 / 0)
+        assert "500" in await ask(page.port, b"GET /metrics/queues HTTP/1.1\r\n\r\n")
         await page.close()
 
     played(story)

@@ -84,6 +84,39 @@ def test_parked_polls_are_answered_at_its_begin(run: Run) -> None:
     run(story)
 
 
+def test_a_receive_that_waits_for_the_disk_at_its_begin_gets_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 2)
+        read = broker.store.read
+
+        async def slowly(*place: Any, **options: Any) -> Any:
+            found = await read(*place, **options)
+            broker.ending.begin()
+            return found
+
+        monkeypatch.setattr(broker.store, "read_hot", lambda *_, **__: None)  # nothing of it is in memory
+        monkeypatch.setattr(broker.store, "read", slowly)
+        assert await receive(stage) == []
+        assert await stage.during(broker.ending.nothing_in_hand(9_000)) == 0
+
+    run(story)
+
+
+def test_a_simple_consumer_in_the_group_makes_it_wait_for_no_retry_of_a_push_consumer(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 4)
+        for message in await receive(stage, push=True):
+            await nack(stage, message, 30_000)
+        beat = service_pb2.HeartbeatRequest(client_type=definition_pb2.SIMPLE_CONSUMER)
+        beat.group.name = "g"
+        await stage.ask("Heartbeat", beat, service_pb2.HeartbeatResponse, client="simple")
+        started = stage.clock.monotonic_ms()
+        assert await stage.during(broker.ending.nothing_in_hand(9_000)) == 0
+        assert stage.clock.monotonic_ms() - started < 100
+
+    run(story)
+
+
 def test_its_wait_ends_at_its_limit_with_what_is_still_in_hand(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await filled(stage, 2)

@@ -15,8 +15,8 @@ from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
-async def two(stage: Any) -> tuple[Any, Any]:
-    stage.net.serve("ns:1", FakeRegistry().rpcs())
+async def two(stage: Any, registry: FakeRegistry | None = None) -> tuple[Any, Any]:
+    stage.net.serve("ns:1", (registry or FakeRegistry()).rpcs())
     a, b = await stage.broker("a", nameservers="ns:1"), await stage.broker("b", nameservers="ns:1")
     await stage.until(lambda: all(len(broker.routes.brokers()) == 2 for broker in (a, b)))
     await ask(stage, "CreateTopic", admin_pb2.CreateTopicRequest(topic="t", queues=2))
@@ -68,6 +68,29 @@ def test_a_group_is_described_with_its_lag_on_all_brokers(run: Run) -> None:
         ]
         listed = await ask(stage, "ListGroups", admin_pb2.ListGroupsRequest())
         assert [(group.group, group.lag) for group in listed.groups] == [("g", 2)]
+
+    run(story)
+
+
+def test_what_a_silent_or_missing_broker_has_of_a_group_is_not_counted_as_done(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        registry = FakeRegistry()
+        a, _ = await two(stage, registry)
+        describe = admin_pb2.DescribeGroupRequest(group="g")
+        assert list((await ask(stage, "DescribeGroup", describe)).summary.silent) == []
+        stage.net.stop("b:8081")
+        told = await ask(stage, "DescribeGroup", describe)
+        assert (told.summary.lag, list(told.summary.silent)) == (1, ["b"]), "at least 1"
+        [listed] = (await ask(stage, "ListGroups", admin_pb2.ListGroupsRequest())).groups
+        assert (listed.lag, list(listed.silent)) == (1, ["b"])
+        registry.drop("b")
+        await stage.until(lambda: a.routes.broker("b") is None)
+        told = await ask(stage, "DescribeGroup", describe)
+        assert list(told.summary.silent) == ["b"], "nobody is there to ask, and it is still not known"
+        with pytest.raises(Error, match=r"no consumer group 'h' on a broker that answers \(b cannot be asked\)"):
+            await ask(stage, "DescribeGroup", admin_pb2.DescribeGroupRequest(group="h"))
+        await ask(stage, "ForgetBroker", admin_pb2.ForgetBrokerRequest(broker_name="b"))
+        assert list((await ask(stage, "DescribeGroup", describe)).summary.silent) == []
 
     run(story)
 

@@ -5,11 +5,12 @@ from typing import Any
 
 from evenq_broker.core.journal import Unsubscribed
 from evenq_broker.core.members import Member, Protocol
+from evenq_broker.core.routes import BrokerView
 from evenq_broker.loops.opening import apply
 from evenq_broker.rpc.access import ADMIN_V2
 
 from evenq.errors import ConnectionFailed
-from evenq.model import FilterExpression, Subscription
+from evenq.model import BrokerAddress, FilterExpression, Subscription
 from evenq.store import Append
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2
@@ -40,6 +41,18 @@ def join(broker: Any, client: str, expression: str = "*") -> None:
     broker.sessions.join(
         "g", Member(client_id=client, protocol=Protocol.EVENQ, language="PYTHON", subscriptions=wanted)
     )
+
+
+def test_an_accumulation_says_that_it_is_at_least_so_much_while_a_broker_is_away(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage)
+        assert (await call(stage, "DescribeGroupAccumulation", group="g")).status.message == "OK"
+        away = BrokerView(name="b", addresses=(BrokerAddress("default", "b", 8081),))
+        broker.routes.snapshot("nameserver", "n", [away], broker.clock.monotonic_ms())
+        told = await call(stage, "DescribeGroupAccumulation", group="g")
+        assert (told.status.code, told.status.message) == (OK, "at least: what b has cannot be looked at")
+
+    run(story)
 
 
 def test_subscriptions_are_told_by_topic_and_by_client(run: Run) -> None:

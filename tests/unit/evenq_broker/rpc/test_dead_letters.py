@@ -95,6 +95,17 @@ def test_letters_tell_where_and_why_they_died(run: Run) -> None:
     run(story)
 
 
+def test_of_two_replays_that_begin_together_one_is_refused(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await died(stage, 3)
+        begun = (frames(stage, to_topic="fresh") for _ in range(2))
+        told = [frame for found in await stage.during(asyncio.gather(*begun)) for frame in found]
+        assert sum("being replayed" in frame.status.message for frame in told) == 1
+        assert len(await arrived(broker, "fresh")) == 3, "each once"
+
+    run(story)
+
+
 def test_each_letter_is_replayed_once_and_looks_as_it_did(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await died(stage, 3, fifo=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from evenq.errors import BadRequest, NotFound, TopicNotFound
+from evenq.errors import BadRequest, ConnectionFailed, NotFound, TopicNotFound
 from evenq.testing.fake_registry import FakeRegistry
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
@@ -49,6 +49,25 @@ def test_a_permission_is_set_on_all_brokers_or_on_one(run: Run) -> None:
         request = admin_pb2.PermitTopicRequest(topic="t", permission=definition_pb2.READ_WRITE)
         answer = await ask(stage, "PermitTopic", request)
         assert [one.entry.permission for one in answer.brokers] == [4, 4]
+
+    run(story)
+
+
+def test_a_broker_that_could_not_be_told_to_forget_another_is_named(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        registry = FakeRegistry()
+        stage.net.serve("ns:1", registry.rpcs())
+        a, b, c = [await stage.broker(name, nameservers="ns:1") for name in "abc"]
+        await stage.until(lambda: all(len(broker.routes.brokers()) == 3 for broker in (a, b, c)))
+        registry.drop("c")
+        await stage.until(lambda: a.cluster.known.missing() and b.cluster.known.missing())
+        stage.net.stop("b:8081")
+        request = admin_pb2.ForgetBrokerRequest(broker_name="c")
+        with pytest.raises(ConnectionFailed, match="c is forgotten, but not by b, which did not answer"):
+            await ask(stage, "ForgetBroker", request)
+        stage.net.serve("b:8081", b.rpcs())
+        assert (await ask(stage, "ForgetBroker", request)).known
+        assert not b.cluster.known.missing()
 
     run(story)
 
