@@ -93,7 +93,8 @@ class Desk:
         shown = self._kubernetes.run(*self._kubernetes.evenq("group", "show", self.group, "--json"), check=False)
         told = json.loads(shown) if shown.strip() else {"queues": ()}
         ours = [queue for queue in told["queues"] if queue["topic"] == self.topic]
-        return int(told["lag"]) if len(ours) == self._queues else -1
+        lag = told.get("lag")  # none while a broker cannot be asked
+        return int(lag) if lag is not None and len(ours) == self._queues else -1
 
     def close(self, recorder: Recorder, folder: Path) -> int:
         """End the members, fetch all histories and have them judged; how many messages came more than once."""
