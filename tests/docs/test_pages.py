@@ -27,6 +27,7 @@ COMMANDS = {
     "consume",
     "store",
     "offset",
+    "dlq",
     "message",
     "client",
     "verify",
@@ -72,3 +73,16 @@ def test_every_evenq_command_on_every_page_is_one(all_pages, all_blocks, monkeyp
 
 def refuse(parser, message):
     raise ValueError(message)
+
+
+def test_commands_of_other_tools_can_be_copied_as_they_stand(all_blocks):
+    """No words between commands, and no upgrade that leaves out the values which a new chart brings."""
+    lines = [
+        (str(block), line.strip()) for block in all_blocks if not block.language for line in block.text.splitlines()
+    ]
+    installs = [(where, line) for where, line in lines if line.startswith("pip install ")]
+    assert len(installs) > 2
+    assert [one for one in installs if "  " in one[1].partition(" #")[0].strip()] == []
+    upgrades = [(where, line) for where, line in lines if line.startswith("helm upgrade ")]
+    assert len(upgrades) > 2
+    assert [one for one in upgrades if "--reset-then-reuse-values" not in one[1]] == []
