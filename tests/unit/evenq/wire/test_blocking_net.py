@@ -235,6 +235,11 @@ def test_addresses_are_bounded_and_a_closed_net_says_so() -> None:
             await asyncio.to_thread(said, net, "127.0.0.1:1")
         with pytest.raises(errors.TooManyRequests, match="1 addresses"):
             await asyncio.to_thread(said, net, "127.0.0.1:2")
+        net._longest_ms = 0
+        net._links["127.0.0.1:1"].used_ms -= 1
+        with pytest.raises(errors.ConnectionFailed):  # brokers come and go: one that is not called makes room
+            await asyncio.to_thread(said, net, "127.0.0.1:2")
+        assert list(net._links) == ["127.0.0.1:2"]
         net.close()
         for address in ("127.0.0.1:1", "127.0.0.1:2"):
             with pytest.raises(errors.ConnectionFailed, match="shutting down"):
