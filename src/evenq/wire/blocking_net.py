@@ -169,7 +169,7 @@ class BlockingNet:
 
     def _failure(self, error: grpc.RpcError, link: _Link, address: str, method: str, timeout_ms: int) -> errors.Error:
         known = self._translate(error, link.target, method, timeout_ms)
-        if not isinstance(known, errors.ConnectionFailed) or not worth_asking(error.details() or ""):
+        if not isinstance(known, errors.ConnectionFailed) or not worth_asking(error.details() or "", link.target):
             return known
         secure = link.version != _PLAIN
         reason = self._explain(link.target, secure=secure)

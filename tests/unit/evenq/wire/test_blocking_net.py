@@ -111,6 +111,8 @@ def test_a_mistake_is_the_sentence_of_the_other_net_and_is_not_looked_into_by_ea
         stranger = Authority(tmp_path / "stranger")
         for tls, address, words in (
             (None, f"127.0.0.1:{doors.port_of('tls')}", "speaks TLS and this side plain text"),
+            (None, f"localhost:{doors.port_of('tls')}", "speaks TLS and this side plain text"),
+            (Tls(ca=stranger.ca), f"localhost:{doors.port_of('tls')}", "is not signed by"),
             (Tls(ca=authority.ca), f"127.0.0.1:{doors.port}", "speaks plain text and this side TLS"),
             (Tls(ca=stranger.ca), f"127.0.0.1:{doors.port_of('tls')}", "is not signed by"),
             (Tls(insecure=True), f"127.0.0.1:{doors.port}", "speaks plain text and this side TLS"),
