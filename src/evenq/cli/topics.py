@@ -155,8 +155,8 @@ def show(options: argparse.Namespace) -> None:
 
 
 async def _readers(admin: Admin, topic: str, groups: Sequence[str]) -> Listing:
-    """Who reads the topic, and how far behind; the first READERS_MAX groups. Of one that the caller may not look at only
-    the name.
+    """Who reads the topic, and how far behind; the first READERS_MAX groups. Of one that the caller may not look at
+    only the name.
     """
     rows: list[tuple[str | int | bool | None, ...]] = []
     for group in sorted(groups)[:READERS_MAX]:
