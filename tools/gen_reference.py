@@ -56,6 +56,7 @@ WHAT_TO_DO = {
     "InvalidClientProperties": "Give fewer or shorter client properties.",
     "Unauthorized": "Give the right credentials.",
     "Forbidden": "Use a topic, group or queue that takes the operation.",
+    "QueueClosed": "Nothing: producers look for another queue. It arrives as `Forbidden` elsewhere.",
     "NotFound": "Look at the name.",
     "MessageNotFound": "Nothing; ask again.",
     "TopicNotFound": "`evenq topic create NAME`, or let brokers create topics (`auto_create_topics`).",

@@ -131,7 +131,12 @@ def _channel(endpoint: str) -> grpc.Channel:
             else:
                 for stale in [known for known in _channels if known[1:3] == key[1:3] and known[3] < key[3] - 1]:
                     del _channels[stale]  # of files before those before; what ran over it has long ended
-                credentials, more, _ = tls.secure(target)
+                try:
+                    credentials, more, _ = tls.secure(target)
+                except OSError as error:  # with tlsInsecure it asks the server for its certificate
+                    raise errors.ConnectionFailed(
+                        f"no certificate can be fetched from {target}: {error}; is a broker running there, with TLS?"
+                    ) from error
                 channel = grpc.secure_channel(target, credentials, options=[*_OPTIONS, *more])
             _channels[key] = channel
         return channel
@@ -152,9 +157,9 @@ def _trouble(endpoint: str, reason: str) -> str:
     from evenq.wire.tls_diagnosis import explain, worth_asking
     from pyspark_evenq.options import HINTS
 
-    if not worth_asking(reason):
-        return ""
     target, scheme = target_of(endpoint)
+    if not worth_asking(reason, target):
+        return ""
     tls = _tls if scheme is not False else None
     if tls is not None and tls.tls.insecure:  # the server may show another certificate than the one that is pinned
         tls.forget(target)

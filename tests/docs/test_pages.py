@@ -27,6 +27,7 @@ COMMANDS = {
     "consume",
     "store",
     "offset",
+    "dlq",
     "message",
     "client",
     "verify",
@@ -72,3 +73,47 @@ def test_every_evenq_command_on_every_page_is_one(all_pages, all_blocks, monkeyp
 
 def refuse(parser, message):
     raise ValueError(message)
+
+
+def test_commands_of_other_tools_can_be_copied_as_they_stand(all_blocks):
+    """No words between commands, and no upgrade that leaves out the values which a new chart brings."""
+    lines = [
+        (str(block), line.strip()) for block in all_blocks if not block.language for line in block.text.splitlines()
+    ]
+    installs = [(where, line) for where, line in lines if line.startswith("pip install ")]
+    assert len(installs) > 2
+    assert [one for one in installs if "  " in one[1].partition(" #")[0].strip()] == []
+    upgrades = [(where, line) for where, line in lines if line.startswith("helm upgrade ")]
+    assert len(upgrades) > 2
+    assert [one for one in upgrades if "--reset-then-reuse-values" not in one[1]] == []
+
+
+def test_every_command_that_the_programs_name_is_one(monkeypatch):
+    """In errors, logs and answers: texts in backticks, with 1 in the places of values."""
+    monkeypatch.setattr(argparse.ArgumentParser, "error", refuse)
+    parser, read, refused = make_parser(), 0, []
+    for path in sorted(path for room in ("src", "services", "spark") for path in (ROOT / room).rglob("*.py")):
+        if "stubs" in path.parts:
+            continue
+        for text in texts_of(ast.parse(path.read_text(encoding="utf-8"))):
+            for line in INLINE.findall(text):
+                words = shlex.split(line.replace("%s", "1"))
+                if len(words) < 3 or "|" in line or "[" in line or "..." in line:
+                    continue
+                read += 1
+                try:
+                    parser.parse_args(["1" if word == "N" else word for word in words[1:]])
+                except ValueError as error:
+                    if not re.search("are required|invalid choice: '(1|[A-Z]+)'", str(error)):  # a mention, or a value
+                        refused.append(f"{path.name}: {line}: {error}")
+    assert refused == []
+    assert read > 60
+
+
+def texts_of(tree):
+    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(part.value if isinstance(part, ast.Constant) else "1" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
+            yield node.value

@@ -1,6 +1,13 @@
 """The users file of docs/guides/security.md says what the page says, and its Python runs."""
 
+import shlex
+
+from evenq_broker.settings import Settings as BrokerSettings
+from evenq_nameserver.settings import Settings as NameserverSettings
+from evenq_rebalancer.settings import Settings as RebalancerSettings
+
 from evenq.serving.rpc import Action
+from evenq.serving.settings import load
 from evenq.serving.users import Kind, Users
 
 
@@ -23,3 +30,15 @@ def test_the_python_of_the_page_runs(blocks, endpoint, start):
     process = start(program.at(endpoint))
     output, _ = process.communicate(timeout=40)
     assert process.returncode == 0, output
+
+
+def test_the_servers_of_the_page_run_beside_each_other(blocks):
+    kinds = {"nameserver": NameserverSettings, "rebalancer": RebalancerSettings, "broker": BrokerSettings}
+    commands = [shlex.split(c) for block in blocks("docs/guides/security.md", "") for c in block.commands()]
+    servers = {c[0].removeprefix("evenq-"): c[1:] for c in commands if c[0].removeprefix("evenq-") in kinds}
+    settings = {name: load(kinds[name], name, arguments, {}) for name, arguments in servers.items()}
+    assert settings.keys() == kinds.keys()
+    assert len({one.metrics_port for one in settings.values()}) == 3
+    assert all(one.auth.enabled for one in settings.values())
+    assert settings["broker"].nameservers.endswith(f":{settings['nameserver'].port}")
+    assert settings["broker"].rebalancer.endswith(f":{settings['rebalancer'].port}")

@@ -25,9 +25,11 @@ from evenq.wire.credentials import Credentials
 
 CHART = Path(__file__).resolve().parents[2] / "helm" / "evenq"
 EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
-OPTIONAL = {"global", *(f"image.digests.{name}" for name in ("nameserver", "broker", "rebalancer"))} | {
-    f"tls.certManager.issuerRef.{name}" for name in ("name", "kind", "group")
-}
+OPTIONAL = {
+    "global",
+    "broker.nodePort",
+    *(f"image.digests.{name}" for name in ("nameserver", "broker", "rebalancer")),
+} | {f"tls.certManager.issuerRef.{name}" for name in ("name", "kind", "group")}
 SMALL = ["-f", str(CHART / "examples" / "single.yaml")]
 TLS = ["--set", "tls.enabled=true,tls.existingSecret=pair"]
 EXTERNAL = ["--set", "external.enabled=true,external.host=mq.example.org"]
@@ -276,10 +278,9 @@ def is_from(peer: dict[str, Any], source: str) -> bool:
             {"broker", "nameserver", "rebalancer", "client", "other namespace"},
         ),
         (["--set", "networkPolicy.clientNamespaces={*}"], set(PEERS) - {"outside"}),
-        (["--set", "broker.nodePort=30081"], {"broker", "nameserver", "rebalancer", "client", "outside"}),
         (EXTERNAL, {"broker", "nameserver", "rebalancer", "client"}),
     ],
-    ids=["default", "one namespace more", "all namespaces", "node port", "external"],
+    ids=["default", "one namespace more", "all namespaces", "external"],
 )
 def test_pods_talk_to_those_they_need_and_to_nobody_else(helm: str, values: list[str], clients: set[str]) -> None:
     documents = render(helm, *values)
@@ -311,6 +312,7 @@ def test_policies_and_metrics_can_be_narrowed_and_switched_off(helm: str) -> Non
     assert len([d for d in alone if d["kind"] == "NetworkPolicy"]) == 2
     closed = render(helm, "--set", "rebalancer.topology=false")
     assert find(closed, "NetworkPolicy", "evenq-rebalancer")["spec"]["egress"] == []
+    assert "dns" in refusal(helm, "networkPolicy.dns=[]", flag="--set-json"), "no peer means every peer to Kubernetes"
 
 
 # ------------------------------------------------------------------------------------------------------------------ placement
@@ -565,12 +567,39 @@ def test_a_door_for_nobody_or_for_some_brokers_only_is_refused(helm: str) -> Non
     assert "doorPort is another" in refusal(helm, "external.enabled=true", "external.host=mq.example.org", same)
 
 
+def test_the_old_node_port_is_refused_with_what_to_use_instead(helm: str) -> None:
+    sentence = refusal(helm, "broker.nodePort=30081")
+    assert "external.enabled=true,external.host=NODE,external.ports={30081}" in sentence
+    assert "broker.nodePort=null" in sentence
+    instead = ["broker.nodePort=null", "external.enabled=true", "external.host=NODE", "external.ports={30081}"]
+    documents = render(helm, *(part for value in instead for part in ("--set", value)))
+    assert find(documents, "Service", "evenq-external")["spec"]["ports"][0]["nodePort"] == 30_081
+    assert find(documents, "Service", "evenq")["spec"].get("type") is None
+    assert render(helm, "--set", "broker.nodePort=0"), "an upgrade with --reuse-values brings the old default"
+
+
+@pytest.mark.parametrize(
+    ("values", "service"),
+    [
+        (["metrics.port=8081"], "broker"),
+        (["nameserver.port=5557"], "nameserver"),
+        (["rebalancer.port=5557"], "rebalancer"),
+        (["tls.enabled=true", "tls.existingSecret=pair", "tls.port=5557"], "broker"),
+        (["tls.enabled=true", "tls.existingSecret=pair", "tls.keepPlain=true", "broker.port=5557"], "broker"),
+    ],
+)
+def test_a_port_that_metrics_have_as_well_is_refused(helm: str, values: list[str], service: str) -> None:
+    assert f"metrics.port {8081 if 'metrics.port=8081' in values else 5557} is a port of the {service}" in refusal(
+        helm, *values
+    )
+
+
 # -------------------------------------------------------------------------------------------------------------------- schema
 
 
-def refusal(helm: str, *bad: str) -> str:
+def refusal(helm: str, *bad: str, flag: str = "--set") -> str:
     """What helm says about values that must be refused."""
-    sets = [part for value in bad for part in ("--set", value)]
+    sets = [part for value in bad for part in (flag, value)]
     command = [helm, "template", "evenq", str(CHART), "--kube-version", "1.34.0", *sets]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert refused.returncode != 0, f"{bad} was taken"
@@ -592,8 +621,8 @@ def refusal(helm: str, *bad: str) -> str:
         "broker.startupSeconds=0",
         "broker.spread=far",
         "broker.settings.EVENQ_NAMESERVER_EXPIRY_MS=10000",
-        "broker.nodePort=80",
         "external.ports={80}",
+        "external.ports={30091,30091}",
         "external.ports={}",
         "external.type=ClusterIP",
         "external.host=evenq://mq.example.org",

@@ -159,6 +159,11 @@ livenessProbe:
 
 {{/* gRPC and metrics of one server. Call with (dict "root" $ "service" "broker" "port" 8081 "tlsPort" 8443). */}}
 {{- define "evenq.ports" -}}
+{{- $metrics := int .root.Values.metrics.port }}
+{{- $tls := .root.Values.tls }}
+{{- if or (and $tls.enabled (eq $metrics (int .tlsPort))) (and (or (not $tls.enabled) $tls.keepPlain) (eq $metrics (int .port))) }}
+{{- fail (printf "metrics.port %d is a port of the %s as well; choose another one" $metrics .service) }}
+{{- end }}
 {{- if not .root.Values.tls.enabled }}
 - {name: grpc, containerPort: {{ .port }}}
 {{- else }}
@@ -251,7 +256,7 @@ livenessProbe:
 {{- end }}
 {{- if .root.Values.tls.enabled }}
 - name: tls
-  secret: {secretName: {{ include "evenq.tlsSecret" .root }}, defaultMode: 0440}
+  secret: {secretName: {{ include "evenq.tlsSecret" .root }}, defaultMode: 0440{{ if .optional }}, optional: true{{ end }}}
 {{- end }}
 {{- with .values.extraVolumes }}
 {{ toYaml . }}

@@ -6,6 +6,7 @@ Ctrl-C. Nothing heavy is imported before the command is known: `evenq --help` mu
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from evenq.cli.parser import make_parser
 from evenq.cli.tls_options import use_tls
 from evenq.client.core.access_points import ONE_ADDRESS
-from evenq.errors import Error, IllegalAccessPoint, PortInUse, SettingsError
+from evenq.errors import ConnectionFailed, Error, IllegalAccessPoint, PortInUse, SettingsError, Unauthorized
 from evenq.runtime.extras import is_installed, missing, sentence
 
 __all__ = ["EXIT_FAILED", "EXIT_INTERRUPTED", "EXIT_OK", "EXIT_USAGE", "main"]
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(missing("the command line", "rich"))
     try:
         use_tls(options)
-        if getattr(options, "one_address", False):
+        if getattr(options, "one_address", False) and ONE_ADDRESS not in options.endpoint:
             options.endpoint += ONE_ADDRESS
         return int(options.run(options) or EXIT_OK)
     except KeyboardInterrupt:
@@ -48,14 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()  # the reader of a pipe left; a second complaint at exit would be ours
         return EXIT_OK
     except Error as error:
-        return _told(error)
+        return _told(error, options)
     except ModuleNotFoundError as error:
         return _say(sentence("this command", error))
     except BaseExceptionGroup as group:
         known = [error for error in _flat(group) if isinstance(error, Error)]
         if not known:
             raise
-        return _told(known[0])
+        return _told(known[0], options)
     except OSError as error:
         return _say(str(error))
 
@@ -67,9 +68,29 @@ def _sign_with(path: str) -> None:
     os.environ["EVENQ_CREDENTIALS"] = path
 
 
-def _told(error: Error) -> int:
-    _say(" ".join(str(error).split()))
+def _told(error: Error, options: argparse.Namespace) -> int:
+    _say(" ".join(_sentence(error, options).split()))
     return EXIT_USAGE if isinstance(error, PortInUse | SettingsError | IllegalAccessPoint) else EXIT_FAILED
+
+
+def _sentence(error: Error, options: argparse.Namespace) -> str:
+    """The error's own, with what to type next where the command line knows more than the error."""
+    if not hasattr(options, "endpoint"):
+        return str(error)
+    if isinstance(error, ConnectionFailed):
+        from evenq.client.rpc.calls import AccessPointSilent
+
+        if isinstance(error, AccessPointSilent):
+            return (
+                f"no server answers at {options.endpoint}; start one with `evenq up`, or name another with "
+                "--endpoint HOST:PORT"
+            )
+    if isinstance(error, Unauthorized):
+        return (
+            f"{error}: --credentials FILE names a file with both, or set EVENQ_ACCESS_KEY and EVENQ_SECRET_KEY, or "
+            "EVENQ_CREDENTIALS to the file's path"
+        )
+    return str(error)
 
 
 def _say(text: str) -> int:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from evenq.cli.output import progress_console
 from evenq.client.async_admin import Admin
-from evenq.client.rpc.queries import AccessPointSilent
+from evenq.client.rpc.calls import AccessPointSilent
 from evenq.errors import ConnectionFailed, Error, GroupNotFound, TlsFailed, TopicNotFound
 from evenq.runtime.clock import Clock, SystemClock
 
@@ -56,11 +56,6 @@ async def _with_admin(options: argparse.Namespace, work: Callable[[Admin], Await
     async with Admin(endpoint=options.endpoint, timeout_ms=options.timeout * 1000) as admin:
         try:
             return await work(admin)
-        except AccessPointSilent as error:
-            raise AccessPointSilent(
-                f"no server answers at {options.endpoint}; start one with `evenq up`, "
-                "or name another with --endpoint HOST:PORT"
-            ) from error
         except TopicNotFound as error:
             raise TopicNotFound(_with_hint(error, "evenq topic list")) from error
         except GroupNotFound as error:

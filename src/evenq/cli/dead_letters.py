@@ -75,7 +75,7 @@ def replay(options: argparse.Namespace) -> int:
         Column("replayed", "replayed", "number"),
         Column("left_out", "left out", "number"),
         Column("failed", "failed", "number"),
-        Column("error", "first error"),
+        Column("error", "first error", "sentence"),
     )
     rows: list[tuple[Scalar, ...]] = [
         (one.broker_name, one.replayed, one.left_out, one.failed, one.error) for one in last

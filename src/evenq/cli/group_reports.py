@@ -21,7 +21,7 @@ _EXPLAINED = (
     Column("state", "state"),
     Column("owner", "owner"),
     Column("since_ms", "since", "time"),
-    Column("why", "why"),
+    Column("why", "why", "sentence"),
     Column("previous_owner", "owner before"),
     Column("owner_zone", "owner's zone"),
     Column("broker_zone", "broker's zone"),
@@ -60,7 +60,7 @@ def _explained(view: ExplainView) -> Page:
     empty = "nothing was decided yet" if view.decides == "the rebalancer" else "nothing was read yet"
     idle = Listing(
         key="idle",
-        columns=(Column("client_id", "member"), Column("why", "why")),
+        columns=(Column("client_id", "member"), Column("why", "why", "sentence")),
         rows=list(view.idle.items()),
         title="Members without a queue",
     )

@@ -114,7 +114,7 @@ def _page(options: argparse.Namespace, moves: Sequence[OffsetMoveView]) -> Page:
         Column("messages", "messages", "number"),
         Column("inflight", "in flight", "number"),
         Column("owner", "owner"),
-        Column("result", "result"),
+        Column("result", "result", "sentence"),
     )
     rows: list[tuple[Scalar, ...]] = []
     for move in moves:

@@ -22,7 +22,9 @@ Scalar = str | int | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`key` names the value in JSON; `kind` is text, number or time (ms since the epoch, 0 = never)."""
+    """`key` names the value in JSON; `kind` is text, number, time (ms since the epoch, 0 = never) or sentence,
+    which takes several lines where the table is too wide: what it says is never cut off.
+    """
 
     key: str
     title: str
@@ -101,7 +103,12 @@ def _print_listing(out: Console, listing: Listing) -> None:
         box=box.SIMPLE_HEAD, title=listing.title or None, title_justify="left", title_style="bold", pad_edge=False
     )
     for column in listing.columns:
-        table.add_column(column.title, justify="right" if column.kind == "number" else "left", no_wrap=True)
+        table.add_column(
+            column.title,
+            justify="right" if column.kind == "number" else "left",
+            no_wrap=column.kind != "sentence",
+            overflow="fold" if column.kind == "sentence" else "ellipsis",
+        )
     for row in listing.rows:
         table.add_row(*[_escape(_cell(value, column.kind)) for value, column in zip(row, listing.columns, strict=True)])
     out.print(table)

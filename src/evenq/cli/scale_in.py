@@ -24,7 +24,7 @@ _COLUMNS = (
     Column("delayed", "delayed", "number"),
     Column("unread", "read by no group", "number"),
     Column("dead_letters", "dead letters", "number"),
-    Column("why", "why not"),
+    Column("why", "why not", "sentence"),
 )
 
 

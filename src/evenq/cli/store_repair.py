@@ -53,7 +53,7 @@ def _look(options: argparse.Namespace, reader: ReadOnlyDisk) -> Verdict:
 def _report(options: argparse.Namespace, verdict: Verdict, plan: repairing.Plan, *, done: str) -> None:
     columns = (
         Column("action", "action"), Column("path", "file"), Column("log_offset", "from log offset", "number"),
-        Column("size", "bytes", "number"), Column("why", "why"),
+        Column("size", "bytes", "number"), Column("why", "why", "sentence"),
     )  # fmt: skip
     rows = [(str(step.action), step.path, step.log_offset or None, step.size, step.why) for step in plan.steps]
     facts: dict[str, str | int | bool | list[str] | None] = {

@@ -54,7 +54,7 @@ def use_tls(options: argparse.Namespace) -> None:
     endpoint = getattr(options, "endpoint", None)
     if endpoint is None or not (insecure or any(given.values()) or getattr(options, "tls", False)):
         return
-    if endpoint.lower().startswith("evenq://"):
+    if "evenq://" in endpoint.lower():  # in front of any of several: it counts for all
         raise SettingsError(
             f"--endpoint {endpoint} is plain text, an option of TLS asks for TLS; write evenqs://, or neither"
         )

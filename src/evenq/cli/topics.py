@@ -11,7 +11,7 @@ from evenq.cli.output import Column, Listing, Page, print_page
 from evenq.cli.resizing import permission_text
 from evenq.client.async_admin import Admin
 from evenq.client.core.views import LiteTopicView, PlacementView, TopicDetails
-from evenq.errors import BadRequest, ConnectionFailed
+from evenq.errors import BadRequest, ConnectionFailed, Forbidden, GroupNotFound
 
 __all__ = ["create", "create_topic", "delete", "list_all", "show"]
 
@@ -156,11 +156,20 @@ def show(options: argparse.Namespace) -> None:
 
 
 async def _readers(admin: Admin, topic: str, groups: Sequence[str]) -> Listing:
-    """Who reads the topic, and how far behind; the first READERS_MAX groups."""
+    """Who reads the topic, and how far behind; the first READERS_MAX groups. Of one that the caller may not look at
+    only the name.
+    """
     rows: list[tuple[str | int | bool | None, ...]] = []
-    readers = {group: await admin.describe_group(group) for group in sorted(groups)[:READERS_MAX]}
-    silent = {name for details in readers.values() for name in details.summary.silent}
-    for group, details in readers.items():
+    silent: set[str] = set()
+    for group in sorted(groups)[:READERS_MAX]:
+        try:
+            details = await admin.describe_group(group)
+        except GroupNotFound:  # it was deleted meanwhile
+            continue
+        except Forbidden:
+            rows.append((group, None, "", None, None))
+            continue
+        silent.update(details.summary.silent)
         queues = [queue for queue in details.queues if queue.queue.topic == topic]
         filters = sorted({m.subscriptions[topic] for m in details.members if topic in m.subscriptions})
         inflight = sum(queue.inflight for queue in queues)

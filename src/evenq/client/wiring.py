@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from evenq.client.core.access_points import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE, AccessPoints, access_points
 from evenq.client.core.message_id import MessageIds
-from evenq.errors import BodyEmpty, IllegalTopic, SettingsError
+from evenq.errors import BadRequest, BodyEmpty, IllegalAccessPoint, IllegalTopic, SettingsError
 from evenq.model import Message, topic_problem
 from evenq.runtime.clock import Clock, SystemClock
 from evenq.runtime.net import Net
@@ -97,8 +97,10 @@ class Ground:
         """A client's: the one that was handed in or the machine's, with the client's own credentials if it has any.
 
         `endpoint`: empty = EVENQ_ENDPOINT, or the default. `tls`: None = as the endpoint's scheme says, or EVENQ_TLS_*.
-        Raises IllegalAccessPoint, and SettingsError for an endpoint and `tls` that contradict each other.
+        Raises IllegalAccessPoint, SettingsError for an endpoint and `tls` that contradict each other, and BadRequest
+        for what is something else.
         """
+        _check_kinds(credentials, endpoint, tls)
         found = given or Ground.real()
         points = access_points(endpoint or os.environ.get(ENDPOINT_VARIABLE, "").strip() or DEFAULT_ENDPOINT)
         return replace(
@@ -127,6 +129,17 @@ class Ground:
         """End the connections of a client that closes, unless the net was handed in and may serve others."""
         if self.net is None:
             await used.close()
+
+
+def _check_kinds(credentials: object, endpoint: object, tls: object) -> None:
+    if not isinstance(endpoint, str):
+        raise IllegalAccessPoint(f"endpoint is {endpoint!r:.80}; give a text, for example '{DEFAULT_ENDPOINT}'")
+    if tls is not None and not isinstance(tls, Tls | bool):
+        raise BadRequest(f"tls is {tls!r:.80}; give True, or evenq.Tls(ca='ca.pem')")
+    if credentials is not None and not isinstance(credentials, Credentials):  # the value may be a secret
+        raise BadRequest(
+            f"credentials is a {type(credentials).__name__}; give evenq.Credentials(access_key=..., secret_key=...)"
+        )
 
 
 def _tls_of(points: AccessPoints, asked: Tls | bool | None) -> Tls | None:

@@ -34,18 +34,22 @@ _monotonic_ms = SystemClock().monotonic_ms
 class _Link:
     """The channel to one address and its call objects by method."""
 
-    __slots__ = ("calls", "channel", "target", "version")
+    __slots__ = ("calls", "channel", "target", "used_ms", "version")
 
     def __init__(self, target: str, channel: grpc.Channel, version: int) -> None:
         self.target = target
         self.channel = channel
         self.version = version
         """Of the TLS files that the channel was made with; -1: plain text."""
+        self.used_ms = _monotonic_ms()
+        """When the last call began."""
         self.calls: dict[str, Any] = {}
 
 
 class BlockingNet:
-    """Thread-safe; calls do not wait for each other. One channel per address, made on first use."""
+    """Thread-safe; calls do not wait for each other. One channel per address, made on first use; of `channels_max` the
+    least recently used one without a running call makes room.
+    """
 
     def __init__(
         self,
@@ -84,6 +88,7 @@ class BlockingNet:
         link = self._links.get(address)
         if link is None or (link.version != _PLAIN and link.version != self._tls().version):
             link = self._renew(address, link)
+        link.used_ms = _monotonic_ms()
         self._longest_ms = max(self._longest_ms, timeout_ms)
         if self.sign is not None:
             metadata = (*metadata, *self.sign().items())
@@ -113,17 +118,29 @@ class BlockingNet:
             self._retire(address, stale)
         made = self._open(address)
         with self._lock:
-            closed, full = self._closed, len(self._links) >= self._channels_max
+            closed = self._closed
             link = self._links.get(address)  # of two threads one makes it for both
-            if link is None and not closed and not full:
+            if link is None and not closed and (len(self._links) < self._channels_max or self._make_room()):
                 link = self._links[address] = made
         if link is not made:
             made.channel.close()
         if closed:
             raise errors.ConnectionFailed(f"cannot call {address}: this side is shutting down")
         if link is None:
-            raise errors.TooManyRequests(f"{self._channels_max} addresses are open, the maximum")
+            raise errors.TooManyRequests(
+                f"calls run to {self._channels_max} addresses at once, the maximum; wait for one to end"
+            )
         return link
+
+    def _make_room(self) -> bool:
+        """With the lock held; False: calls may run on all channels."""
+        now_ms = _monotonic_ms()
+        address, idle = min(self._links.items(), key=lambda item: item[1].used_ms)
+        if now_ms - idle.used_ms <= self._longest_ms:
+            return False
+        del self._links[address]
+        self._retired.append((now_ms + 2 * self._longest_ms, idle.channel))  # a call may just have found it
+        return True
 
     def _open(self, address: str) -> _Link:
         target, scheme = target_of(address)
@@ -152,7 +169,7 @@ class BlockingNet:
 
     def _failure(self, error: grpc.RpcError, link: _Link, address: str, method: str, timeout_ms: int) -> errors.Error:
         known = self._translate(error, link.target, method, timeout_ms)
-        if not isinstance(known, errors.ConnectionFailed) or not worth_asking(error.details() or ""):
+        if not isinstance(known, errors.ConnectionFailed) or not worth_asking(error.details() or "", link.target):
             return known
         secure = link.version != _PLAIN
         reason = self._explain(link.target, secure=secure)

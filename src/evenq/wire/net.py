@@ -251,7 +251,7 @@ class GrpcNet:
         self, error: grpc.aio.AioRpcError, peer: _Peer, address: str, method: str, timeout_ms: int | None
     ) -> errors.Error:
         known = _translate(error, peer.target, method, timeout_ms)
-        if not isinstance(known, errors.ConnectionFailed) or not worth_asking(error.details() or ""):
+        if not isinstance(known, errors.ConnectionFailed) or not worth_asking(error.details() or "", peer.target):
             return known
         reason = await self._explain(peer)
         if peer.version >= 0:  # a new authority, or a new certificate of the server that is pinned, ends the trouble

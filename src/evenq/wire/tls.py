@@ -8,6 +8,7 @@ to each other. Always true: files that make no sense never replace ones that did
 from __future__ import annotations
 
 import logging
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 CA_VARIABLE, NAME_VARIABLE, INSECURE_VARIABLE = "EVENQ_TLS_CA", "EVENQ_TLS_SERVER_NAME", "EVENQ_TLS_INSECURE"
 CERTIFICATE_VARIABLE, KEY_VARIABLE = "EVENQ_TLS_CERTIFICATE", "EVENQ_TLS_KEY"
 FILE_BYTES_MAX = 4 << 20
+_HASHED = re.compile(r"[0-9a-f]{8}\.[0-9]+")
+"""How OpenSSL finds a certificate in a folder; other files there are the same ones by other names."""
 _SWITCH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
@@ -206,8 +209,12 @@ def stamp_of(path: Path) -> tuple[int, int, int] | None:
 
 
 def _system_authorities() -> bytes | None:
-    file = ssl.get_default_verify_paths().cafile  # also what SSL_CERT_FILE names
+    """What OpenSSL trusts: its file or, where it has none, as Pythons that are built elsewhere, its folder."""
+    paths = ssl.get_default_verify_paths()  # also what SSL_CERT_FILE and SSL_CERT_DIR name
+    files = [Path(paths.cafile)] if paths.cafile else []
     try:
-        return Path(file).read_bytes() if file else None
+        if not files and paths.capath:
+            files = sorted(file for file in Path(paths.capath).iterdir() if _HASHED.fullmatch(file.name))
+        return b"\n".join(file.read_bytes() for file in files) or None
     except OSError:
         return None

@@ -9,7 +9,8 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import grpc
@@ -18,7 +19,7 @@ from evenq.errors import TlsFailed
 from evenq.wire.addresses import host_and_port
 from evenq.wire.tls import Tls, TlsFiles
 
-__all__ = ["Secure", "TlsChannels", "client_context"]
+__all__ = ["Secure", "TlsChannels", "client_context", "handshake", "names_of"]
 
 LOOK_MS = 2_000
 FETCH_MS = 3_000
@@ -118,11 +119,10 @@ def names_of(certificate: object) -> list[str]:
 
 
 def _fetch(address: str, files: TlsFiles) -> tuple[bytes, str]:
-    host, port = host_and_port(address)
-    shown, _ = _handshake(host, port, client_context(files, verify=False))
+    shown, _ = _handshake(address, client_context(files, verify=False))
     pem = ssl.DER_cert_to_PEM_cert(shown)
     try:
-        _, told = _handshake(host, port, client_context(files, verify=True, authorities=pem))
+        _, told = _handshake(address, client_context(files, verify=True, authorities=pem))
     except ssl.SSLCertVerificationError as error:
         raise TlsFailed(
             f"the certificate of {address} cannot be trusted, not even as it is: {error.verify_message}; renew it"
@@ -133,9 +133,22 @@ def _fetch(address: str, files: TlsFiles) -> tuple[bytes, str]:
     return pem.encode(), next((name for name in names if "*" not in name), names[0].replace("*", "any", 1))
 
 
-def _handshake(host: str, port: int, context: ssl.SSLContext) -> tuple[bytes, object]:
-    with (
-        socket.create_connection((host, port), timeout=FETCH_MS / 1000) as plain,
-        context.wrap_socket(plain, server_hostname=host) as secured,
-    ):
+def _handshake(target: str, context: ssl.SSLContext) -> tuple[bytes, object]:
+    with handshake(target, context, timeout_ms=FETCH_MS) as secured:
         return secured.getpeercert(binary_form=True) or b"", secured.getpeercert()
+
+
+@contextmanager
+def handshake(target: str, context: ssl.SSLContext, *, timeout_ms: int, name: str = "") -> Iterator[ssl.SSLSocket]:
+    """A connection to `host:port` by Python's `ssl`; `name`: expected instead of the host. Raises OSError."""
+    host, port = host_and_port(target)
+    try:
+        with (
+            socket.create_connection((host, port), timeout=timeout_ms / 1000) as plain,
+            context.wrap_socket(plain, server_hostname=name or host) as secured,
+        ):
+            yield secured
+    except OSError:  # SSLCertVerificationError, which is a ValueError as well, among them
+        raise
+    except ValueError as error:  # of a name that cannot be one, also UnicodeError
+        raise OSError(f"{name or host!r} cannot be the name of a host: {error}") from error

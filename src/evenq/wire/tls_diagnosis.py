@@ -7,12 +7,12 @@ net asks here, which shakes hands once more with Python's `ssl`, whose errors ca
 
 from __future__ import annotations
 
-import socket
 import ssl
+from ipaddress import ip_address
 
 from evenq.wire.addresses import host_and_port
 from evenq.wire.tls import CLIENT_HINTS, Hints, TlsFiles
-from evenq.wire.tls_channels import client_context, names_of
+from evenq.wire.tls_channels import client_context, handshake, names_of
 
 __all__ = ["explain", "worth_asking"]
 
@@ -24,9 +24,23 @@ _EXPIRED, _TOO_EARLY = 10, 9  # of OpenSSL's X509_V_ERR_*
 _NAME_CODES = frozenset({62, 64})
 
 
-def worth_asking(reason: str) -> bool:
-    """True if gRPC's `reason` of a failed call may be TLS: something listens, and no connection came about."""
-    return "failed to connect to all addresses" in reason and "refused" not in reason and "imeout" not in reason
+def worth_asking(reason: str, target: str) -> bool:
+    """True if gRPC's `reason` of a failed call to `target` may be TLS: something listens, and no connection came about.
+
+    The reason is that of one address. A name has several: of `localhost` the IPv6 one refuses, and at the other one
+    a server listens.
+    """
+    if "failed to connect to all addresses" not in reason or "imeout" in reason:
+        return False
+    return "refused" not in reason or not _is_ip(host_and_port(target)[0])
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def explain(target: str, files: TlsFiles | None, hints: Hints = CLIENT_HINTS) -> str:
@@ -93,13 +107,8 @@ def _own_certificate(target: str, files: TlsFiles, hints: Hints) -> str:
 
 
 def _listed(target: str, files: TlsFiles) -> str:
-    host, port = host_and_port(target)
-    context = client_context(files, verify=True)
     try:
-        with (
-            socket.create_connection((host, port), timeout=PROBE_MS / 1000) as plain,
-            context.wrap_socket(plain, server_hostname=host) as secured,
-        ):
+        with handshake(target, client_context(files, verify=True), timeout_ms=PROBE_MS) as secured:
             return ", ".join(names_of(secured.getpeercert())[:8]) or "no host at all"
     except OSError:
         return "other names"
@@ -107,11 +116,7 @@ def _listed(target: str, files: TlsFiles) -> str:
 
 def _shake(target: str, context: ssl.SSLContext, name: str) -> bool:
     """Shake hands; True if the server goes on to talk. Raises ssl.SSLError, OSError."""
-    host, port = host_and_port(target)
-    with (
-        socket.create_connection((host, port), timeout=PROBE_MS / 1000) as plain,
-        context.wrap_socket(plain, server_hostname=name or host) as secured,
-    ):
+    with handshake(target, context, timeout_ms=PROBE_MS, name=name) as secured:
         secured.settimeout(ANSWER_MS / 1000)
         try:
             return bool(secured.recv(1))

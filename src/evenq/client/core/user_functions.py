@@ -8,6 +8,7 @@ result is looked at (a coroutine that nobody awaits, a generator that nobody run
 from __future__ import annotations
 
 import inspect
+from functools import partial
 
 from evenq.errors import BadRequest
 
@@ -43,6 +44,6 @@ def check_function(name: str, function: object, *arguments: str, awaited_by: str
 def _is(kind: object, function: object) -> bool:
     """Of a function, a partial of one, or an object with `__call__`."""
     assert callable(kind)
-    while hasattr(function, "func"):
+    while isinstance(function, partial):
         function = function.func
     return bool(kind(function) or kind(type(function).__call__))

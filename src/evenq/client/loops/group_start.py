@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
@@ -50,26 +51,44 @@ class GroupStart:
         self._due: dict[str, dict[MessageQueue, QueueOffset]] = {}
         """Topic to starts that no broker has stored yet."""
         self._settled: set[str] = set()
+        self._tries: Counter[str] = Counter()
+        self._settling = asyncio.Lock()
+        """Receives run at once: one of them settles, or a late one would move back what others have read."""
 
     async def settle(self, topics: Iterable[str]) -> None:
         """Raises what the brokers refuse with for good."""
         for topic in topics:
-            policy = StartFrom.FIRST if self._routes.was_missing(topic) else self._start_from
-            if topic in self._settled or policy is None:
+            tries = self._tries[topic]
+            if self._policy(topic) is None:
                 continue
-            try:
-                if topic not in self._due:
-                    self._due[topic] = await self._starts(topic, policy)
-                await self._commit(topic)
-            except (Unsupported, NotImplementedYet):
-                self._settled.add(topic)
-            except Error as error:
-                if not error.retryable:
-                    raise
-                log.info("group %s: its start on topic %s is not settled yet: %s", self._group, topic, error)
-            else:
-                self._settled.add(topic)
-                del self._due[topic]
+            async with self._settling:
+                policy = self._policy(topic)
+                if policy is not None and tries == self._tries[topic]:  # else one more would fail just as the last one
+                    try:
+                        await self._settle(topic, policy)
+                    finally:
+                        self._tries[topic] += 1
+
+    def _policy(self, topic: str) -> StartFrom | None:
+        """None: nothing is to be done."""
+        if topic in self._settled:
+            return None
+        return StartFrom.FIRST if self._routes.was_missing(topic) else self._start_from
+
+    async def _settle(self, topic: str, policy: StartFrom) -> None:
+        try:
+            if topic not in self._due:
+                self._due[topic] = await self._starts(topic, policy)
+            await self._commit(topic)
+        except (Unsupported, NotImplementedYet):
+            self._settled.add(topic)
+        except Error as error:
+            if not error.retryable:
+                raise
+            log.info("group %s: its start on topic %s is not settled yet: %s", self._group, topic, error)
+        else:
+            self._settled.add(topic)
+            del self._due[topic]
 
     async def _starts(self, topic: str, policy: StartFrom) -> dict[MessageQueue, QueueOffset]:
         """Empty if the group has read the topic anywhere."""

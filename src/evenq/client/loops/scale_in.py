@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from evenq.client.core.views import BrokerView, DrainView, MissingBrokerView, ScaleInView
+from evenq.errors import BadRequest
 
 __all__ = ["scale_in_checked"]
 
@@ -28,6 +29,8 @@ class ScaleInCalls(Protocol):
 
 async def scale_in_checked(calls: ScaleInCalls, brokers: Iterable[str], *, allow_unread: bool) -> list[ScaleInView]:
     """One result for each name, in their order; a name that is repeated counts once."""
+    if isinstance(brokers, str):
+        raise BadRequest(f"brokers is the text {brokers!r}, which would be a broker for each letter; give a list")
     live = sorted(broker.name for broker in await calls.list_brokers())
     missing = {broker.name for broker in await calls.list_missing_brokers()}
     results = []

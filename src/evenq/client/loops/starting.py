@@ -63,7 +63,8 @@ class Starting:
                 case Stored.UNUSABLE:
                     log.warning(
                         "group %s: queue %s is not read, its stored offset %d makes no sense; reset it with `evenq "
-                        "offsets reset`", self._reading.group, queue, stored,
+                        "offset reset %s --topic %s --to earliest`",
+                        self._reading.group, queue, stored, self._reading.group, queue.topic,
                     )  # fmt: skip
         except Error as error:  # RB-30, RB-42: not added in this round
             self._troubles.failed_at(queue.topic, queue.broker_name, error)

@@ -20,6 +20,7 @@ from evenq.errors import (
     InternalError,
     NotImplementedYet,
     RequestTimeout,
+    TlsFailed,
     Unsupported,
 )
 from evenq.model import FilterExpression, FilterType, MessageModel, MessageQueue, QueueOffset
@@ -30,7 +31,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, data_pb2, groups_pb2, routes_pb2
 
-__all__ = ["Calls", "client_metadata", "filter_of", "wire_queue"]
+__all__ = ["AccessPointSilent", "Calls", "client_metadata", "filter_of", "silence", "wire_queue"]
 
 V2 = "/apache.rocketmq.v2.MessagingService/"
 DATA = "/evenq.v1.Data/"
@@ -93,6 +94,15 @@ def _locked(told: groups_pb2.LockedQueue) -> Locked:
     return Locked(model_queue(told.queue), told.granted, told.holder, told.committed, told.given_until, counts)
 
 
+class AccessPointSilent(ConnectionFailed):
+    """No broker answers at the access point itself; ConnectionFailed alone is said of a broker behind it."""
+
+
+def silence(error: ConnectionFailed) -> ConnectionFailed:
+    """What is said of an access point that could not be called; trouble with TLS says itself what to change."""
+    return error if isinstance(error, TlsFailed) else AccessPointSilent(str(error))
+
+
 class Calls:
     """Implements `core.calls.ProducerCalls` and, with `sessions` and `receiving` beside it, what consumers need."""
 
@@ -130,7 +140,7 @@ class Calls:
             return await self.net.unary(target, method, request, timeout_ms=deadline_ms, metadata=metadata)
         except ConnectionFailed:
             if address.startswith("#"):  # the next try goes to the next access point
-                self._turn = (self._turn + 1) % len(self._endpoints)
+                self._pass_over(target)
             raise
 
     def stream(
@@ -148,30 +158,47 @@ class Calls:
         return target or self._endpoints[self._turn], {**self.metadata, BROKER_HEADER: broker_name}
 
     async def at_access_point(self, method: str, request: bytes) -> bytes:
-        """One call to the access point; with several, the next one is tried when one does not answer."""
-        for _ in self._endpoints[1:]:
+        """One call to the access point; with several, the next one is tried when one does not answer. Raises
+        AccessPointSilent.
+        """
+        *first, last = self._in_turn()
+        for target in first:
             try:
-                return await self.unary(self._endpoints[self._turn], method, request)
+                return await self.unary(target, method, request)
             except (ConnectionFailed, RequestTimeout):
-                self._turn = (self._turn + 1) % len(self._endpoints)
-        return await self.unary(self._endpoints[self._turn], method, request)
+                self._pass_over(target)
+        try:
+            return await self.unary(last, method, request)
+        except ConnectionFailed as error:
+            raise silence(error) from error
 
     async def stream_at_access_point(self, method: str, request: bytes, *, timeout_ms: int) -> AsyncIterator[bytes]:
         """Frames from the access point; the next one is tried as long as none has sent a frame."""
-        for left in reversed(range(len(self._endpoints))):
+        targets = self._in_turn()
+        for target in targets:
             begun = False
             try:
                 async for frame in self.net.stream(
-                    self._endpoints[self._turn], method, request, timeout_ms=timeout_ms, metadata=self.metadata
+                    target, method, request, timeout_ms=timeout_ms, metadata=self.metadata
                 ):
                     begun = True
                     yield frame
             except ConnectionFailed:
-                if begun or not left:
+                if begun or target == targets[-1]:
                     raise
-                self._turn = (self._turn + 1) % len(self._endpoints)
+                self._pass_over(target)
             else:
                 return
+
+    def _in_turn(self) -> list[str]:
+        """All access points, beginning with the one that answered last. Each call goes through a list of its own: calls
+        that run at once must not move each other back to the one that is silent.
+        """
+        return [*self._endpoints[self._turn :], *self._endpoints[: self._turn]]
+
+    def _pass_over(self, target: str) -> None:
+        if self._endpoints[self._turn] == target:
+            self._turn = (self._turn + 1) % len(self._endpoints)
 
     @property
     def access_point(self) -> str:

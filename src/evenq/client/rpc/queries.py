@@ -16,9 +16,9 @@ from evenq.client.core.query_views import (
     ReplayView,
     TracesView,
 )
-from evenq.client.rpc.calls import V2, Calls, filter_of, wire_queue
+from evenq.client.rpc.calls import V2, Calls, filter_of, silence, wire_queue
 from evenq.client.rpc.query_views import client_view, dead_letters, found_messages, replay_view, trace_view
-from evenq.errors import BadRequest, ConnectionFailed, MessageNotFound, NotFound, TlsFailed
+from evenq.errors import BadRequest, ConnectionFailed, MessageNotFound, NotFound
 from evenq.model import FilterExpression, MessageQueue
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2 as v2_admin
@@ -26,7 +26,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq.wire.stubs.evenq.v1 import dead_letters_pb2 as dead
 
-__all__ = ["ADMIN", "AccessPointSilent", "Answer", "QueryCalls"]
+__all__ = ["ADMIN", "Answer", "QueryCalls"]
 
 ADMIN = "/evenq.v1.Admin/"
 DEAD_LETTERS = "/evenq.v1.DeadLetters/"
@@ -36,15 +36,6 @@ REPLAY_MS_MAX = 86_400_000
 """A replay with a rate takes as long as it takes; a day at most."""
 
 Answer = TypeVar("Answer")
-
-
-class AccessPointSilent(ConnectionFailed):
-    """No broker answers at the access point itself; ConnectionFailed alone is said of a broker behind it."""
-
-
-def silence(error: ConnectionFailed) -> ConnectionFailed:
-    """What is said of an access point that could not be called; trouble with TLS says itself what to change."""
-    return error if isinstance(error, TlsFailed) else AccessPointSilent(str(error))
 
 
 class QueryCalls(Calls):
@@ -193,10 +184,7 @@ class QueryCalls(Calls):
     async def ask(self, rpc: str, request: Any, answer_type: type[Answer], *, service: str = ADMIN) -> Answer:
         """One call at the access point. Raises AccessPointSilent, RequestTimeout, what the status stands for."""
         made: Any = answer_type
-        try:
-            data = await self.at_access_point(service + rpc, request.SerializeToString())
-        except ConnectionFailed as error:
-            raise silence(error) from error
+        data = await self.at_access_point(service + rpc, request.SerializeToString())
         response = made.FromString(data)
         check(response.status)
         told: Answer = response

@@ -3,13 +3,13 @@
 import pytest
 
 from evenq.cli import __main__ as cli
-from evenq.errors import BadRequest, ConnectionFailed, PortInUse
+from evenq.errors import BadRequest, ConnectionFailed, PortInUse, Unauthorized
 
 
-def with_command(monkeypatch, outcome):
+def with_command(monkeypatch, outcome, **options):
     class Parser:
         def parse_args(self, _):
-            return type("Options", (), {"run": staticmethod(outcome)})
+            return type("Options", (), {"run": staticmethod(outcome), **options})
 
     monkeypatch.setattr(cli, "make_parser", Parser)
 
@@ -66,8 +66,11 @@ def test_the_version_is_told(capsys):
     assert capsys.readouterr().out.startswith("evenq 0.")
 
 
-def test_nobody_at_the_endpoint_is_told_with_the_next_command(capsys):
-    assert cli.main(["topic", "list", "--endpoint", "127.0.0.1:9"]) == 1
+@pytest.mark.parametrize(
+    "words", [["topic", "list"], ["produce", "orders", "--body", "x"], ["consume", "orders", "--group", "g"]]
+)
+def test_nobody_at_the_endpoint_is_told_with_the_next_command(words, capsys):
+    assert cli.main([*words, "--endpoint", "127.0.0.1:9", "--timeout", "1"]) == 1
     told = capsys.readouterr().err
     assert told.count("\n") == 1
     assert "127.0.0.1:9" in told
@@ -78,6 +81,27 @@ def test_nobody_at_the_endpoint_is_told_with_the_next_command(capsys):
 def test_an_endpoint_without_a_port_is_a_mistake_of_usage(capsys):
     assert cli.main(["topic", "list", "--endpoint", "localhost"]) == 2
     assert "host:port" in capsys.readouterr().err
+
+
+def test_a_server_that_wants_a_signature_is_told_with_the_ways_to_give_keys(monkeypatch, capsys):
+    with_command(monkeypatch, raising(Unauthorized("the call is not signed: give an access key")), endpoint="x:1")
+    assert cli.main([]) == 1
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "--credentials FILE" in told
+    assert "EVENQ_ACCESS_KEY and EVENQ_SECRET_KEY" in told
+
+
+def test_one_address_may_be_said_twice(monkeypatch, capsys):
+    monkeypatch.setenv("EVENQ_ENDPOINT", "127.0.0.1:9?one-address")
+    assert cli.main(["topic", "list", "--one-address"]) == 1
+    assert "no server answers at 127.0.0.1:9?one-address;" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("endpoint", ["evenq://127.0.0.1:9", "127.0.0.1:8,evenq://127.0.0.1:9"])
+def test_an_option_of_tls_never_goes_with_plain_text(endpoint, capsys):
+    assert cli.main(["topic", "list", "--tls", "--endpoint", endpoint]) == 2
+    assert "is plain text, an option of TLS asks for TLS" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("noun", ["topic", "group"])

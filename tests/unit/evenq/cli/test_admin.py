@@ -1,16 +1,16 @@
 """What commands share: creating on every broker, waiting for what has just started, over a net that is a script."""
 
-import argparse
 import asyncio
 import random
 
 import pytest
 
-from evenq.cli.admin import on_every_broker, with_admin
+from evenq.cli.__main__ import main
+from evenq.cli.admin import on_every_broker
 from evenq.cli.topics import create_topic
 from evenq.cli.up import wait_served
 from evenq.client.async_admin import Admin
-from evenq.client.rpc.queries import AccessPointSilent
+from evenq.client.rpc.calls import AccessPointSilent
 from evenq.client.wiring import Ground
 from evenq.errors import ConnectionFailed, IllegalTopic, RequestTimeout
 from evenq.runtime.clock import FakeClock
@@ -53,11 +53,10 @@ def test_the_answers_status_is_raised_as_the_error_it_means():
         asyncio.run(create_topic(admin(CreateTopic=answer), "a b", queues=0, message_type="NORMAL"))
 
 
-def test_nobody_there_names_the_next_command(monkeypatch):
+def test_nobody_there_names_the_next_command(monkeypatch, capsys):
     monkeypatch.setattr(Ground, "open_net", lambda _: ScriptNet(CreateTopic=ConnectionFailed("x")))
-    options = argparse.Namespace(endpoint="h:1", timeout=1)
-    with pytest.raises(ConnectionFailed, match="no server answers at h:1; start one with `evenq up`"):
-        with_admin(options, lambda service: create_topic(service, "a", queues=0, message_type="NORMAL"))
+    assert main(["topic", "create", "a", "--endpoint", "h:1"]) == 1
+    assert "no server answers at h:1; start one with `evenq up`" in capsys.readouterr().err
 
 
 def test_a_topic_that_did_not_land_everywhere_is_an_error_that_names_the_broker():

@@ -57,3 +57,13 @@ def test_forgetting_needs_a_yes(run):
     code, out, _, asked = run("broker forget b --yes", ForgetBroker=admin_pb2.ForgetBrokerResponse())
     assert (code, "not missed any more" in out) == (0, True)
     assert admin_pb2.ForgetBrokerRequest.FromString(asked[0][1]).broker_name == "b"
+
+
+def test_the_reason_is_told_to_its_end_where_nobody_has_a_wide_terminal(run):
+    """A chart's hook prints it into the log of a Job."""
+    answer = known()
+    answer.brokers[0].broker.name = "release-of-some-length-evenq-broker-0"
+    _, out, _, _ = run("broker check-scale-in another-release-evenq-broker-7", ListBrokers=answer)
+    assert "another-release-evenq-broker-7" in out.splitlines()[4]
+    assert "…" not in out
+    assert "theclusterhasrelease-of-some-length-evenq-broker-0" in "".join(out.split())

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from evenq.errors import Forbidden, GroupNotFound
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
 
@@ -96,3 +97,13 @@ def test_an_unknown_topic_names_the_command_that_helps(run):
     answer.status.code, answer.status.message = 40402, "no topic 'x'"
     code, _, err, _ = run("topic show x", DescribeTopic=answer)
     assert (code, err.count("evenq topic list")) == (1, 1)
+
+
+def test_show_names_readers_that_may_not_be_looked_at_and_leaves_out_those_that_went(run):
+    topic = admin_pb2.DescribeTopicResponse(message_type=v2.NORMAL, groups=["gone", "secret"])
+    refusals = [GroupNotFound("gone"), Forbidden("user shop may not describe group secret")]
+    code, out, _, _ = run("topic show t --json", DescribeTopic=topic, DescribeGroup=refusals)
+    assert code == 0
+    assert json.loads(out)["readers"] == [
+        {"group": "secret", "members": None, "filters": "", "lag": None, "inflight": None}
+    ]

@@ -1,12 +1,15 @@
 """What `evenq up` checks before it starts anything."""
 
+import shlex
 import socket
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from evenq.cli.parser import make_parser
 from evenq.cli.up import StartTopic, announce, lock_folder, parse_topic, plan_of
+from evenq.cli.up_tls import how_to
 from evenq.errors import PortInUse, SettingsError, StoreError, StoreLocked
 
 
@@ -79,3 +82,10 @@ def test_exactly_one_line_begins_with_ready_and_names_the_access_point(capsys):
 def test_the_default_endpoint_is_not_repeated(capsys):
     announce(plan("--port", "0"), "127.0.0.1:8081", metrics_port=5557, brokers=1, where="one process")
     assert "--endpoint" not in capsys.readouterr().out
+
+
+def test_the_lines_for_a_shell_can_be_copied_whatever_the_folder_is_called():
+    lines = how_to(Path("/of mine/ca.pem"), "127.0.0.1:8081")
+    (export,) = [line for line in lines if "export" in line]
+    assert "EVENQ_TLS_CA=/of mine/ca.pem" in shlex.split(export)
+    assert sum("='/of mine/ca.pem'" in line for line in lines) == 3

@@ -4,11 +4,16 @@ import asyncio
 import random
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
+import evenq
+import evenq.aio
+from evenq.client.loops.scale_in import scale_in_checked
 from evenq.client.options import PushOptions
 from evenq.client.wiring import Ground, new_client_id, placed
+from evenq.errors import BadRequest
 from evenq.runtime.clock import FakeClock
 from evenq.testing.loop_net import LoopNet
 
@@ -53,3 +58,24 @@ def test_a_client_closes_the_net_it_made_and_leaves_one_that_was_handed_in() -> 
     assert not net.closed
     asyncio.run(Ground(clock=clock, rng=rng).let_go(net))
     assert net.closed
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"endpoint": 8081}, "endpoint is 8081; give a text"),
+        ({"tls": "ca.pem"}, r"tls is 'ca.pem'; give True, or evenq.Tls\(ca='ca.pem'\)"),
+        ({"credentials": ("shop", "hush")}, "credentials is a tuple; give evenq.Credentials"),
+    ],
+)
+@pytest.mark.parametrize("face", [evenq.Producer, evenq.Admin, evenq.aio.Admin])
+def test_what_is_something_else_is_refused_with_what_to_give(face: Any, given: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadRequest, match=words) as refused:
+        face(**given)
+    assert "hush" not in str(refused.value)
+
+
+def test_brokers_given_as_a_text_are_refused() -> None:
+    calls: Any = None
+    with pytest.raises(BadRequest, match="a broker for each letter"):
+        asyncio.run(scale_in_checked(calls, "broker-a", allow_unread=False))

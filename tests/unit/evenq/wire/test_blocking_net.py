@@ -111,6 +111,8 @@ def test_a_mistake_is_the_sentence_of_the_other_net_and_is_not_looked_into_by_ea
         stranger = Authority(tmp_path / "stranger")
         for tls, address, words in (
             (None, f"127.0.0.1:{doors.port_of('tls')}", "speaks TLS and this side plain text"),
+            (None, f"localhost:{doors.port_of('tls')}", "speaks TLS and this side plain text"),
+            (Tls(ca=stranger.ca), f"localhost:{doors.port_of('tls')}", "is not signed by"),
             (Tls(ca=authority.ca), f"127.0.0.1:{doors.port}", "speaks plain text and this side TLS"),
             (Tls(ca=stranger.ca), f"127.0.0.1:{doors.port_of('tls')}", "is not signed by"),
             (Tls(insecure=True), f"127.0.0.1:{doors.port}", "speaks plain text and this side TLS"),
@@ -235,6 +237,11 @@ def test_addresses_are_bounded_and_a_closed_net_says_so() -> None:
             await asyncio.to_thread(said, net, "127.0.0.1:1")
         with pytest.raises(errors.TooManyRequests, match="1 addresses"):
             await asyncio.to_thread(said, net, "127.0.0.1:2")
+        net._longest_ms = 0
+        net._links["127.0.0.1:1"].used_ms -= 1
+        with pytest.raises(errors.ConnectionFailed):  # brokers come and go: one that is not called makes room
+            await asyncio.to_thread(said, net, "127.0.0.1:2")
+        assert list(net._links) == ["127.0.0.1:2"]
         net.close()
         for address in ("127.0.0.1:1", "127.0.0.1:2"):
             with pytest.raises(errors.ConnectionFailed, match="shutting down"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -92,3 +93,10 @@ NAMES = {"group": "g", "subscriptions": {"t": "*"}}
 def test_every_client_refuses_at_construction(make: type, arguments: dict[str, object]) -> None:
     with pytest.raises(BadRequest):
         make(**arguments)
+
+
+def test_a_mock_is_a_function_like_any_other() -> None:
+    """Whatever is asked of it, it has: also a `func`, for ever."""
+    check_function("listener", Mock(), "messages", awaited_by="evenq.aio.PushConsumer")
+    with pytest.raises(BadRequest, match="coroutine function"):
+        check_function("listener", AsyncMock(), "messages", awaited_by="evenq.aio.PushConsumer")

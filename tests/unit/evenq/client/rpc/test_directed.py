@@ -38,3 +38,31 @@ def test_the_header_names_the_broker_and_the_address_loses_it() -> None:
         assert "x-evenq-broker" not in calls.metadata
 
     asyncio.run(story())
+
+
+def test_calls_that_run_at_once_all_leave_a_silent_access_point() -> None:
+    """Each passes over the silent one for itself: two of them do not move each other back to it."""
+
+    class Slow(Net):
+        async def unary(self, address: str, *arguments: Any, **more: Any) -> bytes:
+            await asyncio.sleep(0)
+            return await super().unary(address, *arguments, **more)
+
+        async def stream(self, address: str, *_: Any, **more: Any) -> Any:
+            await asyncio.sleep(0)
+            yield await super().unary(address, "/m", b"", timeout_ms=1, metadata=more["metadata"])
+
+    async def story() -> None:
+        calls = Calls(Slow(), endpoint="dead:1;alive:2", client_id="c")
+        assert await asyncio.gather(*(calls.at_access_point("/m", b"") for _ in range(4))) == [b""] * 4
+
+        async def frames(calls: Calls) -> list[bytes]:
+            return [frame async for frame in calls.stream_at_access_point("/m", b"", timeout_ms=1)]
+
+        calls = Calls(Slow(), endpoint="dead:1;alive:2", client_id="c")
+        assert await asyncio.gather(*(frames(calls) for _ in range(4))) == [[b""]] * 4
+        calls = Calls(Slow(), endpoint="dead:1;alive:2?one-address", client_id="c")
+        await asyncio.gather(*(calls.unary("#b", "/m", b"") for _ in range(2)), return_exceptions=True)
+        await calls.unary("#b", "/m", b"")
+
+    asyncio.run(story())
