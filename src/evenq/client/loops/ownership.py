@@ -41,6 +41,7 @@ __all__ = ["Ownership"]
 
 log = logging.getLogger(__name__)
 
+NAMED_MAX = 32  # queues of a new share that its line in the log names
 SETTLE_MS = 1_000
 """How long the first round waits for all brokers to take us in, so that it does not divide among half of the
 members."""
@@ -262,7 +263,10 @@ class Ownership:
                 assigned = await self._dividing.assigned(topic)
             except Exception as error:  # RB-2, RB-12: this topic stays as it is, whatever its strategy raised
                 if not isinstance(error, Error):
-                    log.exception("group %s: dividing topic %s failed, its queues stay as they are", self._group, topic)
+                    log.exception(
+                        "group %s: dividing topic %s failed, its queues stay as they are (client %s, strategy %s)",
+                        self._group, topic, self._dividing.client_id, self._dividing.strategy_name,
+                    )  # fmt: skip
                 elif not topic.startswith(RETRY_PREFIX):
                     self._troubles.failed(f"topic {topic}", error)
             if assigned is not None:
@@ -272,7 +276,7 @@ class Ownership:
             elif not self._closing:
                 commands = self._table.assign(topic, assigned, stalled=self._stalled)
                 if commands:  # RB-14
-                    log.info("group %s: %d queues of topic %s are ours now", self._group, len(assigned), topic)
+                    self._log_change(topic, assigned)
                 self._perform(commands)
         if self._dividing.undecided:
             self._dividing.undecided = False
@@ -280,6 +284,14 @@ class Ownership:
         self._rounds += 1
         if not self._closing:
             self._perform(self._table.keep_topics(self._subscriptions))
+
+    def _log_change(self, topic: str, assigned: Sequence[MessageQueue]) -> None:
+        named = ", ".join(f"{queue.broker_name}/{queue.queue_id}" for queue in assigned[:NAMED_MAX])
+        log.info(
+            "group %s: %d queues of topic %s are ours now: %s%s (%s, client %s)",
+            self._group, len(assigned), topic, named or "none", ", ..." * (len(assigned) > NAMED_MAX),
+            self._dividing.how(topic), self._dividing.client_id,
+        )  # fmt: skip
 
     def _stalled(self, queue: MessageQueue) -> bool:
         """RB-20, but a queue whose pulls are put off by flow control is slow, not stalled."""
