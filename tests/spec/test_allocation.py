@@ -135,7 +135,8 @@ def test_al_1_one_division_for_the_whole_group_gives_each_member_what_it_compute
     """In the same order, too: servers divide for all at once, members for themselves."""
     queues = [MessageQueue("T", f"r{room}@b", index) for room in range(1, 6) for index in range(room)]
     ids = ["r1@a", "r1@b", "r3@c", "r9@d"]
-    assert divide(strategy, "g", queues, ids) == {own: strategy.allocate("g", own, queues, ids) for own in ids}
+    each = {own: strategy.allocate("g", own, queues, ids) for own in ids}
+    assert divide(strategy, "g", queues, ids) == strategy.divide("g", queues, ids) == each
 
 
 # --- averagely

@@ -168,7 +168,7 @@ def test_when_the_last_decision_came_is_known() -> None:
     assert desk.dividing.heard_since(0)
 
 
-def test_a_list_with_queues_that_do_not_exist_is_told_once_al_14(caplog: pytest.LogCaptureFixture) -> None:
+def test_al_14_a_list_with_queues_that_do_not_exist_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk(ask_server=False, strategy=Config(queues(0, 8, 9)))
     assert desk.part() == [0, 8, 9]
     assert desk.part() == [0, 8, 9]
