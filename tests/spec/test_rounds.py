@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import evenq
+from evenq.allocation import Config
 from evenq.client.core.rebalance import FindStart, RetrySoon, Table, Unlock
 from evenq.client.loops.starting import Starting
 from evenq.errors import BadRequest
@@ -227,6 +228,28 @@ def test_rb_20_rb_21_a_queue_whose_pulls_do_not_end_is_taken_anew_after_two_minu
         (second,) = member_of(one).ownership.processes()
         assert second is not first
         assert world.saw() == ["a", "b", "c"]
+
+    play(story)
+
+
+def test_al_14_better_two_lists_that_name_one_queue_are_warned_of_once_and_only_one_member_reads_it(play, caplog):
+    async def story(world):
+        await world.start()
+        await world.create("t", 2)
+        both, options = (T0, evenq.MessageQueue("t", "a", 1)), evenq.PushOptions(**QUIET)
+        one = await world.push("one", strategy=Config(both), options=options)
+        await world.ready(one, queues=2)
+        two = await world.push("two", strategy=Config((T0,)), options=options)
+        await world.clock.advance(115_000)
+        assert not said(caplog, "another member has held it")
+        await world.clock.advance(15_000)
+        (record,) = said(caplog, "queue t@a:0 is in our share", "CONFIG, client two", "another member has held it for")
+        assert record.levelno == logging.WARNING
+        await world.clock.advance(130_000)
+        assert len(said(caplog, "another member has held it")) == 1
+        assert (len(one.queues), two.queues, two.balanced) == (2, [], False)
+        await world.during(one.close())
+        await world.until(lambda: two.queues == [T0])
 
     play(story)
 

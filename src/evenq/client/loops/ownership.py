@@ -41,6 +41,10 @@ __all__ = ["Ownership"]
 
 log = logging.getLogger(__name__)
 
+OVERLAP_MS = 120_000
+"""How long another member may hold a queue of our share until that is no hand-over any more: twice the longest
+`drain_ms`."""
+FAR_AHEAD_MS = 1 << 60
 NAMED_MAX = 32  # queues of a new share that its line in the log names
 SETTLE_MS = 1_000
 """How long the first round waits for all brokers to take us in, so that it does not divide among half of the
@@ -107,6 +111,8 @@ class Ownership:
         self._attempts_max = reading.attempts_max
         self._past: dict[MessageQueue, PastDeliveries] = {}
         """Of queues that are ours in a moment."""
+        self._refused_ms: dict[MessageQueue, int] = {}
+        """Queues of our share whose locks others hold: since when, monotonic; those that were told of, far ahead."""
         self._retry_soon = False
         self._unknown: set[str] = set()
         self._relocking: set[str] = set()
@@ -275,6 +281,8 @@ class Ownership:
                 self._unknown.update(() if topic.startswith(RETRY_PREFIX) else (topic,))
             elif not self._closing:
                 commands = self._table.assign(topic, assigned, stalled=self._stalled)
+                for queue in [one for one in self._refused_ms if one.topic == topic and one not in set(assigned)]:
+                    del self._refused_ms[queue]
                 if commands:  # RB-14
                     self._log_change(topic, assigned)
                 self._perform(commands)
@@ -320,10 +328,24 @@ class Ownership:
 
     def _table_locked(self, queue: MessageQueue, answer: Locked | None) -> None:
         self._past.pop(queue, None)
+        if answer is not None or not self._sessions.up(queue.broker_name):
+            self._refused_ms.pop(queue, None)
+        else:
+            self._refused(queue)
         if answer is not None and self._attempts_max is not None and (answer.given_until or answer.counts):
             self._past[queue] = PastDeliveries(answer.given_until, dict(answer.counts), self._attempts_max())
         committed = -1 if answer is None else answer.committed
         self._perform(self._table.locked(queue, granted=answer is not None, committed=committed))
+
+    def _refused(self, queue: MessageQueue) -> None:
+        """Two lists that name one queue are noticed by nobody else (AL-14)."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._refused_ms.setdefault(queue, now_ms) >= OVERLAP_MS:
+            self._refused_ms[queue] = FAR_AHEAD_MS
+            log.warning(
+                "group %s: queue %s is in our share (%s, client %s), but another member has held it for %d s",
+                self._group, queue, self._dividing.how(queue.topic), self._dividing.client_id, OVERLAP_MS // 1_000,
+            )  # fmt: skip
 
     async def _relock(self, broker_name: str) -> None:
         doubts = self._sessions.doubts(broker_name)
