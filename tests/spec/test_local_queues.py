@@ -665,6 +665,10 @@ def test_lq_42_a_restart_after_a_crash_checks_the_bodies_it_finds(engine, number
     elif number >= sure:
         with opened(engine, found, **COLD) as queues:
             assert [message.offset for message in drain(queues.consumer("T", group="g"))] == list(range(number))
+            assert queues.producer("T").send(b"again").offset == number
+        found.remove("offsets.json")  # the next start looks at all of it again
+        with opened(engine, found, **COLD) as queues:
+            assert drain(queues.consumer("T", group="h"))[-1].body == b"again"
 
 
 def test_lq_43_48_entry_n_lies_at_byte_12_n():

@@ -177,8 +177,13 @@ def test_cl_12_a_message_is_consumable_exactly_when_its_entry_exists():
         store.on_dispatched = lambda grown: ranges.append((grown, store.queue_range(1, 0)))
         future = store.append([one(), one()])
         assert store.queue_range(1, 0) == (0, 0)
+        assert (await store.read(1, 0, 0, count_max=9, bytes_max=1 << 20)).messages == []
+        assert not future.done(), "it was not safe yet"
         await future
         assert ranges == [([(1, 0, 2)], (0, 2))]
+        store.append([one()])
+        assert len((await store.read(1, 0, 0, count_max=9, bytes_max=1 << 20)).messages) == 2
+        assert await store.read_at(1, 0, [2]) == []
         await store.close()
 
     asyncio.run(scenario())
@@ -261,6 +266,73 @@ def test_cl_6_the_index_is_built_in_the_background_by_following_the_log():
         assert disk.list("index") == disk.list("commitlog")[:-1]
         assert store.stats.index_end == store.stats.log_end
         await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_cl_6_entries_are_filed_in_the_background_by_time_and_when_there_are_many():
+    async def scenario():
+        disk, clock = FaultDisk(), FakeClock()
+        store = await MessageStore.open(
+            None, StoreOptions(segment_bytes=1 << 20, checkpoint_entries=100), clock=clock, disk=disk,
+            broker_name="broker-a", on_state=lambda *_: None, on_snapshot=lambda _: None,
+        )  # fmt: skip
+
+        def filed():
+            file = disk.files.get("consumequeue/1/0/00000000000000000000")
+            return 0 if file is None else len(file.data) // ENTRY_BYTES
+
+        await store.append([one() for _ in range(10)])
+        assert filed() == 0, "a send does not wait for them"
+        await clock.advance(6_000)
+        assert filed() == 10
+        await store.append([one() for _ in range(99)])
+        await clock.advance(0)
+        assert filed() == 10
+        await store.append([one()])
+        await clock.advance(0)
+        assert filed() == 110
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+HARMS = {
+    "nothing": lambda disk, path: None,
+    "an entry is missing": lambda disk, path: disk.files[path].truncate(len(disk.files[path].data) - ENTRY_BYTES),
+    "half an entry is missing": lambda disk, path: disk.files[path].truncate(len(disk.files[path].data) - 10),
+    "the file is missing": lambda disk, path: disk.remove(path),
+    "entries behind the checkpoint": lambda disk, path: disk.files[path].data.extend(b"\7" * 50),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_cl_15_consume_queues_are_made_again_from_a_checkpoint_on_or_from_the_whole_log_where_files_do_not_fit(harm, caplog):
+    async def scenario():
+        def messages():
+            return [one(1 + number % 2, number % 3, head=b"x" * number, tag=number) for number in range(60)]
+
+        def queues_of(disk):
+            return {path: bytes(file.data) for path, file in disk.files.items() if path.startswith("consumequeue")}
+
+        whole, disk = FaultDisk(), FaultDisk()
+        store = await opened(whole)
+        await store.append(messages())
+        await store.close()
+        store = await opened(disk)
+        first, second = messages()[:31], messages()[31:]
+        await store.append(first)
+        await store.checkpoint()
+        await store.append(second)
+        image = disk.crash(Keep.ALL, random.Random(1))
+        HARMS[harm](image, "consumequeue/2/1/00000000000000000000")
+        again = await opened(image)
+        assert ("rebuilding the consume queues from the whole log" in caplog.messages) == ("missing" in harm)
+        for topic_id, queue_id in ((topic_id, queue_id) for topic_id in (1, 2) for queue_id in range(3)):
+            found = await again.read(topic_id, queue_id, 0, count_max=99, bytes_max=1 << 20)
+            assert [message.queue_offset for message in found.messages] == list(range(10))
+        await again.close()
+        assert queues_of(image) == queues_of(whole)
 
     asyncio.run(scenario())
 
