@@ -132,6 +132,32 @@ def test_cs_8_rb_2_rb_3_rb_12_a_topic_that_cannot_be_divided_stays_as_it_is_and_
     play(story)
 
 
+def test_cs_8_a_consumer_that_cannot_be_rebalanced_does_not_stop_the_others_of_its_process(play, caplog):
+    """Whatever its strategy raises, in whatever order they started, and it gets well by itself."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        wrong = Odd("t")
+        options = evenq.PushOptions(rebalance_interval_ms=1_000, **QUIET)
+        before = await world.push("before", group="before", options=options)
+        failing = await world.push("failing", group="failing", strategy=wrong, options=options)
+        behind = await world.push("behind", group="behind", options=options)
+        await world.ready(before, behind, queues=2)
+        await world.clock.advance(5_000)
+        assert [member.balanced for member in (before, failing, behind)] == [True, False, True]
+        rounds = [member_of(member).ownership._rounds for member in (before, failing, behind)]
+        assert min(rounds) >= 5, "each goes on with its rounds"
+        assert "dividing topic t failed" in caplog.text
+        await world.create("t", 2)
+        await world.until(lambda: len(before.queues) == len(behind.queues) == 2)
+        assert failing.queues == []
+        wrong.wrong = ""
+        await world.until(lambda: len(failing.queues) == 2)
+
+    play(story)
+
+
 def test_rb_12_a_strategy_that_refuses_is_named_with_its_reason_and_leaves_the_queues_as_they_are(play, caplog):
     class Refusing(Odd):
         def allocate(self, group, own_id, queues, ids):
@@ -466,6 +492,30 @@ def test_rb_46_whether_last_reads_a_young_topic_is_a_setting(play, young_from_fi
         await world.publish("later")
         await world.push("two", start_from="LAST", options=options)
         await world.until(lambda: world.saw() == [*seen, "later"])
+
+    play(story)
+
+
+@pytest.mark.parametrize("gone", ["from memory", "the first ones"])
+def test_rb_46_a_topic_that_is_not_young_any_more_is_read_from_its_end_whatever_was_asked_for(play, gone):
+    """Its messages are not in the broker's memory any more, or it has lost its first ones."""
+
+    async def story(world):
+        broker = await world.start(store={"cache_bytes": 0}) if gone == "from memory" else await world.start()
+        await world.create("t")
+        await world.create("other")
+        await world.publish("old", "older")
+        await world.publish("x" * 200, topic="other")
+        topic_id = broker.topics.get("t").topic_id
+        if gone == "the first ones":
+            broker.store._queues[topic_id, 0].min_offset = 1
+        assert broker.store.queue_range(topic_id, 0)[1] == 2
+        options = evenq.PushOptions(young_from_first=True, **QUIET)
+        one = await world.push(start_from="LAST", options=options)
+        await world.ready(one)
+        await world.publish("new")
+        await world.until(lambda: bool(world.seen))
+        assert world.saw() == ["new"]
 
     play(story)
 

@@ -307,7 +307,9 @@ HARMS = {
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_cl_15_consume_queues_are_made_again_from_a_checkpoint_on_or_from_the_whole_log_where_files_do_not_fit(harm, caplog):
+def test_cl_15_consume_queues_are_made_again_from_a_checkpoint_on_or_from_the_whole_log_where_files_do_not_fit(
+    harm, caplog
+):
     async def scenario():
         def messages():
             return [one(1 + number % 2, number % 3, head=b"x" * number, tag=number) for number in range(60)]
