@@ -690,6 +690,9 @@ def test_lq_44_45_xo_10_defaults():
     options = LocalOptions()
     assert options.file_bytes == 1 << 30
     assert options.entries_per_file == 300_000
+    with opened("local") as queues:  # and these are the sizes of its files
+        assert queues.engine.store.file_bytes == 1 << 30
+        assert queues.engine.queue("T", 0).positions.file_bytes == 300_000 * 12
     assert (options.flush_interval_ms, options.index_interval_ms) == (500, 5_000)
     assert (options.batch_messages_memory, options.batch_bytes_memory, options.memory_ratio) == (32, 300 << 10, 40)
     assert (records.MESSAGE_MAGIC, records.BLANK_MAGIC) == (0xDAA320A7, 0xCBD43194)  # XO-11

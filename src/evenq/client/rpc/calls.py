@@ -396,7 +396,7 @@ class Calls:
                 )
                 check(answer.status)
                 generation = Generation(answer.generation.epoch, answer.generation.counter)
-                # XO-4: entries without a queue are ignored. XO-5: a queue in mode POP is nobody's own, a broker is all's
+                # XO-4: entries without a queue are ignored. XO-5: a queue in mode POP is nobody's, a broker is all's
                 own = [
                     entry.queue
                     for entry in answer.queues
