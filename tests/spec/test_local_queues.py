@@ -682,6 +682,9 @@ def test_lq_43_48_entry_n_lies_at_byte_12_n():
     disk = MemoryDisk()
     with opened("local", disk) as queues:
         queues.producer("T").send_many([b"a", b"bb", b"ccc"])
+    log = bytes(disk.files[f"messageStore/{0:020d}"].data)
+    for offset, place in enumerate((0, 51, 103)):  # behind total size, magic, checksum and queue id
+        assert log[place + 16 : place + 32].hex() == f"{offset:016x}{place:016x}"
     data = bytes(disk.files[f"consumeQueue/T/0/{0:020d}"].data)
     assert data.hex() == "".join(f"{place:016x}{size:08x}" for place, size in ((0, 51), (51, 52), (103, 53)))
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from evenq_broker.metrics import broker_metrics
 
 import evenq
 from evenq.allocation import Config
@@ -233,12 +234,19 @@ def test_rb_20_rb_21_a_queue_whose_pulls_do_not_end_is_taken_anew_after_two_minu
 
 
 def test_al_14_better_two_lists_that_name_one_queue_are_warned_of_once_and_only_one_member_reads_it(play, caplog):
+    """And counted by the broker."""
+
+    def wanted(broker):
+        (metric,) = [one for one in broker_metrics(broker) if one.name == "evenq_broker_wanted_queues"]
+        return dict(metric.read())
+
     async def story(world):
-        await world.start()
+        broker = await world.start()
         await world.create("t", 2)
         both, options = (T0, evenq.MessageQueue("t", "a", 1)), evenq.PushOptions(**QUIET)
         one = await world.push("one", strategy=Config(both), options=options)
         await world.ready(one, queues=2)
+        assert wanted(broker) == {("g",): 0}
         two = await world.push("two", strategy=Config((T0,)), options=options)
         await world.clock.advance(115_000)
         assert not said(caplog, "another member has held it")
@@ -247,9 +255,11 @@ def test_al_14_better_two_lists_that_name_one_queue_are_warned_of_once_and_only_
         assert record.levelno == logging.WARNING
         await world.clock.advance(130_000)
         assert len(said(caplog, "another member has held it")) == 1
+        assert wanted(broker) == {("g",): 1}
         assert (len(one.queues), two.queues, two.balanced) == (2, [], False)
         await world.during(one.close())
         await world.until(lambda: two.queues == [T0])
+        assert wanted(broker) == {("g",): 0}
 
     play(story)
 
