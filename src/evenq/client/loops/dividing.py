@@ -9,7 +9,7 @@ nobody told, what is older than `trust_ms`, and what somebody cast doubt on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from evenq.allocation import Strategy, absence
@@ -26,6 +26,7 @@ __all__ = ["Dividing"]
 log = logging.getLogger(__name__)
 
 NAMED_MAX = 5
+SHARE_NAMED_MAX = 32
 NO_QUEUE = "it has no readable queue"
 NO_MEMBERS = "no broker tells who is in the group"
 
@@ -71,6 +72,7 @@ class Dividing:
         self._told: set[str] = set()
         self._nowhere: dict[str, list[MessageQueue]] = {}
         self._how: dict[str, str] = {}
+        """By what, and among how many, each topic was divided the last time."""
         self._why: dict[str, str] = {}
         """Topics that could not be divided in the last round, and the reason."""
         self.undecided = False
@@ -90,14 +92,26 @@ class Dividing:
         """Of the topic's newest decision, for fencing; none when members decide."""
         return self._generations.get(topic, NO_GENERATION)
 
-    @property
-    def strategy_name(self) -> str:
-        """Of the member's own strategy."""
-        return self._strategy.name
+    def log_share(self, topic: str, assigned: Sequence[MessageQueue]) -> None:
+        """Our part has changed (RB-14): the line names what it was divided by, among how many, and the result."""
+        named = ", ".join(f"{queue.broker_name}/{queue.queue_id}" for queue in assigned[:SHARE_NAMED_MAX])
+        log.info(
+            "group %s: %d queues of topic %s are ours now: %s%s (%s, client %s)",
+            self._group, len(assigned), topic, named or "none", ", ..." * (len(assigned) > SHARE_NAMED_MAX),
+            self._how.get(topic, ""), self.client_id,
+        )  # fmt: skip
 
-    def how(self, topic: str) -> str:
-        """For the log: by what, and among how many, the topic was divided the last time."""
-        return self._how.get(topic, "not divided")
+    def log_overlap(self, queue: MessageQueue, ms: int) -> None:
+        """Another member holds a queue of our part for so long (AL-14)."""
+        log.warning(
+            "group %s: queue %s is in our share (%s, client %s), but another member has held it for %d s",
+            self._group, queue, self._how.get(queue.topic, ""), self.client_id, ms // 1_000,
+        )  # fmt: skip
+
+    @property
+    def who(self) -> str:
+        """For the log: who divides, and by what."""
+        return f"client {self.client_id}, strategy {self._strategy.name}"
 
     def all_decided(self, topics: Iterable[str]) -> bool:
         """True if a rebalancer decides about these topics and tells us: who joins and leaves is its business first."""

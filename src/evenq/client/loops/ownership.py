@@ -16,6 +16,7 @@ from typing import Any
 
 from evenq.client.core import rebalance
 from evenq.client.core.calls import ConsumerCalls, Locked
+from evenq.client.core.overlaps import OVERLAP_MS, Overlaps
 from evenq.client.core.past_deliveries import PastDeliveries
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.core.rebalance import Table
@@ -41,11 +42,6 @@ __all__ = ["Ownership"]
 
 log = logging.getLogger(__name__)
 
-OVERLAP_MS = 120_000
-"""How long another member may hold a queue of our share until that is no hand-over any more: twice the longest
-`drain_ms`."""
-FAR_AHEAD_MS = 1 << 60
-NAMED_MAX = 32  # queues of a new share that its line in the log names
 SETTLE_MS = 1_000
 """How long the first round waits for all brokers to take us in, so that it does not divide among half of the
 members."""
@@ -111,8 +107,7 @@ class Ownership:
         self._attempts_max = reading.attempts_max
         self._past: dict[MessageQueue, PastDeliveries] = {}
         """Of queues that are ours in a moment."""
-        self._refused_ms: dict[MessageQueue, int] = {}
-        """Queues of our share whose locks others hold: since when, monotonic; those that were told of, far ahead."""
+        self._overlaps = Overlaps()
         self._retry_soon = False
         self._unknown: set[str] = set()
         self._relocking: set[str] = set()
@@ -270,8 +265,8 @@ class Ownership:
             except Exception as error:  # RB-2, RB-12: this topic stays as it is, whatever its strategy raised
                 if not isinstance(error, Error):
                     log.exception(
-                        "group %s: dividing topic %s failed, its queues stay as they are (client %s, strategy %s)",
-                        self._group, topic, self._dividing.client_id, self._dividing.strategy_name,
+                        "group %s: dividing topic %s failed, its queues stay as they are (%s)",
+                        self._group, topic, self._dividing.who,
                     )  # fmt: skip
                 elif not topic.startswith(RETRY_PREFIX):
                     self._troubles.failed(f"topic {topic}", error)
@@ -281,10 +276,9 @@ class Ownership:
                 self._unknown.update(() if topic.startswith(RETRY_PREFIX) else (topic,))
             elif not self._closing:
                 commands = self._table.assign(topic, assigned, stalled=self._stalled)
-                for queue in [one for one in self._refused_ms if one.topic == topic and one not in set(assigned)]:
-                    del self._refused_ms[queue]
+                self._overlaps.assigned(topic, assigned)
                 if commands:  # RB-14
-                    self._log_change(topic, assigned)
+                    self._dividing.log_share(topic, assigned)
                 self._perform(commands)
         if self._dividing.undecided:
             self._dividing.undecided = False
@@ -292,14 +286,6 @@ class Ownership:
         self._rounds += 1
         if not self._closing:
             self._perform(self._table.keep_topics(self._subscriptions))
-
-    def _log_change(self, topic: str, assigned: Sequence[MessageQueue]) -> None:
-        named = ", ".join(f"{queue.broker_name}/{queue.queue_id}" for queue in assigned[:NAMED_MAX])
-        log.info(
-            "group %s: %d queues of topic %s are ours now: %s%s (%s, client %s)",
-            self._group, len(assigned), topic, named or "none", ", ..." * (len(assigned) > NAMED_MAX),
-            self._dividing.how(topic), self._dividing.client_id,
-        )  # fmt: skip
 
     def _stalled(self, queue: MessageQueue) -> bool:
         """RB-20, but a queue whose pulls are put off by flow control is slow, not stalled."""
@@ -329,23 +315,13 @@ class Ownership:
     def _table_locked(self, queue: MessageQueue, answer: Locked | None) -> None:
         self._past.pop(queue, None)
         if answer is not None or not self._sessions.up(queue.broker_name):
-            self._refused_ms.pop(queue, None)
-        else:
-            self._refused(queue)
+            self._overlaps.over(queue)
+        elif self._overlaps.refused(queue, self._clock.monotonic_ms()):
+            self._dividing.log_overlap(queue, OVERLAP_MS)
         if answer is not None and self._attempts_max is not None and (answer.given_until or answer.counts):
             self._past[queue] = PastDeliveries(answer.given_until, dict(answer.counts), self._attempts_max())
         committed = -1 if answer is None else answer.committed
         self._perform(self._table.locked(queue, granted=answer is not None, committed=committed))
-
-    def _refused(self, queue: MessageQueue) -> None:
-        """Two lists that name one queue are noticed by nobody else (AL-14)."""
-        now_ms = self._clock.monotonic_ms()
-        if now_ms - self._refused_ms.setdefault(queue, now_ms) >= OVERLAP_MS:
-            self._refused_ms[queue] = FAR_AHEAD_MS
-            log.warning(
-                "group %s: queue %s is in our share (%s, client %s), but another member has held it for %d s",
-                self._group, queue, self._dividing.how(queue.topic), self._dividing.client_id, OVERLAP_MS // 1_000,
-            )  # fmt: skip
 
     async def _relock(self, broker_name: str) -> None:
         doubts = self._sessions.doubts(broker_name)

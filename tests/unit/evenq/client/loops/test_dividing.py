@@ -176,6 +176,30 @@ def test_al_14_a_list_with_queues_that_do_not_exist_is_told_once(caplog: pytest.
     assert line == "group g, topic t: CONFIG names queues that do not exist and reads nothing of them: b/8, b/9"
 
 
+@pytest.mark.spec("RB-14")
+def test_a_changed_share_is_logged_with_its_queues_and_what_divided_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    def line(desk: Desk) -> str:
+        caplog.clear()
+        desk.part()
+        desk.dividing.log_share("t", queues(*range(34)))
+        (record,) = caplog.records
+        return record.getMessage()
+
+    desk = Desk(ask_server=False)
+    named = ", ".join(f"b/{number}" for number in range(32))
+    assert line(desk) == (
+        f"group g: 34 queues of topic t are ours now: {named}, ... (2 queues among 2 members, strategy AVG, client m)"
+    )
+    assert line(Desk()).endswith("(decided by the server, strategy AVG, client m)")
+    desk = Desk(ask_server=None)
+    desk.sessions.told = "STICKY"
+    assert line(desk).endswith("(decided by the server, strategy STICKY, client m)")
+    desk.dividing.chosen = {"t": list(queues(1))}
+    assert line(desk).endswith("(chosen by its user, client m)")
+
+
 def test_a_member_that_does_not_read_the_topic_gets_none_of_its_queues() -> None:
     """RG-8: what it was given nobody would read. One that did not tell what it reads counts as reading all."""
     desk = Desk(ask_server=False)
