@@ -200,6 +200,26 @@ def test_a_changed_share_is_logged_with_its_queues_and_what_divided_it(caplog: p
     assert line(desk).endswith("(chosen by its user, client m)")
 
 
+@pytest.mark.parametrize("name", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"])
+def test_al_3_a_member_that_no_broker_names_takes_nothing_and_its_log_says_so_once(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(ask_server=False, strategy=by_name(name))
+    desk.sessions.topics = {"n": set(), "k": set()}
+    assert [desk.part() for _ in range(3)] == [[], [], []]
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == (
+        "WARNING",
+        "group g: topic t is not divided now: member 'm' of group 'g' is not in the group's member list ['k', 'n'], so "
+        "it gets no queue",
+    )
+    desk.sessions.topics["m"] = set()
+    desk.part()
+    del desk.sessions.topics["m"]
+    desk.part()
+    assert len(caplog.records) == 2, "again, after it was well"
+
+
 def test_a_member_that_does_not_read_the_topic_gets_none_of_its_queues() -> None:
     """RG-8: what it was given nobody would read. One that did not tell what it reads counts as reading all."""
     desk = Desk(ask_server=False)
