@@ -119,17 +119,21 @@ def test_lq_3_5_with_10_producers_and_10_consumers_each_producers_order_is_kept(
     clock = SystemClock()
     path = None if engine == "memory" else tmp_path
     seen = {index: [] for index in range(10)}
+    given_out = []
     with evenq.local.open(path, engine=engine) as queues:
         consumers = [queues.consumer("orders", group="billing") for _ in range(10)]
 
         def produce(producer):
             for number in range(count):
-                producer.send(b"%d %d" % (producer.number, number))
+                sent = producer.send(b"%d %d" % (producer.number, number))
+                assert (sent.queue_id, sent.offset) == (producer.number, number)
 
         def consume(index):
             deadline = clock.monotonic_ms() + 30_000
             while sum(map(len, seen.values())) < 10 * count and clock.monotonic_ms() < deadline:
-                seen[index] += [message.body for message in consumers[index].poll(timeout=0.05)]
+                bodies = [message.body for message in consumers[index].poll(timeout=0.05)]
+                seen[index] += bodies
+                given_out.extend(bodies)  # before it is finished, so before anybody else gets what follows
                 consumers[index].commit()
 
         threads = [threading.Thread(target=produce, args=(queues.producer("orders"),)) for _ in range(10)]
@@ -140,7 +144,7 @@ def test_lq_3_5_with_10_producers_and_10_consumers_each_producers_order_is_kept(
             thread.join()
     everything = sorted(tuple(map(int, body.split())) for bodies in seen.values() for body in bodies)
     assert everything == [(producer, number) for producer in range(10) for number in range(count)]
-    for bodies in seen.values():
+    for bodies in (given_out, *seen.values()):
         for producer in range(10):
             mine = [int(body.split()[1]) for body in bodies if int(body.split()[0]) == producer]
             assert mine == sorted(mine)

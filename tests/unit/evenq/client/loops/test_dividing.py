@@ -208,10 +208,9 @@ def test_al_3_a_member_that_no_broker_names_takes_nothing_and_its_log_says_so_on
     desk.sessions.topics = {"n": set(), "k": set()}
     assert [desk.part() for _ in range(3)] == [[], [], []]
     (record,) = caplog.records
-    assert (record.levelname, record.getMessage()) == (
-        "WARNING",
-        "group g: topic t is not divided now: member 'm' of group 'g' is not in the group's member list ['k', 'n'], so "
-        "it gets no queue",
+    assert record.levelname == "WARNING"
+    assert record.getMessage().endswith(
+        "member 'm' of group 'g' is not in the group's member list ['k', 'n'], so it gets no queue"
     )
     desk.sessions.topics["m"] = set()
     desk.part()
