@@ -252,7 +252,8 @@ def test_al_15_al_19_the_room_is_the_first_of_exactly_two_parts(name, room) -> N
 def test_al_15_only_queues_of_configured_rooms_take_part() -> None:
     queues = sorted([*q(2, "r1@a"), *q(2, "r2@a"), *q(2, "plain"), *q(2, "r1@"), *q(2, "r1@a@b")])
     assert MachineRoom(frozenset({"r1"})).allocate("g", "c1", queues, ["c1"]) == q(2, "r1@a")
-    assert MachineRoom(frozenset({""})).allocate("g", "c1", q(2, "@b"), ["c1"]) == q(2, "@b")
+    nameless = sorted([*q(2, "@b"), *q(2, "plain"), *q(2, "r1@"), *q(2, "@"), *q(2, "@a@b"), *q(2, "r1@a")])
+    assert MachineRoom(frozenset({""})).allocate("g", "c1", nameless, ["c1"]) == q(2, "@b")
     assert MachineRoom(frozenset({"r1"})).allocate("g", "c1", q(2, "@b"), ["c1"]) == []
 
 
