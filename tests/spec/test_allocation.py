@@ -427,6 +427,11 @@ def test_al_28_each_call_builds_a_new_ring() -> None:
     assert numbers(strategy, q(1), ["a", "b"]) == [[], [1]]
 
 
+def test_al_29_the_hash_is_md5_by_default_or_the_users_own() -> None:
+    assert ConsistentHash().hash_function("abc") == 0x90015098  # RFC 1321: 900150983cd24fb0d6963f7d28e17f72
+    assert numbers(ConsistentHash(1, len), q(1), ["c", "longer-than-the-queue" * 9]) == [[], [1]]
+
+
 def test_al_29_no_hash_function_and_negative_virtual_nodes_are_refused() -> None:
     with pytest.raises(BadRequest, match="null"):
         ConsistentHash(10, None)  # type: ignore[arg-type]  # the case to refuse

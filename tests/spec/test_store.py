@@ -238,6 +238,20 @@ def test_cl_14_the_index_finds_messages_by_topic_and_key_and_by_time_newest_firs
     asyncio.run(scenario())
 
 
+def test_cl_14_another_key_or_topic_with_the_same_hash_is_not_found_for_it(monkeypatch):
+    monkeypatch.setattr("evenq.store.message_index.key_hash", lambda topic_id, key: 7)
+
+    async def scenario():
+        store = await indexed(FaultDisk())
+        for n in range(60):
+            await store.append([Append(1 + n % 2, 0, 0, 0, b"%d" % n, b"k%d" % (n % 6))])
+        assert [int(message.head) for message in await store.find(1, b"k4")] == list(range(58, 0, -6))
+        assert await store.find(2, b"k4") == []
+        await store.close()
+
+    asyncio.run(scenario())
+
+
 def test_cl_14_a_span_of_time_without_a_key_is_two_offsets_and_a_read():
     async def scenario():
         clock = FakeClock()
