@@ -569,7 +569,7 @@ def test_lq_27_an_i_o_error_while_loading_is_a_failure_that_names_its_cause_and_
         assert len(drain(queues.consumer("T", group="g"))) == 1
 
 
-def test_lq_29_the_first_file_starts_at_a_multiple_of_the_size():
+def test_lq_26_29_the_first_file_starts_at_a_multiple_of_the_size_and_its_name_says_where():
     disk = MemoryDisk()
     with opened("local", disk, file_bytes=100) as queues:
         store = queues.engine.store
@@ -577,6 +577,9 @@ def test_lq_29_the_first_file_starts_at_a_multiple_of_the_size():
         assert store.starts == [200]
         store.write(300, [b"x"], 1)
         assert store.starts == [200, 300]
+        store.starts = []
+        store.load()
+        assert (store.starts, store.end) == ([200, 300], 301)
 
 
 @pytest.mark.parametrize("engine", FILE_ENGINES)

@@ -65,6 +65,9 @@ def test_cl_2_full_files_have_exactly_their_size():
 
 def test_cl_4_a_log_offset_names_its_file_and_position():
     assert segment_of(2_500_000_000, 1 << 30) == (2_147_483_648, 352_516_352)
+    for start in (0, 1 << 30, 5 << 30):
+        for position in (0, 1, 89, (1 << 30) - 1):
+            assert segment_of(start + position, 1 << 30) == (start, position)
     assert path_of(2_147_483_648).endswith("/00000000002147483648")
 
 
