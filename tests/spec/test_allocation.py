@@ -88,8 +88,20 @@ def test_al_2_arguments_are_checked_in_order_own_id_then_queues_then_ids(strateg
         strategy.allocate("g", "c1", [], [])
     with pytest.raises(BadRequest, match=r"^cidAll is null or cidAll empty"):
         strategy.allocate("g", "c1", q(1), [])
-    with pytest.raises(BadRequest, match="mqAll"):
-        strategy.allocate("g", "c1", None, ["c1"])
+    with pytest.raises(BadRequest, match=r"^currentCID is empty"):
+        strategy.allocate("g", None, None, None)
+    with pytest.raises(BadRequest, match=r"^mqAll is null or mqAll empty"):
+        strategy.allocate("g", "c1", None, None)
+    with pytest.raises(BadRequest, match=r"^cidAll is null or cidAll empty"):
+        strategy.allocate("g", "c1", q(1), None)
+
+
+@pytest.mark.parametrize("strategy", CHECKED, ids=lambda s: s.name)
+def test_al_2_the_division_for_a_whole_group_makes_the_same_checks(strategy) -> None:
+    with pytest.raises(BadRequest, match=r"^currentCID is empty"):
+        divide(strategy, "g", [], [""])
+    with pytest.raises(BadRequest, match=r"^mqAll is null or mqAll empty"):
+        divide(strategy, "g", [], ["c1"])
 
 
 @pytest.mark.parametrize("strategy", CHECKED, ids=lambda s: s.name)
@@ -111,6 +123,20 @@ def test_al_4_each_queue_once_and_sizes_within_one_for_1_to_39_queues_and_member
             assert sorted(given_out) == queues
             sizes = [len(share) for share in shares.values()]
             assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [*CHECKED, Nearby(together=True), MachineRoom(frozenset({"r1", "r3"}))],
+    ids=["AVG", "AVG_BY_CIRCLE", "NEARBY", "CONSISTENT_HASH", "NEARBY-together", "MACHINE_ROOM"],
+)
+@pytest.mark.spec("AL-5", "AL-11", "AL-17", "AL-23", "AL-27", "AL-30")
+def test_al_1_one_division_for_the_whole_group_gives_each_member_what_it_computes_for_itself(strategy) -> None:
+    """In the same order, too: servers divide for all at once, members for themselves."""
+    queues = [MessageQueue("T", f"r{room}@b", index) for room in range(1, 6) for index in range(room)]
+    ids = ["r1@a", "r1@b", "r3@c", "r9@d"]
+    each = {own: strategy.allocate("g", own, queues, ids) for own in ids}
+    assert divide(strategy, "g", queues, ids) == strategy.divide("g", queues, ids) == each
 
 
 # --- averagely
@@ -186,6 +212,14 @@ def test_al_11_al_12_by_circle_deals_like_cards(queue_count, member_count, expec
     assert numbers(ByCircle(), q(queue_count), c(member_count)) == expected
 
 
+def test_al_11_by_circle_gives_every_cth_queue_from_the_members_own_place_on() -> None:
+    for queue_count in range(1, 30):
+        for member_count in range(1, 30):
+            for i, own in enumerate(c(member_count)):
+                expected = [queue for j, queue in enumerate(q(queue_count)) if j >= i and j % member_count == i]
+                assert ByCircle().allocate("g", own, q(queue_count), c(member_count)) == expected
+
+
 # --- config
 
 
@@ -218,7 +252,8 @@ def test_al_15_al_19_the_room_is_the_first_of_exactly_two_parts(name, room) -> N
 def test_al_15_only_queues_of_configured_rooms_take_part() -> None:
     queues = sorted([*q(2, "r1@a"), *q(2, "r2@a"), *q(2, "plain"), *q(2, "r1@"), *q(2, "r1@a@b")])
     assert MachineRoom(frozenset({"r1"})).allocate("g", "c1", queues, ["c1"]) == q(2, "r1@a")
-    assert MachineRoom(frozenset({""})).allocate("g", "c1", q(2, "@b"), ["c1"]) == q(2, "@b")
+    nameless = sorted([*q(2, "@b"), *q(2, "plain"), *q(2, "r1@"), *q(2, "@"), *q(2, "@a@b"), *q(2, "r1@a")])
+    assert MachineRoom(frozenset({""})).allocate("g", "c1", nameless, ["c1"]) == q(2, "@b")
     assert MachineRoom(frozenset({"r1"})).allocate("g", "c1", q(2, "@b"), ["c1"]) == []
 
 
@@ -314,6 +349,39 @@ def test_al_22_a_queue_or_member_without_a_room_is_an_error_that_names_it() -> N
     assert Nearby().allocate("g", "r@x", q(1, "plain"), ["nobody"]) == []  # AL-3 comes first
 
 
+@pytest.mark.parametrize("unknown", [None, ""])
+def test_al_22_a_resolver_may_answer_neither_null_nor_an_empty_room(unknown) -> None:
+    class Rooms:
+        """All are in room r, but queue 1 and client c."""
+
+        def room_of_queue(self, queue: MessageQueue) -> str | None:
+            return unknown if queue.queue_id == 1 else "r"
+
+        def room_of_client(self, client_id: str) -> str | None:
+            return unknown if client_id == "c" else "r"
+
+    for ask in (lambda queues, ids: Nearby(resolver=Rooms()).allocate("g", "a", queues, ids),
+                lambda queues, ids: divide(Nearby(resolver=Rooms()), "g", queues, ids)):  # fmt: skip
+        with pytest.raises(BadRequest, match=r"^Machine room is null for mq T@b:1"):
+            ask(q(2), ["a", "c"])
+        with pytest.raises(BadRequest, match=r"^Machine room is null for consumer id c"):
+            ask(q(1), ["a", "c"])
+
+
+def test_al_23_rooms_without_members_are_added_behind_the_own_one_in_ascending_order_of_their_names() -> None:
+    class Backward:
+        """The later the broker, the earlier the room; the clients are in room m."""
+
+        def room_of_queue(self, queue: MessageQueue) -> str:
+            return {"b1": "z", "b2": "m", "b3": "a"}[queue.broker_name]
+
+        def room_of_client(self, client_id: str) -> str:
+            return "m"
+
+    queues = [*q(2, "b1"), *q(2, "b2"), *q(2, "b3")]
+    assert numbers(Nearby(resolver=Backward()), queues, ["c1", "c2"]) == [[3, 5, 1], [4, 6, 2]]
+
+
 def test_al_27_remainders_pile_up_on_the_first_unless_rooms_are_divided_together() -> None:
     queues = [*q(1, "r1@b"), *q(1, "r2@b")]
     ids = ["r9@a", "r9@b"]
@@ -347,7 +415,21 @@ def test_al_28_an_id_that_comes_again_goes_on_with_its_indexes() -> None:
         return md5_hash(key)
 
     ConsistentHash(2, spy).allocate("g", "a", q(1), ["a", "b", "a"])
-    assert keys[:6] == ["a-0", "a-1", "b-0", "b-1", "a-2", "a-3"]
+    ring = ["a-0", "a-1", "b-0", "b-1", "a-2", "a-3"]
+    assert keys == [*ring, queue_text(q(1)[0])]
+
+
+def test_al_28_each_call_builds_a_new_ring() -> None:
+    places = {"a-0": 10, "b-0": 20, queue_text(q(1)[0]): 5}
+    strategy = ConsistentHash(1, lambda key: places[key])
+    assert numbers(strategy, q(1), ["a", "b"]) == [[1], []]
+    places["a-0"] = 30
+    assert numbers(strategy, q(1), ["a", "b"]) == [[], [1]]
+
+
+def test_al_29_the_hash_is_md5_by_default_or_the_users_own() -> None:
+    assert ConsistentHash().hash_function("abc") == 0x90015098  # RFC 1321: 900150983cd24fb0d6963f7d28e17f72
+    assert numbers(ConsistentHash(1, len), q(1), ["c", "longer-than-the-queue" * 9]) == [[], [1]]
 
 
 def test_al_29_no_hash_function_and_negative_virtual_nodes_are_refused() -> None:

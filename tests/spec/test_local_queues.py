@@ -20,6 +20,7 @@ from evenq.errors import (
     PreconditionFailed,
     PropertiesTooLarge,
     StoreCorrupted,
+    StoreError,
     StorePoisoned,
     TooManyRequests,
 )
@@ -75,6 +76,7 @@ def crash(queues, disk, keep=Keep.ALL, seed=1):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_lq_1_the_same_program_runs_on_every_engine(engine):
     with opened(engine) as queues:
+        assert type(queues.engine).__name__.lower() == f"{engine}engine"
         sent = queues.producer("orders").send(b"one", headers={"h": "1"}, properties={"p": "2"})
         consumer = queues.consumer("orders", group="billing")
         (message,) = consumer.poll()
@@ -95,22 +97,43 @@ def test_lq_2_5_a_producers_number_is_its_queue_and_a_closed_ones_is_free_again(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_lq_2_one_queue_stands_for_one_name_and_queue_id(engine):
+    with opened(engine, **COLD) as queues:
+        producers = {(name, number): queues.producer(name) for name in ("orders", "bills") for number in range(2)}
+        for turn in range(3):
+            for (name, number), producer in producers.items():
+                sent = producer.send(b"%s %d %d" % (name.encode(), number, turn))
+                assert (sent.name, sent.queue_id, sent.offset) == (name, number, turn)
+        for name, number in producers:
+            read = [queues.engine.get_message(name, number, offset, 1).messages[0].body for offset in range(3)]
+            assert read == [b"%s %d %d" % (name.encode(), number, turn) for turn in range(3)]
+            consumer = queues.consumer(name, group="g" + str(number))
+            assert len(drain(consumer)) == 6
+            assert queues.stored_offset(name, number, group="g" + str(number)) == 2
+            consumer.close()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_lq_3_5_with_10_producers_and_10_consumers_each_producers_order_is_kept(engine, tmp_path):
     count = 150
     clock = SystemClock()
     path = None if engine == "memory" else tmp_path
     seen = {index: [] for index in range(10)}
+    given_out = []
     with evenq.local.open(path, engine=engine) as queues:
         consumers = [queues.consumer("orders", group="billing") for _ in range(10)]
 
         def produce(producer):
             for number in range(count):
-                producer.send(b"%d %d" % (producer.number, number))
+                sent = producer.send(b"%d %d" % (producer.number, number))
+                assert (sent.queue_id, sent.offset) == (producer.number, number)
 
         def consume(index):
             deadline = clock.monotonic_ms() + 30_000
             while sum(map(len, seen.values())) < 10 * count and clock.monotonic_ms() < deadline:
-                seen[index] += [message.body for message in consumers[index].poll(timeout=0.05)]
+                bodies = [message.body for message in consumers[index].poll(timeout=0.05)]
+                seen[index] += bodies
+                given_out.extend(bodies)  # before it is finished, so before anybody else gets what follows
                 consumers[index].commit()
 
         threads = [threading.Thread(target=produce, args=(queues.producer("orders"),)) for _ in range(10)]
@@ -121,7 +144,7 @@ def test_lq_3_5_with_10_producers_and_10_consumers_each_producers_order_is_kept(
             thread.join()
     everything = sorted(tuple(map(int, body.split())) for bodies in seen.values() for body in bodies)
     assert everything == [(producer, number) for producer in range(10) for number in range(count)]
-    for bodies in seen.values():
+    for bodies in (given_out, *seen.values()):
         for producer in range(10):
             mine = [int(body.split()[1]) for body in bodies if int(body.split()[0]) == producer]
             assert mine == sorted(mine)
@@ -214,8 +237,12 @@ def test_lq_10_11_put_and_pull_of_the_memory_engine():
         assert engine.pull_message("q", "bucket") is None
         for body in (b"1", b"2"):
             assert engine.put_message("bucket", 0, [Message("bucket", 0, body)]).status is PutStatus.PUT_OK
+        assert engine.put_message("other", 0, [Message("other", 0, b"3")]).status is PutStatus.PUT_OK
         assert [engine.pull_message("q", "bucket").body for _ in range(2)] == [b"1", b"2"]
         assert engine.pull_message("q", "bucket") is None
+        assert engine.pull_message("q", "other").body == b"3", "each bucket has an offset of its own"
+        engine.put_message("bucket", 0, [Message("bucket", 0, b"4")])
+        assert engine.pull_message("q", "bucket").body == b"4", "it stood at the end, not behind it"
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -432,6 +459,22 @@ def test_lq_20_21_23_25_three_records_of_40_in_files_of_100_fill_one_and_open_th
     assert first[2 * size :].hex() == "00000014cbd43194" + "00" * 12
 
 
+@pytest.mark.parametrize("rest", [*range(10), 16])
+@pytest.mark.parametrize("engine", FILE_ENGINES)
+def test_lq_23_the_rest_of_a_file_is_filler_whatever_its_size(engine, rest):
+    """The blank magic where its 8 bytes fit, else zeros; the next message begins with the next file."""
+    disk, fixed = MemoryDisk(), 16 if engine == "embedded" else 50
+    with opened(engine, disk, file_bytes=100) as queues:
+        sent = queues.producer("T").send_many([bytes(100 - rest - fixed)] * 2)
+        assert [message.store_offset for message in sent] == [0, 100]
+    data = bytes(disk.files[f"{'buckets/T/0' if engine == 'embedded' else 'messageStore'}/{0:020d}"].data)
+    marked = rest.to_bytes(4, "big") + bytes.fromhex("cbd43194") + bytes(max(0, rest - 8))
+    assert data[100 - rest :] == (marked if rest >= 8 else bytes(rest))
+    disk.remove("consumeQueue")
+    with opened(engine, disk, **COLD) as queues:
+        assert [message.offset for message in drain(queues.consumer("T", group="g"))] == [0, 1]
+
+
 @pytest.mark.parametrize("engine", FILE_ENGINES)
 def test_lq_22_better_a_batch_larger_than_one_file_is_stored_whole(engine):
     disk = MemoryDisk()
@@ -505,7 +548,28 @@ def test_lq_27_a_missing_or_foreign_file_is_named(engine):
             opened(engine, disk)
 
 
-def test_lq_29_the_first_file_starts_at_a_multiple_of_the_size():
+@pytest.mark.parametrize("engine", FILE_ENGINES)
+def test_lq_27_an_i_o_error_while_loading_is_a_failure_that_names_its_cause_and_lets_the_folder_go(engine):
+    class Failing(MemoryDisk):
+        broken = False
+
+        def list(self, path):
+            if self.broken and path.startswith(("buckets", "messageStore")):
+                raise OSError(5, "Input/output error")
+            return super().list(path)
+
+    disk = Failing()
+    with opened(engine, disk) as queues:
+        queues.producer("T").send(b"1")
+    disk.broken = True
+    with pytest.raises(StoreError, match="Input/output error"):
+        opened(engine, disk)
+    disk.broken = False
+    with opened(engine, disk) as queues:
+        assert len(drain(queues.consumer("T", group="g"))) == 1
+
+
+def test_lq_26_29_the_first_file_starts_at_a_multiple_of_the_size_and_its_name_says_where():
     disk = MemoryDisk()
     with opened("local", disk, file_bytes=100) as queues:
         store = queues.engine.store
@@ -513,6 +577,9 @@ def test_lq_29_the_first_file_starts_at_a_multiple_of_the_size():
         assert store.starts == [200]
         store.write(300, [b"x"], 1)
         assert store.starts == [200, 300]
+        store.starts = []
+        store.load()
+        assert (store.starts, store.end) == ([200, 300], 301)
 
 
 @pytest.mark.parametrize("engine", FILE_ENGINES)
@@ -528,13 +595,15 @@ def test_lq_36_better_data_is_flushed_by_time_before_a_file_is_full(engine):
 
 @pytest.mark.parametrize("engine", FILE_ENGINES)
 def test_lq_38_better_progress_counts_messages_not_files(engine):
+    """Also when some of those that were handed out are finished, and some are not."""
     disk = MemoryDisk()
     with opened(engine, disk, file_bytes=300) as queues:
         queues.producer("T").send_many([b"%030d" % number for number in range(20)])
         consumer = queues.consumer("T", group="g")
         consumer.ack(*consumer.poll(count=5))
+        consumer.ack(*consumer.poll(count=4)[:2])
     with opened(engine, disk) as queues:
-        assert [int(message.body) for message in drain(queues.consumer("T", group="g"))] == list(range(5, 20))
+        assert [int(message.body) for message in drain(queues.consumer("T", group="g"))] == list(range(7, 20))
 
 
 # Local: store
@@ -570,6 +639,12 @@ def test_lq_41_total_size_is_49_and_the_parts(body, name, headers, properties, t
     assert int.from_bytes(local_record(message)[:4], "big") == total
 
 
+def test_lq_41_a_name_over_127_bytes_has_no_record():
+    assert records.pack_payload(Message("x" * 127, 0, b""))[4] == 127
+    with pytest.raises(BodyTooLarge, match="the limit is 127"):
+        records.pack_payload(Message("é" * 64, 0, b""))
+
+
 def test_lq_42_body_crc_is_crc_32_over_payload_and_numbers_and_finds_any_flipped_bit():
     record = local_record(LOCAL_MESSAGE)
     assert int.from_bytes(record[8:12], "big") == zlib.crc32(record[12:40], zlib.crc32(record[40:]))
@@ -579,10 +654,44 @@ def test_lq_42_body_crc_is_crc_32_over_payload_and_numbers_and_finds_any_flipped
         assert records.read_local(bytes(data), 0, 1_000, 0)[2] is None
 
 
+@pytest.mark.parametrize("engine", FILE_ENGINES)
+@pytest.mark.parametrize(("number", "count"), [(0, 4), (1, 4), (2, 4), (3, 4), (0, 3), (1, 3), (2, 3)])
+def test_lq_42_a_restart_after_a_crash_checks_the_bodies_it_finds(engine, number, count):
+    """What was surely on disk is refused, with file and offset; what may never have been is cut."""
+    disk = FaultDisk()
+    queues = opened(engine, disk)
+    producer = queues.producer("T")
+    producer.send(b"body-0")
+    queues.flush()
+    producer.send_many([b"body-1", b"body-2"])
+    if engine == "local":
+        queues.flush()
+    if count == 4:
+        producer.send(b"body-3")
+    found = crash(queues, disk)
+    path = f"{'messageStore' if engine == 'local' else 'buckets/T/0'}/{0:020d}"
+    body = found.files[path].data.index(b"body-%d" % number)
+    found.files[path].data[body + 1] ^= 4
+    sure = 3 if engine == "local" else 1
+    if 0 < number < sure or (number < sure and engine == "embedded"):
+        with pytest.raises(StoreCorrupted, match=rf"{0:020d} at byte \d+"):
+            opened(engine, found, **COLD)
+    elif number >= sure:
+        with opened(engine, found, **COLD) as queues:
+            assert [message.offset for message in drain(queues.consumer("T", group="g"))] == list(range(number))
+            assert queues.producer("T").send(b"again").offset == number
+        found.remove("offsets.json")  # the next start looks at all of it again
+        with opened(engine, found, **COLD) as queues:
+            assert drain(queues.consumer("T", group="h"))[-1].body == b"again"
+
+
 def test_lq_43_48_entry_n_lies_at_byte_12_n():
     disk = MemoryDisk()
     with opened("local", disk) as queues:
         queues.producer("T").send_many([b"a", b"bb", b"ccc"])
+    log = bytes(disk.files[f"messageStore/{0:020d}"].data)
+    for offset, place in enumerate((0, 51, 103)):  # behind total size, magic, checksum and queue id
+        assert log[place + 16 : place + 32].hex() == f"{offset:016x}{place:016x}"
     data = bytes(disk.files[f"consumeQueue/T/0/{0:020d}"].data)
     assert data.hex() == "".join(f"{place:016x}{size:08x}" for place, size in ((0, 51), (51, 52), (103, 53)))
 
@@ -591,6 +700,9 @@ def test_lq_44_45_xo_10_defaults():
     options = LocalOptions()
     assert options.file_bytes == 1 << 30
     assert options.entries_per_file == 300_000
+    with opened("local") as queues:  # and these are the sizes of its files
+        assert queues.engine.store.file_bytes == 1 << 30
+        assert queues.engine.queue("T", 0).positions.file_bytes == 300_000 * 12
     assert (options.flush_interval_ms, options.index_interval_ms) == (500, 5_000)
     assert (options.batch_messages_memory, options.batch_bytes_memory, options.memory_ratio) == (32, 300 << 10, 40)
     assert (records.MESSAGE_MAGIC, records.BLANK_MAGIC) == (0xDAA320A7, 0xCBD43194)  # XO-11
@@ -681,6 +793,19 @@ def test_lq_54_55_reading_starts_behind_the_stored_offset(engine, stored, there,
         assert queues.stored_offset("T", 0, group="g") == stored_then
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("finished", [0, 1, 5])
+def test_lq_54_another_consumer_of_the_group_reads_on_behind_the_stored_offset(engine, finished):
+    with opened(engine) as queues:
+        queues.producer("T").send_many([b"%d" % number for number in range(8)])
+        with queues.consumer("T", group="g") as first:
+            if finished:
+                first.ack(*first.poll(count=finished))
+        assert queues.stored_offset("T", 0, group="g") == finished - 1
+        with queues.consumer("T", group="g") as second:
+            assert [message.offset for message in drain(second)] == list(range(finished, 8))
+
+
 @pytest.mark.parametrize("engine", FILE_ENGINES)
 def test_lq_56_better_a_crash_repeats_what_was_not_finished_and_loses_nothing(engine):
     disk = FaultDisk()
@@ -720,12 +845,18 @@ def test_lq_57_better_a_queue_that_was_empty_is_looked_at_again(engine):
             assert [message.body for message in drain(consumer)] == [b"%d" % number]
 
 
-def test_lq_57_better_a_waiting_consumer_is_woken_by_a_new_message():
-    with opened(clock=SystemClock()) as queues:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_lq_57_better_a_waiting_consumer_is_woken_by_a_new_message(engine, monkeypatch):
+    """At once, not when it would have looked again by itself."""
+    monkeypatch.setattr("evenq.local.consumer.RECHECK_MS", 60_000)
+    with opened(engine, clock=SystemClock()) as queues:
         producer, consumer = queues.producer("T"), queues.consumer("T", group="g")
-        found = []
+        found, waits = [], threading.Event()
+        event, wait = consumer._event, consumer._event.wait
+        event.wait = lambda seconds: waits.set() or wait(seconds)
         thread = threading.Thread(target=lambda: found.extend(consumer.poll(timeout=30)))
         thread.start()
+        assert waits.wait(10)
         producer.send(b"1")
         thread.join(10)
         assert [message.body for message in found] == [b"1"]
@@ -762,6 +893,24 @@ def test_lq_62_better_starting_over_is_a_setting():
         assert queues.engine.get_message("T", 0, 9).next_offset == 1
 
 
+def test_lq_58_60_the_smallest_readable_offset_is_the_first_whose_message_was_kept():
+    disk = MemoryDisk()
+    with opened("local", disk, file_bytes=200, entries_per_file=2, store_bytes_max=400, **COLD) as queues:
+        queues.producer("T").send_many([b"%0140d" % number for number in range(10)])  # one in each file
+        queues.producer("U").send(b"u")
+        for _ in range(3):
+            queues.flush(everything=True)
+        first = int(disk.list("messageStore")[0]) // 200
+        assert 0 < first < 10
+        get = queues.engine.get_message
+        for offset in range(first):
+            result = get("T", 0, offset)
+            assert (result.status, result.next_offset) == (GetStatus.OFFSET_TOO_SMALL, first)
+            assert (result.min_offset, result.max_offset) == (first, 10)
+        result = get("T", 0, first, 1)
+        assert (result.status, int(result.messages[0].body)) == (GetStatus.FOUND, first)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_lq_58_59_61_62_64_the_engines_answer_by_the_table(engine):
     with opened(engine) as queues:
@@ -788,11 +937,27 @@ def test_lq_63_a_missing_consume_queue_file_leads_to_the_next_one_with_a_warning
 
 
 @pytest.mark.parametrize(
-    ("count", "limit", "begun"), [(32, 16_000, 1_334), (1_333, 16_000, 1_334), (2_000, 24_000, 2_000)]
+    ("count", "begun"), [(1, 1_334), (32, 1_334), (1_333, 1_334), (1_334, 1_334), (1_335, 1_335), (2_000, 2_000)]
 )
-def test_lq_65_a_read_walks_over_a_bounded_piece_of_the_index(count, limit, begun):
-    assert reading.index_bytes(count) == limit
-    assert -(-limit // 12) == begun
+def test_lq_65_a_read_walks_over_a_bounded_piece_of_the_index(count, begun):
+    """16,000 bytes, or 12 for each message that is wanted if that is more; an entry that begins there counts."""
+    assert reading.index_entries(count) == begun
+
+
+@pytest.mark.parametrize(("count", "walked"), [(1, 1_334), (32, 1_334), (1_500, 1_500), (5_000, 2_000)])
+def test_lq_65_a_read_begins_with_no_match_and_walks_over_no_more_than_that(count, walked):
+    """Over 2,000 messages whose file is gone, one with the text in the next."""
+    disk = MemoryDisk()
+    with opened("local", disk, file_bytes=60_000 * 2, entries_per_file=10_000, **COLD) as queues:
+        producer = queues.producer("T")
+        producer.send_many([bytes(10)] * 2_000)  # of 60 bytes each
+        queues.producer("U").send(b"u")
+        queues.flush(everything=True)
+        path = f"messageStore/{0:020d}"
+        queues.engine.files.forget(path)
+        disk.remove(path)
+        result = queues.engine.get_message("T", 0, 0, count)
+        assert (result.status, result.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, walked)
 
 
 @pytest.mark.parametrize("cold", [False, True])
@@ -826,6 +991,39 @@ def test_lq_67_68_messages_whose_file_is_gone_are_skipped_to_the_next_file():
         assert (found.status, found.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 6)
 
 
+@pytest.mark.parametrize(
+    ("gone", "there", "following", "status"),
+    [
+        ([], [0, 1, 2, 3, 4, 5], 6, GetStatus.FOUND),
+        ([0], [2, 3, 4, 5], 6, GetStatus.FOUND),
+        ([200], [0, 1, 4, 5], 6, GetStatus.FOUND),
+        ([400], [0, 1, 2, 3], 6, GetStatus.FOUND),
+        ([200, 400], [0, 1], 6, GetStatus.FOUND),
+        ([0, 200, 400], [], 6, GetStatus.MESSAGE_WAS_REMOVING),
+    ],
+)
+def test_lq_67_68_what_is_gone_is_skipped_as_a_whole_file_and_what_is_there_is_found(gone, there, following, status):
+    class Watched(MemoryDisk):
+        misses = 0
+
+        def open(self, path, *, create=False):
+            self.misses += path.startswith("messageStore") and path not in self.files and not create
+            return super().open(path, create=create)
+
+    disk = Watched()
+    with opened("local", disk, file_bytes=200, **COLD) as queues:
+        queues.producer("T").send_many([bytes(50)] * 6)  # two in each file
+        queues.producer("U").send(b"last")  # the newest message stays in memory
+        queues.flush(everything=True)
+        for start in gone:
+            queues.engine.files.forget(f"messageStore/{start:020d}")
+            disk.remove(f"messageStore/{start:020d}")
+        result = queues.engine.get_message("T", 0, 0)
+        assert (result.status, [message.offset for message in result.messages]) == (status, there)
+        assert result.next_offset == following
+        assert disk.misses == len(gone), "each lost file was looked for once"
+
+
 @pytest.mark.parametrize(("behind_gib", "suggests"), [(6.39, False), (6.41, True)])
 def test_lq_69_a_replica_is_suggested_behind_the_share_of_memory(behind_gib, suggests):
     end = int(behind_gib * (1 << 30))
@@ -837,6 +1035,10 @@ def test_lq_69_the_answer_carries_the_suggestion():
         queues.producer("T").send_many([bytes(50)] * 10)
         assert queues.engine.get_message("T", 0, 0, 1).suggest_replica
         assert not queues.engine.get_message("T", 0, 8).suggest_replica
+    for ratio, suggests in ((99, True), (100, False)):  # the end is 1,000 bytes behind the first message
+        with opened("local", machine_bytes=1_000, memory_ratio=ratio, **COLD) as queues:
+            queues.producer("T").send_many([bytes(50)] * 10)
+            assert queues.engine.get_message("T", 0, 0, 1).suggest_replica is suggests
 
 
 def test_lq_72_one_sync_serves_all_producers_that_wait(tmp_path):

@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter
 from itertools import pairwise
 
+from evenq_broker.metrics import broker_metrics
+
 import evenq
 
 FAST = {"suspend_ms": 100, "commit_interval_ms": 100}
@@ -111,6 +113,39 @@ def test_oc_16_oc_17_after_its_last_try_a_message_goes_to_the_dead_letters_and_t
         assert await world.bodies("%DLQ%g") == ["poison"]
         await world.clock.advance(250)
         assert await world.committed("g") == 4
+
+    play(story)
+
+
+def test_oc_17_better_a_queue_that_a_message_pauses_is_counted_for_its_group_until_it_goes_on(play):
+    def paused(broker):
+        (metric,) = [one for one in broker_metrics(broker) if one.name == "evenq_broker_stuck_queues"]
+        return dict(metric.read())
+
+    async def story(world):
+        broker = await world.start(stuck_ms=20_000)
+        await world.create("t", 2)
+        await world.group("g", ordered=True, max_attempts=1_000)
+        await world.group("h")
+        cured = []
+
+        async def listener(messages):
+            return bool(cured) or all(message.body != b"poison" for message in messages)
+
+        one = await world.push(listener=listener, ordered=True, options=evenq.PushOptions(**FAST))
+        await world.push("other", group="h", options=evenq.PushOptions(**FAST))
+        await world.ready(one, queues=2)
+        await world.publish("a", "b", queue=1)
+        await world.clock.advance(60_000)
+        assert paused(broker) == {("g",): 0, ("h",): 0}, "all is read"
+        await world.publish("poison", "c")
+        await world.clock.advance(15_000)
+        assert paused(broker) == {("g",): 0, ("h",): 0}
+        await world.clock.advance(20_000)
+        assert paused(broker) == {("g",): 1, ("h",): 0}
+        cured.append(True)
+        await world.clock.advance(10_000)
+        assert paused(broker) == {("g",): 0, ("h",): 0}
 
     play(story)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from evenq_broker.broker import Broker
+from evenq_broker.core.validation import DELAYED_MESSAGE
 from evenq_broker.loops.retries import retry_delay_ms
 from evenq_broker.rpc import admin, data, routing
 from evenq_broker.settings import Settings
@@ -120,12 +121,27 @@ def test_rd_1_rd_2_rd_8_a_message_given_back_comes_again_through_the_groups_retr
 
     async def story(world: World) -> None:
         await world.publish("x")
+        store = world.broker.store
+        stored, kept = store.stats.messages, []
+        append = store.append
+
+        def noted(messages: Any, *, timers: Any = (), **rest: Any) -> Any:
+            kept.extend(timers)
+            return append(messages, timers=timers, **rest)
+
+        store.append = noted  # type: ignore[method-assign]  # only looked at
         assert not await world.send_back("t", 0, attempts=1)
         assert await world.messages(RETRY) == []
+        # RD-8: it waits in the log, as a message that was sent with a delay does
+        assert (store.stats.messages, store.timers.stats.pending) == (stored, 1)
+        (timer,) = kept
+        assert timer.kind == DELAYED_MESSAGE
+        assert world.clock.now_ms() - 100 <= timer.due_ms - 10_000 <= world.clock.now_ms()
         await world.clock.advance(9_900)
         assert await world.messages(RETRY) == []
         await world.clock.advance(300)
         (again,) = await world.messages(RETRY)
+        assert (store.stats.messages, store.timers.stats.pending) == (stored + 1, 0)
         assert again.body == b"x"
         assert again.system_properties.message_id == "id-x"
         assert again.system_properties.delivery_attempt == 2

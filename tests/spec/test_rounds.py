@@ -9,13 +9,15 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from evenq_broker.metrics import broker_metrics
 
 import evenq
+from evenq.allocation import Config
 from evenq.client.core.rebalance import FindStart, RetrySoon, Table, Unlock
 from evenq.client.loops.starting import Starting
-from evenq.errors import BadRequest
+from evenq.errors import BadRequest, ConnectionFailed, RequestTimeout
 from evenq.model import QueueOffset, StartFrom
-from evenq.wire.stubs.evenq.v1 import assignment_pb2
+from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
 
 QUIET = {"retry": "local"}
 RETRY = "%RETRY%g"
@@ -231,6 +233,66 @@ def test_rb_20_rb_21_a_queue_whose_pulls_do_not_end_is_taken_anew_after_two_minu
     play(story)
 
 
+def test_al_14_better_two_lists_that_name_one_queue_are_warned_of_once_and_only_one_member_reads_it(play, caplog):
+    """And counted by the broker."""
+
+    def wanted(broker):
+        (metric,) = [one for one in broker_metrics(broker) if one.name == "evenq_broker_wanted_queues"]
+        return dict(metric.read())
+
+    async def story(world):
+        broker = await world.start()
+        await world.create("t", 2)
+        both, options = (T0, evenq.MessageQueue("t", "a", 1)), evenq.PushOptions(**QUIET)
+        one = await world.push("one", strategy=Config(both), options=options)
+        await world.ready(one, queues=2)
+        assert wanted(broker) == {("g",): 0}
+        two = await world.push("two", strategy=Config((T0,)), options=options)
+        await world.clock.advance(115_000)
+        assert not said(caplog, "another member has held it")
+        await world.clock.advance(15_000)
+        (record,) = said(caplog, "queue t@a:0 is in our share", "CONFIG, client two", "another member has held it for")
+        assert record.levelno == logging.WARNING
+        await world.clock.advance(130_000)
+        assert len(said(caplog, "another member has held it")) == 1
+        assert wanted(broker) == {("g",): 1}
+        assert (len(one.queues), two.queues, two.balanced) == (2, [], False)
+        await world.during(one.close())
+        await world.until(lambda: two.queues == [T0])
+        assert wanted(broker) == {("g",): 0}
+
+    play(story)
+
+
+@pytest.mark.parametrize("in_hand", [False, True])
+def test_rb_20_nothing_happens_to_a_pull_consumer_whose_user_does_not_pull(play, caplog, in_hand):
+    """For as long as it likes, with messages in hand or without."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        told = []
+        options = evenq.PullOptions(pull_threshold_queue=2, pull_batch=2)
+        one = await world.pull(on_rebalance=lambda gained, lost: told.append((gained, lost)), options=options)
+        await world.ready(one)
+        await world.until(lambda: len(told) == 1)
+        if in_hand:
+            await world.publish(*range(5))
+        (first,) = one._polling._member.ownership.processes()
+        await world.clock.advance(400_000)
+        assert one._polling._member.ownership.processes() == [first]
+        assert (one.queues, len(told)) == ([T0], 1)
+        assert not said(caplog, "was not pulled for")
+        if not in_hand:
+            await world.publish(*range(5))
+        got = []
+        while len(got) < 5:
+            got += [message.body for message in await world.during(one.poll(5, wait_ms=1_000))]
+        assert got == [b"0", b"1", b"2", b"3", b"4"]
+
+    play(story)
+
+
 @pytest.mark.spec("OC-13")
 def test_rb_25_a_listener_that_never_ends_gives_its_queue_up_after_the_drain_time_and_is_warned_of(play, caplog):
     async def story(world):
@@ -381,6 +443,111 @@ def test_xo_1_ordered_and_pull_consumers_may_ask_the_server_too(play, kind):
         await world.until(lambda: [len(member.queues) for member in members] == [2, 2])
         assert [[queue.queue_id for queue in member.queues] for member in members] == [[0, 1], [2, 3]]
         assert world.calls("Assignment/Query") > 0
+
+    play(story)
+
+
+def answering(world, change):
+    """Let `change` edit each answer about the topic `t`."""
+    ask = world.net.unary
+
+    async def changed(address, method, request, **rest):
+        answer = await ask(address, method, request, **rest)
+        if not method.endswith("Assignment/Query"):
+            return answer
+        if assignment_pb2.AssignmentRequest.FromString(request).topic != "t":
+            return answer
+        told = assignment_pb2.AssignmentResponse.FromString(answer)
+        change(told)
+        return told.SerializeToString()
+
+    world.net.unary = changed
+
+
+def test_xo_2_better_a_question_that_fails_changes_nothing_and_is_asked_again_in_each_round(play):
+    """However often and in whatever way: no topic is pinned to the member's own dividing."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t", 2)
+        await world.group("g", strategy="AVG")
+        options = evenq.PushOptions(rebalance_interval_ms=1_000, route_refresh_ms=1_000, **QUIET)
+        one = await world.push(assignment="server", options=options)
+        await world.ready(one, queues=2)
+        failing = []
+
+        def fail(_told):
+            if failing:
+                raise failing[0]
+
+        answering(world, fail)
+        for error in (ConnectionFailed("no line"), RequestTimeout("no answer"), BadRequest("cannot")):
+            failing[:] = [error]
+            asked = world.calls("Assignment/Query")
+            await world.create("t", len(one.queues) * 2)
+            await world.clock.advance(6_000)
+            assert world.calls("Assignment/Query") - asked >= 5, "in each round"
+            mine = [queue.queue_id for queue in one.queues]
+            assert not one.balanced
+            failing.clear()
+            await world.until(lambda mine=mine: len(one.queues) == 2 * len(mine))
+            assert mine == list(range(len(one.queues) // 2)), "it had gone on with what it had"
+            await world.until(lambda: one.balanced)
+
+    play(story)
+
+
+def test_xo_5_what_is_not_assigned_is_dropped_what_is_new_is_locked_and_read_and_pop_is_nobodys_own(play):
+    async def story(world):
+        await world.start()
+        await world.create("t", 4)
+        await world.group("g", strategy="AVG")
+        told, assigned, pop = [], [0, 1, 2, 3], set()
+
+        def change(answer):
+            del answer.queues[:]
+            for number in [*assigned, *pop]:
+                mode = assignment_pb2.POP if number in pop else assignment_pb2.PULL
+                answer.queues.add(mode=mode).queue.CopyFrom(
+                    common_pb2.Queue(topic="t", broker_name="a", queue_id=number)
+                )
+
+        answering(world, change)
+        options = evenq.PushOptions(rebalance_interval_ms=1_000)
+        one = await world.push(
+            assignment="server",
+            options=options,
+            on_rebalance=lambda *news: told.append([[queue.queue_id for queue in part] for part in news]),
+        )
+        await world.ready(one, queues=4)
+        subscribed = dict(member_of(one).subscriptions)
+        assert RETRY in subscribed
+        await world.clock.advance(500)
+        told.clear()
+        locks, pulled = (
+            world.calls("/LockQueues"),
+            {process.queue: process for process in member_of(one).ownership.processes()},
+        )
+        assigned[:] = [0, 1]
+        pop.add(2)
+        await world.until(lambda: [queue.queue_id for queue in one.queues] == [0, 1])
+        await world.until(lambda: sorted(number for _, lost in told for number in lost) == [2, 3])
+        assert all(not gained for gained, _ in told)
+        assert world.calls("/LockQueues") == locks, "what stays is not taken anew"
+        assert {process.queue: process for process in member_of(one).ownership.processes()}.items() <= pulled.items()
+        assert one.balanced
+        assert member_of(one).subscriptions == subscribed, "the mode changes no retry topic"
+        await world.publish("dropped", queue=3)
+        await world.publish("in mode pop", queue=2)
+        await world.publish("kept", queue=1)
+        await world.until(lambda: world.saw() == ["kept"])
+        await world.clock.advance(5_000)
+        assert world.saw() == ["kept"]
+        assigned[:] = [0, 1, 3]
+        await world.until(lambda: world.saw() == ["kept", "dropped"])
+        assert world.calls("/LockQueues") == locks + 1
+        assert world.brokers["a"].locks.holder("g", one.queues[2]) == "me"
+        assert told[-1] == [[3], []]
 
     play(story)
 

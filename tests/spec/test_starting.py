@@ -125,7 +125,57 @@ def test_cs_8_rb_2_rb_3_rb_12_a_topic_that_cannot_be_divided_stays_as_it_is_and_
         await world.until(lambda: len(one.queues) == 3)
         assert {queue.topic for queue in one.queues} == {"t", "u"}
         assert not one.balanced
-        assert f"dividing topic {wrong} failed" in caplog.text
+        (line,) = {record.message for record in caplog.records if f"dividing topic {wrong} failed" in record.message}
+        assert line.endswith("its queues stay as they are (client me, strategy ODD)")
+        assert all("no idea" in str(record.exc_info) for record in caplog.records if record.message == line)
+
+    play(story)
+
+
+def test_cs_8_a_consumer_that_cannot_be_rebalanced_does_not_stop_the_others_of_its_process(play, caplog):
+    """Whatever its strategy raises, in whatever order they started, and it gets well by itself."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        wrong = Odd("t")
+        options = evenq.PushOptions(rebalance_interval_ms=1_000, **QUIET)
+        before = await world.push("before", group="before", options=options)
+        failing = await world.push("failing", group="failing", strategy=wrong, options=options)
+        behind = await world.push("behind", group="behind", options=options)
+        await world.ready(before, behind, queues=2)
+        await world.clock.advance(5_000)
+        assert [member.balanced for member in (before, failing, behind)] == [True, False, True]
+        rounds = [member_of(member).ownership._rounds for member in (before, failing, behind)]
+        assert min(rounds) >= 5, "each goes on with its rounds"
+        assert "dividing topic t failed" in caplog.text
+        await world.create("t", 2)
+        await world.until(lambda: len(before.queues) == len(behind.queues) == 2)
+        assert failing.queues == []
+        wrong.wrong = ""
+        await world.until(lambda: len(failing.queues) == 2)
+
+    play(story)
+
+
+def test_rb_12_a_strategy_that_refuses_is_named_with_its_reason_and_leaves_the_queues_as_they_are(play, caplog):
+    class Refusing(Odd):
+        def allocate(self, group, own_id, queues, ids):
+            if self.wrong:
+                raise BadRequest("no room is known")
+            return list(queues)
+
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        strategy = Refusing("")
+        one = await world.push(strategy=strategy, options=evenq.PushOptions(**QUIET))
+        await world.ready(one)
+        strategy.wrong = "t"
+        member_of(one).ownership.wake()
+        await world.until(lambda: not one.balanced)
+        assert len(one.queues) == 1
+        assert "topic t is refused, trying again until it is not: allocate strategy 'ODD': no room" in caplog.text
 
     play(story)
 
@@ -246,7 +296,7 @@ def test_rb_9_rb_18_a_topic_without_queues_changes_nothing_and_is_reported_but_f
     play(story)
 
 
-def test_rb_10_without_a_member_list_nothing_changes_and_it_is_not_balanced(play):
+def test_rb_10_without_a_member_list_nothing_changes_it_is_not_balanced_and_warned_of_once(play, caplog):
     async def story(world):
         await world.start()
         await world.create("t", 2)
@@ -258,6 +308,12 @@ def test_rb_10_without_a_member_list_nothing_changes_and_it_is_not_balanced(play
         await world.clock.advance(100)
         assert len(one.queues) == 2
         assert not one.balanced
+        member_of(one).ownership.wake()
+        await world.clock.advance(100)
+        warned = [record for record in caplog.records if "no broker tells who is in the group" in record.message]
+        assert [(record.levelno, record.message) for record in warned] == [
+            (logging.WARNING, "group g: topic t is not divided now: no broker tells who is in the group")
+        ]
         del sessions.members
         member_of(one).ownership.wake()
         await world.until(lambda: one.balanced)
@@ -302,13 +358,15 @@ def test_rb_14_rb_38_a_change_is_logged_told_to_the_user_and_to_all_brokers(play
         await world.clock.advance(100)
         assert sorted(name for gained, _ in told for name in gained) == ["a", "b"]
         assert beats >= 1
-        logged = [record for record in caplog.records if record.message.endswith("are ours now")]
-        assert {record.message for record in logged} == {"group g: 2 queues of topic t are ours now"}
+        logged = [record for record in caplog.records if "are ours now" in record.message]
+        assert {record.message for record in logged} == {
+            "group g: 2 queues of topic t are ours now: a/0, b/0 (2 queues among 1 members, strategy AVG, client me)"
+        }
         quiet = (len(told), beats, len(logged))
         for _ in range(3):
             member_of(one).ownership.wake()
             await world.clock.advance(100)
-        logged = [record for record in caplog.records if record.message.endswith("are ours now")]
+        logged = [record for record in caplog.records if "are ours now" in record.message]
         assert (len(told), beats, len(logged)) == quiet
 
     play(story)
@@ -434,6 +492,30 @@ def test_rb_46_whether_last_reads_a_young_topic_is_a_setting(play, young_from_fi
         await world.publish("later")
         await world.push("two", start_from="LAST", options=options)
         await world.until(lambda: world.saw() == [*seen, "later"])
+
+    play(story)
+
+
+@pytest.mark.parametrize("gone", ["from memory", "the first ones"])
+def test_rb_46_a_topic_that_is_not_young_any_more_is_read_from_its_end_whatever_was_asked_for(play, gone):
+    """Its messages are not in the broker's memory any more, or it has lost its first ones."""
+
+    async def story(world):
+        broker = await world.start(store={"cache_bytes": 0}) if gone == "from memory" else await world.start()
+        await world.create("t")
+        await world.create("other")
+        await world.publish("old", "older")
+        await world.publish("x" * 200, topic="other")
+        topic_id = broker.topics.get("t").topic_id
+        if gone == "the first ones":
+            broker.store._queues[topic_id, 0].min_offset = 1
+        assert broker.store.queue_range(topic_id, 0)[1] == 2
+        options = evenq.PushOptions(young_from_first=True, **QUIET)
+        one = await world.push(start_from="LAST", options=options)
+        await world.ready(one)
+        await world.publish("new")
+        await world.until(lambda: bool(world.seen))
+        assert world.saw() == ["new"]
 
     play(story)
 

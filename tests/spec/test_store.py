@@ -65,6 +65,9 @@ def test_cl_2_full_files_have_exactly_their_size():
 
 def test_cl_4_a_log_offset_names_its_file_and_position():
     assert segment_of(2_500_000_000, 1 << 30) == (2_147_483_648, 352_516_352)
+    for start in (0, 1 << 30, 5 << 30):
+        for position in (0, 1, 89, (1 << 30) - 1):
+            assert segment_of(start + position, 1 << 30) == (start, position)
     assert path_of(2_147_483_648).endswith("/00000000002147483648")
 
 
@@ -177,8 +180,13 @@ def test_cl_12_a_message_is_consumable_exactly_when_its_entry_exists():
         store.on_dispatched = lambda grown: ranges.append((grown, store.queue_range(1, 0)))
         future = store.append([one(), one()])
         assert store.queue_range(1, 0) == (0, 0)
+        assert (await store.read(1, 0, 0, count_max=9, bytes_max=1 << 20)).messages == []
+        assert not future.done(), "it was not safe yet"
         await future
         assert ranges == [([(1, 0, 2)], (0, 2))]
+        store.append([one()])
+        assert len((await store.read(1, 0, 0, count_max=9, bytes_max=1 << 20)).messages) == 2
+        assert await store.read_at(1, 0, [2]) == []
         await store.close()
 
     asyncio.run(scenario())
@@ -233,6 +241,20 @@ def test_cl_14_the_index_finds_messages_by_topic_and_key_and_by_time_newest_firs
     asyncio.run(scenario())
 
 
+def test_cl_14_another_key_or_topic_with_the_same_hash_is_not_found_for_it(monkeypatch):
+    monkeypatch.setattr("evenq.store.message_index.key_hash", lambda topic_id, key: 7)
+
+    async def scenario():
+        store = await indexed(FaultDisk())
+        for n in range(60):
+            await store.append([Append(1 + n % 2, 0, 0, 0, b"%d" % n, b"k%d" % (n % 6))])
+        assert [int(message.head) for message in await store.find(1, b"k4")] == list(range(58, 0, -6))
+        assert await store.find(2, b"k4") == []
+        await store.close()
+
+    asyncio.run(scenario())
+
+
 def test_cl_14_a_span_of_time_without_a_key_is_two_offsets_and_a_read():
     async def scenario():
         clock = FakeClock()
@@ -261,6 +283,75 @@ def test_cl_6_the_index_is_built_in_the_background_by_following_the_log():
         assert disk.list("index") == disk.list("commitlog")[:-1]
         assert store.stats.index_end == store.stats.log_end
         await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_cl_6_entries_are_filed_in_the_background_by_time_and_when_there_are_many():
+    async def scenario():
+        disk, clock = FaultDisk(), FakeClock()
+        store = await MessageStore.open(
+            None, StoreOptions(segment_bytes=1 << 20, checkpoint_entries=100), clock=clock, disk=disk,
+            broker_name="broker-a", on_state=lambda *_: None, on_snapshot=lambda _: None,
+        )  # fmt: skip
+
+        def filed():
+            file = disk.files.get("consumequeue/1/0/00000000000000000000")
+            return 0 if file is None else len(file.data) // ENTRY_BYTES
+
+        await store.append([one() for _ in range(10)])
+        assert filed() == 0, "a send does not wait for them"
+        await clock.advance(6_000)
+        assert filed() == 10
+        await store.append([one() for _ in range(99)])
+        await clock.advance(0)
+        assert filed() == 10
+        await store.append([one()])
+        await clock.advance(0)
+        assert filed() == 110
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+HARMS = {
+    "nothing": lambda disk, path: None,
+    "an entry is missing": lambda disk, path: disk.files[path].truncate(len(disk.files[path].data) - ENTRY_BYTES),
+    "half an entry is missing": lambda disk, path: disk.files[path].truncate(len(disk.files[path].data) - 10),
+    "the file is missing": lambda disk, path: disk.remove(path),
+    "entries behind the checkpoint": lambda disk, path: disk.files[path].data.extend(b"\7" * 50),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_cl_15_consume_queues_are_made_again_from_a_checkpoint_on_or_from_the_whole_log_where_files_do_not_fit(
+    harm, caplog
+):
+    async def scenario():
+        def messages():
+            return [one(1 + number % 2, number % 3, head=b"x" * number, tag=number) for number in range(60)]
+
+        def queues_of(disk):
+            return {path: bytes(file.data) for path, file in disk.files.items() if path.startswith("consumequeue")}
+
+        whole, disk = FaultDisk(), FaultDisk()
+        store = await opened(whole)
+        await store.append(messages())
+        await store.close()
+        store = await opened(disk)
+        first, second = messages()[:31], messages()[31:]
+        await store.append(first)
+        await store.checkpoint()
+        await store.append(second)
+        image = disk.crash(Keep.ALL, random.Random(1))
+        HARMS[harm](image, "consumequeue/2/1/00000000000000000000")
+        again = await opened(image)
+        assert ("rebuilding the consume queues from the whole log" in caplog.messages) == ("missing" in harm)
+        for topic_id, queue_id in ((topic_id, queue_id) for topic_id in (1, 2) for queue_id in range(3)):
+            found = await again.read(topic_id, queue_id, 0, count_max=99, bytes_max=1 << 20)
+            assert [message.queue_offset for message in found.messages] == list(range(10))
+        await again.close()
+        assert queues_of(image) == queues_of(whole)
 
     asyncio.run(scenario())
 

@@ -83,6 +83,24 @@ def test_cl_3_the_log_is_written_strictly_forward_whatever_queue_a_message_is_fo
     asyncio.run(scenario())
 
 
+def test_cl_7_consume_queue_files_are_appended_strictly_forward():
+    async def scenario():
+        disk = WatchedDisk()
+        store = await opened(disk)
+        for count in (1, 7, 3, 200, 2):
+            await store.append([one(1, number % 2) for number in range(2 * count)])
+            await store.checkpoint()
+        for queue_id in range(2):
+            end = 0
+            for path, offset, size in disk.of("write", f"consumequeue/1/{queue_id}/"):
+                assert (path[-20:], offset) == (f"{0:020d}", end)
+                end += size
+            assert end == 213 * ENTRY_BYTES
+        await store.close()
+
+    asyncio.run(scenario())
+
+
 def test_cl_11_a_read_takes_its_entries_and_then_its_messages_and_never_scans_the_log():
     async def scenario():
         disk = WatchedDisk()

@@ -67,6 +67,9 @@ def broker_metrics(broker: Broker) -> list[Metric]:
         metric("rocketmq_producer_connections", gauge, "clients", (), "Producers that live.", "producers"),
         metric("rocketmq_consumer_connections", gauge, "clients", ("consumer_group",), "Members.", "consumers"),
         metric("evenq_broker_locked_queues", gauge, "queues", ("consumer_group",), "Queues with an owner.", "locked"),
+        metric(
+            "evenq_broker_wanted_queues", gauge, "queues", _GROUP, "Held, and another member waits for them.", "wanted"
+        ),
         metric("evenq_broker_stuck_queues", gauge, "queues", _GROUP, "Read, the oldest stays unfinished.", "stuck"),
         metric("rocketmq_topic_number", gauge, "topics", (), "Topics of this broker.", "topics"),
         metric("evenq_broker_lite_topics", gauge, "topics", (), "Lite topics of this broker.", "lite_topics"),
@@ -183,6 +186,10 @@ class _Source:
 
     def locked(self) -> Iterable[Sample]:
         return [((group,), count) for group, count in self._broker.locks.counts().items()]
+
+    def wanted(self) -> Iterable[Sample]:
+        counts = dict.fromkeys(self._broker.locks.counts(), 0) | self._broker.locks.wanted()
+        return [((group,), count) for group, count in counts.items()]
 
     def stuck(self) -> Iterable[Sample]:
         broker = self._broker

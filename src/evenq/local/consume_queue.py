@@ -110,7 +110,7 @@ def read(
 ) -> GetResult:  # fmt: skip
     """Read from files what memory does not have any more (LQ-63 to LQ-70). Raises StoreCorrupted for damage."""
     minimum, end = ends
-    index = queue.entries(offset, min(reading.index_bytes(count), (end - offset) * ENTRY_BYTES))
+    index = queue.entries(offset, min(reading.index_entries(count), end - offset) * ENTRY_BYTES)
     if index is None:
         per_file = options.entries_per_file
         following = (offset // per_file + 1) * per_file

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from evenq.local.messages import Message
 from evenq.local.statuses import GetStatus
 
-__all__ = ["GetResult", "index_bytes", "is_far_behind", "refusal"]
+__all__ = ["GetResult", "index_entries", "is_far_behind", "refusal"]
 
 INDEX_BYTES_MIN = 16_000  # LQ-65
 ENTRY_BYTES = 12
@@ -47,9 +47,9 @@ def refusal(min_offset: int, max_offset: int, offset: int, *, overflow_to_zero: 
     return GetResult(status, following, min_offset, max_offset, [])
 
 
-def index_bytes(count: int) -> int:
-    """Bytes of a consume queue that one read may walk over (LQ-65)."""
-    return max(INDEX_BYTES_MIN, count * ENTRY_BYTES)
+def index_entries(count: int) -> int:
+    """Entries of a consume queue that one read may walk over: those that begin in its bytes (LQ-65)."""
+    return -(-max(INDEX_BYTES_MIN, count * ENTRY_BYTES) // ENTRY_BYTES)
 
 
 def within(messages: list[Message], bytes_max: int) -> list[Message]:

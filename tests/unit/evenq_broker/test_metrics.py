@@ -90,6 +90,8 @@ def test_the_numbers_are_those_of_the_messages(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await busy(stage)
         broker.locks.acquire("g", "c", MessageQueue("t", "a", 0), Generation(1, 1))
+        broker.locks.wait("g", "d", MessageQueue("t", "a", 0))
+        broker.locks.wait("g", "e", MessageQueue("t", "a", 0))
         found = page(broker)
         both = 'consumer_group="g",topic="t"'
         for series, number in {
@@ -102,6 +104,7 @@ def test_the_numbers_are_those_of_the_messages(run: Run) -> None:
             f"rocketmq_consumer_inflight_messages{{{both}}}": 1,
             'rocketmq_consumer_connections{consumer_group="g"}': 1,
             'evenq_broker_locked_queues{consumer_group="g"}': 1,
+            'evenq_broker_wanted_queues{consumer_group="g"}': 1,
             "rocketmq_producer_connections{}": 0,
             "rocketmq_topic_number{}": 1,
             "rocketmq_consumer_group_number{}": 1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from evenq_rebalancer.core.board import Board, Limits
 from evenq_rebalancer.core.told import GroupFact, MemberFact, Report, TopicFact
 from evenq_rebalancer.metrics import metrics
@@ -22,6 +23,7 @@ def tell(board: Board, *ids: str, gone: tuple[str, ...] = ()) -> None:
     board.settle(now_ms=0, wall_ms=0)
 
 
+@pytest.mark.spec("AL-9")
 def test_the_metrics_of_a_group_follow_its_decisions_and_go_with_it() -> None:
     board, stats = Board(epoch=1, limits=Limits(warm_up_ms=0)), Stats()
     board.facts.opened("b", 1)

@@ -8,7 +8,7 @@ older one, from somebody who does not hold the queue, is stale and is refused (f
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from evenq.errors import TooManyRequests
@@ -93,6 +93,12 @@ class LockTable:
         """Client ids that stand in line for the queue, first come first."""
         lock = self._locks.get((group, queue))
         return [] if lock is None else [waiter.client_id for waiter in lock.line]
+
+    def wanted(self) -> dict[str, int]:
+        """Group to the number of its held queues that another member waits for. Not for long in a hand-over; as long as
+        it likes where the lists of two members name one queue (AL-14).
+        """
+        return dict(Counter(group for group, _ in dict.fromkeys(self._tickets.values())))
 
     def held(self, group: str, client_id: str) -> list[MessageQueue]:
         """Queues the member holds, sorted."""

@@ -9,13 +9,14 @@ nobody told, what is older than `trust_ms`, and what somebody cast doubt on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from evenq.allocation import Strategy, absence
 from evenq.client.core.calls import NO_GENERATION, AssignmentChanged, ConsumerCalls, Generation
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.sessions import Sessions
+from evenq.errors import BadRequest
 from evenq.model import MessageModel, MessageQueue
 from evenq.model.names import RETRY_PREFIX
 from evenq.runtime.clock import Clock
@@ -25,7 +26,9 @@ __all__ = ["Dividing"]
 log = logging.getLogger(__name__)
 
 NAMED_MAX = 5
+SHARE_NAMED_MAX = 32
 NO_QUEUE = "it has no readable queue"
+NO_MEMBERS = "no broker tells who is in the group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class Dividing:
         self._generations: dict[str, Generation] = {}
         self._told: set[str] = set()
         self._nowhere: dict[str, list[MessageQueue]] = {}
+        self._how: dict[str, str] = {}
+        """By what, and among how many, each topic was divided the last time."""
         self._why: dict[str, str] = {}
         """Topics that could not be divided in the last round, and the reason."""
         self.undecided = False
@@ -86,6 +91,27 @@ class Dividing:
     def generation(self, topic: str) -> Generation:
         """Of the topic's newest decision, for fencing; none when members decide."""
         return self._generations.get(topic, NO_GENERATION)
+
+    def log_share(self, topic: str, assigned: Sequence[MessageQueue]) -> None:
+        """Our part has changed (RB-14): the line names what it was divided by, among how many, and the result."""
+        named = ", ".join(f"{queue.broker_name}/{queue.queue_id}" for queue in assigned[:SHARE_NAMED_MAX])
+        log.info(
+            "group %s: %d queues of topic %s are ours now: %s%s (%s, client %s)",
+            self._group, len(assigned), topic, named or "none", ", ..." * (len(assigned) > SHARE_NAMED_MAX),
+            self._how.get(topic, ""), self.client_id,
+        )  # fmt: skip
+
+    def log_overlap(self, queue: MessageQueue, ms: int) -> None:
+        """Another member holds a queue of our part for so long (AL-14)."""
+        log.warning(
+            "group %s: queue %s is in our share (%s, client %s), but another member has held it for %d s",
+            self._group, queue, self._how.get(queue.topic, ""), self.client_id, ms // 1_000,
+        )  # fmt: skip
+
+    @property
+    def who(self) -> str:
+        """For the log: who divides, and by what."""
+        return f"client {self.client_id}, strategy {self._strategy.name}"
 
     def all_decided(self, topics: Iterable[str]) -> bool:
         """True if a rebalancer decides about these topics and tells us: who joins and leaves is its business first."""
@@ -121,6 +147,7 @@ class Dividing:
     async def assigned(self, topic: str) -> list[MessageQueue] | None:
         """Raises what the server or the strategy raises; the caller then changes nothing (RB-12)."""
         if self.chosen is not None:
+            self._how[topic] = "chosen by its user"
             return sorted(self.chosen.get(topic, ()))
         if self._model is MessageModel.BROADCASTING:
             queues = list((await self._routes.get(topic)).readable)
@@ -128,6 +155,7 @@ class Dividing:
                 self._undivided(topic, NO_QUEUE)
                 return None
             self._why.pop(topic, None)
+            self._how[topic] = f"all {len(queues)} queues, BROADCASTING"
             return queues  # RB-17
         if self.asks:
             return await self._asked(topic)
@@ -140,6 +168,8 @@ class Dividing:
         self._generations.pop(topic, None)
 
     async def _asked(self, topic: str) -> list[MessageQueue] | None:
+        name = self._strategy.name if self._ask_server is not None else self._sessions.strategy()
+        self._how[topic] = f"decided by the server, strategy {name}"
         decided = self._decided.get(topic)
         if decided is not None and self._clock.monotonic_ms() - decided.at_ms >= self._trust_ms:
             decided = None
@@ -149,7 +179,6 @@ class Dividing:
             return decided.queues
         if topic.startswith(RETRY_PREFIX):
             await self._routes.get(topic)  # raises, without a call, as long as the topic is not made
-        name = self._strategy.name if self._ask_server is not None else self._sessions.strategy()
         told = await self._calls.query_assignment(self._group, topic, name, self._model)
         newer = self._decided.get(topic)
         if newer is not None and newer.generation > told.generation:
@@ -178,7 +207,7 @@ class Dividing:
         return queues
 
     def _undivided(self, topic: str, why: str) -> None:
-        if why == NO_QUEUE and topic.startswith(RETRY_PREFIX):  # RB-9: no news
+        if why in (NO_QUEUE, NO_MEMBERS) and topic.startswith(RETRY_PREFIX):  # RB-9: no news
             return
         if self._why.get(topic) != why:  # one line for each cause, not one a round
             self._why[topic] = why
@@ -188,8 +217,7 @@ class Dividing:
         queues = sorted((await self._routes.get(topic)).readable)
         members = self._sessions.members()
         if not queues or members is None:  # RB-9, RB-10
-            if not queues:
-                self._undivided(topic, NO_QUEUE)
+            self._undivided(topic, NO_MEMBERS if queues else NO_QUEUE)
             return None
         # A member that told its topics and does not read this one would leave its share unread (RG-8).
         ids = sorted(m.client_id for m in members if m.protocol != "v2" and (not m.topics or topic in m.topics))
@@ -198,7 +226,13 @@ class Dividing:
             self._undivided(topic, missing)
         else:
             self._why.pop(topic, None)
-        result: Iterable[MessageQueue] | None = self._strategy.allocate(self._group, self.client_id, queues, ids)
+        self._how[topic] = f"{len(queues)} queues among {len(ids)} members, strategy {self._strategy.name}"
+        result: Iterable[MessageQueue] | None
+        try:
+            result = self._strategy.allocate(self._group, self.client_id, queues, ids)
+        except BadRequest as error:  # RB-12: what it says is all that most users see of it
+            name = repr(self._strategy.name)
+            raise error if name in str(error) else BadRequest(f"allocate strategy {name}: {error}") from error
         mine = list(result or ())  # RB-13: a user's strategy may return None for nothing
         self._tell_of_nowhere(topic, [queue for queue in mine if queue.topic == topic and queue not in set(queues)])
         return mine

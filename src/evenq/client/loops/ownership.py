@@ -16,6 +16,7 @@ from typing import Any
 
 from evenq.client.core import rebalance
 from evenq.client.core.calls import ConsumerCalls, Locked
+from evenq.client.core.overlaps import OVERLAP_MS, Overlaps
 from evenq.client.core.past_deliveries import PastDeliveries
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.core.rebalance import Table
@@ -106,6 +107,7 @@ class Ownership:
         self._attempts_max = reading.attempts_max
         self._past: dict[MessageQueue, PastDeliveries] = {}
         """Of queues that are ours in a moment."""
+        self._overlaps = Overlaps()
         self._retry_soon = False
         self._unknown: set[str] = set()
         self._relocking: set[str] = set()
@@ -262,7 +264,10 @@ class Ownership:
                 assigned = await self._dividing.assigned(topic)
             except Exception as error:  # RB-2, RB-12: this topic stays as it is, whatever its strategy raised
                 if not isinstance(error, Error):
-                    log.exception("group %s: dividing topic %s failed, its queues stay as they are", self._group, topic)
+                    log.exception(
+                        "group %s: dividing topic %s failed, its queues stay as they are (%s)",
+                        self._group, topic, self._dividing.who,
+                    )  # fmt: skip
                 elif not topic.startswith(RETRY_PREFIX):
                     self._troubles.failed(f"topic {topic}", error)
             if assigned is not None:
@@ -271,8 +276,9 @@ class Ownership:
                 self._unknown.update(() if topic.startswith(RETRY_PREFIX) else (topic,))
             elif not self._closing:
                 commands = self._table.assign(topic, assigned, stalled=self._stalled)
+                self._overlaps.assigned(topic, assigned)
                 if commands:  # RB-14
-                    log.info("group %s: %d queues of topic %s are ours now", self._group, len(assigned), topic)
+                    self._dividing.log_share(topic, assigned)
                 self._perform(commands)
         if self._dividing.undecided:
             self._dividing.undecided = False
@@ -308,6 +314,10 @@ class Ownership:
 
     def _table_locked(self, queue: MessageQueue, answer: Locked | None) -> None:
         self._past.pop(queue, None)
+        if answer is not None or not self._sessions.up(queue.broker_name):
+            self._overlaps.over(queue)
+        elif self._overlaps.refused(queue, self._clock.monotonic_ms()):
+            self._dividing.log_overlap(queue, OVERLAP_MS)
         if answer is not None and self._attempts_max is not None and (answer.given_until or answer.counts):
             self._past[queue] = PastDeliveries(answer.given_until, dict(answer.counts), self._attempts_max())
         committed = -1 if answer is None else answer.committed

@@ -424,8 +424,13 @@ class Calls:
                 )
                 check(answer.status)
                 generation = Generation(answer.generation.epoch, answer.generation.counter)
-                # XO-4: entries without a queue are ignored
-                named = tuple(model_queue(entry.queue) for entry in answer.queues if entry.HasField("queue"))
+                # XO-4: entries without a queue are ignored. XO-5: a queue in mode POP is nobody's, a broker is all's
+                own = [
+                    entry.queue
+                    for entry in answer.queues
+                    if entry.HasField("queue") and (entry.mode != assignment_pb2.POP or entry.queue.queue_id < 0)
+                ]
+                named = tuple(model_queue(queue) for queue in own)
                 return Assignment(answer.known, named, generation)
             except (Unsupported, NotImplementedYet):
                 self._no_assignment.add(address)

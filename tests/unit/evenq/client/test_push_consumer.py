@@ -130,7 +130,8 @@ def test_on_rebalance_may_close_its_own_consumer(world: Any) -> None:
             one.close()
             closed.set()
 
-    one = consumer(world, Listener(), on_rebalance=callback).start()
+    one = consumer(world, Listener(), on_rebalance=callback)  # bound before the callback may need it
+    one.start()
     assert closed.wait(10), "a close in on_rebalance hangs"
 
 

@@ -24,7 +24,7 @@ def decision(strategy: str, *ids: str, queues: tuple[MessageQueue, ...] = ROOMS,
     )
 
 
-def test_rooms_that_nobody_covers_are_named_al_20() -> None:
+def test_al_20_rooms_that_nobody_covers_are_named() -> None:
     told = gaps(decision("MACHINE_ROOM", "c1", "c2"))
     assert told.startswith("MACHINE_ROOM gives 4 of 8 queues to nobody (r2@b/0, r2@b/1, r2@b/2, r2@b/3)")
     assert "all of rooms r2 among them; evenq group doctor g" in told
@@ -35,7 +35,7 @@ def test_many_queues_are_counted() -> None:
     assert "r2@b/4, 4 more)" in gaps(decision("MACHINE_ROOM", "c1", queues=many))
 
 
-def test_members_without_a_queue_are_counted_al_9() -> None:
+def test_al_9_members_without_a_queue_are_counted() -> None:
     assert idle(decision("AVG", *(f"c{number}" for number in range(10)))) == (
         "2 of 10 members have no queue, among them c8"
     )

@@ -126,6 +126,7 @@ def test_who_settled_for_long_rests_as_long_so_that_deciding_takes_half_a_core_a
     asyncio.run(story())
 
 
+@pytest.mark.spec("AL-9", "AL-20")
 def test_what_nobody_reads_is_said_once_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
 
@@ -161,6 +162,8 @@ def test_what_nobody_reads_is_said_once_and_when_it_is_over(caplog: pytest.LogCa
         (line,) = await told("m1")
         assert "MACHINE_ROOM gives 2 of 4 queues to nobody (b/0, b/1), all of rooms z2" in line
         assert await told("m1", "n1") == [], "the same again"
+        assert await told("m1", "n1", "o1") == ["group g, topic T: 1 of 3 members have no queue, among them o1"]
+        assert await told("m1", "n1") == []
         assert await told("m1", "n1", "m2") == ["group g, topic T: every queue has a reader again"]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -168,12 +168,55 @@ def test_when_the_last_decision_came_is_known() -> None:
     assert desk.dividing.heard_since(0)
 
 
-def test_a_list_with_queues_that_do_not_exist_is_told_once_al_14(caplog: pytest.LogCaptureFixture) -> None:
+def test_al_14_a_list_with_queues_that_do_not_exist_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk(ask_server=False, strategy=Config(queues(0, 8, 9)))
     assert desk.part() == [0, 8, 9]
     assert desk.part() == [0, 8, 9]
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == "group g, topic t: CONFIG names queues that do not exist and reads nothing of them: b/8, b/9"
+
+
+@pytest.mark.spec("RB-14")
+def test_a_changed_share_is_logged_with_its_queues_and_what_divided_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    def line(desk: Desk) -> str:
+        caplog.clear()
+        desk.part()
+        desk.dividing.log_share("t", queues(*range(34)))
+        (record,) = caplog.records
+        return record.getMessage()
+
+    desk = Desk(ask_server=False)
+    named = ", ".join(f"b/{number}" for number in range(32))
+    assert line(desk) == (
+        f"group g: 34 queues of topic t are ours now: {named}, ... (2 queues among 2 members, strategy AVG, client m)"
+    )
+    assert line(Desk()).endswith("(decided by the server, strategy AVG, client m)")
+    desk = Desk(ask_server=None)
+    desk.sessions.told = "STICKY"
+    assert line(desk).endswith("(decided by the server, strategy STICKY, client m)")
+    desk.dividing.chosen = {"t": list(queues(1))}
+    assert line(desk).endswith("(chosen by its user, client m)")
+
+
+@pytest.mark.parametrize("name", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"])
+def test_al_3_a_member_that_no_broker_names_takes_nothing_and_its_log_says_so_once(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(ask_server=False, strategy=by_name(name))
+    desk.sessions.topics = {"n": set(), "k": set()}
+    assert [desk.part() for _ in range(3)] == [[], [], []]
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage().endswith(
+        "member 'm' of group 'g' is not in the group's member list ['k', 'n'], so it gets no queue"
+    )
+    desk.sessions.topics["m"] = set()
+    desk.part()
+    del desk.sessions.topics["m"]
+    desk.part()
+    assert len(caplog.records) == 2, "again, after it was well"
 
 
 def test_a_member_that_does_not_read_the_topic_gets_none_of_its_queues() -> None:
