@@ -11,6 +11,27 @@ from evenq_helm.kubernetes import ROOT, Kubernetes
 
 __all__ = ["Outside"]
 
+TOLD = """
+import asyncio, json, os, sys
+from evenq.runtime.clock import SystemClock
+from evenq.wire.credentials import Credentials
+from evenq.wire.net import GrpcNet
+from evenq.wire.signed_net import SignedNet, Signer
+from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as pb
+
+async def ask(address, topic):
+    net = SignedNet(GrpcNet(), Signer.of(Credentials.of_environment(os.environ), SystemClock()))
+    request = pb.QueryRouteRequest()
+    request.topic.name = topic
+    raw = await net.unary(
+        address, "/apache.rocketmq.v2.MessagingService/QueryRoute", request.SerializeToString(), timeout_ms=5000,
+        metadata={"x-mq-client-id": "outside"},
+    )
+    found = [at for queue in pb.QueryRouteResponse.FromString(raw).message_queues for at in queue.broker.endpoints.addresses]
+    print(json.dumps(sorted({f"{at.host}:{at.port}" for at in found})))
+
+asyncio.run(ask(*sys.argv[1:]))
+"""
 OFFICIAL = ROOT / "tests" / "compat" / "python_sdk_peer.py"
 COUNT = 30
 
@@ -37,6 +58,13 @@ class Outside:
         done = self.tried(*command, endpoint=endpoint)
         assert done.returncode == 0, f"{command}: {done.stdout[-2_000:]}{done.stderr[-2_000:]}"
         return done.stdout
+
+    def told(self, topic: str, endpoint: str) -> list[str]:
+        """The addresses in the topic's route, as any client gets it there."""
+        done = self._run(sys.executable, "-c", TOLD, endpoint, topic)
+        assert done.returncode == 0, done.stderr[-2_000:]
+        addresses: list[str] = json.loads(done.stdout)
+        return addresses
 
     def send_and_read(self, topic: str, endpoint: str) -> None:
         """The official SDK's messages are read by itself and by us, and ours by us; each once."""
