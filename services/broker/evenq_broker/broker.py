@@ -50,6 +50,7 @@ from evenq_broker.core.polls import PollTable
 from evenq_broker.core.recalls import Recalls
 from evenq_broker.core.routes import RouteTable
 from evenq_broker.core.trace import Trace
+from evenq_broker.core.uids import queue_uid
 from evenq_broker.loops.burials import Burials
 from evenq_broker.loops.commands import Commands
 from evenq_broker.loops.delays import due
@@ -72,6 +73,8 @@ from evenq_broker.settings import Settings
 from evenq_broker.stats import Stats
 
 __all__ = ["Broker"]
+
+ENDED_MAX = 1_000
 
 
 class Broker:
@@ -134,6 +137,8 @@ class Broker:
         self.made_ms: dict[str, int] = {}
         """When topics were made here, ms since the epoch, since this process started: who waited for one reads it
         whole (`loops.beginning`)."""
+        self._ended_uids: dict[str, None] = {}
+        """Of topics that were deleted lately, oldest first."""
         self.failed: asyncio.Future[BaseException] | None = None
         """Done with the error when a loop that should never end did; `app.py` then stops the process."""
 
@@ -313,13 +318,15 @@ class Broker:
         queues: int = 0,
         retention_ms: int | None = None,
         chosen: bool = False,
+        uid: str = "",
         system: bool = False,
     ) -> TopicConfig:
         """Create or widen a topic HERE; durable when it returns. An existing one is never narrowed and keeps its type,
         or becomes MIXED.
 
         `queues` 0 = the default. `retention_ms`: None = as it is, 0 = for ever, -1 = the broker's setting. `chosen`:
-        somebody chose its brokers, from now on. Raises IllegalTopic and TooManyRequests (table full).
+        somebody chose its brokers, from now on. `uid`: of a new topic, as the other brokers have it; empty: a new one.
+        Raises IllegalTopic and TooManyRequests (table full).
         """
         self._check_topic_name(name, system=system)
         old = self.topics.get(name)
@@ -342,6 +349,7 @@ class Broker:
             widest=old.queues_ever if old else 0,
             retention_ms=kept_ms,
             chosen=chosen or (old is not None and old.chosen),
+            uid=old.uid if old else self.shared_uid([uid]) or self.new_uid(),
         )
         if old is not None and replace(topic, widest=old.widest) == old:
             return old
@@ -352,14 +360,35 @@ class Broker:
         await self.journal.record(TopicPut(topic))
         return topic
 
+    def shared_uid(self, told: Iterable[str]) -> str:
+        """The first of these uids of one topic that was not deleted: routes may be older than the deletion. Empty: none."""
+        return next((uid for uid in told if uid and uid not in self._ended_uids), "")
+
+    def new_uid(self) -> str:
+        """For a topic that nobody has."""
+        return f"{self.rng.getrandbits(64):016x}"
+
+    def queue_uid(self, topic: TopicConfig) -> str:
+        """What the offsets of this topic's queues HERE count; see `core.uids`."""
+        return queue_uid(topic.uid, self.handle_key, topic.topic_id)
+
     def default_queues(self, message_type: MessageType) -> int:
         """Queues per broker of a topic of this kind that is made without a number."""
         if message_type is MessageType.LITE:
             return 1  # every lite topic has a queue of its own; this one is for the route
         return self.settings.priority_levels if message_type is MessageType.PRIORITY else self.settings.default_queues
 
-    async def delete_topic(self, name: str) -> None:
-        """Forget a topic HERE, with every group's progress on it; durable when it returns. Unknown: nothing."""
+    async def delete_topic(self, name: str, *, everywhere: bool = False) -> None:
+        """Forget a topic HERE, with every group's progress on it; durable when it returns. Unknown: nothing.
+
+        `everywhere`: the others do, too, so brokers that are away are not missed for it, and its uid is not used again.
+        """
+        topic = self.topics.get(name)
+        if everywhere:
+            if topic is not None:
+                self._ended_uids[topic.uid] = None
+                self._ended_uids = dict(list(self._ended_uids.items())[-ENDED_MAX:])
+            await self.cluster.known.topic_deleted(name)
         topic = self.topics.remove(name)
         self.made_ms.pop(name, None)
         if topic is None:
