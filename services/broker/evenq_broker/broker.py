@@ -361,7 +361,7 @@ class Broker:
         return topic
 
     def shared_uid(self, told: Iterable[str]) -> str:
-        """The first of these uids of one topic that was not deleted: routes may be older than the deletion. Empty: none."""
+        """The first of these uids of a topic that was not deleted: routes may be older than the deletion. Empty: none."""
         return next((uid for uid in told if uid and uid not in self._ended_uids), "")
 
     def new_uid(self) -> str:

@@ -25,7 +25,7 @@ def options(broker: Any, **more: str) -> ReadOptions:
 def bodies(broker: Any, start: int, end: int, *, address: str | None = None, **more: str) -> list[str]:
     wanted = QueueRange(queue=broker.queue(0), start=start, end=end)
     address = broker.endpoint if address is None else address
-    [task] = scan_tasks([[wanted]], {wanted.queue: address})
+    [task] = scan_tasks([[wanted]], {wanted.queue: address}, {})
     return [
         body.decode()
         for batch in read(task, options(broker, **more), BODY)

@@ -256,7 +256,7 @@ class BrokerForgotten:
 
 @dataclass(frozen=True, slots=True)
 class BrokerTopics:
-    """Another broker has so many readable queues of these topics now; of those that are not named, as many as before."""
+    """Another broker has so many readable queues of these topics now, and of all others as many as before."""
 
     name: str
     read_queues: Mapping[str, int]

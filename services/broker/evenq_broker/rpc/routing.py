@@ -147,7 +147,9 @@ class _Routing:
             return b""
         names = [at.broker.name for at in places if at.broker.address(context.listener).tls]
         any_broker = self._broker.any_broker(context)
-        return routes_pb2.RouteSchemes(tls_brokers=names, any_broker=any_broker, away=away).SerializeToString()
+        return routes_pb2.RouteSchemes(
+            tls_brokers=names, any_broker=any_broker, away=away, whole=question.whole
+        ).SerializeToString()
 
     def _remembered(self, topic: str) -> bytes:
         """For another broker: what this one alone knows of brokers that are away."""

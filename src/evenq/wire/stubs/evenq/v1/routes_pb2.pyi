@@ -37,6 +37,7 @@ class RouteSchemes(_Message):
     any_broker: builtins.bool
     @builtins.property
     def away(self) -> _containers.RepeatedCompositeFieldContainer[AwayBroker]: ...
+    whole: builtins.bool
 
     def __init__(
         self,
@@ -44,8 +45,9 @@ class RouteSchemes(_Message):
         tls_brokers: Iterable[builtins.str] | None = ...,
         any_broker: builtins.bool | None = ...,
         away: Iterable[AwayBroker] | None = ...,
+        whole: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["tls_brokers", "any_broker", "away"]) -> None: ...
+    def ClearField(self, field_name: Literal["tls_brokers", "any_broker", "away", "whole"]) -> None: ...
 
 class AwayBroker(_Message):
     DESCRIPTOR: Descriptor
