@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(300)
 
 SCHEMA = "brokerName string, queueId int, queueOffset long, body binary"
 READ_TIMEOUT_MS = 1_500
@@ -43,9 +44,7 @@ def cluster() -> Iterator[LocalCluster]:
         "STORE__RETENTION_HOUR": "-1",
         "DRAIN_MS": "200",
     }
-    with LocalCluster(
-        brokers=2, rebalancer=False, nameserver_settings=nameserver, broker_settings=broker
-    ) as running:
+    with LocalCluster(brokers=2, rebalancer=False, nameserver_settings=nameserver, broker_settings=broker) as running:
         yield running
 
 
@@ -73,7 +72,7 @@ class Topic:
     def make(self) -> None:
         request = admin_pb2.CreateTopicRequest(topic=self.name, queues=2)
         admin(self.a.address, "CreateTopic", request, admin_pb2.CreateTopicResponse)
-        assert within(10, lambda: len(calls.route([self.a.address], [self.name])) == 4)
+        assert within(30, lambda: len(calls.route([self.a.address], [self.name])) == 4)
 
     def delete(self) -> None:
         request = admin_pb2.DeleteTopicRequest(topic=self.name)
@@ -97,7 +96,9 @@ class Topic:
                 messages=messages,
             )
             address = next(node.address for node in self.cluster.brokers if node.name == queue.broker_name)
-            encoded = connection.unary(address, "/evenq.v1.Data/Publish", request.SerializeToString(), timeout_ms=10_000)
+            encoded = connection.unary(
+                address, "/evenq.v1.Data/Publish", request.SerializeToString(), timeout_ms=10_000
+            )
             answer = data_pb2.PublishResponse.FromString(encoded)
             check(answer.status)
             first = answer.first_offset
@@ -108,11 +109,11 @@ class Topic:
         """broker-b dies; with `told` the nameserver has noticed."""
         self.b.kill()
         if told:
-            assert within(10, lambda: bool(calls.locate([self.a.address], [self.name]).away))
+            assert within(30, lambda: len(calls.route([self.a.address], [self.name])) == 2)
 
     def back(self) -> None:
         self.b.restart()
-        assert within(10, lambda: len(calls.route([self.a.address], [self.name])) == 4)
+        assert within(30, lambda: len(calls.route([self.a.address], [self.name])) == 4)
 
     def remember(self) -> None:
         """Keep broker-b's store as it is now."""
@@ -133,7 +134,7 @@ class Topic:
         self.b._environment[key] = "1"
         try:
             self.back()
-            assert within(20, lambda: all(low > 0 for low in self.lows(mine).values()))
+            assert within(60, lambda: all(low > 0 for low in self.lows(mine).values()))
         finally:
             del self.b._environment[key]
         self.back()
@@ -206,6 +207,11 @@ class Batch:
         self._spark, self._topic = spark, topic
         self._begun, self._go = folder / "begun", folder / "go"
 
+    def again(self) -> None:
+        """Let the tasks of the next read stop, too."""
+        for file in [*self._begun.parent.glob("begun-*"), self._go]:
+            file.unlink()
+
     def read(self, *, meanwhile: Callable[[], object] | None = None, **options: Any) -> list[Row]:
         given = {"endpoints": self._topic.endpoints, "subscribe": self._topic.name, "readTimeoutMs": READ_TIMEOUT_MS}
         frame = self._spark.read.format("evenq").schema(SCHEMA).options(**{**given, **options}).load()
@@ -221,8 +227,6 @@ class Batch:
                 while not go.exists() and time.monotonic() < deadline:
                     time.sleep(0.02)
             return iter([(row.brokerName, row.queueId, row.queueOffset, row.body.decode().strip()) for row in read])
-
-        import threading
 
         outcome: dict[str, Any] = {}
 
@@ -296,9 +300,9 @@ class Stream:
         """Run until it ends, or in the default trigger until it has these rows. Raises the query's error."""
         query = self.start(now=now, **options)
         if now:
-            query.awaitTermination(90)
+            assert query.awaitTermination(200)
             return
-        assert within(60, lambda: self.rows == until or not query.isActive), self.rows
+        assert within(120, lambda: self.rows == until or not query.isActive), self.rows
         error = query.exception()
         query.stop()
         if error is not None:
@@ -348,11 +352,10 @@ def test_a_batch_that_loses_a_broker_in_the_middle_is_an_error_or_a_count(
     topic: Topic, batch: Batch, said: Said
 ) -> None:
     rows = topic.send(20, "x")
-    with pytest.raises(Exception, match="is a broker running there|no broker serves"):
+    with pytest.raises(Exception, match=r"is a broker running there|no broker serves"):
         batch.read(meanwhile=topic.away)
     topic.back()
-    for file in topic.folder.parent.glob("*"):
-        file.unlink()
+    batch.again()
     assert batch.read(meanwhile=topic.away, failOnUnavailable=False) == of(rows, "broker-a")
     assert said.lost == 40
     assert said.left_out == 2
@@ -386,10 +389,10 @@ def test_a_stream_without_a_broker_from_the_start_reads_the_others_and_it_when_i
     rows = topic.send(20, "x")
     topic.away()
     query = stream.start(now=False)
-    assert within(40, lambda: stream.rows == of(rows, "broker-a"))
-    assert within(10, lambda: "make no progress until they are served again" in said.text)
+    assert within(90, lambda: stream.rows == of(rows, "broker-a"))
+    assert within(30, lambda: "make no progress until they are served again" in said.text)
     topic.back()
-    assert within(40, lambda: stream.rows == sorted(rows)), query.exception()
+    assert within(90, lambda: stream.rows == sorted(rows)), query.exception()
     assert stream.lost == 0
 
 
@@ -411,7 +414,7 @@ def test_available_now_that_loses_a_broker_in_the_middle_is_an_error_and_the_nex
 ) -> None:
     rows = topic.send(20, "x")
     for options in ({}, {"failOnUnavailable": False}):
-        with pytest.raises(Exception, match="is a broker running there|no broker"):
+        with pytest.raises(Exception, match=r"is a broker running there|no broker"):
             stream.run(now=True, after={0: topic.away}, maxOffsetsPerTrigger=20, **options)
         topic.back()
     stream.run(now=True)
@@ -421,12 +424,12 @@ def test_available_now_that_loses_a_broker_in_the_middle_is_an_error_and_the_nex
 def test_a_stream_that_loses_a_broker_in_the_middle_goes_on_with_the_others(topic: Topic, stream: Stream) -> None:
     rows = topic.send(10, "x")
     query = stream.start(now=False, after={0: topic.away})
-    assert within(40, lambda: not topic.b.alive)
+    assert within(90, lambda: not topic.b.alive)
     rows += topic.send(10, "y", [queue for queue in topic.queues if queue.broker_name == topic.a.name])
-    assert within(40, lambda: stream.rows == sorted(rows)), query.exception()
+    assert within(90, lambda: stream.rows == sorted(rows)), query.exception()
     topic.back()
     rows += topic.send(10, "z")
-    assert within(40, lambda: stream.rows == sorted(rows)), query.exception()
+    assert within(90, lambda: stream.rows == sorted(rows)), query.exception()
     assert stream.lost == 0
 
 
@@ -442,14 +445,13 @@ def test_a_forgotten_broker_is_no_hole_and_a_nameserver_that_restarts_forgets_no
     rows = topic.send(5, "x")
     topic.away()
     cluster.nameservers[0].restart()
-    assert within(10, lambda: len(calls.route([topic.a.address], [topic.name])) == 2)
+    assert within(30, lambda: len(calls.route([topic.a.address], [topic.name])) == 2)
     with pytest.raises(Exception, match=AWAY.format(topic=topic.name)):
         batch.read()
     topic.a.restart()
     with pytest.raises(Exception, match=AWAY.format(topic=topic.name)):
         batch.read()
     request = admin_pb2.ForgetBrokerRequest(broker_name=topic.b.name)
-    assert within(10, lambda: bool(calls.locate([topic.a.address], [topic.name]).away))
     admin(topic.a.address, "ForgetBroker", request, admin_pb2.ForgetBrokerResponse)
     assert batch.read() == of(rows, "broker-a")
 
@@ -459,7 +461,7 @@ def drained(topic: Topic) -> Iterator[None]:
     change = admin_pb2.DrainBrokerRequest
     admin(topic.b.address, "DrainBroker", change(change=change.DRAIN), admin_pb2.DrainBrokerResponse)
     topic.b.stop()
-    assert within(10, lambda: len(calls.route([topic.a.address], [topic.name])) == 2)
+    assert within(30, lambda: len(calls.route([topic.a.address], [topic.name])) == 2)
     yield
     topic.b.restart()
     admin(topic.b.address, "DrainBroker", change(change=change.RESUME), admin_pb2.DrainBrokerResponse)
@@ -499,7 +501,7 @@ def test_a_topic_made_anew_between_two_runs_is_an_error_or_read_from_its_first_m
     old = topic.send(20, "old")
     stream.run(now=True)
     topic.made_anew(count)
-    with pytest.raises(Exception, match="was deleted or made anew"):
+    with pytest.raises(Exception, match=r"was deleted or made anew"):
         stream.run(now=now, until=[])
     assert stream.rows == sorted(old)
     new = [(queue.broker_name, queue.queue_id, offset, "anew") for queue in topic.queues for offset in range(count)]
@@ -530,7 +532,7 @@ def test_a_topic_made_anew_within_available_now_is_an_error_or_a_count(
     topic: Topic, stream: Stream, said: Said, count: int
 ) -> None:
     topic.send(20, "old")
-    with pytest.raises(Exception, match="was deleted or made anew"):
+    with pytest.raises(Exception, match=r"was deleted or made anew"):
         stream.run(now=True, maxOffsetsPerTrigger=8, after={0: lambda: topic.made_anew(count)})
     stream.run(now=True, failOnDataLoss=False)
     new = [(queue.broker_name, queue.queue_id, offset, "anew") for queue in topic.queues for offset in range(count)]
@@ -545,10 +547,9 @@ def test_a_topic_made_anew_within_a_batch_is_an_error_or_a_count(
     topic: Topic, batch: Batch, said: Said, count: int
 ) -> None:
     rows = topic.send(20, "old")
-    with pytest.raises(Exception, match="was deleted or made anew"):
+    with pytest.raises(Exception, match=r"was deleted or made anew"):
         batch.read(meanwhile=lambda: topic.made_anew(count))
-    for file in topic.folder.parent.glob("*"):
-        file.unlink()
+    batch.again()
     topic.made_anew(0)
     rows = topic.send(20, "old")
     read = batch.read(meanwhile=lambda: topic.made_anew(count), failOnDataLoss=False)
@@ -559,7 +560,7 @@ def test_a_topic_made_anew_within_a_batch_is_an_error_or_a_count(
 def test_a_topic_deleted_while_a_stream_runs_is_an_error(topic: Topic, stream: Stream) -> None:
     topic.send(5, "x")
     query = stream.start(now=False, after={0: topic.delete})
-    assert within(40, lambda: not query.isActive)
+    assert within(90, lambda: not query.isActive)
     assert "was deleted" in str(query.exception())
 
 
@@ -573,7 +574,7 @@ def test_a_lost_tail_is_an_error_or_reading_goes_on_at_what_is_left(topic: Topic
     lost = topic.send(10, "lost")
     stream.run(now=True)
     topic.tail_lost()
-    with pytest.raises(Exception, match="data loss: .* was to be read at offset 20"):
+    with pytest.raises(Exception, match=r"data loss: .* was to be read at offset 20"):
         stream.run(now=now, until=[])
     more = topic.send(5, "more")
     stream.run(now=now, until=sorted(rows + lost + more), failOnDataLoss=False)
@@ -585,11 +586,9 @@ def test_a_tail_lost_within_a_batch_is_an_error_or_a_count(topic: Topic, batch: 
     rows = topic.send(10, "kept")
     topic.remember()
     rest = topic.send(10, "lost")
-    with pytest.raises(Exception, match="data loss"):
+    with pytest.raises(Exception, match=r"data loss"):
         batch.read(meanwhile=topic.tail_lost, readTimeoutMs=30_000)
-    for file in topic.folder.parent.glob("begun*"):
-        file.unlink()
-    (topic.folder.parent / "go").unlink()
+    batch.again()
     rest = of(rest, "broker-a") + topic.send(10, "lost", topic.queues[2:])
     read = batch.read(meanwhile=topic.tail_lost, failOnDataLoss=False, readTimeoutMs=30_000)
     assert read == sorted(rows + of(rest, "broker-a"))
@@ -606,7 +605,7 @@ def test_a_trimmed_beginning_is_an_error_or_a_count(topic: Topic, stream: Stream
     rows += topic.send(60, "y")
     lows = topic.trimmed()
     gone = sum(low - 5 for low in lows.values())
-    with pytest.raises(Exception, match="data loss: .* was to be read at offset 5"):
+    with pytest.raises(Exception, match=r"data loss: .* was to be read at offset 5"):
         stream.run(now=now, until=[])
     left = [row for row in rows if row[2] < 5 or row[2] >= lows.get(MessageQueue(topic.name, row[0], row[1]), 0)]
     stream.run(now=now, until=sorted(left), failOnDataLoss=False)
@@ -617,10 +616,9 @@ def test_a_trimmed_beginning_is_an_error_or_a_count(topic: Topic, stream: Stream
 def test_a_beginning_trimmed_within_a_batch_is_an_error_or_a_count(topic: Topic, batch: Batch, said: Said) -> None:
     rows = topic.send(60, "x")
     lows: dict[MessageQueue, int] = {}
-    with pytest.raises(Exception, match="data loss: .* was to be read at offset 0"):
+    with pytest.raises(Exception, match=r"data loss: .* was to be read at offset 0"):
         batch.read(meanwhile=lambda: lows.update(topic.trimmed()), readTimeoutMs=30_000)
-    for file in topic.folder.parent.glob("*"):
-        file.unlink()
+    batch.again()
     topic.made_anew(0)
     rows = topic.send(60, "x")
     read = batch.read(meanwhile=lambda: lows.update(topic.trimmed()), failOnDataLoss=False, readTimeoutMs=30_000)
@@ -628,15 +626,13 @@ def test_a_beginning_trimmed_within_a_batch_is_an_error_or_a_count(topic: Topic,
     assert said.lost == sum(lows.values())
 
 
-def test_a_group_whose_next_message_was_trimmed_is_an_error_or_a_count(
-    topic: Topic, batch: Batch, said: Said
-) -> None:
+def test_a_group_whose_next_message_was_trimmed_is_an_error_or_a_count(topic: Topic, batch: Batch, said: Said) -> None:
     rows = topic.send(60, "x")
     mine = topic.queues[2:]
     calls.commit(topic.a.address, "g", dict.fromkeys(topic.queues[:2], 60), client_id="me")
     calls.commit(topic.b.address, "g", dict.fromkeys(mine, 2), client_id="me")
     lows = topic.trimmed()
-    with pytest.raises(Exception, match="data loss: .* was to be read at offset 2"):
+    with pytest.raises(Exception, match=r"data loss: .* was to be read at offset 2"):
         batch.read(startingOffsets="group", group="g")
     read = batch.read(startingOffsets="group", group="g", failOnDataLoss=False)
     assert read == [row for row in of(rows, "broker-b") if row[2] >= lows[MessageQueue(topic.name, row[0], row[1])]]
@@ -656,6 +652,6 @@ def test_loss_of_a_name_is_told_and_makes_no_topic(topic: Topic, batch: Batch, s
             run(far)
         assert "did you mean" not in str(raised.value)
     for name in (near, far):
-        with pytest.raises(Exception, match="no topic"):
-            request = admin_pb2.DescribeTopicRequest(topic=name)
+        request = admin_pb2.DescribeTopicRequest(topic=name)
+        with pytest.raises(Exception, match=r"no topic"):
             admin(topic.a.address, "DescribeTopic", request, admin_pb2.DescribeTopicResponse)

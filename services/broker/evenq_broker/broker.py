@@ -74,8 +74,6 @@ from evenq_broker.stats import Stats
 
 __all__ = ["Broker"]
 
-ENDED_MAX = 1_000
-
 
 class Broker:
     """The state of one broker."""
@@ -137,8 +135,6 @@ class Broker:
         self.made_ms: dict[str, int] = {}
         """When topics were made here, ms since the epoch, since this process started: who waited for one reads it
         whole (`loops.beginning`)."""
-        self._ended_uids: dict[str, None] = {}
-        """Of topics that were deleted lately, oldest first."""
         self.failed: asyncio.Future[BaseException] | None = None
         """Done with the error when a loop that should never end did; `app.py` then stops the process."""
 
@@ -349,7 +345,7 @@ class Broker:
             widest=old.queues_ever if old else 0,
             retention_ms=kept_ms,
             chosen=chosen or (old is not None and old.chosen),
-            uid=old.uid if old else self.shared_uid([uid]) or self.new_uid(),
+            uid=old.uid if old else self.cluster.uids.shared([uid]),
         )
         if old is not None and replace(topic, widest=old.widest) == old:
             return old
@@ -359,14 +355,6 @@ class Broker:
         self.cluster.facts_changed(topic=name)
         await self.journal.record(TopicPut(topic))
         return topic
-
-    def shared_uid(self, told: Iterable[str]) -> str:
-        """The first of these uids of a topic that was not deleted: routes may be older than the deletion. Empty: none."""
-        return next((uid for uid in told if uid and uid not in self._ended_uids), "")
-
-    def new_uid(self) -> str:
-        """For a topic that nobody has."""
-        return f"{self.rng.getrandbits(64):016x}"
 
     def queue_uid(self, topic: TopicConfig) -> str:
         """What the offsets of this topic's queues HERE count; see `core.uids`."""
@@ -386,8 +374,7 @@ class Broker:
         topic = self.topics.get(name)
         if everywhere:
             if topic is not None:
-                self._ended_uids[topic.uid] = None
-                self._ended_uids = dict(list(self._ended_uids.items())[-ENDED_MAX:])
+                self.cluster.uids.end(topic.uid)
             await self.cluster.known.topic_deleted(name)
         topic = self.topics.remove(name)
         self.made_ms.pop(name, None)

@@ -13,14 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from evenq.errors import StoreCorrupted
-from evenq.model import (
-    GroupConfig,
-    MessageQueue,
-    MessageType,
-    Permission,
-    StartFrom,
-    TopicConfig,
-)
+from evenq.model import GroupConfig, MessageQueue, MessageType, Permission, StartFrom, TopicConfig
 from evenq_broker.core.policies import balance_json, balance_of, retry_json, retry_of
 
 # | kind | operation    | content after the kind byte (big-endian)                                                    |
@@ -344,8 +337,9 @@ def encode_op(op: Op) -> bytes:
         case DrainPut():
             return _json(_DRAIN, {"on": op.on})
         case BrokerKnown():
-            told = {"name": op.name, "gone": op.gone_ms, "unread": op.unread, "dead": op.dead_letters}
-            return _json(_BROKER, told)
+            return _json(_BROKER, {
+                "name": op.name, "gone": op.gone_ms, "unread": op.unread, "dead": op.dead_letters,
+            })  # fmt: skip
         case BrokerForgotten():
             return _json(_BROKER_GONE, {"name": op.name})
         case BrokerTopics():
@@ -458,20 +452,14 @@ def _decode_ended(record: bytes, at: int) -> tuple[Op, int]:
 
 def _from_json(kind: int, value: dict[str, Any]) -> Op:
     if kind == _TOPIC:
-        return TopicPut(
-            TopicConfig(
-                name=value["name"],
-                topic_id=value["id"],
-                message_type=MessageType(value["type"]),
-                read_queues=value["read"],
-                write_queues=value["write"],
-                permission=Permission(value["permission"]),
-                widest=value.get("widest", 0),  # none in journals of before
-                retention_ms=value.get("retention_ms"),
-                chosen=value.get("chosen", False),
-                uid=value.get("uid", ""),
-            )
-        )
+        topic = TopicConfig(
+            name=value["name"], topic_id=value["id"], message_type=MessageType(value["type"]),
+            read_queues=value["read"], write_queues=value["write"], permission=Permission(value["permission"]),
+            # None in journals of before:
+            widest=value.get("widest", 0), retention_ms=value.get("retention_ms"), chosen=value.get("chosen", False),
+            uid=value.get("uid", ""),
+        )  # fmt: skip
+        return TopicPut(topic)
     if kind == _GROUP:
         return GroupPut(
             GroupConfig(

@@ -6,8 +6,36 @@ A topic has a uid that all brokers share; where its queues lie in one broker's s
 from __future__ import annotations
 
 import hashlib
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
 
-__all__ = ["local_uid", "queue_uid"]
+__all__ = ["TopicUids", "local_uid", "queue_uid"]
+
+ENDED_MAX = 1_000
+
+
+class _Random(Protocol):
+    def getrandbits(self, k: int, /) -> int: ...
+
+
+class TopicUids:
+    """Gives uids to topics, and remembers those that were deleted lately: routes may still have them when the topic is
+    made again.
+    """
+
+    def __init__(self, rng: _Random) -> None:
+        self._rng = rng
+        self._ended: deque[str] = deque(maxlen=ENDED_MAX)
+
+    def shared(self, told: Iterable[str]) -> str:
+        """The uid of a topic that other brokers tell so: the first that was not deleted, else a new one."""
+        known = next((uid for uid in told if uid and uid not in self._ended), "")
+        return known or f"{self._rng.getrandbits(64):016x}"
+
+    def end(self, uid: str) -> None:
+        """The topic is deleted everywhere."""
+        self._ended.append(uid)
 
 
 def local_uid(key: bytes, topic_id: int) -> str:

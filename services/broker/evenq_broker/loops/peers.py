@@ -21,6 +21,7 @@ from evenq.wire.addresses import split_addresses
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.assignment import LastAnswers
 from evenq_broker.core.routes import BrokerView
+from evenq_broker.core.uids import TopicUids
 from evenq_broker.loops.known_brokers import BrokerMemory
 from evenq_broker.loops.rebalancer_link import RebalancerLink
 from evenq_broker.loops.registration import Registration, own_view
@@ -53,6 +54,7 @@ class ClusterLink:
         self.answers = LastAnswers()
         self.known = BrokerMemory(broker)
         """Brokers that belong to the cluster, whether they are there or not."""
+        self.uids = TopicUids(broker.rng)
         self.nameservers = split_addresses(broker.settings.nameservers)
         self._topic_changes = Signal()
         self._fact_changes = Signal()
@@ -188,7 +190,7 @@ class ClusterLink:
         if brokers or any(counts.chosen for counts in known):
             wanted_at = dict(brokers) if brokers else {counts.broker_name: queues for counts in known}
             return await self._place_chosen(name, kind, queues, retention_ms, wanted_at)
-        uid = self._broker.shared_uid(counts.uid for counts in known)
+        uid = self.uids.shared(counts.uid for counts in known)
         counts = [counts.write_queues for counts in known]
         wanted = max([queues, *counts] if queues or counts else [self._broker.default_queues(kind)])
         placements: list[Placement] = []
@@ -307,7 +309,7 @@ class ClusterLink:
             first = await self._place(names.pop(0), name, kind, wanted, retention_ms, uid)  # decides type and counts
             placements.append(first)
             if not first.error:
-                uid = first.entry.uid or uid or self._broker.new_uid()
+                uid = first.entry.uid or uid
                 kind = _kind_of(first, kind)
                 wanted = max(wanted, first.entry.write_queues)
         others = (self._place(broker, name, kind, wanted, retention_ms, uid) for broker in names)
@@ -321,8 +323,7 @@ class ClusterLink:
         missing = sorted(set(wanted_at) - live)
         if missing:
             raise NotFound(f"no live broker is named {', '.join(missing)}; the cluster has {', '.join(sorted(live))}")
-        known = [at.counts.uid for at in self._broker.routes.route(name)]
-        uid = self._broker.shared_uid(known) or self._broker.new_uid()
+        uid = self.uids.shared(at.counts.uid for at in self._broker.routes.route(name))
         elsewhere = sorted({at.broker.name for at in self._broker.routes.route(name)} - set(wanted_at))
         places = [
             *((broker, wanted_at[broker] or queues) for broker in sorted(wanted_at)),
