@@ -34,14 +34,14 @@ class LossCount:
         """Messages are gone; `messages` 0: it is not known how many."""
         self.messages += messages
         self.queues.add(queue)
-        log.warning("evenq lost messages=%d of %s: %s; %s", messages, queue, why, self)
+        log.warning("evenq: lost messages=%d of %s: %s; %s", messages, queue, why, self)
 
     def left_out(self, queues: Mapping[MessageQueue, int], why: object) -> None:
         """Queues are not read because no broker serves them; how many messages each had to be read, 0 = not known."""
         self.messages += sum(queues.values())
         self.unavailable.update(queues)
         log.warning(
-            "evenq left out queues=%d messages=%d: %s: %s; %s",
+            "evenq: left out queues=%d messages=%d: %s: %s; %s",
             len(queues), sum(queues.values()), named(queues), why, self,
         )  # fmt: skip
 

@@ -181,14 +181,14 @@ class Said:
     @property
     def lost(self) -> int:
         """Messages, over all lines."""
-        return sum(map(int, re.findall(r"evenq lost messages=(\d+)", self.text))) + sum(
-            map(int, re.findall(r"evenq left out queues=\d+ messages=(\d+)", self.text))
+        return sum(map(int, re.findall(r"evenq: lost messages=(\d+)", self.text))) + sum(
+            map(int, re.findall(r"evenq: left out queues=\d+ messages=(\d+)", self.text))
         )
 
     @property
     def left_out(self) -> int:
         """Queues, over all lines."""
-        return sum(map(int, re.findall(r"evenq left out queues=(\d+)", self.text)))
+        return sum(map(int, re.findall(r"evenq: left out queues=(\d+)", self.text)))
 
 
 @pytest.fixture

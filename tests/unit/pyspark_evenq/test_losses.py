@@ -21,9 +21,9 @@ def test_each_loss_is_one_line_that_ends_with_the_sums(caplog: pytest.LogCapture
         count.lost(queue(0), 5, "trimmed again")
         count.left_out({queue(1): 7, queue(2): 0}, "broker-a is gone")
     assert (count.messages, len(count.queues), len(count.unavailable)) == (42, 1, 2)
-    assert caplog.messages[0].startswith("evenq lost messages=30 of flights@broker-a:0: trimmed; ")
+    assert caplog.messages[0].startswith("evenq: lost messages=30 of flights@broker-a:0: trimmed; ")
     assert caplog.messages[2] == (
-        "evenq left out queues=2 messages=7: flights on broker-a (queues 1, 2): broker-a is gone; "
+        "evenq: left out queues=2 messages=7: flights on broker-a (queues 1, 2): broker-a is gone; "
         "in this process so far messages=42 queues=1 unavailable=2"
     )
 

@@ -93,7 +93,7 @@ def test_a_range_of_a_topic_that_was_made_anew_is_data_loss(filled: Any, caplog:
     with pytest.raises(IllegalOffset, match="was deleted or made anew on broker broker-a"):
         bodies(filled, 5, 40, uid="old")
     assert bodies(filled, 5, 40, uid="old", failOnDataLoss="false") == []
-    assert "evenq lost messages=35 of flights@broker-a:0" in caplog.text
+    assert "evenq: lost messages=35 of flights@broker-a:0" in caplog.text
     assert len(bodies(filled, 5, 40, uid="new")) == len(bodies(filled, 5, 40)) == 35
     filled.uid = ""
     assert len(bodies(filled, 5, 40, uid="old")) == 35, "an older broker"
@@ -103,9 +103,9 @@ def test_lost_messages_are_counted(filled: Any, caplog: pytest.LogCaptureFixture
     filled.low[0] = 20
     del filled.queues[0][40:]
     assert len(bodies(filled, 5, 50, failOnDataLoss="false")) == 20
-    assert [line.split(" of ")[0] for line in caplog.messages if line.startswith("evenq lost")] == [
-        "evenq lost messages=15",
-        "evenq lost messages=10",
+    assert [line.split(" of ")[0] for line in caplog.messages if line.startswith("evenq: lost")] == [
+        "evenq: lost messages=15",
+        "evenq: lost messages=10",
     ]
 
 
@@ -116,8 +116,8 @@ def test_a_broker_that_stays_away_is_left_out_and_counted_where_that_is_allowed(
     wanted = [QueueRange(queue=filled.queue(0), start=5, end=50), QueueRange(queue=filled.queue(1), start=0, end=7)]
     [task] = scan_tasks([wanted], dict.fromkeys([filled.queue(0), filled.queue(1)], filled.endpoint), {})
     assert list(read(task, options(filled, readTimeoutMs="200"), BODY, leave_out=True)) == []
-    assert "evenq left out queues=1 messages=45: flights on broker-a (queue 0)" in caplog.text
-    assert "evenq left out queues=1 messages=7: flights on broker-a (queue 1)" in caplog.text
+    assert "evenq: left out queues=1 messages=45: flights on broker-a (queue 0)" in caplog.text
+    assert "evenq: left out queues=1 messages=7: flights on broker-a (queue 1)" in caplog.text
 
 
 def test_a_hole_in_a_block_is_data_loss(filled: Any) -> None:
