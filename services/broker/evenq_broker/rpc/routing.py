@@ -164,8 +164,9 @@ class _Routing:
             return []
         cluster, topic = self._broker.cluster, asked.topic.name
         await cluster.routes_known()
+        plain = service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name=topic), endpoints=asked.endpoints)
         question = routes_pb2.RouteQuestion(schemes=True, local=True).SerializeToString()
-        answers = await cluster.ask_peers(MESSAGING + "QueryRoute", asked.SerializeToString() + question)
+        answers = await cluster.ask_peers(MESSAGING + "QueryRoute", plain.SerializeToString() + question)
         found = {one.broker_name: one for one in cluster.known.away(topic)}
         for _, answer in answers:
             if not isinstance(answer, Error):
