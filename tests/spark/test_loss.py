@@ -65,7 +65,7 @@ async def clean(folder: Path, broker_name: str) -> None:
     ops: list[Op] = []
     options = StoreOptions(retention_ms=1, retention_hour=-1, segment_bytes=SEGMENT_BYTES)
     store = await MessageStore.open(
-        str(folder),
+        folder,
         options,
         clock=SystemClock(),
         broker_name=broker_name,
