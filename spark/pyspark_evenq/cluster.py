@@ -7,10 +7,14 @@ come back as plain values; protobuf stays in here and in `blocks`. An answer tha
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
+import difflib
 import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,7 +33,20 @@ from pyspark_evenq.positions import QueueState
 if TYPE_CHECKING:
     from evenq.wire.stubs.evenq.v1 import common_pb2
 
-__all__ = ["Route", "by_address", "commit", "persist", "query", "route", "scan", "states"]
+__all__ = [
+    "BrokersAway",
+    "Located",
+    "Route",
+    "Survey",
+    "by_address",
+    "commit",
+    "locate",
+    "persist",
+    "query",
+    "route",
+    "scan",
+    "survey",
+]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -37,14 +54,81 @@ T = TypeVar("T")
 Route = Mapping[MessageQueue, str]
 """The address (`host:port`) of the broker that serves each readable queue."""
 CALL_MS = 5_000
+NEAR = 0.8
+"""Names that are less alike (`difflib`'s ratio) are no misspelling of each other."""
+
+
+class BrokersAway(errors.ConnectionFailed):
+    """Queues of the topics are on no broker that answers, and failOnUnavailable is on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """Where the readable queues of some topics are."""
+
+    addresses: dict[MessageQueue, str] = field(default_factory=dict)
+    away: dict[MessageQueue, str] = field(default_factory=dict)
+    """Queues that no live broker serves, each with why, in words. Empty as well if the broker asked is too old to say;
+    then `whole` is False."""
+    missing: dict[str, errors.TopicNotFound] = field(default_factory=dict)
+    """Topics that do not exist."""
+    whole: bool = True
+
+    def must_exist(self) -> Located:
+        """Raises TopicNotFound for the first topic that does not exist."""
+        for error in self.missing.values():
+            raise error
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """The queues of some topics, as far as brokers answered in time."""
+
+    located: Located
+    states: dict[MessageQueue, QueueState]
+    unavailable: dict[MessageQueue, str]
+    """Queues without a state, each with why, in words."""
+
+    def must_be_complete(self, timeout_ms: int) -> None:
+        """Raises BrokersAway if a queue has no state."""
+        if self.unavailable:
+            from pyspark_evenq.losses import named
+
+            brokers = sorted({queue.broker_name for queue in self.unavailable})
+            reasons = "; ".join(dict.fromkeys(self.unavailable[queue] for queue in sorted(self.unavailable)))
+            raise BrokersAway(
+                f"no broker answers for {named(self.unavailable)} within {timeout_ms} ms (readTimeoutMs): {reasons}; "
+                f"start {' and '.join(brokers)} again, or say that it is gone for good with `evenq broker forget "
+                f"{brokers[0]}`, or set failOnUnavailable=false to read the rest"
+            )
 
 
 def route(endpoints: Sequence[str], topics: Iterable[str]) -> dict[MessageQueue, str]:
-    """Where the readable queues of the topics are. The first endpoint that answers decides. Raises TopicNotFound."""
-    found: dict[MessageQueue, str] = {}
+    """Where the readable queues of the topics are that some broker serves now. The first endpoint that answers decides.
+    Raises TopicNotFound.
+    """
+    return locate(endpoints, topics, whole=False).must_exist().addresses
+
+
+def locate(endpoints: Sequence[str], topics: Iterable[str], *, whole: bool = True) -> Located:
+    """Where the readable queues of the topics are, and with `whole` which ones no broker serves. The first endpoint
+    that answers decides.
+    """
+    addresses: dict[MessageQueue, str] = {}
+    away: dict[MessageQueue, str] = {}
+    missing: dict[str, errors.TopicNotFound] = {}
+    told_whole = True
     for topic in topics:
-        found |= _first_answer(endpoints, partial(_route_of, topic))
-    return found
+        try:
+            found = _first_answer(endpoints, partial(_route_of, topic, whole=whole))
+        except errors.TopicNotFound as error:
+            missing[topic] = errors.TopicNotFound(error.message + _suggestion(endpoints, topic))
+            continue
+        addresses |= found.addresses
+        away |= found.away
+        told_whole = told_whole and found.whole
+    return Located(addresses=addresses, away=away, missing=missing, whole=told_whole)
 
 
 def _first_answer(endpoints: Sequence[str], ask: Callable[[str], T]) -> T:
@@ -56,7 +140,26 @@ def _first_answer(endpoints: Sequence[str], ask: Callable[[str], T]) -> T:
     return ask(endpoints[-1])
 
 
-def _route_of(topic: str, endpoint: str) -> dict[MessageQueue, str]:
+def _suggestion(endpoints: Sequence[str], misspelt: str) -> str:
+    """The one name that is really near, for those who may see the list of topics."""
+    from evenq.wire.status import check
+    from evenq.wire.stubs.evenq.v1 import admin_pb2
+
+    def ask(endpoint: str) -> list[str]:
+        address = access_points(endpoint).addresses[0]
+        content = connection.unary(address, "/evenq.v1.Admin/ListTopics", b"", timeout_ms=CALL_MS)
+        answer = admin_pb2.ListTopicsResponse.FromString(content)
+        check(answer.status)
+        return [summary.topic for summary in answer.topics]
+
+    with contextlib.suppress(errors.Error):
+        names = {name.lower(): name for name in _first_answer(endpoints, ask)}
+        for near in difflib.get_close_matches(misspelt.lower(), names, n=1, cutoff=NEAR):
+            return f"; did you mean {names[near]!r}?"
+    return ""
+
+
+def _route_of(topic: str, endpoint: str, *, whole: bool) -> Located:
     from evenq.wire.status import check
     from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
     from evenq.wire.stubs.evenq.v1 import routes_pb2
@@ -72,8 +175,8 @@ def _route_of(topic: str, endpoint: str) -> dict[MessageQueue, str]:
         ),
     )
     method = "/apache.rocketmq.v2.MessagingService/QueryRoute"
-    schemes_wanted = routes_pb2.RouteQuestion(schemes=True).SerializeToString()
-    content = connection.unary(endpoint, method, request.SerializeToString() + schemes_wanted, timeout_ms=CALL_MS)
+    question = routes_pb2.RouteQuestion(schemes=True, whole=whole).SerializeToString()
+    content = connection.unary(endpoint, method, request.SerializeToString() + question, timeout_ms=CALL_MS)
     answer = service_pb2.QueryRouteResponse.FromString(content)
     check(answer.status)
     schemes = routes_pb2.RouteSchemes.FromString(content)
@@ -88,7 +191,19 @@ def _route_of(topic: str, endpoint: str) -> dict[MessageQueue, str]:
             if points.one_address or any_broker:
                 at = address_for(name, endpoint if points.one_address else at)
             queues[MessageQueue(topic, name, queue.id)] = at
-    return queues
+    away = {
+        MessageQueue(topic, one.broker_name, queue_id): _since(one.broker_name, one.gone_ms)
+        for one in schemes.away
+        for queue_id in range(one.read_queues)
+    }
+    return Located(addresses=queues, away=away, whole=schemes.whole)
+
+
+def _since(broker_name: str, gone_ms: int) -> str:
+    if not gone_ms:
+        return f"{broker_name} is not there"
+    gone = dt.datetime.fromtimestamp(gone_ms / 1000, dt.UTC)
+    return f"{broker_name} is gone since {gone.isoformat(timespec='seconds')}"
 
 
 def query(
@@ -121,7 +236,7 @@ def query(
     check(answer.status)
     return {
         MessageQueue(entry.queue.topic, entry.queue.broker_name, entry.queue.queue_id): QueueState(
-            bounds=Bounds(low=entry.min_offset, high=entry.max_offset),
+            bounds=Bounds(low=entry.min_offset, high=entry.max_offset, uid=entry.uid),
             committed=entry.committed,
             at_timestamp=entry.timestamp_offset,
         )
@@ -129,15 +244,33 @@ def query(
     }
 
 
-def states(route: Route, options: ReadOptions, *, group: str) -> dict[MessageQueue, QueueState]:
-    """The state of every queue of a route. Brokers that do not answer are tried until `read_timeout_ms`, then it
-    raises.
+def survey(options: ReadOptions, *, group: str, wait_for_away: bool = True) -> Survey:
+    """The state of every queue of the topics. Tried until all are there, at most `read_timeout_ms`; unless
+    `wait_for_away`, not for brokers of which the others say that they are gone. Raises TopicNotFound, what a broker
+    refuses for good, and if none tells a route in that time, why.
     """
-    found: dict[MessageQueue, QueueState] = {}
-    for address, queues in sorted(by_address(route).items()):
-        ask = partial(query, address, queues, group=group, timestamp_ms=options.starting_timestamp_ms)
-        found |= persist(f"the offsets at {address}", ask, timeout_ms=options.read_timeout_ms)
-    return found
+    give_up = time.monotonic() + options.read_timeout_ms / 1000
+    backoff = Backoff(random.Random(), first_ms=50, max_ms=1_000)  # noqa: S311  jitter
+    while True:
+        left_ms = max(1, round((give_up - time.monotonic()) * 1000))
+        located = persist(
+            "the route", lambda: locate(options.endpoints, options.topics).must_exist(), timeout_ms=left_ms
+        )
+        found: dict[MessageQueue, QueueState] = {}
+        silent: dict[MessageQueue, str] = {}
+        for address, queues in sorted(by_address(located.addresses).items()):
+            try:
+                found |= query(address, queues, group=group, timestamp_ms=options.starting_timestamp_ms)
+            except errors.Error as failure:
+                if not (failure.retryable or failure.refresh_route):
+                    raise
+                silent |= {queue: f"{queue.broker_name} does not answer: {failure.message}" for queue in queues}
+        unavailable = located.away | silent
+        pause = backoff.next_ms() / 1000
+        if not (silent or (unavailable and wait_for_away)) or time.monotonic() + pause > give_up:
+            return Survey(located=located, states=found, unavailable=unavailable)
+        log.warning("trying again: %s", "; ".join(dict.fromkeys(unavailable.values())))
+        time.sleep(pause)
 
 
 def by_address(route: Route) -> dict[str, list[MessageQueue]]:
@@ -167,9 +300,11 @@ def commit(address: str, group: str, positions: Positions, *, client_id: str, ti
 
 
 def scan(
-    address: str, wanted: QueueRange, *, tags: str, group: str, block_bytes: int, timeout_ms: int
+    address: str, wanted: QueueRange, *, uid: str, tags: str, group: str, block_bytes: int, timeout_ms: int
 ) -> Iterator[bytes]:
-    """The encoded ScanBlocks of a range, in order. Ends early if the broker does; the reader checks."""
+    """The encoded ScanBlocks of a range, in order. Ends early if the broker does; the reader checks. A broker whose
+    queue has another `uid` refuses with PreconditionFailed; older ones do not look.
+    """
     from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
     request = data_pb2.ScanRequest(
@@ -179,6 +314,7 @@ def scan(
         block_bytes=block_bytes,
         filter=common_pb2.Filter(expression=tags),
         group=group,
+        uid=uid,
     )
     return connection.stream(address, "/evenq.v1.Data/Scan", request.SerializeToString(), timeout_ms=timeout_ms)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from evenq.errors import Error
 from evenq.model.queue import MessageQueue
@@ -34,6 +34,8 @@ class Committer:
         self._changed = threading.Condition(threading.RLock())
         self._pending: dict[MessageQueue, int] = {}
         self._sent: dict[MessageQueue, int] = {}
+        self._forgotten: set[MessageQueue] = set()
+        """Since the last attempt began."""
         self._urgent = False
         self._busy = False
         self._closed = False
@@ -53,6 +55,14 @@ class Committer:
                 self._thread = threading.Thread(target=self._run, name="evenq-committer", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
+
+    def forget(self, queues: Iterable[MessageQueue]) -> None:
+        """These queues are read from elsewhere from now on: what was offered of them before counts no more."""
+        with self._changed:
+            for queue in queues:
+                self._sent.pop(queue, None)
+                self._pending.pop(queue, None)
+                self._forgotten.add(queue)
 
     def flush(self, *, timeout_ms: int) -> bool:
         """Send now what is waiting; True if all of it arrived in time."""
@@ -88,14 +98,16 @@ class Committer:
                 if self._closed:
                     return
                 positions, self._pending, self._busy = self._pending, {}, True
+                self._forgotten.clear()
             failed = not self._try(positions)
             last = time.monotonic()
             with self._changed:
                 self._busy = False
                 if failed:
-                    self._pending = positions | self._pending  # newer offers win
+                    again = {queue: at for queue, at in positions.items() if queue not in self._forgotten}
+                    self._pending = again | self._pending  # newer offers win
                 else:
-                    self._sent.update(positions)
+                    self._sent.update((queue, at) for queue, at in positions.items() if queue not in self._forgotten)
                 self._changed.notify_all()
 
     def _early(self, last: float, *, failed: bool) -> bool:

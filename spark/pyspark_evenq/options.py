@@ -77,6 +77,8 @@ class ReadOptions:
     """Ranges of one broker are put in one task until it has so many messages; 0 = a task per range."""
     tags: str = ""
     fail_on_data_loss: bool = True
+    fail_on_unavailable: bool = True
+    """Whether a read that has an end fails when no broker answers for some queues; else it leaves them out."""
     block_bytes: int = 1 << 20
     idle_wait_ms: int = 300
     """How long one trigger without data waits for growth at the brokers."""
@@ -156,6 +158,7 @@ class ReadOptions:
             min_records_per_partition=_whole(values, "minRecordsPerPartition", default=2_000 if streaming else 0),
             tags=values.get("tags", "").strip(),
             fail_on_data_loss=_flag(values, "failOnDataLoss", default=True),
+            fail_on_unavailable=_flag(values, "failOnUnavailable", default=True),
             block_bytes=_whole(values, "blockBytes", default=1 << 20, low=1 << 10, high=16 << 20),
             idle_wait_ms=_whole(values, "idleWaitMs", default=300, high=30_000),
             commit_interval_ms=_whole(values, "commitIntervalMs", default=1_000),
@@ -179,6 +182,7 @@ _NAMES = (
     "minRecordsPerPartition",
     "tags",
     "failOnDataLoss",
+    "failOnUnavailable",
     "blockBytes",
     "idleWaitMs",
     "commitIntervalMs",

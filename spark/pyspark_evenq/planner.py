@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from evenq.model.queue import MessageQueue
-from pyspark_evenq.offsets import Positions, StreamOffset
+from pyspark_evenq.offsets import Positions, StreamOffset, Uids, place_of
 
 __all__ = ["Bounds", "QueueRange", "Trimmed", "advance", "batch_ranges", "share", "tasks", "trimmed"]
 
@@ -23,6 +23,8 @@ class Bounds:
 
     low: int
     high: int
+    uid: str = ""
+    """What the offsets count (`offsets.Uids`); empty: not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,21 @@ class Trimmed:
     queue: MessageQueue
     wanted: int
     bounds: Bounds
+    anew: bool = False
+    """The topic was made anew, or its broker lost its store: all offsets are other messages now."""
+
+    @property
+    def ahead(self) -> bool:
+        """The same messages, but fewer of them than were told before."""
+        return not self.anew and self.wanted > self.bounds.high
+
+    def lost(self, seen: int) -> int:
+        """Messages from the position on that are known to have been there and are gone. `seen`: the highest end that
+        was ever told of the queue, before.
+        """
+        if self.anew or self.ahead:
+            return max(seen - self.wanted, 0)
+        return self.bounds.low - self.wanted
 
 
 def batch_ranges(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
@@ -57,30 +74,47 @@ def batch_ranges(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
     return ranges
 
 
-def trimmed(positions: Positions, bounds: Mapping[MessageQueue, Bounds]) -> list[Trimmed]:
-    """The positions that lie outside of what the brokers hold. Queues without known bounds are left out."""
-    return [
-        Trimmed(queue=queue, wanted=positions[queue], bounds=bounds[queue])
-        for queue in sorted(positions)
-        if queue in bounds and not bounds[queue].low <= positions[queue] <= bounds[queue].high
-    ]
+def trimmed(positions: Positions, bounds: Mapping[MessageQueue, Bounds], uids: Uids | None = None) -> list[Trimmed]:
+    """The positions that are no places in what the brokers hold: outside of it, or with other `uids` than the brokers
+    tell. Queues without known bounds are left out.
+    """
+    found = []
+    for queue in sorted(positions.keys() & bounds.keys()):
+        wanted, bound = positions[queue], bounds[queue]
+        anew = _anew(queue, bound, uids or {})
+        if anew or not bound.low <= wanted <= bound.high:
+            found.append(Trimmed(queue=queue, wanted=wanted, bounds=bound, anew=anew))
+    return found
+
+
+def _anew(queue: MessageQueue, bound: Bounds, uids: Uids) -> bool:
+    known = uids.get(place_of(queue), "")
+    return bool(known and bound.uid and known != bound.uid)
 
 
 def advance(
-    start: StreamOffset, bounds: Mapping[MessageQueue, Bounds], *, first_batch: bool, limit: int
+    start: StreamOffset,
+    bounds: Mapping[MessageQueue, Bounds],
+    *,
+    first_batch: bool,
+    limit: int,
+    begins_at: Positions | None = None,
 ) -> StreamOffset | None:
     """The end of the next batch, or None if there is nothing to read and nothing new to remember.
 
-    Queues that `start` does not know begin at their earliest offset; positions outside of the bounds move to the
-    nearest end of them (the caller has raised already if that must not be). `limit` is the number of messages in all;
-    0 = no limit.
+    Queues that `start` does not know begin where `begins_at` says, or at their earliest offset; so do those that were
+    made anew. Positions outside of the bounds move to the nearest end of them (the caller has raised already if that
+    must not be). `limit` is the number of messages in all; 0 = no limit.
     """
-    begins = dict(start.ends)
-    changed: dict[MessageQueue, int] = dict(start.ends) if first_batch else {}
+    anew = {place_of(queue) for queue, bound in bounds.items() if _anew(queue, bound, start.uids)}
+    begins = {queue: end for queue, end in start.ends.items() if place_of(queue) not in anew}
+    changed: dict[MessageQueue, int] = dict(begins) if first_batch else {}
     for queue, bound in bounds.items():
-        begin = begins.get(queue, bound.low)
+        begin = begins.get(queue, -1)
+        if begin < 0:
+            begin = bound.low if place_of(queue) in anew else (begins_at or {}).get(queue, bound.low)
         clamped = min(max(begin, bound.low), bound.high)
-        if queue not in begins or clamped != begin:
+        if begins.get(queue, -1) != clamped:
             changed[queue] = clamped
         begins[queue] = clamped
     backlog = {queue: bounds[queue].high - begin if queue in bounds else 0 for queue, begin in begins.items()}
@@ -88,7 +122,8 @@ def advance(
         return None
     taken = share(backlog, limit)
     ends = {queue: begin + taken.get(queue, 0) for queue, begin in begins.items()}
-    return StreamOffset(ends=ends, starts=changed)
+    uids = {**start.uids, **{place_of(queue): bound.uid for queue, bound in bounds.items() if bound.uid}}
+    return StreamOffset(ends=ends, starts=changed, uids=uids)
 
 
 def share(backlog: Mapping[MessageQueue, int], limit: int) -> dict[MessageQueue, int]:

@@ -5,7 +5,7 @@ Called on the driver by both readers, with what the brokers told about their que
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from evenq.errors import IllegalOffset, SettingsError
@@ -32,13 +32,19 @@ class QueueState:
 
 
 def resolve(
-    spec: OffsetSpec, states: Mapping[MessageQueue, QueueState], *, without_commit: Place, by_timestamp: bool = False
+    spec: OffsetSpec,
+    states: Mapping[MessageQueue, QueueState],
+    *,
+    without_commit: Place,
+    by_timestamp: bool = False,
+    left_out: Collection[MessageQueue] = (),
 ) -> dict[MessageQueue, int]:
     """One offset per queue of `states`. A queue where the group never committed is taken as `without_commit` says.
-    Offsets that a user wrote down are returned as they are, even if the broker does not have them: the caller decides.
-    Raises SettingsError for an offset of a queue that does not exist.
+    Offsets that a user wrote down, and a group's progress, are returned as they are, even if the broker does not have
+    them: the caller decides. Queues `left_out` exist and get no offset. Raises SettingsError for an offset of a queue
+    that does not exist.
     """
-    unknown = sorted(set(spec.offsets) - set(states))
+    unknown = sorted(set(spec.offsets) - set(states) - set(left_out))
     if unknown:
         raise SettingsError(
             f"an offset is given for {unknown[0]}, which is not a readable queue of the topics subscribed to"
@@ -60,13 +66,22 @@ def resolve(
 def _at(place: Place, state: QueueState, without_commit: Place) -> int:
     if place is Place.GROUP:
         if state.committed >= 0:
-            return min(max(state.committed, state.bounds.low), state.bounds.high)
+            return state.committed
         place = without_commit
     return state.bounds.low if place is Place.EARLIEST else state.bounds.high
 
 
 def loss_of(gone: Trimmed) -> DataLost:
     """The error for messages that the broker no longer has."""
+    if gone.anew:
+        return DataLost(
+            f"data loss: {gone.queue} was to be read at offset {gone.wanted}, but topic {gone.queue.topic} was deleted "
+            f"or made anew on broker {gone.queue.broker_name}, or the broker lost its store: its offsets "
+            f"{gone.bounds.low} to {gone.bounds.high} (exclusive) are other messages; set failOnDataLoss=false to read "
+            "those from the first, or start with a new checkpoint",
+            min_offset=gone.bounds.low,
+            max_offset=gone.bounds.high,
+        )
     return DataLost(
         f"data loss: {gone.queue} was to be read at offset {gone.wanted}, the broker has offsets {gone.bounds.low} to "
         f"{gone.bounds.high} (exclusive); set failOnDataLoss=false to go on with what is there",

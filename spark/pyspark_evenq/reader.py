@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from evenq.model.queue import MessageQueue
 from pyspark_evenq import cluster, connection, scanning
 from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.losses import counted
+from pyspark_evenq.offsets import place_of
 from pyspark_evenq.options import OffsetSpec, Place, ReadOptions
-from pyspark_evenq.planner import QueueRange, tasks, trimmed
-from pyspark_evenq.positions import QueueState, loss_of, resolve
+from pyspark_evenq.planner import QueueRange, Trimmed, tasks, trimmed
+from pyspark_evenq.positions import loss_of, resolve
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,41 +37,53 @@ class BatchReader(DataSourceReader):
         options = self._options
         connection.sign_with(options.credentials())
         connection.secure_with(options.tls())
-        route = cluster.persist(
-            "the route", lambda: cluster.route(options.endpoints, options.topics), timeout_ms=options.read_timeout_ms
-        )
         wants_group = options.starting is not None and options.starting.place is Place.GROUP
-        states = cluster.states(route, options, group=options.group if wants_group else "")
-        ranges = _ranges(options, states)
+        found = cluster.survey(options, group=options.group if wants_group else "")
+        if options.fail_on_unavailable:
+            found.must_be_complete(options.read_timeout_ms)
+        ranges = _ranges(options, found)
         planned = tasks(
             ranges,
             min_partitions=options.min_partitions,
             max_records=options.max_records_per_partition,
             min_records=options.min_records_per_partition,
         )
-        return list(scanning.scan_tasks(planned, route))
+        if found.unavailable:
+            why = "; ".join(dict.fromkeys(found.unavailable.values()))
+            counted.left_out(dict.fromkeys(found.unavailable, 0), why)
+        uids = {place_of(queue): state.bounds.uid for queue, state in found.states.items()}
+        return list(scanning.scan_tasks(planned, found.located.addresses, uids))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, as Arrow batches."""
-        return scanning.read(partition, self._options, self._columns)
+        leave_out = not self._options.fail_on_unavailable
+        return scanning.read(partition, self._options, self._columns, leave_out=leave_out)
 
 
-def _ranges(options: ReadOptions, states: dict[MessageQueue, QueueState]) -> list[QueueRange]:
+def _ranges(options: ReadOptions, found: cluster.Survey) -> list[QueueRange]:
+    states = found.states
     bounds = {queue: state.bounds for queue, state in states.items()}
     starts = resolve(
         options.starting or OffsetSpec(place=Place.EARLIEST),
         states,
         without_commit=Place.EARLIEST,
         by_timestamp=options.starting_timestamp_ms > 0,
+        left_out=found.unavailable,
     )
-    ends = resolve(options.ending or OffsetSpec(place=Place.LATEST), states, without_commit=Place.LATEST)
-    if options.fail_on_data_loss:
-        for gone in (*trimmed(starts, bounds), *trimmed(ends, bounds)):
+    ending = options.ending or OffsetSpec(place=Place.LATEST)
+    ends = resolve(ending, states, without_commit=Place.LATEST, left_out=found.unavailable)
+    for gone in (*trimmed(starts, bounds), *trimmed(ends, bounds)):
+        if options.fail_on_data_loss:
             raise loss_of(gone)
     ranges = []
     for queue, bound in sorted(bounds.items()):
         start = min(max(starts[queue], bound.low), bound.high)
         end = min(ends[queue], bound.high)
+        wanted = QueueRange(queue=queue, start=starts[queue], end=ends[queue])
+        lost = max(wanted.count, 0) - max(end - start, 0)
+        if lost > 0:
+            place = wanted.start if wanted.start < bound.low else wanted.end
+            counted.lost(queue, lost, loss_of(Trimmed(queue=queue, wanted=place, bounds=bound)))
         if start < end:
             ranges.append(QueueRange(queue=queue, start=start, end=end))
     return ranges

@@ -25,6 +25,8 @@ from evenq.runtime.backoff import Backoff
 from pyspark_evenq import cluster, connection
 from pyspark_evenq.arrow_schema import Column
 from pyspark_evenq.blocks import batch_of, parse, tag_set, with_tags
+from pyspark_evenq.losses import counted
+from pyspark_evenq.offsets import Uids, place_of
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.planner import Bounds, QueueRange, Trimmed
 from pyspark_evenq.positions import DataLost, loss_of
@@ -47,6 +49,8 @@ _frozen_in: int = 0
 class _Piece:
     wanted: QueueRange
     address: str
+    uid: str = ""
+    """What the offsets counted when the range was planned; empty: not known."""
 
 
 class ScanTask(InputPartition):
@@ -57,24 +61,33 @@ class ScanTask(InputPartition):
         self.pieces = pieces
 
 
-def scan_tasks(planned: list[list[QueueRange]], route: cluster.Route) -> list[ScanTask]:
+def scan_tasks(planned: list[list[QueueRange]], route: cluster.Route, uids: Uids) -> list[ScanTask]:
     """What Spark sends to its workers. An address that is not known now is asked for by the worker."""
-    return [
-        ScanTask([_Piece(wanted=wanted, address=route.get(wanted.queue, "")) for wanted in ranges])
-        for ranges in planned
-    ]
+
+    def piece(wanted: QueueRange) -> _Piece:
+        queue = wanted.queue
+        return _Piece(wanted=wanted, address=route.get(queue, ""), uid=uids.get(place_of(queue), ""))
+
+    return [ScanTask([piece(wanted) for wanted in ranges]) for ranges in planned]
 
 
-def read(partition: InputPartition, options: ReadOptions, columns: tuple[Column, ...]) -> Iterator[pa.RecordBatch]:
-    """The rows of one task. Spark also calls it with a partition of its own, when there is nothing to read."""
+def read(
+    partition: InputPartition, options: ReadOptions, columns: tuple[Column, ...], *, leave_out: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one task. Spark also calls it with a partition of its own, when there is nothing to read.
+
+    `leave_out`: when a broker does not answer for `read_timeout_ms`, count what it has of the task and go on without;
+    a stream never does, because its checkpoint would pass over messages that are still there.
+    """
     if not isinstance(partition, ScanTask):
         return
     connection.sign_with(options.credentials())
     connection.secure_with(options.tls())
     if options.gc_freeze:
         _freeze()
+    given_up: set[str] = set()
     for piece in partition.pieces:
-        yield from _RangeScan(piece, options, columns).batches()
+        yield from _RangeScan(piece, options, columns, given_up if leave_out else None).batches()
 
 
 def _freeze() -> None:
@@ -93,7 +106,12 @@ def _freeze() -> None:
 class _RangeScan:
     """One range, with as many connections as it takes."""
 
-    def __init__(self, piece: _Piece, options: ReadOptions, columns: tuple[Column, ...]) -> None:
+    def __init__(
+        self, piece: _Piece, options: ReadOptions, columns: tuple[Column, ...], given_up: set[str] | None
+    ) -> None:
+        """`given_up`: names of brokers that are waited for no more; None: a broker that does not answer is an error."""
+        self._given_up = given_up
+        self._uid = piece.uid
         self._queue: MessageQueue = piece.wanted.queue
         self._next = piece.wanted.start
         self._end = piece.wanted.end
@@ -131,6 +149,7 @@ class _RangeScan:
         blocks = cluster.scan(
             self._address,
             QueueRange(queue=self._queue, start=self._next, end=self._end),
+            uid=self._uid,
             tags=self._options.tags,
             group=self._options.group,
             block_bytes=self._options.block_bytes,
@@ -149,7 +168,9 @@ class _RangeScan:
         if not self._tags:
             dense = block.first_offset == self._next and block.next_offset - block.first_offset == len(block.messages)
             if not dense:
-                self._lost(Trimmed(queue=self._queue, wanted=self._next, bounds=self._bounds()))
+                there = sum(self._next <= message.system_properties.queue_offset for message in block.messages)
+                gone = Trimmed(queue=self._queue, wanted=self._next, bounds=self._bounds())
+                self._lost(gone, block.next_offset - self._next - there)
         if block.next_offset <= self._next or block.next_offset > self._end:
             raise errors.InternalError(
                 f"the block of {self._queue} that was to begin at {self._next} ends at {block.next_offset}"
@@ -165,11 +186,20 @@ class _RangeScan:
             return  # nothing is wrong: the rows go out more slowly than they come in
         now = time.monotonic()
         self._failing_since = self._failing_since or now
+        if self._may_be_anew(failure) and self._was_made_anew(failure):
+            return
         over = now - self._failing_since > self._options.read_timeout_ms / 1000
-        if over or not (failure.retryable or isinstance(failure, errors.IllegalOffset)):
+        silent = isinstance(failure, errors.ConnectionFailed | errors.RequestTimeout)
+        if silent and self._given_up is not None and (over or self._queue.broker_name in self._given_up):
+            self._given_up.add(self._queue.broker_name)
+            counted.left_out({self._queue: self._end - self._next}, failure)
+            self._end = self._next
+            return
+        if over or not (failure.retryable or failure.refresh_route or isinstance(failure, errors.IllegalOffset)):
             raise failure
         if isinstance(failure, errors.IllegalOffset):
-            with contextlib.suppress(errors.ConnectionFailed, errors.RequestTimeout):  # then the next try tells more
+            # If that fails, the next try tells more.
+            with contextlib.suppress(errors.ConnectionFailed, errors.RequestTimeout, errors.TopicNotFound):
                 self._skip_what_is_gone()
         log.warning("%s: reading goes on at offset %d after: %s", self._queue, self._next, failure)
         self._address = ""  # the queue may live elsewhere by now
@@ -177,18 +207,48 @@ class _RangeScan:
 
     def _skip_what_is_gone(self) -> None:
         bounds = self._bounds()
+        if self._uid and bounds.uid and bounds.uid != self._uid:
+            return  # the next scan is refused for it
         if bounds.low > self._next:
-            self._lost(Trimmed(queue=self._queue, wanted=self._next, bounds=bounds))
-            self._next = min(bounds.low, self._end)
+            following = min(bounds.low, self._end)
+            self._lost(Trimmed(queue=self._queue, wanted=self._next, bounds=bounds), following - self._next)
+            self._next = following
         elif bounds.high < self._end:
-            self._lost(Trimmed(queue=self._queue, wanted=self._end - 1, bounds=bounds))
-            self._end = max(bounds.high, self._next)
+            end = max(bounds.high, self._next)
+            self._lost(Trimmed(queue=self._queue, wanted=self._end - 1, bounds=bounds), self._end - end)
+            self._end = end
+
+    @staticmethod
+    def _may_be_anew(failure: errors.Error) -> bool:
+        """Another uid, no such topic, or a topic with fewer queues."""
+        refused = errors.PreconditionFailed | errors.TopicNotFound | errors.BadRequest
+        return isinstance(failure, refused) and not isinstance(failure, errors.IllegalOffset)
+
+    def _was_made_anew(self, failure: errors.Error) -> bool:
+        """True if the range's messages are gone with their topic, and are counted. False: the route is old."""
+        bounds = Bounds(low=0, high=0)
+        try:
+            self._address = cluster.route(self._options.endpoints, [self._queue.topic]).get(self._queue, "")
+            if self._address:
+                bounds = self._bounds()
+        except (errors.TopicNotFound, errors.BadRequest):
+            pass
+        except (errors.ConnectionFailed, errors.RequestTimeout):
+            return False
+        else:
+            if not self._address or bounds.uid == self._uid or not (self._uid and bounds.uid):
+                return False
+        self._lost(
+            Trimmed(queue=self._queue, wanted=self._next, bounds=bounds, anew=True), self._end - self._next, failure
+        )
+        self._end = self._next
+        return True
 
     def _bounds(self) -> Bounds:
         state = cluster.query(self._address, [self._queue]).get(self._queue)
         return state.bounds if state else Bounds(low=0, high=0)
 
-    def _lost(self, gone: Trimmed) -> None:
+    def _lost(self, gone: Trimmed, messages: int, cause: errors.Error | None = None) -> None:
         if self._options.fail_on_data_loss:
-            raise loss_of(gone)
-        log.warning("%s", loss_of(gone))
+            raise loss_of(gone) from cause
+        counted.lost(self._queue, messages, loss_of(gone))

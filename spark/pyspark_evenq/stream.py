@@ -14,7 +14,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +32,11 @@ from evenq.model.queue import MessageQueue
 from pyspark_evenq import cluster, connection, scanning
 from pyspark_evenq.arrow_schema import Column
 from pyspark_evenq.committer import Committer
-from pyspark_evenq.offsets import Positions, StreamOffset
+from pyspark_evenq.losses import counted, named
+from pyspark_evenq.offsets import Positions, StreamOffset, place_of
 from pyspark_evenq.options import OffsetSpec, Place, ReadOptions
 from pyspark_evenq.planner import Bounds, Trimmed, advance, batch_ranges, tasks, trimmed
-from pyspark_evenq.positions import loss_of, resolve
+from pyspark_evenq.positions import DataLost, loss_of, resolve
 from pyspark_evenq.watch import QueueWatch
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ __all__ = ["StreamReader"]
 log = logging.getLogger(__name__)
 FLUSH_MS = 2_000
 AHEAD_S = 10.0  # a broker that just restarted may know less for a moment than it told before
+AHEAD_PAUSE_S = 0.2
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -91,7 +94,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_records=self._options.max_records_per_partition,
             min_records=self._options.min_records_per_partition,
         )
-        return list(scanning.scan_tasks(planned, self._runner.watch.route() if planned else {}))
+        uids = StreamOffset.from_json(end).uids
+        return list(scanning.scan_tasks(planned, self._runner.watch.route() if planned else {}, uids))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, as Arrow batches."""
@@ -99,7 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has `end` in its commit log."""
-        self._runner.committer.offer(StreamOffset.from_json(end).ends)
+        self._runner.offer(StreamOffset.from_json(end))
 
     def stop(self) -> None:
         """Send what is waiting. Spark does not call it when a query is stopped, but ends the process: see
@@ -124,27 +128,42 @@ class _Runner:
         connection.secure_with(options.tls())
         self._initial: StreamOffset | None = None
         self._frozen: dict[MessageQueue, Bounds] | None = None
+        self._frozen_checked = False
         self._asked = False
+        self._survey: cluster.Survey | None = None
         self._ahead_since: dict[MessageQueue, float] = {}
+        self._told_away: frozenset[MessageQueue] = frozenset()
+        self._began: dict[MessageQueue, int] = {}
+        """Where queues begin that are in no batch yet."""
         self.watch = QueueWatch(options)
         self.committer = Committer(self._send, interval_ms=options.commit_interval_ms)
         _on_sigterm(self)
 
     def freeze(self) -> None:
-        self._frozen = {queue: state.bounds for queue, state in self.watch.states().items()}
+        self._survey = self.watch.survey(wait_for_away=True)
+        if self._options.fail_on_unavailable:
+            self._survey.must_be_complete(self._options.read_timeout_ms)
+        self._frozen = {queue: state.bounds for queue, state in self._survey.states.items()}
 
     def initial(self) -> StreamOffset:
         if self._initial is None:
             options = self._options
-            states = self.watch.states()
+            if self._survey is None:
+                self._survey = self.watch.survey(wait_for_away=False)
+            states = self._survey.states
+            bounds = {queue: state.bounds for queue, state in states.items()}
             starts = resolve(
                 options.starting or OffsetSpec(place=Place.GROUP),
                 states,
                 without_commit=Place.LATEST,
                 by_timestamp=options.starting_timestamp_ms > 0,
+                left_out=self._survey.unavailable,
             )
-            self._check(starts, self.watch.bounds)
-            self._initial = StreamOffset(ends=starts)
+            if options.fail_on_data_loss:
+                for gone in trimmed(starts, bounds):
+                    raise loss_of(gone)
+            uids = {place_of(queue): bound.uid for queue, bound in bounds.items() if bound.uid}
+            self._initial = StreamOffset(ends=starts, uids=uids)
             # A group without progress gets it now: if the driver dies before Spark's first log entry, `latest` must
             # not move on.
             self.committer.offer({queue: offset for queue, offset in starts.items() if states[queue].committed < 0})
@@ -153,25 +172,47 @@ class _Runner:
 
     def latest(self, start: StreamOffset, *, limit: int) -> StreamOffset | None:
         first_batch = self._initial is not None and start == self._initial
-        if not first_batch:
-            self.committer.offer(start.ends)  # the engine asks only after this offset is in its commit log
         if self._frozen is not None:
-            # Trimmed since: the workers notice. The target stays, so that the run ends.
-            bounds = {
-                queue: Bounds(low=min(bound.low, start.ends.get(queue, bound.low)), high=bound.high)
-                for queue, bound in self._frozen.items()
-            }
+            bounds, begins = self._frozen, self._begins(start, self._frozen)
+            if not self._frozen_checked:  # what is trimmed later, the workers notice; the targets stay
+                bounds = self._frozen = self._settled(start, begins)
         else:
             if self._asked:
                 self.watch.refresh(start.ends)
             else:
-                self.watch.states()
+                self.watch.look()
                 self._asked = True
-            bounds = self._check(start.ends, self.watch.bounds)
-        end = advance(start, bounds, first_batch=first_batch, limit=limit)
-        if end is None and self._frozen is not None:
+            self._topics_must_exist()
+            begins = self._begins(start, self.watch.bounds)
+            bounds = {
+                queue: bound for queue, bound in self.watch.bounds.items() if self._has_begun(queue, start, begins)
+            }
+            ahead = self._ahead(trimmed({**begins, **start.ends}, bounds, start.uids))
+            bounds = {queue: bound for queue, bound in bounds.items() if queue not in ahead}
+        gone = trimmed({**begins, **start.ends}, bounds, start.uids)
+        if not first_batch:  # the engine asks only after this offset is in its commit log
+            self.offer(start, {entry.queue for entry in gone})
+        if self._options.fail_on_data_loss:
+            for entry in gone:
+                raise loss_of(entry)
+        self._tell_away()
+        end = advance(start, bounds, first_batch=first_batch, limit=limit, begins_at=begins)
+        if end is not None:
+            self._frozen_checked = True
+            return self._counted(end, start, gone)
+        if self._frozen is not None:
             self.committer.flush(timeout_ms=FLUSH_MS)  # nothing will be asked after the last batch of this run
-        return end
+        return None
+
+    def offer(self, logged: StreamOffset, moved: Collection[MessageQueue] = ()) -> None:
+        """Mirror what Spark has logged, but no offsets that count other messages now: they would be a progress that
+        nobody has made.
+        """
+        known = self.watch.bounds
+        anew = {entry.queue for entry in trimmed(logged.ends, known, logged.uids) if entry.anew}
+        self.committer.offer({
+            queue: end for queue, end in logged.ends.items() if queue not in anew and queue not in moved
+        })  # fmt: skip
 
     def newest(self) -> dict[str, Any] | None:
         bounds = self._frozen or self.watch.bounds
@@ -181,26 +222,69 @@ class _Runner:
         self.committer.close(timeout_ms=FLUSH_MS)
         self.watch.close()
 
-    def _check(self, positions: Positions, bounds: dict[MessageQueue, Bounds]) -> dict[MessageQueue, Bounds]:
-        """Bounds to plan with. Raises for positions that the brokers have no more, unless failOnDataLoss is off."""
-        gone = trimmed(positions, bounds)
-        now = time.monotonic()
-        self._ahead_since = {
-            entry.queue: self._ahead_since.get(entry.queue, now) for entry in gone if self._is_ahead(entry)
+    def _begins(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> dict[MessageQueue, int]:
+        """Where queues begin that came into the route after the query had begun: at the group's progress, else at their
+        first message. Queues whose broker does not say are left out.
+        """
+        new = [queue for queue in bounds if queue not in start.ends and queue not in self._began]
+        if new and self._frozen is not None and self._survey is not None:
+            progress = {queue: self._survey.states[queue].committed for queue in new}
+        else:
+            progress = self.watch.progress(new) if new else {}
+        self._began |= {
+            queue: committed if committed >= 0 else bounds[queue].low for queue, committed in progress.items()
         }
-        held: set[MessageQueue] = set()
-        for entry in gone:
-            if self._is_ahead(entry) and now - self._ahead_since[entry.queue] < AHEAD_S and self._initial is not None:
-                held.add(entry.queue)
-            elif self._options.fail_on_data_loss:
-                raise loss_of(entry)
-            else:
-                log.warning("%s", loss_of(entry))
-        return {queue: bound for queue, bound in bounds.items() if queue not in held}
+        return {queue: self._began[queue] for queue in bounds if queue in self._began and queue not in start.ends}
 
     @staticmethod
-    def _is_ahead(entry: Trimmed) -> bool:
-        return entry.wanted > entry.bounds.high
+    def _has_begun(queue: MessageQueue, start: StreamOffset, begins: Positions) -> bool:
+        return queue in start.ends or queue in begins
+
+    def _settled(self, start: StreamOffset, begins: Positions) -> dict[MessageQueue, Bounds]:
+        """The frozen ends, once no position is ahead of one, or it has been for long enough."""
+        while ahead := self._ahead(trimmed({**begins, **start.ends}, self._frozen or {}, start.uids)):
+            time.sleep(AHEAD_PAUSE_S)
+            told = self.watch.survey(wait_for_away=False).states
+            self._frozen = {**(self._frozen or {}), **{queue: told[queue].bounds for queue in ahead if queue in told}}
+        return self._frozen or {}
+
+    def _ahead(self, gone: Iterable[Trimmed]) -> set[MessageQueue]:
+        """Queues that had more before, but may have it again in a moment."""
+        now, patience = time.monotonic(), min(AHEAD_S, self._options.read_timeout_ms / 1000)
+        self._ahead_since = {entry.queue: self._ahead_since.get(entry.queue, now) for entry in gone if entry.ahead}
+        return {queue for queue, since in self._ahead_since.items() if now - since < patience}
+
+    def _topics_must_exist(self) -> None:
+        """Raises DataLost for a topic that is gone, unless failOnDataLoss is off; then its queues stand still."""
+        for topic, error in self.watch.missing.items():
+            if self._options.fail_on_data_loss:
+                raise DataLost(
+                    f"data loss: topic {topic} was deleted while it was read ({error.message}); set "
+                    "failOnDataLoss=false to go on with what is there, or what will be"
+                ) from error
+
+    def _tell_away(self) -> None:
+        """Say and count once which queues have no broker."""
+        unavailable = self.watch.unavailable
+        away = frozenset(unavailable)
+        if new := away - self._told_away:
+            why = "; ".join(dict.fromkeys(unavailable[queue] for queue in sorted(new)))
+            counted.left_out(dict.fromkeys(new, 0), f"they make no progress until they are served again: {why}")
+        elif self._told_away and not away:
+            log.warning("all queues are served again: %s", named(self._told_away))
+        self._told_away = away
+
+    def _counted(self, end: StreamOffset, start: StreamOffset, gone: Iterable[Trimmed]) -> StreamOffset:
+        """The end of a batch, with what it leaves out."""
+        lost = {
+            entry.queue: entry.lost(self.watch.seen.get((entry.queue, start.uids.get(place_of(entry.queue), "")), 0))
+            for entry in gone
+        }
+        for entry in gone:
+            counted.lost(entry.queue, lost[entry.queue], loss_of(entry))
+        self.committer.forget(lost)
+        self._began.clear()
+        return replace(end, lost=lost, away=self._told_away)
 
     def _send(self, positions: Positions) -> None:
         route = self.watch.route()

@@ -2,14 +2,14 @@
 
 Called by `stream` on each trigger. A query without data is triggered some 88 times a second, so a trigger that finds
 nothing waits here for growth, with one parked call per broker. A broker that does not answer holds up nobody: its
-queues keep their last known end.
+queues keep their last known end, and are named in `unavailable`.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from evenq import errors
@@ -24,6 +24,8 @@ __all__ = ["QueueWatch"]
 
 log = logging.getLogger(__name__)
 ROUTE_S = 30.0  # how long a new queue may stay unseen
+ROUTE_AWAY_S = 3.0  # the same while some queues have no broker
+LOOK_S = 6.0  # a broker that hangs is cut off before
 GRACE_S = 0.02  # after one broker told of growth, the others have so long to do the same
 BROKERS_MAX = 64
 Answer = dict[MessageQueue, QueueState]
@@ -36,42 +38,81 @@ class QueueWatch:
         self._options = options
         self._now = now
         self._route: dict[MessageQueue, str] = {}
+        self._routed = False
         self._routed_at = 0.0
+        self._away: dict[MessageQueue, str] = {}
+        self._silent: dict[str, str] = {}
+        """Address of a broker that did not answer last time, and why."""
         self._pool: ThreadPoolExecutor | None = None
         self._parked: dict[str, Future[Answer]] = {}
         self.bounds: dict[MessageQueue, Bounds] = {}
         """As last told by the brokers."""
+        self.seen: dict[tuple[MessageQueue, str], int] = {}
+        """The highest end that was ever told of a queue under a uid."""
+        self.missing: dict[str, errors.TopicNotFound] = {}
+        """Topics that do not exist any more."""
 
     def route(self) -> cluster.Route:
         """Addresses, not older than 30 s if the access point answers. Raises only if there never was an answer."""
         options = self._options
-        if not self._route:
-            self._route = cluster.persist(
+        if not self._routed:
+            located = cluster.persist(
                 "the route",
-                lambda: cluster.route(options.endpoints, options.topics),
+                lambda: cluster.locate(options.endpoints, options.topics).must_exist(),
                 timeout_ms=options.read_timeout_ms,
             )
-            self._routed_at = self._now()
-        elif self._now() - self._routed_at > ROUTE_S:
+            self._take(located)
+        elif self._now() - self._routed_at > (ROUTE_AWAY_S if self.unavailable or self.missing else ROUTE_S):
             self._routed_at = self._now()
             try:
-                # A broker that is down is missing in the route; its queues keep their last address.
-                # Made anew, because the committer's thread may be reading the old one.
-                self._route = self._route | cluster.route(options.endpoints, options.topics)
+                self._take(cluster.locate(options.endpoints, options.topics))
             except errors.Error as failure:
                 log.warning("the route could not be refreshed, going on with the last one: %s", failure)
         return self._route
 
-    def states(self) -> Answer:
-        """Ask every broker and wait for all of them. Raises if one does not answer within `read_timeout_ms`."""
-        found = cluster.states(self.route(), self._options, group=self._options.group)
-        self._learn(found)
+    @property
+    def unavailable(self) -> dict[MessageQueue, str]:
+        """Queues that no broker serves now, or whose broker did not answer last time, each with why."""
+        silent = {queue: self._silent[address] for queue, address in self._route.items() if address in self._silent}
+        return silent | self._away
+
+    def survey(self, *, wait_for_away: bool) -> cluster.Survey:
+        """Ask every broker and wait for all of them, at most `read_timeout_ms`."""
+        found = cluster.survey(self._options, group=self._options.group, wait_for_away=wait_for_away)
+        self._take(found.located)
+        self._silent = {
+            self._route[queue]: why for queue, why in found.unavailable.items() if queue in found.located.addresses
+        }
+        self._learn(found.states)
+        return found
+
+    def look(self) -> None:
+        """Ask every broker once, without waiting for growth."""
+        pool = self._threads()
+        for address, queues in cluster.by_address(self.route()).items():
+            if address not in self._parked:
+                self._parked[address] = pool.submit(cluster.query, address, queues)
+        self._collect(wait(self._parked.values(), timeout=LOOK_S).done)
+
+    def progress(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        """Where the group is on each of these queues, -1 for nowhere; queues whose broker does not answer are left
+        out.
+        """
+        found: dict[MessageQueue, int] = {}
+        here = {queue: self._route[queue] for queue in queues if queue in self._route}
+        for address, wanted in cluster.by_address(here).items():
+            try:
+                answer = cluster.query(address, wanted, group=self._options.group)
+            except errors.Error as failure:
+                log.warning("no progress of group %s from %s: %s", self._options.group, address, failure)
+            else:
+                found |= {queue: state.committed for queue, state in answer.items()}
         return found
 
     def refresh(self, known: Positions) -> None:
         """Learn new bounds. Returns as soon as a queue has grown past `known`, at the latest after `idle_wait_ms`."""
         deadline = self._now() + self._options.idle_wait_ms / 1000
-        pool = self._pool = self._pool or ThreadPoolExecutor(max_workers=BROKERS_MAX, thread_name_prefix="evenq-watch")
+        pool = self._threads()
         for address, queues in cluster.by_address(self.route()).items():
             if address not in self._parked:
                 self._parked[address] = pool.submit(self._ask, address, queues, known)
@@ -90,6 +131,10 @@ class QueueWatch:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
+    def _threads(self) -> ThreadPoolExecutor:
+        self._pool = self._pool or ThreadPoolExecutor(max_workers=BROKERS_MAX, thread_name_prefix="evenq-watch")
+        return self._pool
+
     def _ask(self, address: str, queues: list[MessageQueue], known: Positions) -> Answer:
         return cluster.query(address, queues, wait_ms=self._options.idle_wait_ms, known=known)
 
@@ -102,13 +147,33 @@ class QueueWatch:
             del self._parked[address]
             try:
                 self._learn(future.result())
+                self._silent.pop(address, None)
             except errors.Error as failure:
                 failed = True
-                log.warning("no offsets from %s, its queues stand still: %s", address, failure)
+                if address not in self._silent:
+                    log.warning("no offsets from %s, its queues stand still: %s", address, failure)
+                self._silent[address] = f"{address} does not answer: {failure.message}"
+                if not failure.retryable:
+                    self._routed_at = min(self._routed_at, self._now() - ROUTE_S)  # it does not have them (any more)
         return failed
 
+    def _take(self, located: cluster.Located) -> None:
+        self._routed, self._routed_at = True, self._now()
+        # Queues without a broker keep their last address. Made anew, because the committer's thread may be reading
+        # the old one.
+        kept = {queue: address for queue, address in self._route.items() if queue in located.away or not located.whole}
+        self._route = kept | located.addresses
+        self._away, self.missing = located.away, located.missing
+        gone = [queue for queue in self.bounds if queue not in self._route]
+        for queue in gone:  # forgotten, closed or deleted: nothing is to be read there, or it is found anew
+            del self.bounds[queue]
+        self._silent = {address: why for address, why in self._silent.items() if address in self._route.values()}
+
     def _learn(self, answer: Answer) -> None:
-        self.bounds.update((queue, state.bounds) for queue, state in answer.items())
+        for queue, state in answer.items():
+            self.bounds[queue] = state.bounds
+            key = queue, state.bounds.uid
+            self.seen[key] = max(self.seen.get(key, 0), state.bounds.high)
 
     def _grown(self, known: Positions) -> bool:
         return any(bound.high > known.get(queue, -1) for queue, bound in self.bounds.items())

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,28 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark_errors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The standard error of Spark's processes: its workers, and those that plan, log there."""
+    path: Path = tmp_path_factory.mktemp("spark") / "stderr"
+    path.touch()
+    return path
+
+
+@contextmanager
+def errors_to(path: Path) -> Iterator[None]:
+    """What is started in here writes its standard error to the file."""
+    before = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+@pytest.fixture(scope="session")
+def spark(spark_errors: Path) -> Iterator[Any]:
     if not os.environ.get("JAVA_HOME"):
         found = subprocess.run(
             [sys.executable, ROOT / "tools" / "java_home.py"], capture_output=True, text=True, check=True
@@ -35,15 +57,16 @@ def spark() -> Iterator[Any]:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
 
-    session = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("evenq-tests")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.memory", "1g")
-        .getOrCreate()
     )
+    with errors_to(spark_errors):
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

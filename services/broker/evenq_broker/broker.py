@@ -50,6 +50,7 @@ from evenq_broker.core.polls import PollTable
 from evenq_broker.core.recalls import Recalls
 from evenq_broker.core.routes import RouteTable
 from evenq_broker.core.trace import Trace
+from evenq_broker.core.uids import queue_uid
 from evenq_broker.loops.burials import Burials
 from evenq_broker.loops.commands import Commands
 from evenq_broker.loops.delays import due
@@ -313,13 +314,15 @@ class Broker:
         queues: int = 0,
         retention_ms: int | None = None,
         chosen: bool = False,
+        uid: str = "",
         system: bool = False,
     ) -> TopicConfig:
         """Create or widen a topic HERE; durable when it returns. An existing one is never narrowed and keeps its type,
         or becomes MIXED.
 
         `queues` 0 = the default. `retention_ms`: None = as it is, 0 = for ever, -1 = the broker's setting. `chosen`:
-        somebody chose its brokers, from now on. Raises IllegalTopic and TooManyRequests (table full).
+        somebody chose its brokers, from now on. `uid`: of a new topic, as the other brokers have it; empty: a new one.
+        Raises IllegalTopic and TooManyRequests (table full).
         """
         self._check_topic_name(name, system=system)
         old = self.topics.get(name)
@@ -342,6 +345,7 @@ class Broker:
             widest=old.queues_ever if old else 0,
             retention_ms=kept_ms,
             chosen=chosen or (old is not None and old.chosen),
+            uid=old.uid if old else self.cluster.uids.shared([uid]),
         )
         if old is not None and replace(topic, widest=old.widest) == old:
             return old
@@ -352,14 +356,26 @@ class Broker:
         await self.journal.record(TopicPut(topic))
         return topic
 
+    def queue_uid(self, topic: TopicConfig) -> str:
+        """What the offsets of this topic's queues HERE count; see `core.uids`."""
+        return queue_uid(topic.uid, self.handle_key, topic.topic_id)
+
     def default_queues(self, message_type: MessageType) -> int:
         """Queues per broker of a topic of this kind that is made without a number."""
         if message_type is MessageType.LITE:
             return 1  # every lite topic has a queue of its own; this one is for the route
         return self.settings.priority_levels if message_type is MessageType.PRIORITY else self.settings.default_queues
 
-    async def delete_topic(self, name: str) -> None:
-        """Forget a topic HERE, with every group's progress on it; durable when it returns. Unknown: nothing."""
+    async def delete_topic(self, name: str, *, everywhere: bool = False) -> None:
+        """Forget a topic HERE, with every group's progress on it; durable when it returns. Unknown: nothing.
+
+        `everywhere`: the others do, too, so brokers that are away are not missed for it, and its uid is not used again.
+        """
+        topic = self.topics.get(name)
+        if everywhere:
+            if topic is not None:
+                self.cluster.uids.end(topic.uid)
+            await self.cluster.known.topic_deleted(name)
         topic = self.topics.remove(name)
         self.made_ms.pop(name, None)
         if topic is None:

@@ -69,6 +69,8 @@ class QueueCounts:
     message_type: MessageType
     chosen: bool = False
     """See `TopicConfig.chosen`."""
+    uid: str = ""
+    """See `TopicConfig.uid`; empty: not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,6 +69,8 @@ class TopicConfig:
     """How long its messages are kept, ms; 0: for ever; None: as long as the broker keeps any."""
     chosen: bool = False
     """Somebody chose the brokers that have it (TQ-4): no other one takes it by itself."""
+    uid: str = ""
+    """New each time that the topic is made; the same on all brokers that made it together."""
 
     def __post_init__(self) -> None:
         problem = topic_problem(self.name)

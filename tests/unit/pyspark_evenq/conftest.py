@@ -14,7 +14,7 @@ import pytest
 from evenq.model.queue import MessageQueue
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-from evenq.wire.stubs.evenq.v1 import data_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, data_pb2, routes_pb2
 
 OK = definition_pb2.Status(code=definition_pb2.Code.OK)
 
@@ -29,6 +29,14 @@ class FakeBroker:
         self.low: dict[int, int] = dict.fromkeys(range(queues), 0)
         self.committed: dict[tuple[str, int], int] = {}
         self.calls: list[str] = []
+        self.uid = ""
+        """Of its queues; empty: a broker that does not tell."""
+        self.away: dict[str, int] = {}
+        """Readable queues of brokers that are not there."""
+        self.whole = True
+        """False: a broker that does not know who is away."""
+        self.near: list[str] = []
+        """Names of topics that it lists."""
         self.cut_scans = 0
         """So many of the next scans break after their first block."""
         self.refuse_commits = False
@@ -43,6 +51,7 @@ class FakeBroker:
         self._server = grpc.server(ThreadPoolExecutor(max_workers=16), options=[("grpc.so_reuseport", 0)])
         handlers = {
             "/apache.rocketmq.v2.MessagingService/QueryRoute": grpc.unary_unary_rpc_method_handler(self._route),
+            "/evenq.v1.Admin/ListTopics": grpc.unary_unary_rpc_method_handler(self._list),
             "/evenq.v1.Data/QueryOffsets": grpc.unary_unary_rpc_method_handler(self._offsets),
             "/evenq.v1.Data/CommitOffsets": grpc.unary_unary_rpc_method_handler(self._commit),
             "/evenq.v1.Data/Scan": grpc.unary_stream_rpc_method_handler(self._scan),
@@ -97,7 +106,10 @@ class FakeBroker:
                 addresses=[definition_pb2.Address(host="127.0.0.1", port=self.port)],
             ),
         )
-        return service_pb2.QueryRouteResponse(
+        away = [routes_pb2.AwayBroker(broker_name=name, read_queues=count) for name, count in self.away.items()]
+        whole = self.whole and routes_pb2.RouteQuestion.FromString(encoded).whole
+        schemes = routes_pb2.RouteSchemes(whole=whole, away=away if whole else []).SerializeToString()
+        answer = service_pb2.QueryRouteResponse(
             status=OK,
             message_queues=[
                 definition_pb2.MessageQueue(
@@ -106,6 +118,11 @@ class FakeBroker:
                 for number in self.queues
             ],
         ).SerializeToString()
+        return answer + schemes
+
+    def _list(self, _encoded: bytes, _context: Any) -> bytes:
+        topics = [admin_pb2.TopicSummary(topic=name) for name in self.near]
+        return admin_pb2.ListTopicsResponse(status=OK, topics=topics).SerializeToString()
 
     def _offsets(self, encoded: bytes, _context: Any) -> bytes:
         self.calls.append("QueryOffsets")
@@ -127,6 +144,7 @@ class FakeBroker:
                         max_offset=len(self.queues[queue.queue_id]),
                         committed=self.committed.get((request.group, queue.queue_id), -1),
                         timestamp_offset=1 if request.timestamp_ms else -1,
+                        uid=self.uid,
                     )
                     for queue in request.queues
                 ],
@@ -149,6 +167,10 @@ class FakeBroker:
         request = data_pb2.ScanRequest.FromString(encoded)
         number, position = request.queue.queue_id, request.start
         stored = self.queues[number]
+        if self.uid and request.uid not in {"", self.uid}:
+            other = definition_pb2.Status(code=definition_pb2.Code.PRECONDITION_FAILED, message="made anew")
+            yield data_pb2.ScanBlock(status=other).SerializeToString()
+            return
         if not self.low[number] <= position or request.end > len(stored):
             wrong = definition_pb2.Status(code=definition_pb2.Code.ILLEGAL_OFFSET, message="out of range")
             yield data_pb2.ScanBlock(status=wrong).SerializeToString()

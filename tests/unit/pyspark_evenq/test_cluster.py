@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 from pyspark_evenq import cluster
+from pyspark_evenq.options import ReadOptions
 
 from evenq.errors import ConnectionFailed, TopicNotFound
+from evenq.model.queue import MessageQueue
 
 
 def test_the_next_endpoint_is_asked_when_one_is_silent(broker: Any) -> None:
@@ -18,6 +21,39 @@ def test_the_next_endpoint_is_asked_when_one_is_silent(broker: Any) -> None:
 def test_an_answer_that_is_not_ok_is_its_error(broker: Any) -> None:
     with pytest.raises(TopicNotFound, match="no such topic"):
         cluster.route([broker.endpoint], ["other"])
+
+
+def test_queues_without_a_broker_are_named_by_brokers_that_know_of_them(broker: Any) -> None:
+    broker.away = {"broker-b": 2}
+    found = cluster.locate([broker.endpoint], ["flights"])
+    away = [MessageQueue("flights", "broker-b", queue_id) for queue_id in (0, 1)]
+    assert (sorted(found.away), found.whole, len(found.addresses)) == (away, True, 2)
+    broker.whole = False
+    found = cluster.locate([broker.endpoint], ["flights"])
+    assert (found.away, found.whole, len(found.addresses)) == ({}, False, 2)
+
+
+def test_a_survey_waits_for_those_that_are_away_only_if_it_is_to(broker: Any) -> None:
+    broker.away = {"broker-b": 1}
+    given = {"endpoints": broker.endpoint, "subscribe": "flights", "readTimeoutMs": "300"}
+    options = ReadOptions.parse(given, streaming=False)
+    begun = time.monotonic()
+    assert len(cluster.survey(options, group="", wait_for_away=False).states) == 2
+    assert time.monotonic() - begun < 0.25
+    found = cluster.survey(options, group="")
+    assert len(found.states) == 2
+    with pytest.raises(cluster.BrokersAway, match=r"flights on broker-b \(queue 0\) within 300 ms"):
+        found.must_be_complete(300)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [("flihgts", "did you mean 'flights'"), ("FLIGHTS", "did you mean 'flights'"), ("weather", "no such topic$")],
+)
+def test_a_name_that_is_really_near_is_suggested(broker: Any, asked: str, said: str) -> None:
+    broker.near = ["flights", "trains"]
+    with pytest.raises(TopicNotFound, match=said):
+        cluster.route([broker.endpoint], [asked])
 
 
 def test_progress_that_is_committed_is_told_again(broker: Any) -> None:

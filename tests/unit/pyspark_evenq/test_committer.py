@@ -78,3 +78,27 @@ def test_without_progress_there_is_no_thread() -> None:
     committer.offer({})
     assert committer.close(timeout_ms=LONG)
     assert threading.active_count() == before
+
+
+def test_what_was_offered_of_a_queue_that_is_forgotten_is_not_sent_again() -> None:
+    """Its topic was made anew while the old progress was on its way."""
+    failing, go = threading.Event(), threading.Event()
+    sent: list[dict[MessageQueue, int]] = []
+
+    def send(positions: Positions) -> None:
+        if not failing.is_set():
+            failing.set()
+            assert go.wait(20)
+            raise ConnectionFailed("nobody there")
+        sent.append(dict(positions))
+
+    committer = Committer(send, interval_ms=1)
+    committer.offer({QUEUE: 9, OTHER: 2})
+    assert failing.wait(20)
+    committer.forget([QUEUE])
+    go.set()
+    assert committer.flush(timeout_ms=LONG)
+    committer.offer({QUEUE: 4})
+    assert committer.flush(timeout_ms=LONG)
+    assert sent == [{OTHER: 2}, {QUEUE: 4}]
+    committer.close(timeout_ms=LONG)

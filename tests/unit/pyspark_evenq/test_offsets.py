@@ -33,6 +33,18 @@ def test_the_text_is_as_documented() -> None:
     assert StreamOffset(ends={queue: 9}, starts={queue: 2}).to_json()["from"] == {"flights": {"broker-a": {"0": 2}}}
 
 
+def test_uids_and_what_was_left_out_come_back_and_older_checkpoints_have_none() -> None:
+    one, two = MessageQueue("flights", "broker-a", 0), MessageQueue("flights", "broker-b", 1)
+    offset = StreamOffset(ends={one: 9}, uids={("flights", "broker-a"): "u-1"}, lost={one: 4}, away=frozenset({two}))
+    document = json.loads(json.dumps(offset.to_json()))
+    assert document["uid"] == {"flights": {"broker-a": "u-1"}}
+    assert document["lost"] == {"flights": {"broker-a": {"0": 4}}}
+    assert document["away"] == {"flights": {"broker-b": [1]}}
+    assert StreamOffset.from_json(document) == offset
+    old = StreamOffset.from_json({"v": 1, "q": {"flights": {"broker-a": {"0": 9}}}})
+    assert (old.uids, old.lost, old.away) == ({}, {}, frozenset())
+
+
 def test_an_offset_of_a_newer_version_is_refused() -> None:
     with pytest.raises(Unsupported, match="version 2"):
         StreamOffset.from_json({"v": 2, "q": {}})

@@ -74,6 +74,51 @@ def test_a_queue_that_lost_its_beginning_goes_on_at_what_is_left() -> None:
     assert batch_ranges(start, end) == [QueueRange(queue=queue(0), start=8, end=12)]
 
 
+def test_the_same_offsets_under_another_uid_are_other_messages_and_read_from_the_first() -> None:
+    """Grown past the old offset, so that no position is outside."""
+    before = {("flights", "broker-a"): "old"}
+    start = StreamOffset(ends={queue(0): 5, queue(1): 6, queue(2): 7, queue(0, "broker-b"): 8}, uids=before)
+    bounds = {queue(0): Bounds(low=0, high=9, uid="new"), queue(1): Bounds(low=0, high=6, uid="new")}
+    bounds[queue(0, "broker-b")] = Bounds(low=0, high=8, uid="b")
+    gone = trimmed(start.ends, bounds, start.uids)
+    assert [(entry.queue, entry.anew, entry.ahead) for entry in gone] == [
+        (queue(0), True, False),
+        (queue(1), True, False),
+    ]
+    assert [entry.lost(seen) for entry, seen in zip(gone, (12, 0), strict=True)] == [7, 0]
+    end = advance(start, bounds, first_batch=False, limit=0)
+    assert end is not None
+    assert [(part.start, part.end) for part in batch_ranges(start, end)] == [(0, 9), (0, 6)]
+    assert end.uids == {("flights", "broker-a"): "new", ("flights", "broker-b"): "b"}
+    assert queue(2) not in end.ends, "the new topic has no such queue; if it gets one, it begins at its first message"
+    assert advance(end, bounds, first_batch=False, limit=0) is None
+
+
+def test_an_empty_topic_made_anew_is_remembered_once() -> None:
+    start = StreamOffset(ends={queue(0): 0}, uids={("flights", "broker-a"): "old"})
+    bounds = {queue(0): Bounds(low=0, high=0, uid="new")}
+    end = advance(start, bounds, first_batch=False, limit=0)
+    assert end == StreamOffset(ends={queue(0): 0}, starts={queue(0): 0}, uids={("flights", "broker-a"): "new"})
+    assert advance(end, bounds, first_batch=False, limit=0) is None
+
+
+def test_unknown_uids_are_no_other_uids_and_make_no_batch() -> None:
+    start = StreamOffset(ends={queue(0): 5})
+    bounds = {queue(0): Bounds(low=0, high=5, uid="new")}
+    assert trimmed(start.ends, bounds, start.uids) == []
+    assert advance(start, bounds, first_batch=False, limit=0) is None
+    known = StreamOffset(ends={queue(0): 5}, uids={("flights", "broker-a"): "old"})
+    assert trimmed(known.ends, {queue(0): Bounds(low=0, high=5)}, known.uids) == [], "an older broker"
+
+
+def test_a_queue_that_comes_later_begins_where_it_is_told_to() -> None:
+    start = StreamOffset(ends={queue(0): 5})
+    bounds = {queue(0): Bounds(low=0, high=5), queue(1): Bounds(low=2, high=9), queue(2): Bounds(low=3, high=4)}
+    end = advance(start, bounds, first_batch=False, limit=0, begins_at={queue(1): 7})
+    assert end is not None
+    assert end.starts == {queue(1): 7, queue(2): 3}
+
+
 @given(st.dictionaries(st.integers(0, 30).map(queue), st.integers(0, 10_000), min_size=1), st.integers(1, 5_000))
 def test_a_limit_is_used_up_and_starves_nobody(backlog: dict[MessageQueue, int], limit: int) -> None:
     taken = share(backlog, limit)

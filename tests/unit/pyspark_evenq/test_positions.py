@@ -23,8 +23,8 @@ def at(spec: OffsetSpec, *, committed: int = -1, by_timestamp: bool = False, at_
         (Place.LATEST, -1, 20),
         (Place.GROUP, -1, 20),
         (Place.GROUP, 15, 15),
-        (Place.GROUP, 3, 10),
-        (Place.GROUP, 30, 20),
+        (Place.GROUP, 3, 3),
+        (Place.GROUP, 30, 30),
     ],
 )
 def test_a_word_becomes_an_offset(place: Place, committed: int, wanted: int) -> None:

@@ -22,10 +22,10 @@ def options(broker: Any, **more: str) -> ReadOptions:
     return ReadOptions.parse(given | more, streaming=False)
 
 
-def bodies(broker: Any, start: int, end: int, *, address: str | None = None, **more: str) -> list[str]:
+def bodies(broker: Any, start: int, end: int, *, address: str | None = None, uid: str = "", **more: str) -> list[str]:
     wanted = QueueRange(queue=broker.queue(0), start=start, end=end)
     address = broker.endpoint if address is None else address
-    [task] = scan_tasks([[wanted]], {wanted.queue: address})
+    [task] = scan_tasks([[wanted]], {wanted.queue: address}, {("flights", "broker-a"): uid})
     return [
         body.decode()
         for batch in read(task, options(broker, **more), BODY)
@@ -85,6 +85,39 @@ def test_a_lost_end_is_data_loss(filled: Any) -> None:
     with pytest.raises(IllegalOffset, match=r"0 to 40"):
         bodies(filled, 0, 50)
     assert len(bodies(filled, 0, 50, failOnDataLoss="false")) == 40
+
+
+def test_a_range_of_a_topic_that_was_made_anew_is_data_loss(filled: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """It has grown past the range, so that only its uid tells."""
+    filled.uid = "new"
+    with pytest.raises(IllegalOffset, match="was deleted or made anew on broker broker-a"):
+        bodies(filled, 5, 40, uid="old")
+    assert bodies(filled, 5, 40, uid="old", failOnDataLoss="false") == []
+    assert "evenq: lost messages=35 of flights@broker-a:0" in caplog.text
+    assert len(bodies(filled, 5, 40, uid="new")) == len(bodies(filled, 5, 40)) == 35
+    filled.uid = ""
+    assert len(bodies(filled, 5, 40, uid="old")) == 35, "an older broker"
+
+
+def test_lost_messages_are_counted(filled: Any, caplog: pytest.LogCaptureFixture) -> None:
+    filled.low[0] = 20
+    del filled.queues[0][40:]
+    assert len(bodies(filled, 5, 50, failOnDataLoss="false")) == 20
+    assert [line.split(" of ")[0] for line in caplog.messages if line.startswith("evenq: lost")] == [
+        "evenq: lost messages=15",
+        "evenq: lost messages=10",
+    ]
+
+
+def test_a_broker_that_stays_away_is_left_out_and_counted_where_that_is_allowed(
+    filled: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled.stop()
+    wanted = [QueueRange(queue=filled.queue(0), start=5, end=50), QueueRange(queue=filled.queue(1), start=0, end=7)]
+    [task] = scan_tasks([wanted], dict.fromkeys([filled.queue(0), filled.queue(1)], filled.endpoint), {})
+    assert list(read(task, options(filled, readTimeoutMs="200"), BODY, leave_out=True)) == []
+    assert "evenq: left out queues=1 messages=45: flights on broker-a (queue 0)" in caplog.text
+    assert "evenq: left out queues=1 messages=7: flights on broker-a (queue 1)" in caplog.text
 
 
 def test_a_hole_in_a_block_is_data_loss(filled: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.cluster import BrokersAway
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.stream import StreamReader
 
@@ -194,6 +195,111 @@ def test_a_queue_that_the_checkpoint_does_not_know_is_read_from_its_beginning(br
     following = wire(restarted.latestOffset(end, ALL))
     assert rows(restarted, end, following) == ["new"]
     assert following["from"] == {"flights": {"broker-a": {"2": 0}}}
+
+
+def test_a_queue_that_comes_later_begins_at_the_groups_progress_if_it_has_one(broker: Any, made: Any) -> None:
+    reader = made()
+    broker.send("old")
+    end = wire(reader.latestOffset(wire(reader.initialOffset()), ALL))
+    broker.queues[2], broker.low[2] = [], 0
+    for number in range(4):
+        broker.send(str(number), queue=2)
+    broker.committed["g", 2] = 3
+    restarted = made()
+    assert rows(restarted, end, wire(restarted.latestOffset(end, ALL))) == ["3"]
+
+
+@pytest.mark.parametrize("available_now", [True, False])
+def test_a_topic_made_anew_that_has_grown_past_the_old_offset_is_noticed(
+    broker: Any, made: Any, available_now: bool
+) -> None:
+    broker.uid = "old"
+    for number in range(3):
+        broker.send(f"old {number}")
+    first = made()
+    end = wire(first.latestOffset(wire(first.initialOffset()), ALL))
+    first.latestOffset(end, ALL)
+    first.stop()
+    broker.uid, broker.queues, broker.committed = "new", {0: [], 1: []}, {}
+    for number in range(5):
+        broker.send(f"new {number}")
+    strict, lenient = made(), made(failOnDataLoss="false")
+    if available_now:
+        strict.prepareForTriggerAvailableNow()
+        lenient.prepareForTriggerAvailableNow()
+    with pytest.raises(IllegalOffset, match=r"flights@broker-a:0 was to be read at offset 3, but .* made anew"):
+        strict.latestOffset(end, ALL)
+    strict.stop()
+    assert broker.committed == {}, "the old progress is none of the new topic's"
+    following = wire(lenient.latestOffset(end, ALL))
+    assert rows(lenient, end, following) == [f"new {number}" for number in range(5)]
+    assert following["lost"] == {"flights": {"broker-a": {"0": 0, "1": 0}}}
+    assert following["uid"] == {"flights": {"broker-a": "new"}}
+    assert wire(lenient.latestOffset(following, ALL)) == following
+
+
+@pytest.mark.parametrize("available_now", [True, False])
+def test_a_lost_tail_is_an_error_or_reading_goes_on_at_what_is_left(
+    broker: Any, made: Any, available_now: bool
+) -> None:
+    for number in range(9):
+        broker.send(str(number))
+    first = made()
+    end = wire(first.latestOffset(wire(first.initialOffset()), ALL))
+    del broker.queues[0][4:]
+    strict, lenient = made(readTimeoutMs="200"), made(readTimeoutMs="200", failOnDataLoss="false")
+    if available_now:
+        strict.prepareForTriggerAvailableNow()
+        lenient.prepareForTriggerAvailableNow()
+
+    def until_moved(reader: StreamReader) -> dict[str, Any]:
+        for _ in range(1_000):
+            if (following := wire(reader.latestOffset(end, ALL))) != end:
+                return following
+        raise AssertionError("it never moved")
+
+    with pytest.raises(IllegalOffset, match=r"flights@broker-a:0 was to be read at offset 9, .* 0 to 4"):
+        until_moved(strict)
+    assert until_moved(lenient)["q"] == {"flights": {"broker-a": {"0": 4, "1": 0}}}
+
+
+def test_a_tail_that_is_back_in_a_moment_is_no_loss_for_available_now(broker: Any, made: Any) -> None:
+    for number in range(9):
+        broker.send(str(number))
+    first = made()
+    end = wire(first.latestOffset(wire(first.initialOffset()), ALL))
+    tail = broker.queues[0][4:]
+    del broker.queues[0][4:]
+    again = made(readTimeoutMs="20000")
+    again.prepareForTriggerAvailableNow()
+    timer = threading.Timer(0.3, broker.queues[0].extend, args=(tail,))
+    timer.start()
+    assert wire(again.latestOffset(end, ALL)) == end
+    timer.join()
+
+
+def test_available_now_fails_for_queues_without_a_broker_or_leaves_them_out(broker: Any, made: Any) -> None:
+    broker.away = {"broker-b": 2}
+    broker.send("a")
+    with pytest.raises(BrokersAway, match=r"flights on broker-b \(queues 0, 1\)"):
+        made(readTimeoutMs="200").prepareForTriggerAvailableNow()
+    lenient = made(readTimeoutMs="200", failOnUnavailable="false")
+    lenient.prepareForTriggerAvailableNow()
+    start = wire(lenient.initialOffset())
+    end = wire(lenient.latestOffset(start, ALL))
+    assert rows(lenient, start, end) == ["a"]
+    assert end["away"] == {"flights": {"broker-b": [0, 1]}}
+
+
+def test_an_offset_of_an_older_checkpoint_and_an_older_broker_are_taken_as_they_are(broker: Any, made: Any) -> None:
+    broker.whole = False
+    for number in range(4):
+        broker.send(str(number))
+    reader = made()
+    old = {"v": 1, "q": {"flights": {"broker-a": {"0": 2, "1": 0}}}}
+    end = wire(reader.latestOffset(old, ALL))
+    assert rows(reader, old, end) == ["2", "3"]
+    assert "uid" not in end
 
 
 def test_the_report_tells_the_newest_offsets_whatever_the_limit(broker: Any, made: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.planner import Bounds
-from pyspark_evenq.watch import ROUTE_S, QueueWatch
+from pyspark_evenq.watch import ROUTE_AWAY_S, ROUTE_S, QueueWatch
 
 
 @pytest.fixture
@@ -44,6 +44,38 @@ def test_brokers_that_refuse_are_not_asked_in_a_tight_loop(broker: Any, watching
     watch.refresh({})
     assert 0.09 <= time.monotonic() - begun < 5
     assert watch.bounds == {}
+
+
+def test_queues_without_a_broker_keep_their_address_and_forgotten_ones_leave(broker: Any, watching: Any) -> None:
+    now = [0.0]
+    watch = watching(now=lambda: now[0])
+    broker.queues[2], broker.low[2] = [], 0
+    watch.look()
+    assert len(watch.bounds) == 3
+    del broker.queues[2]
+    broker.away = {"broker-a": 3}
+    now[0] += ROUTE_S + 1
+    assert len(watch.route()) == 3
+    assert watch.unavailable == {broker.queue(number): "broker-a is not there" for number in range(3)}
+    broker.away = {}
+    now[0] += ROUTE_AWAY_S + 1
+    assert len(watch.route()) == 2, "looked sooner, because some were away"
+    assert watch.unavailable == {}
+    assert broker.queue(2) not in watch.bounds
+
+
+def test_a_broker_that_does_not_answer_is_named_until_it_does(broker: Any, watching: Any) -> None:
+    watch = watching(idleWaitMs="50")
+    watch.look()
+    broker.stop()
+    watch.refresh({})
+    assert sorted(watch.unavailable) == [broker.queue(0), broker.queue(1)]
+    broker.start()
+    for _ in range(1_000):
+        watch.refresh({})
+        if not watch.unavailable:
+            return
+    raise AssertionError(watch.unavailable)
 
 
 def test_new_queues_are_seen_when_the_route_is_old_and_silence_keeps_the_last_one(broker: Any, watching: Any) -> None:

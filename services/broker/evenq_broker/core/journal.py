@@ -8,19 +8,12 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from evenq.errors import StoreCorrupted
-from evenq.model import (
-    GroupConfig,
-    MessageQueue,
-    MessageType,
-    Permission,
-    StartFrom,
-    TopicConfig,
-)
+from evenq.model import GroupConfig, MessageQueue, MessageType, Permission, StartFrom, TopicConfig
 from evenq_broker.core.policies import balance_json, balance_of, retry_json, retry_of
 
 # | kind | operation    | content after the kind byte (big-endian)                                                    |
@@ -38,12 +31,13 @@ from evenq_broker.core.policies import balance_json, balance_of, retry_json, ret
 # | 14-5 | LiteOpened, LiteClosed | u32 length, JSON                                                                  |
 # | 16   | DrainPut     | u32 length, JSON                                                                            |
 # | 17   | Counted      | u32 group, u32 topic, u32 queue, u64 given until, u16 n, n u64 offsets, n u16 deliveries    |
-# | 24-5 | BrokerKnown, BrokerForgotten | u32 length, JSON                                                            |
+# | 24-6 | BrokerKnown, BrokerForgotten, BrokerTopics | u32 length, JSON                                              |
 
 __all__ = [
     "Acked",
     "BrokerForgotten",
     "BrokerKnown",
+    "BrokerTopics",
     "Committed",
     "Counted",
     "Delivered",
@@ -69,10 +63,10 @@ __all__ = [
 VERSION = 1
 _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _COMMITTED, _ACKED, _DELIVERED, _INVISIBLE, _LOCKED = range(1, 11)
 _HALF, _HALVES_ENDED, _UNSUBSCRIBED, _LITE, _LITE_GONE, _DRAIN, _COUNTED = range(11, 18)
-_BROKER, _BROKER_GONE = 24, 25
+_BROKER, _BROKER_GONE, _BROKER_TOPICS = 24, 25, 26
 _IN_JSON = frozenset({
     _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _LOCKED, _UNSUBSCRIBED, _LITE, _LITE_GONE, _DRAIN, _BROKER,
-    _BROKER_GONE,
+    _BROKER_GONE, _BROKER_TOPICS,
 })  # fmt: skip
 _COMMITTED_FORM = struct.Struct(">BIIIQB")
 _ACKED_FORM = struct.Struct(">BIIIQ")
@@ -253,6 +247,15 @@ class BrokerForgotten:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerTopics:
+    """Another broker has so many readable queues of these topics now, and of all others as many as before."""
+
+    name: str
+    read_queues: Mapping[str, int]
+    """By topic; 0: none any more."""
+
+
 class HalvesEnded(NamedTuple):
     """Transactions ended; `outcomes` are numbers of `core.transactions.Outcome`."""
 
@@ -278,6 +281,7 @@ Op = (
     | DrainPut
     | BrokerKnown
     | BrokerForgotten
+    | BrokerTopics
     | HalfPut
     | HalvesEnded
 )
@@ -311,7 +315,7 @@ def encode_op(op: Op) -> bytes:
             return _json(_TOPIC, {
                 "name": topic.name, "id": topic.topic_id, "type": str(topic.message_type), "read": topic.read_queues,
                 "write": topic.write_queues, "permission": int(topic.permission), "retention_ms": topic.retention_ms,
-                "widest": topic.widest, "chosen": topic.chosen,
+                "widest": topic.widest, "chosen": topic.chosen, "uid": topic.uid,
             })  # fmt: skip
         case GroupPut():
             group = op.group
@@ -333,10 +337,13 @@ def encode_op(op: Op) -> bytes:
         case DrainPut():
             return _json(_DRAIN, {"on": op.on})
         case BrokerKnown():
-            told = {"name": op.name, "gone": op.gone_ms, "unread": op.unread, "dead": op.dead_letters}
-            return _json(_BROKER, told)
+            return _json(_BROKER, {
+                "name": op.name, "gone": op.gone_ms, "unread": op.unread, "dead": op.dead_letters,
+            })  # fmt: skip
         case BrokerForgotten():
             return _json(_BROKER_GONE, {"name": op.name})
+        case BrokerTopics():
+            return _json(_BROKER_TOPICS, {"name": op.name, "read": dict(op.read_queues)})
         case Locked():
             queue = op.queue
             return _json(_LOCKED, {
@@ -445,19 +452,14 @@ def _decode_ended(record: bytes, at: int) -> tuple[Op, int]:
 
 def _from_json(kind: int, value: dict[str, Any]) -> Op:
     if kind == _TOPIC:
-        return TopicPut(
-            TopicConfig(
-                name=value["name"],
-                topic_id=value["id"],
-                message_type=MessageType(value["type"]),
-                read_queues=value["read"],
-                write_queues=value["write"],
-                permission=Permission(value["permission"]),
-                widest=value.get("widest", 0),  # none in journals of before
-                retention_ms=value.get("retention_ms"),
-                chosen=value.get("chosen", False),
-            )
-        )
+        topic = TopicConfig(
+            name=value["name"], topic_id=value["id"], message_type=MessageType(value["type"]),
+            read_queues=value["read"], write_queues=value["write"], permission=Permission(value["permission"]),
+            # None in journals of before:
+            widest=value.get("widest", 0), retention_ms=value.get("retention_ms"), chosen=value.get("chosen", False),
+            uid=value.get("uid", ""),
+        )  # fmt: skip
+        return TopicPut(topic)
     if kind == _GROUP:
         return GroupPut(
             GroupConfig(
@@ -482,6 +484,8 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
         return BrokerKnown(value["name"], value["gone"], value["unread"], value["dead"])
     if kind == _BROKER_GONE:
         return BrokerForgotten(value["name"])
+    if kind == _BROKER_TOPICS:
+        return BrokerTopics(value["name"], value["read"])
     if kind == _LITE_GONE:
         return LiteClosed(value["topic"], value["queue"])
     if kind == _LOCKED:

@@ -1,8 +1,8 @@
 """Keeps `core.known_brokers` true: looks at the routes whenever they change, journals what that means, and says goodbye
 for a drained broker that ends.
 
-Only routes of a nameserver that has heard from everybody count: one that has just started, or is away, makes nobody
-missing.
+A broker in any route is there. Who is not counts only by a nameserver that has heard from everybody: one that has just
+started, or is away, makes nobody missing.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from evenq.errors import Error
-from evenq.wire.stubs.evenq.v1 import admin_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, routes_pb2
 from evenq_broker.core.journal import BrokerKnown
 from evenq_broker.core.known_brokers import KnownBrokers
+from evenq_broker.core.routes import BrokerView
 from evenq_broker.loops.resizing import left_here
 
 if TYPE_CHECKING:
@@ -34,17 +35,26 @@ class BrokerMemory:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.brokers = KnownBrokers()
+        self._learned: dict[str, BrokerView] = {}
+        """As last looked at: a table of routes is compared topic by topic only for brokers that told something new."""
 
     def look(self) -> None:
         """The routes may have changed."""
         routes, own = self._broker.routes, self._broker.settings.broker_name
-        if not routes.sure:
-            return
-        present = {view.name: view.incarnation for view in routes.brokers() if view.name != own}
-        ops = self.brokers.look(present, self._broker.clock.now_ms())
-        if not ops:
-            return
-        self._broker.journal.record(*ops)
+        views = {view.name: view for view in routes.brokers() if view.name != own}
+        present = {name: view.incarnation for name, view in views.items()}
+        ops = self.brokers.look(present, self._broker.clock.now_ms(), sure=routes.sure)
+        news = [
+            op
+            for name, view in views.items()
+            if self._learned.get(name) is not view
+            for op in self.brokers.learn(name, _read_queues(view))
+        ]
+        self._learned = views
+        if ops:
+            self._broker.journal.record(*ops)
+        for one in news:
+            self._broker.journal.record(one)
         for op in ops:
             if isinstance(op, BrokerKnown) and op.gone_ms:
                 log.warning(
@@ -65,6 +75,20 @@ class BrokerMemory:
     def out_of_reach(self) -> list[str]:
         """Those of them that may hold messages which groups have not read: they were not drained. Ascending."""
         return [one.name for one in self.brokers.missing() if not one.unread and not one.dead_letters]
+
+    def away(self, topic: str) -> list[routes_pb2.AwayBroker]:
+        """Brokers that had readable queues of the topic and are not there now, ascending."""
+        present = {view.name for view in self._broker.routes.brokers()}
+        return [
+            routes_pb2.AwayBroker(broker_name=one.name, read_queues=one.read_queues, gone_ms=one.gone_ms)
+            for one in self.brokers.away(topic, present)
+        ]
+
+    async def topic_deleted(self, topic: str) -> None:
+        """An operator deleted the topic everywhere; durable when it returns."""
+        ops = self.brokers.topic_deleted(topic)
+        if ops:
+            await self._broker.journal.record(*ops)
 
     async def forget(self, name: str) -> bool:
         """Forget one HERE, durably; False if it was not known."""
@@ -93,3 +117,7 @@ class BrokerMemory:
                 await self._broker.cluster.ask_peers(FORGET, request.SerializeToString())
         except (TimeoutError, Error) as error:
             log.info("not all brokers were told of our end: %s", error or "no answer in time")
+
+
+def _read_queues(view: BrokerView) -> dict[str, int]:
+    return {topic: counts.read_queues for topic, counts in view.topics.items() if counts.permission.readable}

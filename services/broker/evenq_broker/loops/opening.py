@@ -5,7 +5,7 @@ its key.
 from __future__ import annotations
 
 import logging
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from evenq.runtime.failpoints import passing
@@ -17,6 +17,7 @@ from evenq_broker.core.journal import (
     Acked,
     BrokerForgotten,
     BrokerKnown,
+    BrokerTopics,
     Committed,
     Counted,
     Delivered,
@@ -39,6 +40,7 @@ from evenq_broker.core.journal import (
 from evenq_broker.core.keys import keys_of
 from evenq_broker.core.locks import Generation
 from evenq_broker.core.recalls import Recalls
+from evenq_broker.core.uids import local_uid
 from evenq_broker.settings import StoreSettings
 
 if TYPE_CHECKING:
@@ -80,6 +82,9 @@ async def open_store(broker: Broker) -> None:
         passing("opening.key_made")
         await broker.journal.record(KeyPut(broker.handle_key))
         passing("opening.key_safe")
+    for topic in broker.topics.all():
+        if not topic.uid:  # of a journal of before: the same at each start until something of the topic is written
+            broker.topics.put(replace(topic, uid=local_uid(broker.handle_key, topic.topic_id) * 2))
     broker.handles = Handles(broker.settings.broker_name, broker.handle_key)
     broker.recalls = Recalls(broker.settings.broker_name, broker.handle_key)
     broker.transactions.ids = TransactionIds(broker.settings.broker_name, broker.handle_key)
@@ -151,7 +156,7 @@ def apply(broker: Broker, op: Op) -> None:
             broker.transactions.table.apply(op)
         case DrainPut():
             broker.draining = op.on
-        case BrokerKnown() | BrokerForgotten():
+        case BrokerKnown() | BrokerForgotten() | BrokerTopics():
             broker.cluster.known.brokers.apply(op)
         case Locked():
             broker.locks.restore(op.group, op.queue, op.client_id, Generation(op.epoch, op.counter))

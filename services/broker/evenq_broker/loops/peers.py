@@ -21,6 +21,7 @@ from evenq.wire.addresses import split_addresses
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.assignment import LastAnswers
 from evenq_broker.core.routes import BrokerView
+from evenq_broker.core.uids import TopicUids
 from evenq_broker.loops.known_brokers import BrokerMemory
 from evenq_broker.loops.rebalancer_link import RebalancerLink
 from evenq_broker.loops.registration import Registration, own_view
@@ -53,6 +54,7 @@ class ClusterLink:
         self.answers = LastAnswers()
         self.known = BrokerMemory(broker)
         """Brokers that belong to the cluster, whether they are there or not."""
+        self.uids = TopicUids(broker.rng)
         self.nameservers = split_addresses(broker.settings.nameservers)
         self._topic_changes = Signal()
         self._fact_changes = Signal()
@@ -188,11 +190,12 @@ class ClusterLink:
         if brokers or any(counts.chosen for counts in known):
             wanted_at = dict(brokers) if brokers else {counts.broker_name: queues for counts in known}
             return await self._place_chosen(name, kind, queues, retention_ms, wanted_at)
+        uid = self.uids.shared(counts.uid for counts in known)
         counts = [counts.write_queues for counts in known]
         wanted = max([queues, *counts] if queues or counts else [self._broker.default_queues(kind)])
         placements: list[Placement] = []
         for _ in range(ROUNDS_MAX):
-            placements = await self._place_topic(name, kind, wanted, retention_ms)
+            placements = await self._place_topic(name, kind, wanted, retention_ms, uid)
             entries = [placement.entry for placement in placements if not placement.error]
             most = max((entry.write_queues for entry in entries), default=wanted)
             if all(entry.write_queues == most for entry in entries):
@@ -204,7 +207,7 @@ class ClusterLink:
     async def delete_topic_everywhere(self, name: str) -> list[tuple[str, Error]]:
         """Delete the topic on every live broker; the brokers that did not do it, with the reason."""
         request = admin_pb2.DeleteTopicRequest(topic=name, local=True).SerializeToString()
-        await self._broker.delete_topic(name)
+        await self._broker.delete_topic(name, everywhere=True)
         answers = await self.ask_peers("/evenq.v1.Admin/DeleteTopic", request)
         return _failures(answers, admin_pb2.DeleteTopicResponse)
 
@@ -297,18 +300,19 @@ class ClusterLink:
         return True
 
     async def _place_topic(
-        self, name: str, kind: MessageType, wanted: int, retention_ms: int | None
+        self, name: str, kind: MessageType, wanted: int, retention_ms: int | None, uid: str
     ) -> list[Placement]:
         own = self._broker.settings.broker_name
         names = sorted({own, *(peer.name for peer in self.peers())})
         placements: list[Placement] = []
         while names and not any(not placement.error for placement in placements):
-            first = await self._place(names.pop(0), name, kind, wanted, retention_ms)  # decides type and counts
+            first = await self._place(names.pop(0), name, kind, wanted, retention_ms, uid)  # decides type and counts
             placements.append(first)
             if not first.error:
+                uid = first.entry.uid or uid
                 kind = _kind_of(first, kind)
                 wanted = max(wanted, first.entry.write_queues)
-        others = (self._place(broker, name, kind, wanted, retention_ms) for broker in names)
+        others = (self._place(broker, name, kind, wanted, retention_ms, uid) for broker in names)
         placements += await asyncio.gather(*others)
         return sorted(placements, key=lambda placement: placement.broker_name)
 
@@ -319,6 +323,7 @@ class ClusterLink:
         missing = sorted(set(wanted_at) - live)
         if missing:
             raise NotFound(f"no live broker is named {', '.join(missing)}; the cluster has {', '.join(sorted(live))}")
+        uid = self.uids.shared(at.counts.uid for at in self._broker.routes.route(name))
         elsewhere = sorted({at.broker.name for at in self._broker.routes.route(name)} - set(wanted_at))
         places = [
             *((broker, wanted_at[broker] or queues) for broker in sorted(wanted_at)),
@@ -327,7 +332,7 @@ class ClusterLink:
             ),  # they hear that it is chosen, and keep their counts
         ]
         placements = await asyncio.gather(
-            *(self._place(broker, name, kind, wanted, retention_ms, chosen=True) for broker, wanted in places)
+            *(self._place(broker, name, kind, wanted, retention_ms, uid, chosen=True) for broker, wanted in places)
         )
         await self._until_routed(name, [p.broker_name for p in placements if not p.error])
         return sorted(placements, key=lambda placement: placement.broker_name)
@@ -339,12 +344,13 @@ class ClusterLink:
         kind: MessageType,
         wanted: int,
         retention_ms: int | None,
+        uid: str,
         *,
         chosen: bool = False,
     ) -> Placement:
         if broker_name == self._broker.settings.broker_name:
             topic = await self._broker.create_topic(
-                name, message_type=kind, queues=wanted, retention_ms=retention_ms, chosen=chosen
+                name, message_type=kind, queues=wanted, retention_ms=retention_ms, chosen=chosen, uid=uid
             )
             return Placement(broker_name=broker_name, entry=entry_of(name, counts_of(broker_name, topic)))
         request = admin_pb2.CreateTopicRequest(
@@ -354,6 +360,7 @@ class ClusterLink:
             mixed=kind is MessageType.MIXED,
             retention_ms=retention_ms,
             chosen=chosen,
+            uid=uid,
             local=True,
         )
         try:

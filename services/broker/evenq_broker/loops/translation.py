@@ -134,6 +134,7 @@ def counts_of(broker_name: str, topic: TopicConfig, *, draining: bool = False) -
         permission=topic.permission.without_writing() if draining else topic.permission,
         message_type=topic.message_type,
         chosen=topic.chosen,
+        uid=topic.uid,
     )
 
 
@@ -157,6 +158,7 @@ def entry_of(topic: str, counts: QueueCounts) -> registry_pb2.TopicEntry:
         write_queues=counts.write_queues,
         permission=definition_pb2.Permission.Value(counts.permission.name),
         chosen=counts.chosen,
+        uid=counts.uid,
     )
 
 
@@ -212,6 +214,7 @@ def counts_of_entry(broker_name: str, entry: registry_pb2.TopicEntry) -> QueueCo
         permission=Permission(entry.permission) if known else Permission.READ_WRITE,
         message_type=_TYPE_OF_NUMBER.get(entry.message_type, MessageType.MIXED),
         chosen=entry.chosen,
+        uid=entry.uid,
     )
 
 

@@ -101,7 +101,12 @@ class _Topics:
         kind = message_type_of(asked.message_type, unspecified=unspecified)
         if asked.local:
             topic = await self._broker.create_topic(
-                asked.topic, message_type=kind, queues=asked.queues, retention_ms=retention_ms, chosen=asked.chosen
+                asked.topic,
+                message_type=kind,
+                queues=asked.queues,
+                retention_ms=retention_ms,
+                chosen=asked.chosen,
+                uid=asked.uid,
             )
             own = self._broker.settings.broker_name
             entry = entry_of(topic.name, counts_of(own, topic, draining=self._broker.draining))
@@ -134,7 +139,7 @@ class _Topics:
     async def delete(self, request: bytes, _context: RpcContext) -> bytes:
         asked = parsed(admin_pb2.DeleteTopicRequest, request)
         if asked.local:
-            await self._broker.delete_topic(asked.topic)
+            await self._broker.delete_topic(asked.topic, everywhere=True)
         else:
             if not self._broker.routes.route(asked.topic):
                 raise TopicNotFound(f"no topic {asked.topic!r} on any live broker; see `evenq topic list`")
@@ -192,6 +197,7 @@ class _Topics:
         readers: set[str] = set()
         if topic is not None:
             response.message_type = message_type_number(topic.message_type)
+            response.uid = topic.uid
             if topic.retention_ms is not None:
                 response.retention_ms = topic.retention_ms
             response.queues.extend([await self._queue(topic, queue_id) for queue_id in self._shown(topic)])
@@ -202,6 +208,7 @@ class _Topics:
             others, _ = await _others(self._broker, "DescribeTopic", told, admin_pb2.DescribeTopicResponse)
             for answer in others:
                 response.message_type = answer.message_type
+                response.uid = response.uid or answer.uid
                 if answer.HasField("retention_ms"):
                     response.retention_ms = answer.retention_ms
                 response.queues.extend(answer.queues)

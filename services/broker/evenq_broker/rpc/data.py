@@ -189,6 +189,12 @@ class _Data:
     async def scan(self, request: bytes, context: RpcContext) -> AsyncGenerator[bytes, None]:
         asked = parsed(data_pb2.ScanRequest, request)
         topic, queue = self._readable(asked.queue)
+        uid = self._broker.queue_uid(topic)
+        if asked.uid not in {"", uid}:
+            raise PreconditionFailed(
+                f"queue {queue} was made anew: the range was planned with uid {asked.uid}, it has {uid} now; ask for "
+                "its offsets again"
+            )
         wanted = _wanted(asked.filter)
         size = asked.block_bytes or SCAN_BYTES_DEFAULT
         size = min(max(size, SCAN_BYTES_MIN), self._broker.settings.receive_bytes_max)
@@ -245,6 +251,7 @@ class _Data:
             max_offset=high,
             committed=-1 if committed is None else committed,
             timestamp_offset=at,
+            uid=self._broker.queue_uid(topic),
             young=group is not None and committed is None and low == 0 < high and self._in_memory(*place),
         )
 

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from evenq.allocation import Averagely, ContextDivider, Strategy, by_name, divide, stand_in
-from evenq.errors import BadRequest, IllegalAccessPoint, NotImplementedYet, TopicNotFound
+from evenq.errors import BadRequest, Error, IllegalAccessPoint, NotImplementedYet, TopicNotFound
 from evenq.model import (
     MIXED_KINDS,
     BrokerAddress,
@@ -109,18 +109,22 @@ class _Routing:
     async def query_route(self, request: bytes, context: RpcContext) -> bytes:
         asked = parsed(service_pb2.QueryRouteRequest, request, context)
         _check_access_point(asked.endpoints)
+        question = routes_pb2.RouteQuestion.FromString(request)
         listener = context.listener
         name = asked.topic.name
+        if question.local:
+            return self._remembered(name)
+        away = await self._away(asked, wanted=question.schemes and question.whole)
         key = (name, listener)
         known = self._routes.get(key)
         if known is not None and known[0] == self._broker.routes.version:
-            return known[1] + self._schemes(request, self._broker.routes.route(name), context)
+            return known[1] + self._schemes(question, self._broker.routes.route(name), away, context)
         await self._routed(name)
         version = self._broker.routes.version
         route = self._broker.routes.route(name)
-        places = route or self._prospect(name, context)
+        places = route or ([] if away else self._prospect(name, context))
         queues = [queue for at in places for queue in _queues(asked.topic, at, at.broker.address(listener))]
-        if not queues:
+        if not queues and not away:
             raise TopicNotFound(
                 f"topic {name!r} has no queue that is open on any live broker; see `evenq topic show {name}`"
             )
@@ -129,15 +133,46 @@ class _Routing:
             if len(self._routes) >= ROUTES_CACHED_MAX:
                 self._routes.clear()
             self._routes[key] = (version, answer)
-        return answer + self._schemes(request, places, context)
+        return answer + self._schemes(question, places, away, context)
 
-    def _schemes(self, request: bytes, places: Sequence[TopicAt], context: RpcContext) -> bytes:
+    def _schemes(
+        self,
+        question: routes_pb2.RouteQuestion,
+        places: Sequence[TopicAt],
+        away: Sequence[routes_pb2.AwayBroker],
+        context: RpcContext,
+    ) -> bytes:
         """What our own SDK asks about the addresses, and the public answer has no field for."""
-        if not routes_pb2.RouteQuestion.FromString(request).schemes:
+        if not question.schemes:
             return b""
         names = [at.broker.name for at in places if at.broker.address(context.listener).tls]
         any_broker = self._broker.any_broker(context)
-        return routes_pb2.RouteSchemes(tls_brokers=names, any_broker=any_broker).SerializeToString()
+        return routes_pb2.RouteSchemes(
+            tls_brokers=names, any_broker=any_broker, away=away, whole=question.whole
+        ).SerializeToString()
+
+    def _remembered(self, topic: str) -> bytes:
+        """For another broker: what this one alone knows of brokers that are away."""
+        away = routes_pb2.RouteSchemes(away=self._broker.cluster.known.away(topic)).SerializeToString()
+        return service_pb2.QueryRouteResponse(status=OK).SerializeToString() + away
+
+    async def _away(self, asked: service_pb2.QueryRouteRequest, *, wanted: bool) -> list[routes_pb2.AwayBroker]:
+        """Brokers with queues of the topic that are not there, as any live broker remembers: one that came later than
+        they went knows nothing of them. Brokers of before `away` answer with a route, which names none.
+        """
+        if not wanted:
+            return []
+        cluster, topic = self._broker.cluster, asked.topic.name
+        await cluster.routes_known()
+        plain = service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name=topic), endpoints=asked.endpoints)
+        question = routes_pb2.RouteQuestion(schemes=True, local=True).SerializeToString()
+        answers = await cluster.ask_peers(MESSAGING + "QueryRoute", plain.SerializeToString() + question)
+        found = {one.broker_name: one for one in cluster.known.away(topic)}
+        for _, answer in answers:
+            if not isinstance(answer, Error):
+                told = routes_pb2.RouteSchemes.FromString(answer).away
+                found |= {one.broker_name: one for one in told if one.broker_name not in found}
+        return [found[name] for name in sorted(found) if self._broker.routes.broker(name) is None]
 
     async def query_assignment(self, request: bytes, context: RpcContext) -> bytes:
         asked = parsed(service_pb2.QueryAssignmentRequest, request, context)

@@ -30,6 +30,8 @@ class TopicEntry:
     """Number of `apache.rocketmq.v2.Permission`, passed on as it came."""
     chosen: bool = False
     """Passed on as it came."""
+    uid: str = ""
+    """Passed on as it came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,6 +72,8 @@ def _topic(topic: registry_pb2.TopicEntry, broker: str) -> TopicEntry:
     for count in (topic.read_queues, topic.write_queues):
         if not 0 <= count <= QUEUES_MAX:
             raise BadRequest(f"topic {topic.name!r} on {broker!r} has {count} queues, the range is 0 to {QUEUES_MAX}")
+    if len(topic.uid) > TEXT_MAX:
+        raise BadRequest(f"the uid of topic {topic.name!r} on {broker!r} must have at most {TEXT_MAX} characters")
     return TopicEntry(
         name=topic.name,
         message_type=int(topic.message_type),
@@ -79,6 +81,7 @@ def _topic(topic: registry_pb2.TopicEntry, broker: str) -> TopicEntry:
         write_queues=topic.write_queues,
         permission=int(topic.permission),
         chosen=topic.chosen,
+        uid=topic.uid,
     )
 
 
@@ -137,3 +140,4 @@ def _fill_topic(topic: TopicEntry, message: Any) -> None:
     message.write_queues = topic.write_queues
     message.permission = topic.permission
     message.chosen = topic.chosen
+    message.uid = topic.uid

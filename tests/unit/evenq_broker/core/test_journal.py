@@ -7,6 +7,7 @@ from evenq_broker.core.journal import (
     Acked,
     BrokerForgotten,
     BrokerKnown,
+    BrokerTopics,
     Committed,
     Counted,
     Delivered,
@@ -58,6 +59,8 @@ EVERY: list[Op] = [
     BrokerKnown("broker-b"),
     BrokerKnown("broker-c", 1 << 41, 7, 9),
     BrokerForgotten("broker-b"),
+    BrokerTopics("broker-c", {"t": 4, "u": 0}),
+    TopicPut(TopicConfig(name="v", topic_id=5, uid="0123456789abcdef")),
 ]
 
 

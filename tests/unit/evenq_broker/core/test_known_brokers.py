@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from evenq_broker.core.journal import BrokerForgotten, BrokerKnown
-from evenq_broker.core.known_brokers import KNOWN_MAX, KnownBrokers
+from evenq_broker.core.journal import BrokerForgotten, BrokerKnown, BrokerTopics
+from evenq_broker.core.known_brokers import KNOWN_MAX, TOPICS_IN_ONE, Away, KnownBrokers
 
 
 def missing(brokers: KnownBrokers) -> list[str]:
@@ -72,3 +72,70 @@ def test_an_operator_ends_the_search_and_the_memory_is_bounded() -> None:
     assert missing(brokers) == []
     ops = brokers.look({f"b{number}": "1" for number in range(KNOWN_MAX + 5)}, 3)
     assert len(ops) == KNOWN_MAX
+
+
+def knowing(**topics: int) -> KnownBrokers:
+    brokers = KnownBrokers()
+    brokers.look({"b": "1"}, 1)
+    brokers.learn("b", topics)
+    return brokers
+
+
+def test_the_queues_of_a_broker_that_is_not_there_are_away_until_it_is_back_or_forgotten() -> None:
+    brokers = knowing(t=4, u=2)
+    assert brokers.away("t", {"b"}) == []
+    assert brokers.away("t", set()) == [Away("b", 4, 0)], "whoever just started misses nobody yet, but knows"
+    brokers.look({}, 7)
+    assert brokers.away("t", set()) == [Away("b", 4, 7)]
+    assert brokers.away("other", set()) == []
+    brokers.look({"b": "2"}, 8)
+    assert brokers.away("t", {"b"}) == []
+    brokers.look({}, 9)
+    brokers.forget("b")
+    assert brokers.away("t", set()) == []
+    brokers.look({"b": "3"}, 10)
+    assert brokers.away("t", set()) == [], "what it had before it was forgotten is told anew"
+
+
+def test_only_what_changed_is_recorded_and_a_replay_knows_the_same() -> None:
+    brokers = knowing(t=4, u=2)
+    assert brokers.learn("b", {"t": 4, "u": 2}) == []
+    assert brokers.learn("b", {"t": 8}) == [BrokerTopics("b", {"t": 8, "u": 0})]
+    assert brokers.learn("unknown", {"t": 8}) == []
+    again = KnownBrokers()
+    for _ in range(2):
+        for op in brokers.dump():
+            again.apply(op)
+    assert again.away("t", set()) == [Away("b", 8, 0)]
+    assert again.away("u", set()) == []
+    again.apply(BrokerForgotten("b"))
+    assert list(again.dump()) == []
+
+
+def test_one_operation_never_holds_too_many_topics() -> None:
+    brokers = knowing(**{f"t{number}": 1 for number in range(TOPICS_IN_ONE + 1)})
+    sizes = [len(op.read_queues) for op in brokers.dump() if isinstance(op, BrokerTopics)]
+    assert sizes == [TOPICS_IN_ONE, 1]
+
+
+def test_a_topic_that_was_deleted_misses_no_broker_that_is_away() -> None:
+    brokers = knowing(t=4)
+    assert brokers.topic_deleted("t") == [], "it is there: it deletes the topic itself"
+    brokers.look({}, 7)
+    assert brokers.topic_deleted("t") == [BrokerTopics("b", {"t": 0})]
+    assert brokers.away("t", set()) == []
+
+
+def test_a_drained_broker_is_away_only_for_what_nobody_has_read() -> None:
+    for unread, dead_letters, away in ((0, 0, []), (0, 3, []), (5, 0, [Away("b", 4, 7)])):
+        brokers = knowing(t=4)
+        brokers.leaves("b", "1", unread=unread, dead_letters=dead_letters)
+        brokers.look({}, 7)
+        assert brokers.away("t", set()) == away
+
+
+def test_a_nameserver_that_has_just_started_makes_brokers_known_and_none_missing() -> None:
+    brokers = knowing(t=4)
+    assert brokers.look({"c": "1"}, 7, sure=False) == [BrokerKnown("c")]
+    assert missing(brokers) == []
+    assert brokers.look({"c": "1"}, 8) == [BrokerKnown("b", 8)]

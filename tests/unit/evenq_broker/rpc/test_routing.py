@@ -265,3 +265,39 @@ def test_a_prospect_says_who_speaks_tls_as_well_and_is_not_kept(run: Run) -> Non
         assert queue.broker.name == broker.settings.broker_name
 
     run(story)
+
+
+def test_a_route_names_the_queues_of_brokers_that_are_gone_to_those_who_ask(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await broker.create_topic("t", queues=1)
+        b, c = other(2, 2), replace(other(3, 3), name="c", topics={"alone": other(3, 3).topics["t"]})
+        resource = definition_pb2.Resource(name="t")
+        reader = {"x-mq-client-id": "r", "x-evenq-role": "reader"}
+
+        async def ask(topic: str, **question: bool) -> tuple[Any, list[tuple[str, int]], bool]:
+            resource.name = topic
+            request = service_pb2.QueryRouteRequest(topic=resource, endpoints=POINT).SerializeToString()
+            request += routes_pb2.RouteQuestion(**question).SerializeToString()
+            call = stage.net.unary("a:8081", V2 + "QueryRoute", request, timeout_ms=60_000, metadata=reader)
+            answer = await stage.during(call)
+            told = routes_pb2.RouteSchemes.FromString(answer)
+            away = [(one.broker_name, one.read_queues) for one in told.away]
+            return service_pb2.QueryRouteResponse.FromString(answer), away, told.whole
+
+        broker.routes.snapshot("n", "x", [b, c], 0)
+        broker.cluster.routes_changed()
+        broker.routes.snapshot("n", "x", [], 0)
+        broker.cluster.routes_changed()
+        for _ in range(2):  # the second time the answer is a kept one
+            answer, away, whole = await ask("t", schemes=True, whole=True)
+            assert (len(answer.message_queues), away, whole) == (1, [("b", 2)], True)
+            assert (await ask("t", schemes=True))[1:] == ([], False)
+        answer, away, _ = await ask("alone", schemes=True, whole=True)
+        assert (answer.status.code, len(answer.message_queues), away) == (20000, 0, [("c", 3)])
+        assert (await ask("alone", schemes=True))[0].status.code == 40402
+        assert (await ask("t", schemes=True, local=True))[1] == [("b", 2)]
+        await broker.cluster.known.forget("b")
+        assert (await ask("t", schemes=True, whole=True))[1] == []
+
+    run(story)

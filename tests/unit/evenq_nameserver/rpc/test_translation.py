@@ -15,7 +15,7 @@ def state() -> registry_pb2.BrokerState:
     made.broker.name, made.broker.incarnation, made.broker.cluster = "a", "i", "evenq"
     made.broker.epoch, made.broker.start_ms, made.broker.version = 2, 9, "1.0"
     made.broker.listeners.add(name="default", host="here", port=8081)
-    made.topics.add(name="t", message_type=1, read_queues=4, write_queues=2, permission=4)  # type: ignore[arg-type]  # numbers
+    made.topics.add(name="t", message_type=1, read_queues=4, write_queues=2, permission=4, uid="u")  # type: ignore[arg-type]  # numbers
     return made
 
 
@@ -37,6 +37,7 @@ def _listeners(told: registry_pb2.BrokerState) -> None:
 
 BAD: dict[str, tuple[Callable[[registry_pb2.BrokerState], object], type[Exception], str]] = {
     "name": (lambda told: setattr(told.broker, "name", "a b"), BadRequest, "broker name 'a b'"),
+    "uid": (lambda told: setattr(told.topics[0], "uid", "x" * 256), BadRequest, "at most 255"),
     "replica": (lambda told: setattr(told.broker, "id", 1), NotImplementedYet, "register with id 0"),
     "incarnation": (lambda told: setattr(told.broker, "incarnation", ""), BadRequest, "at most 255"),
     "cluster": (lambda told: setattr(told.broker, "cluster", "x" * 256), BadRequest, "at most 255"),

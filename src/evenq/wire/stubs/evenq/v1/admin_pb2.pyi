@@ -51,6 +51,7 @@ class CreateTopicRequest(_Message):
     @builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[TopicShare]: ...
     chosen: builtins.bool
+    uid: builtins.str
 
     def __init__(
         self,
@@ -63,9 +64,10 @@ class CreateTopicRequest(_Message):
         mixed: builtins.bool | None = ...,
         brokers: Iterable[TopicShare] | None = ...,
         chosen: builtins.bool | None = ...,
+        uid: builtins.str | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["retention_ms"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["topic", "message_type", "queues", "local", "retention_ms", "mixed", "brokers", "chosen"]) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "message_type", "queues", "local", "retention_ms", "mixed", "brokers", "chosen", "uid"]) -> None: ...
 
 class TopicShare(_Message):
     DESCRIPTOR: Descriptor
@@ -507,6 +509,7 @@ class DescribeTopicResponse(_Message):
     def groups(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
     stranded: builtins.int
     retention_ms: builtins.int
+    uid: builtins.str
 
     def __init__(
         self,
@@ -517,9 +520,10 @@ class DescribeTopicResponse(_Message):
         groups: Iterable[builtins.str] | None = ...,
         stranded: builtins.int | None = ...,
         retention_ms: builtins.int | None = ...,
+        uid: builtins.str | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status", "retention_ms"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "message_type", "queues", "groups", "stranded", "retention_ms"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "message_type", "queues", "groups", "stranded", "retention_ms", "uid"]) -> None: ...
 
 class CreateGroupRequest(_Message):
     DESCRIPTOR: Descriptor

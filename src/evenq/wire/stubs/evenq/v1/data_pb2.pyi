@@ -131,6 +131,7 @@ class ScanRequest(_Message):
     @builtins.property
     def filter(self) -> _evenq_v1_common.Filter: ...
     group: builtins.str
+    uid: builtins.str
 
     def __init__(
         self,
@@ -141,9 +142,10 @@ class ScanRequest(_Message):
         block_bytes: builtins.int | None = ...,
         filter: _evenq_v1_common.Filter | None = ...,
         group: builtins.str | None = ...,
+        uid: builtins.str | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["queue", "filter"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["queue", "start", "end", "block_bytes", "filter", "group"]) -> None: ...
+    def ClearField(self, field_name: Literal["queue", "start", "end", "block_bytes", "filter", "group", "uid"]) -> None: ...
 
 class ScanBlock(_Message):
     DESCRIPTOR: Descriptor
@@ -200,6 +202,7 @@ class QueueOffsets(_Message):
     committed: builtins.int
     timestamp_offset: builtins.int
     young: builtins.bool
+    uid: builtins.str
 
     def __init__(
         self,
@@ -210,9 +213,10 @@ class QueueOffsets(_Message):
         committed: builtins.int | None = ...,
         timestamp_offset: builtins.int | None = ...,
         young: builtins.bool | None = ...,
+        uid: builtins.str | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["queue"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["queue", "min_offset", "max_offset", "committed", "timestamp_offset", "young"]) -> None: ...
+    def ClearField(self, field_name: Literal["queue", "min_offset", "max_offset", "committed", "timestamp_offset", "young", "uid"]) -> None: ...
 
 class QueryOffsetsResponse(_Message):
     DESCRIPTOR: Descriptor

@@ -68,6 +68,7 @@ class TopicEntry(_Message):
     write_queues: builtins.int
     permission: _apache_rocketmq_v2_definition.Permission.ValueType
     chosen: builtins.bool
+    uid: builtins.str
 
     def __init__(
         self,
@@ -78,8 +79,9 @@ class TopicEntry(_Message):
         write_queues: builtins.int | None = ...,
         permission: _apache_rocketmq_v2_definition.Permission.ValueType | None = ...,
         chosen: builtins.bool | None = ...,
+        uid: builtins.str | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["name", "message_type", "read_queues", "write_queues", "permission", "chosen"]) -> None: ...
+    def ClearField(self, field_name: Literal["name", "message_type", "read_queues", "write_queues", "permission", "chosen", "uid"]) -> None: ...
 
 class BrokerState(_Message):
     DESCRIPTOR: Descriptor

@@ -17,13 +17,17 @@ class RouteQuestion(_Message):
     DESCRIPTOR: Descriptor
 
     schemes: builtins.bool
+    whole: builtins.bool
+    local: builtins.bool
 
     def __init__(
         self,
         *,
         schemes: builtins.bool | None = ...,
+        whole: builtins.bool | None = ...,
+        local: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["schemes"]) -> None: ...
+    def ClearField(self, field_name: Literal["schemes", "whole", "local"]) -> None: ...
 
 class RouteSchemes(_Message):
     DESCRIPTOR: Descriptor
@@ -31,11 +35,32 @@ class RouteSchemes(_Message):
     @builtins.property
     def tls_brokers(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
     any_broker: builtins.bool
+    @builtins.property
+    def away(self) -> _containers.RepeatedCompositeFieldContainer[AwayBroker]: ...
+    whole: builtins.bool
 
     def __init__(
         self,
         *,
         tls_brokers: Iterable[builtins.str] | None = ...,
         any_broker: builtins.bool | None = ...,
+        away: Iterable[AwayBroker] | None = ...,
+        whole: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["tls_brokers", "any_broker"]) -> None: ...
+    def ClearField(self, field_name: Literal["tls_brokers", "any_broker", "away", "whole"]) -> None: ...
+
+class AwayBroker(_Message):
+    DESCRIPTOR: Descriptor
+
+    broker_name: builtins.str
+    read_queues: builtins.int
+    gone_ms: builtins.int
+
+    def __init__(
+        self,
+        *,
+        broker_name: builtins.str | None = ...,
+        read_queues: builtins.int | None = ...,
+        gone_ms: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "read_queues", "gone_ms"]) -> None: ...
