@@ -23,7 +23,7 @@ from evenq.model.queue import MessageQueue
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Hints, Tls
 
-__all__ = ["EARLIEST_MARK", "LATEST_MARK", "OffsetSpec", "Place", "ReadOptions"]
+__all__ = ["EARLIEST_MARK", "LATEST_MARK", "OffsetSpec", "OnBusy", "Place", "ReadOptions"]
 
 HINTS = Hints(
     ca="option tlsCa",
@@ -42,6 +42,14 @@ class Place(StrEnum):
     GROUP = "group"
     EARLIEST = "earliest"
     LATEST = "latest"
+
+
+class OnBusy(StrEnum):
+    """What a stream does when others read in its group."""
+
+    FAIL = "fail"
+    WAIT = "wait"
+    TAKEOVER = "takeover"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +95,9 @@ class ReadOptions:
     read_timeout_ms: int = 60_000
     """How long a range or a route is tried without any progress before the task or the query fails."""
     gc_freeze: bool = True
+    on_group_busy: OnBusy = OnBusy.FAIL
+    query_name: str = ""
+    """How the stream is called in lists of members."""
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
     credentials_file: str = ""
@@ -164,6 +175,8 @@ class ReadOptions:
             commit_interval_ms=_whole(values, "commitIntervalMs", default=1_000),
             read_timeout_ms=_whole(values, "readTimeoutMs", default=60_000, low=100),
             gc_freeze=_flag(values, "gcFreeze", default=True),
+            on_group_busy=_on_busy(values, streaming=streaming),
+            query_name=values.get("queryName", "").strip(),
             **_keys(values),
             **_tls(values, points),
         )
@@ -188,6 +201,8 @@ _NAMES = (
     "commitIntervalMs",
     "readTimeoutMs",
     "gcFreeze",
+    "onGroupBusy",
+    "queryName",
     "accessKey",
     "secretKey",
     "credentialsFile",
@@ -217,6 +232,16 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
             raise SettingsError(f"option {canonical} is given twice, once as {name!r}; leave one out")
         values[canonical] = value
     return values
+
+
+def _on_busy(values: Mapping[str, str], *, streaming: bool) -> OnBusy:
+    if "onGroupBusy" in values and not streaming:
+        raise SettingsError("option onGroupBusy is for streams; a batch read is no member of a group")
+    text = values.get("onGroupBusy", OnBusy.FAIL).strip().lower()
+    try:
+        return OnBusy(text)
+    except ValueError:
+        raise SettingsError(f"option onGroupBusy is {text!r}; give fail, wait or takeover") from None
 
 
 def _keys(values: Mapping[str, str]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from pyspark_evenq import cluster, connection, scanning
 from pyspark_evenq.arrow_schema import Column
 from pyspark_evenq.committer import Committer
 from pyspark_evenq.losses import counted, named
+from pyspark_evenq.member import Member
 from pyspark_evenq.offsets import Positions, StreamOffset, place_of
 from pyspark_evenq.options import OffsetSpec, Place, ReadOptions
 from pyspark_evenq.planner import Bounds, Trimmed, advance, batch_ranges, tasks, trimmed
@@ -46,6 +47,9 @@ __all__ = ["StreamReader"]
 
 log = logging.getLogger(__name__)
 FLUSH_MS = 2_000
+CLOSE_MS = 1_200  # together with the goodbye less than the 2 s that a stopped query may take
+GOODBYE_MS = 500
+HOLD_PAUSE_S = 0.2
 AHEAD_S = 10.0  # a broker that just restarted may know less for a moment than it told before
 AHEAD_PAUSE_S = 0.2
 
@@ -136,6 +140,7 @@ class _Runner:
         self._began: dict[MessageQueue, int] = {}
         """Where queues begin that are in no batch yet."""
         self.watch = QueueWatch(options)
+        self.member = Member(options)
         self.committer = Committer(self._send, interval_ms=options.commit_interval_ms)
         _on_sigterm(self)
 
@@ -165,12 +170,16 @@ class _Runner:
             uids = {place_of(queue): bound.uid for queue, bound in bounds.items() if bound.uid}
             self._initial = StreamOffset(ends=starts, uids=uids)
             # A group without progress gets it now: if the driver dies before Spark's first log entry, `latest` must
-            # not move on.
-            self.committer.offer({queue: offset for queue, offset in starts.items() if states[queue].committed < 0})
+            # not move on. A restart that finds it there may plan its logged batch before its predecessor has gone.
+            new = {queue: offset for queue, offset in starts.items() if states[queue].committed < 0}
+            if new:
+                self.member.hold(self.watch.route())
+            self.committer.offer(new)
             self.committer.flush(timeout_ms=FLUSH_MS)
         return self._initial
 
     def latest(self, start: StreamOffset, *, limit: int) -> StreamOffset | None:
+        held = self._held()
         first_batch = self._initial is not None and start == self._initial
         if self._frozen is not None:
             bounds, begins = self._frozen, self._begins(start, self._frozen)
@@ -185,7 +194,9 @@ class _Runner:
             self._topics_must_exist()
             begins = self._begins(start, self.watch.bounds)
             bounds = {
-                queue: bound for queue, bound in self.watch.bounds.items() if self._has_begun(queue, start, begins)
+                queue: bound
+                for queue, bound in self.watch.bounds.items()
+                if queue in held and self._has_begun(queue, start, begins)
             }
             ahead = self._ahead(trimmed({**begins, **start.ends}, bounds, start.uids))
             bounds = {queue: bound for queue, bound in bounds.items() if queue not in ahead}
@@ -204,6 +215,19 @@ class _Runner:
             self.committer.flush(timeout_ms=FLUSH_MS)  # nothing will be asked after the last batch of this run
         return None
 
+    def _held(self) -> frozenset[MessageQueue]:
+        """The queues that are ours to plan. A run that has an end waits for the brokers of all its queues first."""
+        give_up = time.monotonic() + self._options.read_timeout_ms / 1000
+        while True:
+            held = self.member.hold(self.watch.route())
+            missing = set() if self._frozen is None or self._frozen_checked else set(self._frozen) - held
+            if not missing or time.monotonic() > give_up:
+                break
+            time.sleep(HOLD_PAUSE_S)
+        if missing:
+            raise cluster.BrokersAway(f"no lock of {named(missing)} within {self._options.read_timeout_ms} ms")
+        return held
+
     def offer(self, logged: StreamOffset, moved: Collection[MessageQueue] = ()) -> None:
         """Mirror what Spark has logged, but no offsets that count other messages now: they would be a progress that
         nobody has made.
@@ -219,8 +243,9 @@ class _Runner:
         return StreamOffset(ends={queue: bound.high for queue, bound in bounds.items()}).to_json() if bounds else None
 
     def close(self) -> None:
-        self.committer.close(timeout_ms=FLUSH_MS)
+        self.committer.close(timeout_ms=CLOSE_MS)
         self.watch.close()
+        self.member.leave(timeout_ms=GOODBYE_MS)
 
     def _begins(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> dict[MessageQueue, int]:
         """Where queues begin that came into the route after the query had begun: at the group's progress, else at their
@@ -291,13 +316,18 @@ class _Runner:
         unplaced = [queue for queue in positions if queue not in route]
         if unplaced:
             log.warning("no broker known for %s, its progress stays in the checkpoint only", unplaced[0])
-        client = connection.client_id(self._options.group)
+        client = self.member.client_id
+        self.member.sent(positions)
         for address, queues in cluster.by_address(
             {queue: route[queue] for queue in positions if queue in route}
         ).items():
-            cluster.commit(
-                address, self._options.group, {queue: positions[queue] for queue in queues}, client_id=client
-            )
+            try:
+                cluster.commit(
+                    address, self._options.group, {queue: positions[queue] for queue in queues}, client_id=client
+                )
+            except errors.PreconditionFailed:
+                self.member.refused()
+                raise
 
 
 def _on_sigterm(runner: _Runner) -> None:

@@ -1,0 +1,347 @@
+"""The query as a member of its consumer group: its runner joins, beats, holds the locks of all queues, and leaves.
+
+Lives in the runner (the process on the driver that serves one query), in a thread with an event loop of its own, begun
+by the first call that needs it. Executors are no members: they read ranges. Brokers take progress of a queue only from
+the holder of its lock, so a runner that stood still for longer than its session cannot undo what its successor did; it
+hears who that is and ends its query. Other members of the group are met with `onGroupBusy`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from evenq import errors
+from evenq.model import FilterExpression, MessageModel
+from evenq.model.queue import MessageQueue
+from evenq.runtime.clock import SystemClock
+from pyspark_evenq.cluster import Route, by_address
+from pyspark_evenq.offsets import Positions
+from pyspark_evenq.options import OnBusy, ReadOptions
+
+if TYPE_CHECKING:
+    from evenq.client.core.calls import Generation, SessionEvent
+    from evenq.client.loops.background import Background
+    from evenq.client.loops.sessions import Sessions
+    from evenq.client.rpc.sessions import ConsumerCalls
+
+__all__ = ["GroupBusy", "Member", "QueueTaken"]
+
+log = logging.getLogger(__name__)
+
+GHOST_MS = 12_000
+"""A predecessor that vanished without a goodbye is dropped by the brokers by then: their `session_timeout_ms` and
+`session_grace_ms`, and a second."""
+ASK_MS = 1_000
+SETTLE_MS = 3_000
+SAY_MS = 30_000
+
+
+class GroupBusy(errors.PreconditionFailed):
+    """Somebody else reads in the group, and onGroupBusy is fail."""
+
+
+class QueueTaken(errors.PreconditionFailed):
+    """Another member has queues that were this query's."""
+
+
+class Member:
+    """One query's membership. All methods are for the main thread of the runner, but `sent` and `refused`."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        name = options.query_name or options.group
+        self.client_id = f"{os.uname().nodename}@{os.getpid()}@spark-{name}@{time.time_ns() // 1_000_000:x}"
+        self._background: Background | None = None
+        self._life: _Life | None = None
+        self._left = False
+
+    def hold(self, route: Route) -> frozenset[MessageQueue]:
+        """The queues that are this query's now: all of the route whose brokers take it in. Raises GroupBusy, and
+        QueueTaken once one of them was lost.
+        """
+        background, life = self._begun()
+        return background.run(life.hold(route))
+
+    def sent(self, positions: Positions) -> None:
+        """These offsets are about to be committed."""
+        if self._life is not None:
+            self._life.note(positions)
+
+    def refused(self) -> None:
+        """A broker refused progress: ask whose the queues are."""
+        if self._background is not None and self._life is not None:
+            self._background.call_soon(self._life.doubt)
+
+    def leave(self, *, timeout_ms: int) -> None:
+        """Say goodbye, with all locks; not before progress is stored."""
+        if self._background is None or self._life is None or self._left or self._background.process_id != os.getpid():
+            return
+        self._left = True
+        try:
+            self._background.run(self._life.leave(timeout_ms), timeout_ms=timeout_ms + 200)
+        except (errors.Error, TimeoutError) as late:
+            log.warning("no goodbye to group %s, brokers will miss this member: %s", self._options.group, late)
+        self._background.stop()
+
+    def _begun(self) -> tuple[Background, _Life]:
+        if self._background is None or self._life is None or self._background.process_id != os.getpid():
+            from evenq.client.loops.background import Background
+
+            self._background = Background()
+            self._life = _Life(self._options, self.client_id)
+        return self._background, self._life
+
+
+class _Life:
+    """What runs in the member's own loop."""
+
+    def __init__(self, options: ReadOptions, client_id: str) -> None:
+        self._options = options
+        self._group = options.group
+        self._client_id = client_id
+        self._clock = SystemClock()
+        self._calls: ConsumerCalls | None = None
+        self._sessions: Sessions | None = None
+        self._addresses: dict[str, str] = {}
+        self._strangers: frozenset[str] = frozenset()
+        """Brokers that know no groups with members, as those of other makers: there is nothing to hold there."""
+        self._alone = False
+        self._held: set[MessageQueue] = set()
+        self._reached: dict[MessageQueue, int] = {}
+        """The furthest progress of each queue that is this query's or was there before it."""
+        self._taken: QueueTaken | None = None
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+
+    async def hold(self, route: Route) -> frozenset[MessageQueue]:
+        sessions, calls = self._opened()
+        self._held &= set(route)
+        self._addresses = {queue.broker_name: address for queue, address in route.items()}
+        if not self._alone:
+            await self._meet_others(calls, route)
+            self._alone = True
+        sessions.want({name: at for name, at in self._addresses.items() if name not in self._strangers})
+        if not self._held:
+            await self._settled(sessions)
+        await self._sure(sessions)
+        for name in sorted(self._addresses):
+            missing = [queue for queue in sorted(route) if queue.broker_name == name and queue not in self._held]
+            if missing and sessions.up(name):
+                await self._take(calls, name, missing)
+        if self._taken is not None:
+            raise self._taken
+        free = {queue for queue in route if queue.broker_name in self._strangers}
+        return frozenset(free | {queue for queue in self._held if sessions.sure(queue.broker_name)})
+
+    def note(self, positions: Positions) -> None:
+        for queue, offset in positions.items():
+            self._reached[queue] = max(offset, self._reached.get(queue, -1))
+
+    def doubt(self) -> None:
+        for name in {queue.broker_name for queue in self._held}:
+            self._ask(name)
+
+    async def leave(self, timeout_ms: int) -> None:
+        for task in self._asking.values():
+            task.cancel()
+        if self._sessions is not None:
+            await self._sessions.leave(timeout_ms=timeout_ms)
+        if self._calls is not None:
+            await self._calls.net.close()
+
+    def _opened(self) -> tuple[Sessions, ConsumerCalls]:
+        if self._sessions is None or self._calls is None:
+            from evenq.client.core.introduction import Introduction
+            from evenq.client.loops.sessions import Sessions
+            from evenq.client.loops.troubles import Troubles
+            from evenq.client.rpc.sessions import ConsumerCalls
+            from evenq.client.wiring import Ground
+
+            options, rng = self._options, random.Random()  # noqa: S311  spreads load, keeps no secret
+            ground = Ground(
+                clock=self._clock, rng=rng, credentials=options.credentials(), tls=options.tls(),
+                endpoint=options.endpoints[0],
+            )  # fmt: skip
+            self._calls = ConsumerCalls(ground.open_net(), endpoint=options.endpoints[0], client_id=self._client_id)
+            introduction = Introduction(
+                group=self._group,
+                model=MessageModel.CLUSTERING,
+                subscriptions={topic: FilterExpression(options.tags or "*") for topic in options.topics},
+                zone=os.environ.get("EVENQ_ZONE", ""),
+                instance=options.query_name,
+                capacity=1.0,
+                incarnation=rng.getrandbits(64) | 1,
+                now_ms=self._clock.now_ms(),
+            )
+            self._sessions = Sessions(
+                self._calls,
+                clock=self._clock,
+                rng=rng,
+                join=introduction.join,
+                heard=self._heard,
+                broken=lambda _: self._changed.set(),
+                taken=lambda _, why: log.error("group %s: %s", self._group, why),
+                doubted=self._ask,
+                troubles=Troubles(self._clock, who=f"group {self._group}"),
+            )
+        return self._sessions, self._calls
+
+    def _heard(self, broker_name: str, event: SessionEvent) -> None:
+        from evenq.client.core.calls import Welcome
+
+        self._changed.set()
+        if isinstance(event, Welcome):
+            self._ask(broker_name)
+
+    # ------------------------------------------------------------------------------------------------ getting in
+
+    async def _meet_others(self, calls: ConsumerCalls, route: Route) -> None:
+        """Return when nobody else reads these topics in the group, or `onGroupBusy` is takeover. Asked before joining,
+        because members that share the queues would make room at once for one that then goes away.
+        """
+        give_up_ms, said_ms = self._clock.monotonic_ms() + GHOST_MS, -SAY_MS
+        while (others := await self._others(calls, route)) and self._options.on_group_busy is not OnBusy.TAKEOVER:
+            said_ms = self._wait_or_fail(others, give_up_ms, said_ms)
+            await asyncio.sleep(ASK_MS / 4_000)
+
+    def _wait_or_fail(self, others: Iterable[str], give_up_ms: int, said_ms: int) -> int:
+        now_ms, names = self._clock.monotonic_ms(), ", ".join(sorted(set(others)))
+        if self._options.on_group_busy is OnBusy.FAIL and now_ms >= give_up_ms:
+            raise GroupBusy(
+                f"group {self._group} is busy: {names or 'somebody'} reads in it; give this query a group of its own, "
+                "stop the other, or set onGroupBusy to wait or takeover"
+            )
+        if now_ms - said_ms < SAY_MS:
+            return said_ms
+        log.warning("group %s is busy, waiting for %s to leave", self._group, names)
+        return now_ms
+
+    async def _others(self, calls: ConsumerCalls, route: Route) -> list[str]:
+        from evenq.wire.status import check
+        from evenq.wire.stubs.evenq.v1 import groups_pb2
+
+        request = groups_pb2.ListMembersRequest(group=self._group).SerializeToString()
+        topics, found = set(self._options.topics), set()
+        for address, queues in by_address(route).items():
+            try:
+                content = await calls.unary(address, "/evenq.v1.Groups/ListMembers", request)
+                answer = groups_pb2.ListMembersResponse.FromString(content)
+                check(answer.status)
+            except (errors.Unsupported, errors.NotImplementedYet):
+                log.warning("%s knows no members of groups: this query is none there, and holds no queues", address)
+                self._strangers |= {queue.broker_name for queue in queues}
+                continue
+            except errors.Error as failure:
+                log.warning("who is in group %s was not told by %s: %s", self._group, address, failure)
+                continue
+            for member in answer.members:
+                read = {subscription.topic for subscription in member.subscriptions}
+                if member.model == groups_pb2.CLUSTERING and (not read or read & topics):
+                    found.add(member.client_id)
+        return sorted(found - {self._client_id})
+
+    async def _settled(self, sessions: Sessions) -> None:
+        """Wait a little until each broker has taken us in, or could not."""
+        until_ms = self._clock.monotonic_ms() + SETTLE_MS
+        while not sessions.settled and (left_ms := until_ms - self._clock.monotonic_ms()) > 0:
+            self._changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left_ms / 1000)
+
+    async def _take(self, calls: ConsumerCalls, name: str, queues: Collection[MessageQueue]) -> None:
+        """Lock queues of one broker, all of them. Brokers are asked in one order, so that of two queries that begin
+        together one gets all.
+        """
+        give_up_ms, said_ms, wanted = self._clock.monotonic_ms() + GHOST_MS, -SAY_MS, sorted(queues)
+        while wanted:
+            try:
+                answers = [
+                    answer
+                    for topic in sorted({queue.topic for queue in wanted})
+                    for answer in await calls.lock(
+                        self._addresses[name],
+                        self._group,
+                        [queue for queue in wanted if queue.topic == topic],
+                        wait_ms=ASK_MS,
+                        generation=self._generation(),
+                        anew=True,
+                    )
+                ]
+            except errors.Error as failure:  # the session will tell when it is back
+                log.warning("no locks of group %s from broker %s: %s", self._group, name, failure)
+                return
+            for answer in answers:
+                if answer.granted:
+                    self._held.add(answer.queue)
+                    self._reached[answer.queue] = max(answer.committed, self._reached.get(answer.queue, -1))
+            wanted = [answer.queue for answer in answers if not answer.granted]
+            if wanted:
+                try:
+                    holders = [answer.holder for answer in answers if not answer.granted and answer.holder]
+                    said_ms = self._wait_or_fail(holders, give_up_ms, said_ms)
+                except GroupBusy:
+                    await self.leave(SETTLE_MS // 4)
+                    raise
+
+    def _generation(self) -> Generation:
+        """A takeover is a newer decision than all that members made by themselves; so the broker takes queues from who
+        keeps them.
+        """
+        from evenq.client.core.calls import NO_GENERATION, Generation
+
+        takes_over = self._options.on_group_busy is OnBusy.TAKEOVER
+        return Generation(0, self._clock.now_ms()) if takes_over else NO_GENERATION
+
+    # ------------------------------------------------------------------------------------------------ staying in
+
+    async def _sure(self, sessions: Sessions) -> None:
+        """Brokers of which we do not know whether our locks hold are asked before anything is planned."""
+        for name in {queue.broker_name for queue in self._held}:
+            if not sessions.sure(name) and sessions.up(name):
+                self._ask(name)
+        tasks = [task for task in self._asking.values() if not task.done()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=SETTLE_MS / 1000)
+
+    def _ask(self, name: str) -> None:
+        before = self._asking.get(name)
+        if before is None or before.done():
+            self._asking[name] = asyncio.get_running_loop().create_task(self._again(name), name=f"evenq-relock-{name}")
+
+    async def _again(self, name: str) -> None:
+        """Take the locks that should be ours once more, and note the ones that are not."""
+        sessions, calls = self._opened()
+        doubts = sessions.doubts(name)
+        queues = sorted(queue for queue in self._held if queue.broker_name == name)
+        for topic in sorted({queue.topic for queue in queues}):
+            of_topic = [queue for queue in queues if queue.topic == topic]
+            try:
+                answers = await calls.lock(
+                    self._addresses[name], self._group, of_topic, wait_ms=0, generation=self._generation()
+                )
+            except errors.Error as failure:
+                log.warning("whose queues of %s at broker %s are was not told: %s", topic, name, failure)
+                return
+            for answer in answers:
+                if not answer.granted:
+                    self._lose(answer.queue, f"{answer.holder or 'nobody yet'} has it")
+                elif answer.committed > self._reached.get(answer.queue, -1):
+                    self._lose(answer.queue, f"another member read it up to {answer.committed} and left")
+        sessions.confirm(name, doubts)
+
+    def _lose(self, queue: MessageQueue, why: str) -> None:
+        self._held.discard(queue)
+        if self._taken is None:
+            self._taken = QueueTaken(
+                f"queue {queue} of group {self._group} is not this query's ({self._client_id}) any more: {why}; the "
+                "query was away for longer than its session. Its checkpoint is whole: start it again when the other "
+                "has left, or with onGroupBusy=takeover"
+            )
+            log.error("%s", self._taken.message)

@@ -1,0 +1,140 @@
+"""A query is a member of its group from its first batch to its end, however it ends, and the only one there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenq.testing.local_cluster import LocalCluster
+from tests.spark.members import driver, members, process_of, within
+
+pytestmark = pytest.mark.timeout(200)
+
+
+@pytest.fixture
+def start(spark: Any, topic: Any, tmp_path: Path) -> Any:
+    queries: list[Any] = []
+
+    def start(name: str = "one", **options: Any) -> Any:
+        given = {"group": topic.name, "startingOffsets": "earliest", "commitIntervalMs": 50} | options
+        frame = spark.readStream.format("evenq").schema("queueOffset long")
+        frame = frame.option("endpoints", topic.endpoints).option("subscribe", topic.name).options(**given).load()
+        writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / name))
+        queries.append(writer.start())
+        return queries[-1]
+
+    yield start
+    for query in queries:
+        query.stop()
+
+
+def only(cluster: LocalCluster, group: str) -> Callable[[], bool]:
+    return lambda: len(members(cluster, group)) == 1
+
+
+def shown(cluster: LocalCluster, *words: str) -> str:
+    environment = os.environ | {"EVENQ_ENDPOINT": cluster.endpoint}
+    command = [str(Path(sys.executable).with_name("evenq")), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return done.stdout + done.stderr
+
+
+def test_a_query_is_a_member_that_holds_all_queues_until_it_is_stopped(
+    cluster: LocalCluster, topic: Any, start: Any
+) -> None:
+    topic.send_each(10)
+    query = start(queryName="delays")
+    assert within(60, lambda: topic.progress(topic.name) == [10] * 4) is not None
+    ((client_id, member),) = members(cluster, topic.name).items()
+    assert (member.language, member.protocol, member.instance) == ("PYTHON", "evenq", "delays")
+    assert member.version
+    assert "spark-delays" in client_id
+    for words in (("group", "show", topic.name), ("client", "list"), ("client", "show", client_id)):
+        assert client_id in shown(cluster, *words), words
+    owners = shown(cluster, "offset", "show", topic.name, "--json")
+    assert owners.count(client_id) == 4
+    assert client_id in shown(cluster, "group", "explain", topic.name)
+    query.stop()
+    took = within(3, lambda: not members(cluster, topic.name))
+    assert took is not None
+    assert query.exception() is None
+
+
+def test_a_second_query_in_the_group_fails_and_names_the_first(cluster: LocalCluster, topic: Any, start: Any) -> None:
+    topic.send_each(10)
+    first = start()
+    assert within(60, only(cluster, topic.name)) is not None
+    (client_id,) = members(cluster, topic.name)
+    second = start("two")
+    assert within(60, lambda: not second.isActive) is not None
+    assert client_id in str(second.exception())
+    assert "onGroupBusy" in str(second.exception())
+    assert first.isActive
+    assert set(members(cluster, topic.name)) == {client_id}
+
+
+def test_a_waiting_query_begins_when_the_other_has_left(cluster: LocalCluster, topic: Any, start: Any) -> None:
+    topic.send_each(10)
+    first = start()
+    assert within(60, lambda: topic.progress(topic.name) == [10] * 4) is not None
+    (client_id,) = members(cluster, topic.name)
+    second = start("two", onGroupBusy="wait", startingOffsets="group")
+    topic.send_each(5)
+    assert within(60, lambda: topic.progress(topic.name) == [15] * 4) is not None
+    first.stop()
+    assert within(30, lambda: bool(set(members(cluster, topic.name)) - {client_id})) is not None
+    topic.send_each(5)
+    assert within(60, lambda: topic.progress(topic.name) == [20] * 4) is not None
+    assert second.isActive
+
+
+@pytest.mark.parametrize("victim", ["jvm", "runner"])
+def test_a_query_that_is_killed_is_gone_in_5_s_and_its_restart_goes_on(
+    cluster: LocalCluster, topic: Any, spark_errors: Path, tmp_path: Path, victim: str, spark: Any
+) -> None:
+    options = json.dumps({
+        "endpoints": topic.endpoints, "subscribe": topic.name, "group": topic.name, "startingOffsets": "earliest",
+        "commitIntervalMs": "50",
+    })  # fmt: skip
+    topic.send_each(10)
+    running = driver(options, tmp_path / "checkpoint", spark_errors)
+    again = None
+    try:
+        assert within(90, lambda: topic.progress(topic.name) == [10] * 4) is not None
+        (client_id,) = members(cluster, topic.name)
+        runner = process_of(client_id)
+        if victim == "runner":
+            os.kill(runner, signal.SIGKILL)
+        else:
+            os.kill(jvm_of(running.pid), signal.SIGKILL)
+        assert within(5, lambda: client_id not in members(cluster, topic.name)) is not None
+        running.kill()
+        topic.send_each(5)
+        again = driver(options, tmp_path / "checkpoint", spark_errors)
+        assert within(90, lambda: topic.progress(topic.name) == [15] * 4) is not None
+    finally:
+        for process in (running, again):
+            if process is not None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def jvm_of(driver_pid: int) -> int:
+    """The JVM that a Python driver started."""
+    waiting = [driver_pid]
+    while waiting:
+        pid = waiting.pop()
+        if Path(f"/proc/{pid}/comm").read_text().strip() == "java":
+            return pid
+        waiting += [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    raise AssertionError("no JVM")
