@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from evenq import errors
-from evenq.model import FilterExpression, MessageModel
+from evenq.model import FilterExpression, MessageModel, QueueOffset
 from evenq.model.queue import MessageQueue
 from evenq.runtime.clock import SystemClock
 from pyspark_evenq.cluster import Route, by_address
@@ -74,6 +74,21 @@ class Member:
         if self._life is not None:
             self._life.note(positions)
 
+    def found(self) -> dict[MessageQueue, int]:
+        """The group's progress of each queue when this query got its lock, -1 for none."""
+        return {} if self._life is None else dict(self._life.found)
+
+    def resets(self) -> dict[MessageQueue, int]:
+        """Queues on which an operator moved the group and that have not followed yet, each with the number of the move;
+        brokers ignore what is committed there.
+        """
+        return {} if self._life is None else dict(self._life.resets)
+
+    def follow(self, queue: MessageQueue, offset: QueueOffset, number: int) -> None:
+        """Tell the broker that a batch which begins at the place of that move is in the checkpoint."""
+        if self._background is not None and self._life is not None:
+            self._background.run(self._life.follow(queue, offset, number))
+
     def refused(self) -> None:
         """A broker refused progress: ask whose the queues are."""
         if self._background is not None and self._life is not None:
@@ -116,6 +131,9 @@ class _Life:
         self._held: set[MessageQueue] = set()
         self._reached: dict[MessageQueue, int] = {}
         """The furthest progress of each queue that is this query's or was there before it."""
+        self.found: dict[MessageQueue, int] = {}
+        self.resets: dict[MessageQueue, int] = {}
+        self._moves = 0
         self._taken: QueueTaken | None = None
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
@@ -147,6 +165,24 @@ class _Life:
     def doubt(self) -> None:
         for name in {queue.broker_name for queue in self._held}:
             self._ask(name)
+
+    async def follow(self, queue: MessageQueue, offset: QueueOffset, number: int) -> None:
+        """A broker believes a member's commits again once it reads from the place where the group was moved to."""
+        from evenq.client.core.calls import NO_GENERATION
+
+        _, calls = self._opened()
+        try:
+            with suppress(errors.IllegalOffset):
+                await calls.pull(
+                    self._addresses[queue.broker_name], self._group, queue, offset, batch_max=1, bytes_max=1, wait_ms=0,
+                    wanted=FilterExpression(), generation=NO_GENERATION, committed=-1,
+                )  # fmt: skip
+        except errors.Error as failure:  # asked again with the next batch
+            log.warning("broker %s was not told that %s is at %d: %s", queue.broker_name, queue, offset, failure)
+            return
+        if self.resets.get(queue) == number:
+            del self.resets[queue]
+            log.warning("group %s was moved on %s: the query goes on at %d", self._group, queue, offset)
 
     async def leave(self, timeout_ms: int) -> None:
         for task in self._asking.values():
@@ -194,11 +230,17 @@ class _Life:
         return self._sessions, self._calls
 
     def _heard(self, broker_name: str, event: SessionEvent) -> None:
-        from evenq.client.core.calls import Welcome
+        from evenq.client.core.calls import OffsetsReset, Welcome
 
         self._changed.set()
-        if isinstance(event, Welcome):
-            self._ask(broker_name)
+        match event:
+            case Welcome():
+                self._ask(broker_name)
+            case OffsetsReset(queues):
+                self._moves += 1
+                self.resets |= dict.fromkeys(queues, self._moves)
+            case _:
+                pass
 
     # ------------------------------------------------------------------------------------------------ getting in
 
@@ -280,6 +322,7 @@ class _Life:
             for answer in answers:
                 if answer.granted:
                     self._held.add(answer.queue)
+                    self.found[answer.queue] = answer.committed
                     self._reached[answer.queue] = max(answer.committed, self._reached.get(answer.queue, -1))
             wanted = [answer.queue for answer in answers if not answer.granted]
             if wanted:
@@ -332,8 +375,8 @@ class _Life:
             for answer in answers:
                 if not answer.granted:
                     self._lose(answer.queue, f"{answer.holder or 'nobody yet'} has it")
-                elif answer.committed > self._reached.get(answer.queue, -1):
-                    self._lose(answer.queue, f"another member read it up to {answer.committed} and left")
+                elif answer.queue not in self.resets and answer.committed > self._reached.get(answer.queue, -1):
+                    self._lose(answer.queue, f"it was read up to {answer.committed} meanwhile, by who has left")
         sessions.confirm(name, doubts)
 
     def _lose(self, queue: MessageQueue, why: str) -> None:

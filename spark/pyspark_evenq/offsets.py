@@ -5,7 +5,8 @@ batch does not begin where the last one ended: all of them in the first batch, l
 data. A logged batch therefore says by itself what it reads, and a replay reads the same, whatever the brokers say by
 then. `uid` (`{topic:{broker:uid}}`) says what the offsets count, as brokers name it: with another uid, the same offset
 is another message. `lost` (the shape of `q`) and `away` (`{topic:{broker:[0]}}`) are for people and listeners: how many
-messages the batch left out because they are gone, and which queues it left out because nobody serves them.
+messages the batch left out because they are gone, and which queues it left out because nobody serves them. `gen` counts
+the moves by operators.
 Always true: equal states give equal text (keys are sorted), else Spark would run empty batches. Pure.
 """
 
@@ -46,6 +47,9 @@ class StreamOffset:
     """Messages that this batch left out, by queue, because they are gone; 0: it is not known how many."""
     away: Collection[MessageQueue] = frozenset()
     """Queues that had no broker when this batch was planned."""
+    generation: int = 0
+    """How often the query was moved by operators: going back to where a batch began must not give its offset again, or
+    Spark would see nothing new."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values in canonical order."""
@@ -64,6 +68,8 @@ class StreamOffset:
             for queue in sorted(self.away):
                 ids.setdefault(queue.topic, {}).setdefault(queue.broker_name, []).append(queue.queue_id)
             document["away"] = ids
+        if self.generation:
+            document["gen"] = self.generation
         return document
 
     @classmethod
@@ -87,6 +93,7 @@ class StreamOffset:
                 for broker, ids in brokers.items()
                 for queue_id in ids
             ),
+            generation=document.get("gen", 0),
         )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from evenq.client.core.access_points import ONE_ADDRESS, AccessPoints, access_points
 from evenq.errors import IllegalAccessPoint, SettingsError
@@ -23,7 +23,7 @@ from evenq.model.queue import MessageQueue
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Hints, Tls
 
-__all__ = ["EARLIEST_MARK", "LATEST_MARK", "OffsetSpec", "OnBusy", "Place", "ReadOptions"]
+__all__ = ["EARLIEST_MARK", "LATEST_MARK", "OffsetSpec", "OnBusy", "OnConflict", "Place", "ReadOptions"]
 
 HINTS = Hints(
     ca="option tlsCa",
@@ -34,6 +34,7 @@ HINTS = Hints(
 )
 EARLIEST_MARK = -2  # as in Spark's Kafka source
 LATEST_MARK = -1
+Chosen = TypeVar("Chosen", bound=StrEnum)
 
 
 class Place(StrEnum):
@@ -50,6 +51,14 @@ class OnBusy(StrEnum):
     FAIL = "fail"
     WAIT = "wait"
     TAKEOVER = "takeover"
+
+
+class OnConflict(StrEnum):
+    """Where a stream begins when its checkpoint and its group's progress differ."""
+
+    CHECKPOINT = "checkpoint"
+    BROKER = "broker"
+    FAIL = "fail"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +105,7 @@ class ReadOptions:
     """How long a range or a route is tried without any progress before the task or the query fails."""
     gc_freeze: bool = True
     on_group_busy: OnBusy = OnBusy.FAIL
+    on_offset_conflict: OnConflict = OnConflict.CHECKPOINT
     query_name: str = ""
     """How the stream is called in lists of members."""
     access_key: str = ""
@@ -175,8 +185,7 @@ class ReadOptions:
             commit_interval_ms=_whole(values, "commitIntervalMs", default=1_000),
             read_timeout_ms=_whole(values, "readTimeoutMs", default=60_000, low=100),
             gc_freeze=_flag(values, "gcFreeze", default=True),
-            on_group_busy=_on_busy(values, streaming=streaming),
-            query_name=values.get("queryName", "").strip(),
+            **_membership(values, streaming=streaming),
             **_keys(values),
             **_tls(values, points),
         )
@@ -202,6 +211,7 @@ _NAMES = (
     "readTimeoutMs",
     "gcFreeze",
     "onGroupBusy",
+    "onOffsetConflict",
     "queryName",
     "accessKey",
     "secretKey",
@@ -234,14 +244,24 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
     return values
 
 
-def _on_busy(values: Mapping[str, str], *, streaming: bool) -> OnBusy:
-    if "onGroupBusy" in values and not streaming:
-        raise SettingsError("option onGroupBusy is for streams; a batch read is no member of a group")
-    text = values.get("onGroupBusy", OnBusy.FAIL).strip().lower()
+def _choice(values: Mapping[str, str], name: str, default: Chosen) -> Chosen:
+    text = values.get(name, default).strip().lower()
+    kind = type(default)
     try:
-        return OnBusy(text)
+        return kind(text)
     except ValueError:
-        raise SettingsError(f"option onGroupBusy is {text!r}; give fail, wait or takeover") from None
+        raise SettingsError(f"option {name} is {text!r}; give {', '.join(kind)}") from None
+
+
+def _membership(values: Mapping[str, str], *, streaming: bool) -> dict[str, Any]:
+    for name in ("onGroupBusy", "onOffsetConflict", "queryName"):
+        if name in values and not streaming:
+            raise SettingsError(f"option {name} is for streams; a batch read is no member of a group")
+    return {
+        "on_group_busy": _choice(values, "onGroupBusy", OnBusy.FAIL),
+        "on_offset_conflict": _choice(values, "onOffsetConflict", OnConflict.CHECKPOINT),
+        "query_name": values.get("queryName", "").strip(),
+    }
 
 
 def _keys(values: Mapping[str, str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ that a replay plans the same. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -99,12 +99,14 @@ def advance(
     first_batch: bool,
     limit: int,
     begins_at: Positions | None = None,
+    moved: Collection[MessageQueue] = (),
 ) -> StreamOffset | None:
     """The end of the next batch, or None if there is nothing to read and nothing new to remember.
 
     Queues that `start` does not know begin where `begins_at` says, or at their earliest offset; so do those that were
     made anew. Positions outside of the bounds move to the nearest end of them (the caller has raised already if that
-    must not be). `limit` is the number of messages in all; 0 = no limit.
+    must not be). The positions in `start` of queues that were `moved` are not where the batch before ended: the new one
+    says where they begin, also if there is nothing to read. `limit` is the number of messages in all; 0 = no limit.
     """
     anew = {place_of(queue) for queue, bound in bounds.items() if _anew(queue, bound, start.uids)}
     begins = {queue: end for queue, end in start.ends.items() if place_of(queue) not in anew}
@@ -118,12 +120,15 @@ def advance(
             changed[queue] = clamped
         begins[queue] = clamped
     backlog = {queue: bounds[queue].high - begin if queue in bounds else 0 for queue, begin in begins.items()}
-    if not any(backlog.values()) and (first_batch or not changed):
+    set_anew = {queue: begins[queue] for queue in moved if queue in bounds}
+    changed |= set_anew
+    if not any(backlog.values()) and (first_batch or not changed) and not set_anew:
         return None
     taken = share(backlog, limit)
     ends = {queue: begin + taken.get(queue, 0) for queue, begin in begins.items()}
     uids = {**start.uids, **{place_of(queue): bound.uid for queue, bound in bounds.items() if bound.uid}}
-    return StreamOffset(ends=ends, starts=changed, uids=uids)
+    generation = start.generation + bool(set_anew)
+    return StreamOffset(ends=ends, starts=changed, uids=uids, generation=generation)
 
 
 def share(backlog: Mapping[MessageQueue, int], limit: int) -> dict[MessageQueue, int]:

@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from evenq import errors
+from evenq.model import QueueOffset
 from evenq.model.queue import MessageQueue
 from pyspark_evenq import cluster, connection, scanning
 from pyspark_evenq.arrow_schema import Column
@@ -35,7 +36,7 @@ from pyspark_evenq.committer import Committer
 from pyspark_evenq.losses import counted, named
 from pyspark_evenq.member import Member
 from pyspark_evenq.offsets import Positions, StreamOffset, place_of
-from pyspark_evenq.options import OffsetSpec, Place, ReadOptions
+from pyspark_evenq.options import OffsetSpec, OnConflict, Place, ReadOptions
 from pyspark_evenq.planner import Bounds, Trimmed, advance, batch_ranges, tasks, trimmed
 from pyspark_evenq.positions import DataLost, loss_of, resolve
 from pyspark_evenq.watch import QueueWatch
@@ -52,6 +53,10 @@ GOODBYE_MS = 500
 HOLD_PAUSE_S = 0.2
 AHEAD_S = 10.0  # a broker that just restarted may know less for a moment than it told before
 AHEAD_PAUSE_S = 0.2
+
+
+class OffsetConflict(errors.PreconditionFailed):
+    """Checkpoint and group differ, and onOffsetConflict is fail."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -99,6 +104,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             min_records=self._options.min_records_per_partition,
         )
         uids = StreamOffset.from_json(end).uids
+        self._runner.logged(StreamOffset.from_json(start), StreamOffset.from_json(end))
         return list(scanning.scan_tasks(planned, self._runner.watch.route() if planned else {}, uids))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -139,6 +145,14 @@ class _Runner:
         self._told_away: frozenset[MessageQueue] = frozenset()
         self._began: dict[MessageQueue, int] = {}
         """Where queues begin that are in no batch yet."""
+        self._replayed: Positions | None = None
+        """Where the last logged batch begins, if it was planned again."""
+        self._met = False
+        """True once the checkpoint was compared with the group's progress."""
+        self._moved: dict[MessageQueue, tuple[int, int]] = {}
+        """Queues that an operator moved: the offset, and the number of the move."""
+        self._due: dict[MessageQueue, tuple[QueueOffset, int]] = {}
+        """Those of them that begin there in a logged batch, which their brokers may not know yet."""
         self.watch = QueueWatch(options)
         self.member = Member(options)
         self.committer = Committer(self._send, interval_ms=options.commit_interval_ms)
@@ -181,6 +195,9 @@ class _Runner:
     def latest(self, start: StreamOffset, *, limit: int) -> StreamOffset | None:
         held = self._held()
         first_batch = self._initial is not None and start == self._initial
+        moved = self._followed(start) | ({} if first_batch else self._conflicts(start))
+        self._met = True
+        logged, start = start, replace(start, ends={**start.ends, **moved})
         if self._frozen is not None:
             bounds, begins = self._frozen, self._begins(start, self._frozen)
             if not self._frozen_checked:  # what is trimmed later, the workers notice; the targets stay
@@ -202,12 +219,12 @@ class _Runner:
             bounds = {queue: bound for queue, bound in bounds.items() if queue not in ahead}
         gone = trimmed({**begins, **start.ends}, bounds, start.uids)
         if not first_batch:  # the engine asks only after this offset is in its commit log
-            self.offer(start, {entry.queue for entry in gone})
+            self.offer(logged, {entry.queue for entry in gone} | moved.keys())
         if self._options.fail_on_data_loss:
             for entry in gone:
                 raise loss_of(entry)
         self._tell_away()
-        end = advance(start, bounds, first_batch=first_batch, limit=limit, begins_at=begins)
+        end = advance(start, bounds, first_batch=first_batch, limit=limit, begins_at=begins, moved=moved)
         if end is not None:
             self._frozen_checked = True
             return self._counted(end, start, gone)
@@ -234,9 +251,68 @@ class _Runner:
         """
         known = self.watch.bounds
         anew = {entry.queue for entry in trimmed(logged.ends, known, logged.uids) if entry.anew}
-        self.committer.offer({
-            queue: end for queue, end in logged.ends.items() if queue not in anew and queue not in moved
-        })  # fmt: skip
+        left_out = anew.union(moved, self.member.resets())
+        self.committer.offer({queue: end for queue, end in logged.ends.items() if queue not in left_out})
+
+    def logged(self, start: StreamOffset, end: StreamOffset) -> None:
+        """Spark has this batch in its checkpoint and runs it, maybe again."""
+        if not self._met:
+            self._replayed = {**start.ends, **end.starts}
+        for queue, (offset, number) in list(self._moved.items()):
+            if end.starts.get(queue) == offset:
+                self._due[queue] = QueueOffset(offset), number
+        self._tell_followed()
+
+    def _followed(self, start: StreamOffset) -> dict[MessageQueue, int]:
+        """Where an operator moved the group, for the queues that are to follow with the next batch."""
+        self._tell_followed()
+        resets = self.member.resets()
+        self._moved = {
+            queue: (offset, number) for queue, (offset, number) in self._moved.items() if resets.get(queue) == number
+        }
+        new = [queue for queue in resets if queue in start.ends and queue not in self._moved]
+        places = self.watch.progress(new) if new else {}
+        places = {queue: place for queue, place in places.items() if place >= 0 and self._reachable(queue, place)}
+        self._moved |= {queue: (place, resets[queue]) for queue, place in places.items()}
+        self.member.sent(places)
+        self.committer.forget(places)
+        return places
+
+    def _tell_followed(self) -> None:
+        resets = self.member.resets()
+        self._due = {queue: due for queue, due in self._due.items() if resets.get(queue) == due[1]}
+        for queue, (offset, number) in self._due.items():
+            self.member.follow(queue, offset, number)
+
+    def _conflicts(self, start: StreamOffset) -> dict[MessageQueue, int]:
+        """Where a query that starts goes by the group and not by the checkpoint. Raises OffsetConflict."""
+        if self._met:
+            return {}
+        replayed = self._replayed or {}
+        found = {
+            queue: place
+            for queue, place in self.member.found().items()
+            if queue in start.ends and place >= 0 and place not in {start.ends[queue], replayed.get(queue)}
+        }
+        if not found:
+            return {}
+        group, place = self._options.group, min(found)
+        said = (
+            f"the progress of group {group} and the checkpoint differ on {named(found)}: {place} is at {found[place]} "
+            f"in the group and at {start.ends[place]} in the checkpoint; the group was moved, or the last run was "
+            "killed before it could report"
+        )
+        match self._options.on_offset_conflict:
+            case OnConflict.FAIL:
+                raise OffsetConflict(f"{said}; set onOffsetConflict to checkpoint or broker to say which one counts")
+            case OnConflict.BROKER:
+                log.warning("%s; going on at the group's progress", said)
+                return {queue: place for queue, place in found.items() if self._reachable(queue, place)}
+        log.warning("%s; going on at the checkpoint (onOffsetConflict)", said)
+        return {}
+
+    def _reachable(self, queue: MessageQueue, place: int) -> bool:
+        return self._frozen is None or (queue in self._frozen and place <= self._frozen[queue].high)
 
     def newest(self) -> dict[str, Any] | None:
         bounds = self._frozen or self.watch.bounds

@@ -147,3 +147,14 @@ def test_tls_is_said_by_options_or_by_the_scheme(changes: dict[str, str], tls: T
 def test_tls_that_contradicts_itself_is_refused(changes: dict[str, str], text: str) -> None:
     with pytest.raises(SettingsError, match=text):
         ReadOptions.parse({"endpoints": "a:1", "subscribe": "t", **changes}, streaming=False)
+
+
+def test_a_stream_is_told_how_it_meets_others_and_a_batch_read_is_no_member() -> None:
+    plain = ReadOptions.parse(LEAST, streaming=True)
+    assert (plain.on_group_busy, plain.on_offset_conflict) == ("fail", "checkpoint")
+    told = ReadOptions.parse(LEAST | {"onGroupBusy": "TakeOver", "onOffsetConflict": "broker"}, streaming=True)
+    assert (told.on_group_busy, told.on_offset_conflict) == ("takeover", "broker")
+    with pytest.raises(SettingsError, match=r"onGroupBusy is 'maybe'; give fail, wait, takeover"):
+        ReadOptions.parse(LEAST | {"onGroupBusy": "maybe"}, streaming=True)
+    with pytest.raises(SettingsError, match="onOffsetConflict is for streams"):
+        ReadOptions.parse(LEAST | {"onOffsetConflict": "broker"}, streaming=False)

@@ -160,3 +160,28 @@ def test_tasks_hold_every_message_once(
 def test_short_ranges_of_one_broker_share_a_task(min_records: int, wanted: int) -> None:
     ranges = [QueueRange(queue=queue(number), start=0, end=10) for number in range(4)]
     assert len(tasks(ranges, min_partitions=0, max_records=0, min_records=min_records)) == wanted
+
+
+@pytest.mark.parametrize(("place", "first", "rows"), [(2, False, 8), (10, False, 0), (2, True, 8), (10, True, 0)])
+def test_a_queue_that_was_moved_begins_there_and_the_batch_says_so(place: int, first: bool, rows: int) -> None:
+    start = StreamOffset(ends={queue(0): place, queue(1): 5})
+    bounds = {queue(0): Bounds(low=0, high=10), queue(1): Bounds(low=0, high=5)}
+    end = advance(start, bounds, first_batch=first, limit=0, moved=[queue(0)])
+    assert end is not None
+    assert end.starts[queue(0)] == place
+    before = StreamOffset(ends={queue(0): 7, queue(1): 5})
+    assert sum(part.count for part in batch_ranges(before, logged(end))) == rows
+    assert advance(logged(end), bounds, first_batch=False, limit=0) is None
+
+
+def test_going_back_to_where_a_batch_began_is_another_offset_than_its_end() -> None:
+    bounds = {queue(0): Bounds(low=0, high=10)}
+    end = advance(StreamOffset(ends={queue(0): 0}), bounds, first_batch=True, limit=0)
+    assert end is not None
+    for _ in range(2):
+        again = advance(logged(StreamOffset(ends={queue(0): 0}, generation=end.generation)), bounds, first_batch=False,
+                        limit=0, moved=[queue(0)])  # fmt: skip
+        assert again is not None
+        assert json.dumps(again.to_json()) != json.dumps(end.to_json())
+        assert logged(again) == again
+        end = again
