@@ -193,7 +193,7 @@ class _Runner:
         return self._initial
 
     def latest(self, start: StreamOffset, *, limit: int) -> StreamOffset | None:
-        held = self._held()
+        held = self._held(start)
         first_batch = self._initial is not None and start == self._initial
         moved = self._followed(start) | ({} if first_batch else self._conflicts(start))
         self._met = True
@@ -232,17 +232,21 @@ class _Runner:
             self.committer.flush(timeout_ms=FLUSH_MS)  # nothing will be asked after the last batch of this run
         return None
 
-    def _held(self) -> frozenset[MessageQueue]:
+    def _held(self, start: StreamOffset) -> frozenset[MessageQueue]:
         """The queues that are ours to plan. A run that has an end waits for the brokers of all its queues first."""
         give_up = time.monotonic() + self._options.read_timeout_ms / 1000
         while True:
             held = self.member.hold(self.watch.route())
-            missing = set() if self._frozen is None or self._frozen_checked else set(self._frozen) - held
+            frozen = {} if self._frozen is None or self._frozen_checked else self._frozen
+            missing = {queue for queue in frozen.keys() - held if start.ends.get(queue, -1) < frozen[queue].high}
             if not missing or time.monotonic() > give_up:
                 break
             time.sleep(HOLD_PAUSE_S)
         if missing:
-            raise cluster.BrokersAway(f"no lock of {named(missing)} within {self._options.read_timeout_ms} ms")
+            raise cluster.BrokersAway(
+                f"no broker gives this query the locks of {named(missing)} within {self._options.read_timeout_ms} ms "
+                "(readTimeoutMs); start it again when they are back"
+            )
         return held
 
     def offer(self, logged: StreamOffset, moved: Collection[MessageQueue] = ()) -> None:
