@@ -22,6 +22,7 @@ from evenq.model import (
     TopicConfig,
 )
 from evenq_broker.core.policies import balance_json, balance_of, retry_json, retry_of
+from evenq_broker.core.staging_ops import StagingOp, staging_json, staging_op_of
 
 # | kind | operation    | content after the kind byte (big-endian)                                                    |
 # |------|--------------|--------------------------------------------------------------------------------------------|
@@ -39,6 +40,7 @@ from evenq_broker.core.policies import balance_json, balance_of, retry_json, ret
 # | 16   | DrainPut     | u32 length, JSON                                                                            |
 # | 17   | Counted      | u32 group, u32 topic, u32 queue, u64 given until, u16 n, n u64 offsets, n u16 deliveries    |
 # | 24-5 | BrokerKnown, BrokerForgotten | u32 length, JSON                                                            |
+# | 32   | StagingOp    | u32 length, JSON                                                                            |
 
 __all__ = [
     "Acked",
@@ -69,10 +71,10 @@ __all__ = [
 VERSION = 1
 _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _COMMITTED, _ACKED, _DELIVERED, _INVISIBLE, _LOCKED = range(1, 11)
 _HALF, _HALVES_ENDED, _UNSUBSCRIBED, _LITE, _LITE_GONE, _DRAIN, _COUNTED = range(11, 18)
-_BROKER, _BROKER_GONE = 24, 25
+_BROKER, _BROKER_GONE, _STAGING = 24, 25, 32
 _IN_JSON = frozenset({
     _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _LOCKED, _UNSUBSCRIBED, _LITE, _LITE_GONE, _DRAIN, _BROKER,
-    _BROKER_GONE,
+    _BROKER_GONE, _STAGING,
 })  # fmt: skip
 _COMMITTED_FORM = struct.Struct(">BIIIQB")
 _ACKED_FORM = struct.Struct(">BIIIQ")
@@ -280,6 +282,7 @@ Op = (
     | BrokerForgotten
     | HalfPut
     | HalvesEnded
+    | StagingOp
 )
 
 
@@ -343,6 +346,8 @@ def encode_op(op: Op) -> bytes:
                 "group": op.group, "queue": [queue.topic, queue.broker_name, queue.queue_id], "client": op.client_id,
                 "generation": [op.epoch, op.counter],
             })  # fmt: skip
+        case StagingOp():
+            return _json(_STAGING, staging_json(op))
         case KeyPut():
             return _json(_KEY, {"key": op.key.hex(), "topic": op.next_topic_id, "group": op.next_group_id})
 
@@ -476,6 +481,8 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
         return Unsubscribed(value["group"], value["topic"])
     if kind == _LITE:
         return LiteOpened(value["topic"], value["queue"], value["base"], value["name"])
+    if kind == _STAGING:
+        return staging_op_of(value)
     if kind == _DRAIN:
         return DrainPut(value["on"])
     if kind == _BROKER:

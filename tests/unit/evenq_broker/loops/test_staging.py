@@ -1,0 +1,293 @@
+"""Staged rows in one broker and in two: invisible, then published once or dropped, across restarts and silence."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evenq_broker.settings import StagingSettings, StoreSettings
+
+from evenq.errors import BadRequest, PreconditionFailed, TooManyRequests
+from evenq.model import MessageType
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import staging_pb2
+from tests.unit.evenq_broker.staged import ABANDON, BEGIN, DECIDE, STAGE, block, decide, named, stage
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+
+
+async def begun(stage_: Any, broker: str = "a", **request: Any) -> Any:
+    asked = staging_pb2.BeginRequest(query_id="q", topics=["t"], **request)
+    return await stage_.call(BEGIN, asked, staging_pb2.BeginResponse, broker)
+
+
+async def staged(scene: Any, rows: Any, *, at: str = "a", **more: Any) -> Any:
+    return await scene.call(STAGE, stage(rows, **more), staging_pb2.StageResponse, at)
+
+
+async def decided(scene: Any, winners: Any, *, at: str = "a", **more: Any) -> Any:
+    return await scene.call(DECIDE, decide(winners, **more), staging_pb2.DecideResponse, at)
+
+
+async def bodies(scene: Any, broker: Any, topic: str = "t") -> list[str]:
+    found = broker.topics.get(topic)
+    read: list[Any] = []
+    for queue_id in range(found.write_queues):
+        low, high = broker.store.queue_range(found.topic_id, queue_id)
+        read += await scene.during(broker.store.read_at(found.topic_id, queue_id, list(range(low, high))))
+    return [definition_pb2.Message.FromString(message.head).body.decode() for message in read]
+
+
+async def one(scene: Any, **settings: Any) -> Any:
+    broker = await scene.broker(poll_default_ms=1, **settings)
+    await scene.during(broker.create_topic("t", queues=1))
+    return broker
+
+
+def test_staged_rows_are_invisible_until_their_batch_is_decided_and_then_come_in_order(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await begun(scene, coordinator="a")
+        await staged(scene, block(["three", "four"]), sequence=1)
+        await staged(scene, block(["one", "two"]), sequence=0)
+        await staged(scene, block(["five"]), token="b", partition=1)
+        assert await bodies(scene, broker) == []
+        assert broker.staging.table.rows == 5
+        await decided(scene, {"a": ["a"], "b": ["a"]})
+        assert await bodies(scene, broker) == ["one", "two", "three", "four", "five"]
+        assert (broker.staging.table.rows, broker.staging.table.bytes) == (0, 0)
+        broker.staging.table.check()
+
+    run(story)
+
+
+def test_a_batch_is_decided_once_and_losers_are_dropped(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await staged(scene, block(["won"]), token="a")
+        await staged(scene, block(["lost"]), token="b")
+        assert not (await decided(scene, {"a": ["a"]})).already
+        assert (await decided(scene, {"b": ["a"]})).already
+        assert await bodies(scene, broker) == ["won"]
+        assert broker.staging.stats.dropped_stagings == 1
+        assert (await begun(scene, batch_id=0)).decided
+        assert not (await begun(scene, batch_id=1)).decided
+
+    run(story)
+
+
+def test_a_block_that_is_staged_twice_counts_once_also_when_it_comes_after_the_decision(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        for _ in range(2):
+            await staged(scene, block(["one"]))
+        await decided(scene, {"a": ["a"]})
+        await staged(scene, block(["one"]))
+        await decided(scene, {"a": ["a"]})
+        assert await bodies(scene, broker) == ["one"]
+        assert broker.staging.table.rows == 0
+
+    run(story)
+
+
+def test_staged_rows_and_decisions_survive_a_restart(run: Run, tmp_path: Path) -> None:
+    async def story(scene: Any) -> None:
+        settings = {"store": StoreSettings(path=tmp_path)}
+        broker = await one(scene, **settings)
+        await begun(scene, coordinator="a")
+        await staged(scene, block(["zero"]))
+        await decided(scene, {"a": ["a"]})
+        await staged(scene, block(["one"]), batch=1, token="b")
+        await staged(scene, block(["lost"]), batch=1, token="c")
+        for _ in range(2):  # once from the log, once from a snapshot
+            await scene.during(broker.close())
+            scene.brokers.remove(broker)
+            broker = await scene.broker(poll_default_ms=1, **settings)
+            broker.staging.table.check()
+            assert broker.staging.table.rows == 2
+            assert (await begun(scene, batch_id=0)).decided
+        await decided(scene, {"b": ["a"]}, batch=1)
+        assert await bodies(scene, broker) == ["zero", "one"]
+
+    run(story)
+
+
+def test_a_decision_that_a_crash_left_is_carried_out_by_the_next_start(run: Run, tmp_path: Path) -> None:
+    async def story(scene: Any) -> None:
+        settings = {"store": StoreSettings(path=tmp_path)}
+        broker = await one(scene, **settings)
+        await staged(scene, block(["one"]))
+        await scene.during(broker.staging.deciding.decide("q", 0, {named("a").hex(): ["a"]}))
+        assert await bodies(scene, broker) == []
+        await scene.during(broker.close())
+        scene.brokers.remove(broker)
+        broker = await scene.broker(poll_default_ms=1, **settings)
+        await scene.until(lambda: broker.staging.table.rows == 0)
+        assert await bodies(scene, broker) == ["one"]
+        await scene.until(lambda: broker.staging.deciding.table.open_count == 0)
+
+    run(story)
+
+
+def test_rows_without_a_decision_are_dropped_after_their_time_and_can_never_win_then(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene, staging=StagingSettings(timeout_ms=20_000))
+        await staged(scene, block(["late"]))
+        await scene.until(lambda: broker.staging.table.rows == 0)
+        assert scene.clock.monotonic_ms() >= 20_000
+        with pytest.raises(PreconditionFailed, match="were dropped"):
+            await decided(scene, {"a": ["a"]})
+        await staged(scene, block(["again"]), token="b")
+        await decided(scene, {"b": ["a"]})
+        assert await bodies(scene, broker) == ["again"]
+
+    run(story)
+
+
+def test_abandoned_rows_are_dropped_and_those_of_a_decided_batch_are_not(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await staged(scene, block(["no"]), token="a")
+        await staged(scene, block(["yes"]), token="b")
+        asked = staging_pb2.AbandonRequest(query_id="q", topics=["t"], tokens=[named("a")])
+        assert not (await scene.call(ABANDON, asked, staging_pb2.AbandonResponse)).decided
+        await scene.until(lambda: broker.staging.table.rows == 1)
+        await decided(scene, {"b": ["a"]})
+        asked = staging_pb2.AbandonRequest(query_id="q", topics=["t"], tokens=[named("b")])
+        assert (await scene.call(ABANDON, asked, staging_pb2.AbandonResponse)).decided
+        assert await bodies(scene, broker) == ["yes"]
+
+    run(story)
+
+
+def test_a_query_and_all_queries_have_limits_that_say_what_to_do(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        await one(scene, staging=StagingSettings(query_bytes_max=3_000, bytes_max=4_000))
+        await staged(scene, block(["x" * 2_500]))
+        with pytest.raises(BadRequest, match=r"staging.query_bytes_max.*maxOffsetsPerTrigger"):
+            await staged(scene, block(["x" * 2_500]), sequence=1)
+        with pytest.raises(TooManyRequests, match=r"staging.bytes_max"):
+            await staged(scene, block(["x" * 2_500]), query="other", token="o")
+
+    run(story)
+
+
+def test_a_batch_larger_than_a_group_is_published_group_by_group_in_order(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene, staging=StagingSettings(group_bytes=1_000))
+        wanted = [f"{number} {'x' * 300}" for number in range(20)]
+        for sequence, body in enumerate(wanted):
+            await staged(scene, block([body]), sequence=sequence)
+        await decided(scene, {"a": ["a"]})
+        assert await bodies(scene, broker) == wanted
+
+    run(story)
+
+
+def test_delayed_rows_become_timers_and_priority_rows_find_their_queue(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await scene.during(broker.create_topic("late", queues=1, message_type=MessageType.DELAY))
+        await scene.during(broker.create_topic("urgent", queues=3, message_type=MessageType.PRIORITY))
+        due_ms = scene.clock.now_ms() + 5_000
+        await staged(scene, block(["tick"], delivery_ms=[due_ms]), topic="late")
+        await staged(scene, block(["low", "high"], priorities=[-1, 2]), topic="urgent", sequence=1)
+        await decided(scene, {"a": ["a"]}, topics=["late", "urgent"])
+        assert await bodies(scene, broker, "urgent") == ["low", "high"]
+        assert broker.store.queue_range(broker.topics.get("urgent").topic_id, 2) == (0, 1)
+        assert await bodies(scene, broker, "late") == []
+        await scene.until(lambda: broker.store.queue_range(broker.topics.get("late").topic_id, 0) == (0, 1))
+        assert scene.clock.now_ms() >= due_ms
+
+    run(story)
+
+
+def test_rows_keep_what_they_say_of_themselves(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        rows = block(
+            ["b1", "b2", "b3"], tags=["x", "", "ü"], keys=[["k1", "k2"], [], ["k3"]],
+            properties=[{"p": "v", "q": ""}, {}, {"ä": "ö"}], first_row=7,
+        )  # fmt: skip
+        await staged(scene, rows)
+        await decided(scene, {"a": ["a"]})
+        topic = broker.topics.get("t").topic_id
+        found = await scene.during(broker.store.read_at(topic, 0, [0, 1, 2]))
+        heads = [definition_pb2.Message.FromString(one.head) for one in found]
+        systems = [definition_pb2.SystemProperties.FromString(one.system) for one in found]
+        assert [dict(one.user_properties) for one in heads] == [{"p": "v", "q": ""}, {}, {"ä": "ö"}]
+        assert [one.topic.name for one in heads] == ["t"] * 3
+        assert [one.tag for one in systems] == ["x", "", "ü"]
+        assert [list(one.keys) for one in systems] == [["k1", "k2"], [], ["k3"]]
+        assert len({one.message_id for one in systems}) == 3
+        assert all(
+            len(one.message_id) == 34 and one.message_id.endswith(f"{7 + at:X}") for at, one in enumerate(systems)
+        )
+        by_key = await scene.during(broker.store.find(topic, b"k3"))
+        assert [one.queue_offset for one in by_key] == [2]
+
+    run(story)
+
+
+def test_a_row_that_cannot_be_a_message_fails_its_block_and_is_named(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        with pytest.raises(BadRequest, match="row 11: the message body is empty"):
+            await staged(scene, block(["fine", ""], first_row=10))
+        with pytest.raises(BadRequest, match=r"row 0: .*tag 'a.b'"):
+            await staged(scene, block(["fine"], tags=["a|b"]))
+        with pytest.raises(BadRequest, match="row 0: topic t takes NORMAL messages, this one is FIFO"):
+            await staged(scene, block(["fine"], groups=["g"]))
+        assert broker.staging.table.rows == 0
+
+    run(story)
+
+
+def test_two_brokers_publish_one_decision_and_one_that_was_away_follows(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        first = await one(scene)
+        second = await scene.broker("b", poll_default_ms=1)
+        await scene.during(second.create_topic("t", queues=1))
+        near(first, second)
+        await staged(scene, block(["at a"]))
+        await staged(scene, block(["at b"]), at="b")
+        away = first.routes.broker
+        first.routes.broker = lambda name: None if name == "b" else away(name)
+        assert list((await decided(scene, {"a": ["a", "b"]})).behind) == ["b"]
+        assert await bodies(scene, first) == ["at a"]
+        assert await bodies(scene, second) == []
+        await staged(scene, block(["next at b"]), at="b", batch=1, token="n")
+        first.routes.broker = away
+        await decided(scene, {"n": ["b"]}, batch=1)
+        assert await bodies(scene, second) == ["at b", "next at b"]
+        assert first.staging.deciding.table.open_count == 0
+
+    run(story)
+
+
+def test_a_broker_that_missed_a_decision_asks_for_it_itself(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        first = await one(scene)
+        second = await scene.broker("b", poll_default_ms=1)
+        await scene.during(second.create_topic("t", queues=1))
+        near(first, second)
+        await staged(scene, block(["at b"]), at="b")
+        await staged(scene, block(["lost"]), at="b", token="l")
+        first.routes.broker = lambda _: None  # it cannot tell
+        await decided(scene, {"a": ["b"]})
+        await scene.until(lambda: second.staging.table.rows == 0)
+        assert await bodies(scene, second) == ["at b"]
+        assert second.staging.stats.dropped_rows == 1
+
+    run(story)
+
+
+def near(*brokers: Any) -> None:
+    """Let brokers find each other without a nameserver."""
+    from types import SimpleNamespace
+
+    for broker in brokers:
+        broker.routes.broker = lambda name: SimpleNamespace(name=name)
+        broker.cluster.address_of = lambda view: f"{view.name}:8081"
