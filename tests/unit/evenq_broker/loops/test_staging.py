@@ -13,6 +13,7 @@ from evenq.errors import BadRequest, PreconditionFailed, TooManyRequests
 from evenq.model import MessageType
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import staging_pb2
+from tests.unit.evenq_broker.loops.test_retention import files_go, minutes_pass, publish
 from tests.unit.evenq_broker.staged import ABANDON, BEGIN, DECIDE, STAGE, block, decide, named, stage
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
@@ -124,9 +125,8 @@ def test_a_decision_that_a_crash_left_is_carried_out_by_the_next_start(run: Run,
         await scene.during(broker.close())
         scene.brokers.remove(broker)
         broker = await scene.broker(poll_default_ms=1, **settings)
-        await scene.until(lambda: broker.staging.table.rows == 0)
-        assert await bodies(scene, broker) == ["one"]
         await scene.until(lambda: broker.staging.deciding.table.open_count == 0)
+        assert await bodies(scene, broker) == ["one"]
 
     run(story)
 
@@ -282,6 +282,97 @@ def test_a_broker_that_missed_a_decision_asks_for_it_itself(run: Run) -> None:
         assert second.staging.stats.dropped_rows == 1
 
     run(story)
+
+
+def test_retention_moves_staged_rows_and_takes_neither_them_nor_what_was_published(run: Run, tmp_path: Path) -> None:
+    async def story(scene: Any) -> None:
+        settings = {"store": retaining(tmp_path)}
+        broker = await one(scene, **settings)
+        await begun(scene, coordinator="a")
+        await staged(scene, block([f"row {number}" for number in range(50)]))
+        before = [block.timer_id for block in broker.staging.table.of(("q", 0))[0].in_order()]
+        await publish(scene, "t", 30)
+        await files_go(scene, broker)
+        await minutes_pass(scene, lambda: broker.store.timers.pinned_before() != before[0])
+        assert [block.timer_id for block in broker.staging.table.of(("q", 0))[0].in_order()] != before
+        for restarting in (True, False):
+            if restarting:
+                await scene.during(broker.close())
+                scene.brokers.remove(broker)
+                broker = await scene.broker(poll_default_ms=1, **settings)
+        deleted = broker.store.stats.deleted_files
+        await decided(scene, {"a": ["a"]})
+        found = [body for body in await bodies(scene, broker) if body.startswith("row")]
+        assert found == [f"row {number}" for number in range(50)]
+        assert broker.store.timers.pinned_before() is None
+        assert broker.store.stats.deleted_files == deleted
+
+    run(story)
+
+
+def test_a_block_that_no_record_tells_of_goes_by_itself(run: Run) -> None:
+    """A kill between the timer and its record: the task was never answered."""
+
+    async def story(scene: Any) -> None:
+        broker = await one(scene, staging=StagingSettings(timeout_ms=5_000))
+        await staged(scene, block(["unknown"]))
+        broker.staging.table.end([broker.staging.table.of(("q", 0))[0].in_order()[0].put.number])
+        assert broker.store.timers.stats.pending == 1
+        await scene.until(lambda: broker.store.timers.stats.pending == 0)
+        assert await bodies(scene, broker) == []
+
+    run(story)
+
+
+def test_staged_rows_whose_coordinator_is_silent_are_kept_beyond_their_time(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        first = await one(scene)
+        second = await scene.broker("b", poll_default_ms=1, staging=StagingSettings(timeout_ms=5_000))
+        await scene.during(second.create_topic("t", queues=1))
+        near(first, second)
+        there = second.routes.broker
+        second.routes.broker = lambda _: None
+        await staged(scene, block(["kept"]), at="b")
+        await scene.during(scene.clock.sleep_ms(30_000))
+        assert second.staging.table.rows == 1
+        first.routes.broker = lambda _: None
+        await decided(scene, {"a": ["b"]})
+        second.routes.broker = there
+        await scene.until(lambda: second.staging.table.rows == 0)
+        assert await bodies(scene, second) == ["kept"]
+
+    run(story)
+
+
+def test_a_broker_that_is_not_the_coordinator_refuses_to_decide(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        await one(scene)
+        await begun(scene, coordinator="other")
+        assert (await begun(scene, coordinator="mine")).coordinator == "other"
+        with pytest.raises(PreconditionFailed, match="broker other decides for query q"):
+            await decided(scene, {"a": ["a"]})
+
+    run(story)
+
+
+def test_queries_that_write_nothing_are_forgotten_jobs_first(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene, staging=StagingSettings(timeout_ms=2_000, memory_ms=20_000, ask_interval_ms=100))
+        table = broker.staging.deciding.table
+        await decided(scene, {}, query="q")
+        await decided(scene, {}, query="job-1")
+        await scene.until(lambda: list(table.queries) == ["q"])
+        await scene.until(lambda: not table.queries)
+        assert scene.clock.monotonic_ms() >= 20_000
+
+    run(story)
+
+
+def retaining(folder: Path) -> StoreSettings:
+    return StoreSettings(
+        path=folder, disk_free_min_bytes=0, disk_used_max_ratio=1, disk_clean_ratio=1, segment_bytes=1 << 16,
+        cache_bytes=0, retention_ms=1_000, retention_hour=-1,
+    )  # fmt: skip
 
 
 def near(*brokers: Any) -> None:
