@@ -31,7 +31,7 @@ def to_dlq(df: DataFrame, *, group: str, **options: str) -> int:
 
     `df` needs the source's columns topic, brokerName, queueId and queueOffset. `options`: those of the source that say
     how brokers are called (endpoints, credentials, TLS), and `readTimeoutMs`. A task that runs again writes its letters
-    again. Raises SettingsError; the tasks fail with what the brokers answer, MessageNotFound for a message that is gone.
+    again. Raises SettingsError; the tasks fail with what the brokers answer, IllegalOffset for a message that is gone.
     """
     return _given_back(df, group, options, delay_level=DEAD_LETTER, attempts=1)
 
@@ -51,8 +51,8 @@ def _given_back(df: DataFrame, group: str, options: Mapping[str, str], *, delay_
     missing = [name for name in PLACE if name not in df.columns]
     if missing:
         raise SettingsError(
-            f"the frame has no column {', '.join(missing)}: keep {', '.join(PLACE)} of the evenq source, they say which "
-            "message a row is"
+            f"the frame has no column {', '.join(missing)}: keep {', '.join(PLACE)} of the evenq source, they say "
+            "which message a row is"
         )
     parsed = ReadOptions.parse({**options, "subscribe": "any"}, streaming=False)
 

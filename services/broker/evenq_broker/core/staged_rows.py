@@ -17,7 +17,7 @@ A block waits as one timer of the store of kind 3. Its head and its system part,
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
 from hashlib import md5
 from itertools import pairwise
@@ -43,6 +43,8 @@ DELAYED_MESSAGE = 1  # as `core.validation` has it
 _VERSION = 1
 _HEAD = struct.Struct(">B16sII")
 _ROW = struct.Struct(">qIIiqq")
+_ROW_PACK = _ROW.pack
+_ID_DIGITS, _MD5_DIGITS = 34, 32
 _NONE: Sequence[int] = ()
 _ENCODING = b"\x28\x01\x30"  # body_encoding 5 = IDENTITY; the tag of message_type 6
 _DIGEST = b"\x22\x24\x08\x02\x12\x20"  # body_digest 4 {type 1 = MD5, checksum 2}
@@ -111,12 +113,12 @@ def rows_of(block: Columns, limits: Limits) -> Rows:
     plain = (
         _plain(block.keys)
         and b" " not in block.keys
-        and all(0 < len(key) <= _KEY_BYTES_MAX for key in keys)
-        and all(len(row) <= _KEYS_MAX for row in keys_by_row)
+        and _within(keys, 1, _KEY_BYTES_MAX)
+        and _within(keys_by_row, 0, _KEYS_MAX)
         and _plain(block.property_names)
-        and all(names)
+        and _within(names, 1, limits.properties_bytes_max)
         and block.property_values.isascii()
-        and all(_small(row, limits) for row in properties)
+        and _small(properties, names, values, limits)
     )
     return Rows(
         count=count,
@@ -175,9 +177,17 @@ def _plain(text: bytes) -> bool:
     return text.isascii() and text.decode("ascii").isprintable()
 
 
-def _small(row: list[tuple[bytes, bytes]], limits: Limits) -> bool:
-    size = sum(len(name) + len(value) for name, value in row)
-    return len(row) <= limits.properties_max and size <= limits.properties_bytes_max
+def _within(items: Sequence[Sized], low: int, high: int) -> bool:
+    return not items or (low <= min(map(len, items)) and max(map(len, items)) <= high)
+
+
+def _small(rows: Sequence[Sized], names: Sequence[bytes], values: Sequence[bytes], limits: Limits) -> bool:
+    """True if no row can be over the limits; false: each is looked at."""
+    if not names:
+        return True
+    count = max(map(len, rows))
+    size = max(map(len, names)) + max(map(len, values))
+    return count <= limits.properties_max and count * size <= limits.properties_bytes_max
 
 
 # -- building ---------------------------------------------------------------------------------------------------------
@@ -187,7 +197,7 @@ def build(rows: Rows, topic: TopicConfig, limits: Limits, *, token: bytes, seque
     """The block as it waits in the log. Raises what a send of one of its rows would, with the row's number."""
     maker = _Maker(rows, topic, limits, token, now_ms)
     parts: list[bytes] = []
-    table = [maker.row(at, parts) for at in range(rows.count)]
+    table = maker.lines(parts)
     return TimerAppend(
         topic.topic_id, 0, 0, due_ms=0, kind=STAGED_ROWS, born_ms=rows.born_ms,
         head=_HEAD.pack(_VERSION, token, sequence, rows.count), system=b"".join((*table, *parts)),
@@ -206,42 +216,58 @@ class _Maker:
         self._id = f"01{token[:10].hex().upper()}"
         seconds, rest = divmod(rows.born_ms, 1_000)
         self._born = field(7, varint_field(1, seconds) + (varint_field(2, rest * 1_000_000) if rest else b""))
-        self._host = limits.store_host_field
-        self._seen: dict[tuple[bytes, bytes], tuple[int, int]] = {}
-        """Tag and message group that validation let pass: tag hash and queue."""
+        self._ends = [_ENCODING + kind + limits.store_host_field for kind in (_NORMAL, _FIFO)]
+        self._seen: dict[tuple[bytes, bytes], tuple[int, int, bytes, bytes]] = {}
+        """Tag and message group that validation let pass: tag hash, queue, and the two as fields."""
 
-    def row(self, at: int, parts: list[bytes]) -> bytes:
-        """Its line in the table; its bytes go to `parts`."""
+    def lines(self, parts: list[bytes]) -> list[bytes]:
+        """The rows' lines in the table; their bytes go to `parts`. The hot path: a usual row calls no helper."""
+        rows, seen, name, born_ms = self._rows, self._seen, self._name, self._rows.born_ms
+        no_texts = [b""] * rows.count
+        tags, groups = rows.tags or no_texts, rows.groups or no_texts
+        middle = self._born
+        ids, digests = self._ids(), _digests(rows.bodies)
+        size_max = self._limits.body_bytes_max if rows.plain_texts else 0
+        heads: dict[int, bytes] = {}
+        lines: list[bytes] = []
+        extra = rows.properties or rows.keys or rows.due_ms or rows.priorities or rows.queue_ids
+        for at, body in enumerate(rows.bodies):
+            tag, group, size = tags[at], groups[at], len(body)
+            known = seen.get((tag, group))
+            if known is None or not 0 < size <= size_max or (extra and self._is_unusual(at)):
+                lines.append(self._checked(at, tag, group, parts))
+                continue
+            tag_hash, queue_id, tag_field, group_field = known
+            before = heads.get(size)
+            if before is None:
+                before = heads[size] = b"\x22" + varint(size)
+            properties = keys = b""
+            if extra:
+                if rows.properties:
+                    properties = b"".join(map(_property, rows.properties[at]))
+                if rows.keys:
+                    keys = b"".join([b"\x12" + varint(len(key)) + key for key in rows.keys[at]])
+                if queue_id < 0 and rows.queue_ids:
+                    queue_id = rows.queue_ids[at]
+            system = b"".join((
+                tag_field, keys, b"\x1a\x22", ids[at * _ID_DIGITS : (at + 1) * _ID_DIGITS], middle, group_field,
+                digests[at * _MD5_DIGITS : (at + 1) * _MD5_DIGITS], self._ends[bool(group)],
+            ))  # fmt: skip
+            parts += (name, properties, before, body, system)
+            head_size = len(name) + len(properties) + len(before) + size
+            lines.append(_ROW_PACK(tag_hash, head_size, len(system), queue_id, 0, born_ms))
+        return lines
+
+    def _is_unusual(self, at: int) -> bool:
         rows = self._rows
-        body = rows.bodies[at]
-        tag = rows.tags[at] if rows.tags else b""
-        group = rows.groups[at] if rows.groups else b""
-        known = self._seen.get((tag, group))
-        if (
-            known is None
-            or not rows.plain_texts
-            or (rows.due_ms and rows.due_ms[at])
-            or (rows.priorities and rows.priorities[at] >= 0)
-            or not 0 < len(body) <= self._limits.body_bytes_max
-        ):
-            return self._checked(at, tag, group, parts)
-        tag_hash, queue_id = known
-        if queue_id < 0 and rows.queue_ids:
-            queue_id = rows.queue_ids[at]
-        size = len(body)
-        head = [self._name, *map(_property, rows.properties[at])] if rows.properties else [self._name]
-        head += (b"\x22", varint(size), body)
-        system = b"".join((
-            b"\x0a" + varint(len(tag)) + tag if tag else b"",
-            *([b"\x12" + varint(len(key)) + key for key in rows.keys[at]] if rows.keys else ()),
-            b"\x1a\x22", self._message_id(at), self._born,
-            _GROUP_TAG + varint(len(group)) + group if group else b"",
-            _DIGEST, md5(body, usedforsecurity=False).hexdigest().upper().encode(),
-            _ENCODING, _FIFO if group else _NORMAL, self._host,
-        ))  # fmt: skip
-        parts += head
-        parts.append(system)
-        return _ROW.pack(tag_hash, sum(map(len, head)), len(system), queue_id, 0, rows.born_ms)
+        return bool((rows.due_ms and rows.due_ms[at]) or (rows.priorities and rows.priorities[at] >= 0))
+
+    def _ids(self) -> bytes:
+        """The message ids of all rows, one behind the other."""
+        first = self._rows.first_row
+        return "".join(
+            [f"{self._id}{number & 0xFFFFFFFFFFFF:012X}" for number in range(first, first + self._rows.count)]
+        ).encode()
 
     def _message_id(self, at: int) -> bytes:
         return f"{self._id}{(self._rows.first_row + at) & 0xFFFFFFFFFFFF:012X}".encode()
@@ -260,7 +286,9 @@ class _Maker:
             queue_id = stored.queue_id
         is_timer = isinstance(stored, TimerAppend)
         if not is_timer and self._topic.message_type in _PLAIN and not (rows.priorities and rows.priorities[at] >= 0):
-            self._seen[tag, group] = stored.tag_hash, stored.queue_id
+            tag_field = b"\x0a" + varint(len(tag)) + tag if tag else b""
+            group_field = _GROUP_TAG + varint(len(group)) + group if group else b""
+            self._seen[tag, group] = stored.tag_hash, stored.queue_id, tag_field, group_field + _DIGEST
         due_ms = stored.due_ms if isinstance(stored, TimerAppend) else 0
         parts += (stored.head, stored.system)
         return _ROW.pack(stored.tag_hash, len(stored.head), len(stored.system), queue_id, due_ms, stored.born_ms)
@@ -285,6 +313,11 @@ class _Maker:
             system.priority = rows.priorities[at]
         set_ms(system.born_timestamp, rows.born_ms)
         return message
+
+
+def _digests(bodies: Sequence[bytes]) -> bytes:
+    """The MD5 of all bodies as digits, one behind the other."""
+    return b"".join([md5(body, usedforsecurity=False).digest() for body in bodies]).hex().upper().encode()
 
 
 def _property(pair: tuple[bytes, bytes]) -> bytes:
