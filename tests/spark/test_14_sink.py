@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark_evenq import sink_staging, sink_writer
+from pyspark_evenq import send_back, sink_cluster, sink_staging, sink_writer, to_dlq
 from pyspark_evenq.arrow_schema import TYPES, Column
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.reader import BatchReader
@@ -266,6 +266,21 @@ def test_a_frame_that_cannot_be_written_fails_with_what_to_do(spark: Any, sink: 
     assert "did you mean delivery?" in refused(frame, delivry="x")
 
 
+def test_rows_that_a_job_cannot_handle_go_to_dead_letters_or_are_delivered_again(spark: Any, sink: Sink) -> None:
+    job, group = Job(sink), f"{sink.name}-group"
+    job.commit(job.attempt(0, bodies_of(0, 10)))
+    with evenq.Admin(endpoint=sink.cluster.endpoint) as admin:
+        admin.create_group(group)
+    found = spark.read.format("evenq").options(endpoints=sink.endpoints, subscribe=sink.name).load()
+    text = found.selectExpr("*", "cast(body as string) as text")
+    assert to_dlq(text.where("text like '%1'"), group=group, endpoints=sink.endpoints) == 1
+    assert send_back(text.where("text like '%2'"), group=group, endpoints=sink.endpoints) == 1
+    letters = sink.read(f"%DLQ%{group}")
+    assert [letter.body for letter in letters] == [b"0:1"]
+    with pytest.raises(evenq.errors.SettingsError, match="keep topic, brokerName, queueId, queueOffset"):
+        to_dlq(text.select("body"), group=group, endpoints=sink.endpoints)
+
+
 # ---------------------------------------------------------------------------------------------------------- streams
 
 
@@ -400,6 +415,32 @@ def test_a_broker_that_was_away_publishes_its_part_when_it_is_back(sink: Sink) -
     away.restart()
     assert within(30, lambda: sink.staged() == 0)
     assert sink.bodies() == collections.Counter(bodies_of(0))
+
+
+def test_a_querys_coordinator_is_known_to_whoever_is_left_of_its_brokers(sink: Sink) -> None:
+    """The list of brokers changes between two batches, and the new list would have chosen another one."""
+    job = Job(sink)
+    parts = [job.attempt(0, bodies_of(0))]
+    job.commit(*parts)
+    first = parts[0].staged
+    assert first is not None
+    route = sink_cluster.route_of(job.options.endpoints, sink.name, timeout_ms=5_000)
+    for name, address in route.addresses.items():
+        sink_cluster._coordinators.clear()  # as another process
+        found = sink_cluster.coordinator_of({name: address}, job.query, 0, [sink.name], timeout_ms=5_000)
+        assert found == (first.coordinator, True), f"asked of {name} alone"
+
+
+def test_a_query_does_not_begin_while_a_broker_that_may_know_it_is_silent(sink: Sink) -> None:
+    away = sink.cluster.brokers[1]
+    job = Job(sink)
+    route = sink_cluster.route_of(job.options.endpoints, sink.name, timeout_ms=5_000)
+    away.kill()
+    with pytest.raises(evenq.errors.ConnectionFailed, match="is a broker running there"):
+        sink_cluster.coordinator_of(route.addresses, job.query, 0, [sink.name], timeout_ms=1_000)
+    away.restart()
+    name, decided = sink_cluster.coordinator_of(route.addresses, job.query, 0, [sink.name], timeout_ms=20_000)
+    assert (name in route.addresses, decided) == (True, False)
 
 
 def test_an_ordinary_consumer_gets_each_row_once(sink: Sink) -> None:
