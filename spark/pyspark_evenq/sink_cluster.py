@@ -124,11 +124,15 @@ def coordinator_of(
             del _coordinators[next(iter(_coordinators))]
         _coordinators[os.getpid(), query_id] = known
     at = address_of(addresses, known)
-    answer = persist(
-        f"broker {known}, which decides for query {query_id},",
-        lambda: _begin(at, query_id, batch_id, topics, known),
-        timeout_ms=timeout_ms,
-    )
+    try:
+        answer = persist(
+            f"broker {known}, which decides for query {query_id},",
+            lambda: _begin(at, query_id, batch_id, topics, known),
+            timeout_ms=timeout_ms,
+        )
+    except errors.Error:
+        _coordinators.pop((os.getpid(), query_id), None)  # it may be forgotten by now
+        raise
     return known, answer.decided
 
 

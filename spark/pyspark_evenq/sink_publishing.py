@@ -56,6 +56,9 @@ class _Publisher:
             self._ids = uuid.uuid4().hex
         self._pool = ThreadPoolExecutor(options.in_flight, "evenq-sink")
         self._running: deque[Future[None]] = deque()
+        self._last: dict[Target, Future[None]] = {}
+        """The newest call for each queue that rows name or a message group has: the next one waits for it, for their
+        order."""
 
     def add(self, batch: pa.RecordBatch) -> None:
         options = self._options
@@ -89,14 +92,19 @@ class _Publisher:
                 plain.setdefault(system.priority if system.HasField("priority") else -1, []).append(message)
         for messages in plain.values():
             for some in _by_size(messages):
-                self._submit(address, PUBLISH, _block(target, name, some))
+                self._submit(target, address, PUBLISH, _block(target, name, some))
         for some in _by_size(delayed, SENDS_MAX):
-            self._submit(address, SEND, _sending(some))
+            self._submit(target, address, SEND, _sending(some))
 
-    def _submit(self, address: str, method: str, request: bytes) -> None:
+    def _submit(self, target: Target, address: str, method: str, request: bytes) -> None:
         while len(self._running) >= self._options.in_flight:
             self._running.popleft().result()
-        self._running.append(self._pool.submit(_call, address, method, request, self._options.write_timeout_ms))
+        if target in self._last:
+            self._last[target].result()
+        call = self._pool.submit(_call, address, method, request, self._options.write_timeout_ms)
+        self._running.append(call)
+        if target.queue_id >= 0:
+            self._last[target] = call
 
     def _messages(self, topic: str, piece: pa.RecordBatch) -> Iterator[Any]:
         columns = Columns.of(piece)

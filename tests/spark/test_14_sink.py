@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark_evenq import send_back, sink_cluster, sink_staging, sink_writer, to_dlq
+from pyspark_evenq import send_back, sink_cluster, sink_publishing, sink_staging, sink_writer, to_dlq
 from pyspark_evenq.arrow_schema import TYPES, Column
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.reader import BatchReader
@@ -374,6 +374,29 @@ def test_an_aborted_batch_leaves_nothing_and_runs_again(sink: Sink) -> None:
         job.commit(lost)
     job.commit(job.attempt(0, bodies_of(0)))
     assert sink.bodies() == collections.Counter(bodies_of(0))
+
+
+@pytest.mark.parametrize(("delivery", "times"), [("idempotent", 1), ("atLeastOnce", 2)])
+def test_a_task_that_runs_again_is_told_by_its_rows_only_when_idempotent(sink: Sink, delivery: str, times: int) -> None:
+    options = WriteOptions.parse(sink.options(delivery=delivery, blockRows=7, inFlight=3))
+    attempt = Attempt(query_id=f"query-{next(_numbers)}", batch_id=3, partition_id=1, attempt_id=0)
+    for _ in range(2):
+        sink_publishing.publish(options, attempt, iter([pa.record_batch({"body": pa.array(bodies_of(0))})]))
+    assert sink.bodies() == collections.Counter(bodies_of(0) * times)
+
+
+@pytest.mark.parametrize("delivery", ["transactional", "atLeastOnce"])
+def test_a_message_group_keeps_its_order_over_many_blocks_under_way(sink: Sink, delivery: str) -> None:
+    ordered = f"{sink.name}-ordered"
+    sink.make(ordered, message_type="FIFO")
+    job = Job(sink, topic=ordered, delivery=delivery, blockRows=3, inFlight=8)
+    batch = pa.record_batch({"body": pa.array([f"{n:04}" for n in range(200)]), "messageGroup": pa.array(["g"] * 200)})
+    attempt = Attempt(query_id=job.query, batch_id=0, partition_id=0, attempt_id=0)
+    if delivery == "transactional":
+        job.commit(sink_writer.Done(job.query, sink_staging.stage(job.options, attempt, iter([batch]))))
+    else:
+        sink_publishing.publish(job.options, attempt, iter([batch]))
+    assert [row.body for row in sink.read(ordered)] == [f"{n:04}".encode() for n in range(200)]
 
 
 POINTS = [

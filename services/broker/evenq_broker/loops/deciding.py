@@ -196,6 +196,21 @@ class Deciding:
             self._forget(clock.now_ms())
             await clock.sleep_ms(settings.ask_interval_ms)
 
+    def broker_forgotten(self, name: str) -> None:
+        """A broker left for good: its queries may begin anew with another coordinator, and nobody waits for its part of
+        a decided batch.
+        """
+        ops: list[StagingOp] = []
+        for query_id, query in self.table.queries.items():
+            if query.coordinator == name:
+                ops.append(QueryForgotten(query_id))
+            ops += [RolledForward(query_id, batch, name) for batch in self.table.behind(query_id).get(name, ())]
+        for op in ops:
+            self.table.apply(op)
+        if ops:
+            log.warning("broker %s is forgotten, and with it what it decided or was to publish of staged rows", name)
+            self._broker.journal.record(*ops)
+
     async def close(self) -> None:
         """End what is under way."""
         for task in self._tasks:
@@ -317,6 +332,10 @@ class Deciding:
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
+
+    def later(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        """Do it beside the caller; an error of ours is logged."""
+        self._spawn(work, name)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -178,6 +178,18 @@ class Staging:
         async with self._locks.of(batch[0]):
             await self._resolve(batch)
 
+    def broker_forgotten(self, name: str) -> None:
+        """A broker left for good: nobody can say any more what became of the batches that it decided."""
+        self.deciding.broker_forgotten(name)
+        for batch in self.table.batches():
+            if any(staging.coordinator == name for staging in self.table.of(batch)):
+                self.deciding.later(self._drop_of(batch, name), "drop rows of a forgotten coordinator")
+
+    async def _drop_of(self, batch: Batch, coordinator: str) -> None:
+        async with self._locks.of(batch[0]):
+            mine = [staging for staging in self.table.of(batch) if staging.coordinator == coordinator]
+            await self._drop(mine, f"broker {coordinator}, which decides about them, is forgotten")
+
     async def _resolve(self, batch: Batch) -> None:
         limit_ms = self._broker.clock.now_ms() - self._settings.timeout_ms
         for coordinator in sorted({staging.coordinator for staging in self.table.of(batch)}):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from evenq_broker.settings import StagingSettings, StoreSettings
 
-from evenq.errors import BadRequest, PreconditionFailed, TooManyRequests
+from evenq.errors import BadRequest, PreconditionFailed, StoreFull, TooManyRequests
 from evenq.model import MessageType
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import staging_pb2
@@ -364,6 +365,86 @@ def test_queries_that_write_nothing_are_forgotten_jobs_first(run: Run) -> None:
         await scene.until(lambda: list(table.queries) == ["q"])
         await scene.until(lambda: not table.queries)
         assert scene.clock.monotonic_ms() >= 20_000
+
+    run(story)
+
+
+def test_a_forgotten_coordinator_lets_its_queries_begin_anew_and_its_rows_go(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await begun(scene, coordinator="gone")
+        await staged(scene, block(["lost"]), coordinator="gone")
+        await staged(scene, block(["mine"]), query="other", token="b")
+        await decided(scene, {"b": ["a", "gone"]}, query="other")
+        assert broker.staging.deciding.table.open_count == 1
+        broker.staging.broker_forgotten("gone")
+        await scene.until(lambda: broker.staging.table.rows == 0)
+        assert broker.staging.deciding.table.open_count == 0
+        assert (await begun(scene, coordinator="a")).coordinator == "a"
+        assert await bodies(scene, broker) == ["mine"]
+
+    run(story)
+
+
+def test_rows_of_a_topic_that_was_deleted_meanwhile_go_with_it(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await scene.during(broker.create_topic("short", queues=1))
+        await staged(scene, block(["gone"]), topic="short")
+        await staged(scene, block(["stays"]), sequence=1)
+        await scene.during(broker.delete_topic("short"))
+        await decided(scene, {"a": ["a"]})
+        assert await bodies(scene, broker) == ["stays"]
+        assert broker.staging.table.rows == 0
+
+    run(story)
+
+
+def test_what_a_full_disk_refuses_stays_staged_and_undecided(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await staged(scene, block(["one"]))
+        append, append_state = broker.store.append, broker.store.append_state
+
+        def refuse(*_: Any, **__: Any) -> Any:
+            raise StoreFull("no space")
+
+        await begun(scene, coordinator="a")
+        broker.store.append_state = refuse
+        with pytest.raises(TooManyRequests, match="no space"):
+            await decided(scene, {"a": ["a"]})
+        broker.store.append_state = append_state
+        assert not (await begun(scene, batch_id=0)).decided
+
+        def failing(*_: Any, **__: Any) -> Any:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(StoreFull("no space"))
+            return future
+
+        broker.store.append = failing
+        assert list((await decided(scene, {"a": ["a"]})).behind) == ["a"]
+        assert broker.staging.table.rows == 1
+        broker.staging.table.check()
+        broker.store.append = append
+        await scene.until(lambda: broker.staging.deciding.table.open_count == 0)
+        assert await bodies(scene, broker) == ["one"]
+
+    run(story)
+
+
+def test_what_a_broker_remembers_is_bounded(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        await one(scene, staging=StagingSettings(queries_max=2, decisions_max=1))
+        await begun(scene, coordinator="a")
+        await staged(scene, block(["at b"]))
+        await decided(scene, {"x": ["b"]})  # nobody knows broker b
+        with pytest.raises(TooManyRequests, match=r"1 decided batches wait .*staging.decisions_max.*: b"):
+            await decided(scene, {"y": ["a"]}, batch=1)
+        asked = staging_pb2.BeginRequest(query_id="second", topics=["t"], coordinator="a")
+        await scene.call(BEGIN, asked, staging_pb2.BeginResponse)
+        asked.query_id = "third"
+        with pytest.raises(TooManyRequests, match=r"staging.queries_max"):
+            await scene.call(BEGIN, asked, staging_pb2.BeginResponse)
 
     run(story)
 
