@@ -309,15 +309,22 @@ class Staging:
         """A block that nothing became of for long: kept on if it is known, else nothing."""
         token, sequence = token_and_sequence(timer)
         block = self.table.block(token.hex(), sequence)
-        if block is None or block.timer_id != timer.log_offset:
+        if block is None:
             return None
         due_ms = self._broker.clock.now_ms() + DUE_TIMEOUTS * self._settings.timeout_ms
         again = TimerAppend(
             timer.topic_id, timer.queue_id, timer.tag_hash, due_ms=due_ms, kind=STAGED_ROWS, born_ms=timer.born_ms,
             head=timer.head, system=timer.system,
         )  # fmt: skip
-        asyncio.get_running_loop().call_soon(self._moved, [(timer.log_offset, again)])  # it gets its place right now
+        asyncio.get_running_loop().call_soon(self._renewed, block.put.number, again)  # it gets its place right now
         return again
+
+    def _renewed(self, number: int, timer: TimerAppend) -> None:
+        # If its group finds the disk full, the timer fires once more and gets another place.
+        if timer.log_offset >= 0 and self.table.by_number(number) is not None:
+            op = StagedMoved(number, timer.log_offset)
+            self.table.apply(op)
+            self._broker.journal.record(op)
 
     def _moved(self, moved: Iterable[tuple[int, TimerAppend]]) -> asyncio.Future[None] | None:
         """Blocks were written again; `moved` says where they were."""

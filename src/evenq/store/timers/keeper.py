@@ -47,8 +47,8 @@ ReadTimers = Callable[[Sequence[int], int], Awaitable[list[StoredTimer | None]]]
 
 
 OnMoved = Callable[[Sequence[tuple[int, TimerAppend]]], "asyncio.Future[None] | None"]
-"""Called on the loop in the step in which timers were appended again (`roll_forward`), with the ids they had. Their old
-file goes only after what it returns is done.
+"""Called on the loop when timers are safe in their new place (`roll_forward`), with the ids they had. Their old file
+goes only after what it returns is done.
 """
 
 
@@ -314,16 +314,10 @@ class TimerKeeper:
 
     async def _move_held(self, held: list[bytes], timers: Sequence[StoredTimer | None]) -> None:
         moved = [(timer.log_offset, _again(timer)) for timer in timers if timer is not None]
-        noted: list[asyncio.Future[None]] = []
-
-        def placed() -> None:
-            future = self.on_moved(moved)
-            if future is not None:
-                noted.append(future)
-
-        await self._end_held(held, [timer for _, timer in moved], placed)
-        for future in noted:
-            await asyncio.shield(future)
+        await self._end_held(held, [timer for _, timer in moved])
+        noted = self.on_moved(moved)
+        if noted is not None:
+            await asyncio.shield(noted)
 
     async def _hold_below(self, log_offset: int) -> tuple[list[bytes], bool]:
         pending = self.pending
@@ -340,15 +334,12 @@ class TimerKeeper:
         finally:
             pending.unwatch(watch)
 
-    async def _end_held(
-        self, held: list[bytes], timers: Sequence[TimerAppend], placed: Callable[[], None] = lambda: None
-    ) -> None:
+    async def _end_held(self, held: list[bytes], timers: Sequence[TimerAppend]) -> None:
         try:
             future = self._move((), timers=timers, ended=[id_of(key) for key in held])
         except Error:
             self.pending.release(held)
             raise
-        placed()
 
         def outcome(done: asyncio.Future[None]) -> None:
             if done.cancelled() or done.exception() is not None:

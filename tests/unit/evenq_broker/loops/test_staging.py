@@ -326,6 +326,8 @@ def test_a_block_that_no_record_tells_of_goes_by_itself(run: Run) -> None:
 
 
 def test_staged_rows_whose_coordinator_is_silent_are_kept_beyond_their_time(run: Run) -> None:
+    """Their timer fires meanwhile, and is written again."""
+
     async def story(scene: Any) -> None:
         first = await one(scene)
         second = await scene.broker("b", poll_default_ms=1, staging=StagingSettings(timeout_ms=5_000))
@@ -336,6 +338,8 @@ def test_staged_rows_whose_coordinator_is_silent_are_kept_beyond_their_time(run:
         await staged(scene, block(["kept"]), at="b")
         await scene.during(scene.clock.sleep_ms(30_000))
         assert second.staging.table.rows == 1
+        [known] = second.staging.table.of(("q", 0))[0].in_order()
+        assert known.timer_id != known.put.number
         first.routes.broker = lambda _: None
         await decided(scene, {"a": ["b"]})
         second.routes.broker = there
