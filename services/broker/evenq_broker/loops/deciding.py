@@ -129,6 +129,9 @@ class Deciding:
 
     async def abandon(self, query_id: str, batch_id: int, tokens: Collection[str]) -> bool:
         """These shall never win; durable when it returns. True: the batch is decided, nothing is abandoned."""
+        return bool(await asyncio.shield(self._spawn(self._abandon(query_id, batch_id, tokens), "abandon rows")))
+
+    async def _abandon(self, query_id: str, batch_id: int, tokens: Collection[str]) -> bool:
         async with self._locks.of(query_id):
             query = await self._mine(query_id)
             if batch_id <= query.last_batch:
@@ -155,6 +158,13 @@ class Deciding:
         """What shall become of a broker's stagings. The `expired` of a batch without a decision shall never win from
         now on; durable when it returns.
         """
+        work = self._outcome(query_id, batch_id, broker_name, tokens, expired)
+        found: Outcome = await asyncio.shield(self._spawn(work, "tell an outcome"))
+        return found
+
+    async def _outcome(
+        self, query_id: str, batch_id: int, broker_name: str, tokens: Collection[str], expired: Collection[str]
+    ) -> Outcome:
         async with self._locks.of(query_id):
             query = await self._mine(query_id)
             if batch_id <= query.last_batch:

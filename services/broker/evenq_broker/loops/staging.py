@@ -264,13 +264,15 @@ class Staging:
             self._over[put.token] = None
         while len(self._over) > OVER_MAX:
             del self._over[next(iter(self._over))]
-        try:
-            await asyncio.shield(stored)
-        except Error:
-            for put in undo:
+        stored.add_done_callback(lambda done: self._taken_back(done, undo))  # also when the caller is gone by then
+        await asyncio.shield(stored)
+
+    def _taken_back(self, done: asyncio.Future[None], puts: Sequence[StagedPut]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            for put in puts:
                 self.table.apply(put)
-            broker.journal.record(*undo)
-            raise
+                self._over.pop(put.token, None)
+            self._broker.journal.record(*puts)
 
     async def _drop(self, stagings: Sequence[Staged], why: str) -> None:
         for staging in stagings:
