@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,9 +24,11 @@ from pyspark_evenq.sink_staging import Attempt
 import evenq
 from evenq.testing.local_cluster import LocalCluster
 from evenq.testing.node import Node
+from evenq.testing.peer import Peer
 
 pytestmark = pytest.mark.timeout(240)
 FAILPOINT = "EVENQ_FAILPOINT"
+SDK_PEER = Path(__file__).parents[1] / "compat" / "python_sdk_peer.py"
 _numbers = itertools.count(1)
 
 
@@ -478,3 +481,30 @@ def test_an_ordinary_consumer_gets_each_row_once(sink: Sink) -> None:
                 seen[message.body.decode()] += 1
                 consumer.ack(message)
     assert seen == collections.Counter(body for partition in range(5) for body in bodies_of(partition))
+
+
+def test_a_consumer_of_the_official_python_sdk_gets_each_row_once_and_whole(sink: Sink, tmp_path: Path) -> None:
+    count, group = 120, f"{sink.name}-official"
+    with evenq.Admin(endpoint=sink.cluster.endpoint) as admin:
+        admin.create_group(group, start_from="FIRST")
+    job = Job(sink)
+    columns = {
+        "body": pa.array([f"body-{number}" for number in range(count)]), "tag": pa.array(["even"] * count),
+        "keys": pa.array([[f"key-{number}"] for number in range(count)], pa.list_(pa.string())),
+        "properties": pa.array([[("number", str(number))] for number in range(count)], pa.map_(pa.string(), pa.string())),
+    }  # fmt: skip
+    attempt = Attempt(query_id=job.query, batch_id=0, partition_id=0, attempt_id=0)
+    batches = iter([pa.record_batch(columns)])
+    job.commit(sink_writer.Done(job.query, sink_staging.stage(job.options, attempt, batches)))
+    peer = Peer(
+        [sys.executable, str(SDK_PEER), "simple", sink.cluster.endpoint, sink.name, group, "even", str(count)],
+        log_path=tmp_path / "peer.log",
+    )
+    try:
+        peer.wait_done(seconds=120)
+    finally:
+        peer.end()
+    assert sorted(peer.numbers()) == list(range(count))
+    for said in peer.of("got"):
+        assert (said["body"], said["keys"], said["attempt"]) == (f"body-{said['got']}", [f"key-{said['got']}"], 1)
+    assert len(sink.read()) == count
