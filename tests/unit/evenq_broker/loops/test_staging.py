@@ -268,6 +268,22 @@ def test_two_brokers_publish_one_decision_and_one_that_was_away_follows(run: Run
     run(story)
 
 
+def test_a_broker_that_hears_of_a_later_batch_first_asks_about_the_earlier_one(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        first = await one(scene)
+        second = await scene.broker("b", poll_default_ms=1)
+        await scene.during(second.create_topic("t", queues=1))
+        near(first, second)
+        await staged(scene, block(["earlier"]), at="b")
+        await staged(scene, block(["later"]), at="b", batch=1, token="n")
+        for batch, token in ((0, "a"), (1, "n")):
+            await scene.during(first.staging.deciding.decide("q", batch, {named(token).hex(): ["b"]}))
+        await scene.during(second.staging.roll_forward(("q", 1), "a", [named("n").hex()]))
+        assert await bodies(scene, second) == ["earlier", "later"]
+
+    run(story)
+
+
 def test_a_broker_that_missed_a_decision_asks_for_it_itself(run: Run) -> None:
     async def story(scene: Any) -> None:
         first = await one(scene)
