@@ -37,8 +37,8 @@ _OPTIONS = (
 )
 _METADATA = (
     ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"), ("x-mq-client-version", __version__),
-    ("x-evenq-role", "reader"),
 )  # fmt: skip
+_READS = ("x-evenq-role", "reader")
 
 _channels: dict[tuple[int, str, Tls | None, int], grpc.Channel] = {}
 """By process, address, how TLS is spoken (None: not at all) and version of its files."""
@@ -76,14 +76,16 @@ def secure_with(tls: Tls | None) -> None:
         _tls = TlsChannels(tls, now_ms=SystemClock().monotonic_ms)
 
 
-def unary(endpoint: str, method: str, request: bytes, *, timeout_ms: int) -> bytes:
-    """One request, one answer. `method` is `/package.Service/Rpc`."""
+def unary(endpoint: str, method: str, request: bytes, *, timeout_ms: int, writes: bool = False) -> bytes:
+    """One request, one answer. `method` is `/package.Service/Rpc`. `writes`: a topic that its first message makes may
+    be told as if it were there.
+    """
     import grpc
 
     endpoint, broker_name = meant_broker(endpoint)
     call = _channel(endpoint).unary_unary(method, None, None)
     try:
-        answer: bytes = call(request, timeout=timeout_ms / 1000, metadata=_metadata(broker_name))
+        answer: bytes = call(request, timeout=timeout_ms / 1000, metadata=_metadata(broker_name, writes=writes))
     except grpc.RpcError as failure:
         _raise(endpoint, failure)
     return answer
@@ -106,11 +108,12 @@ def stream(endpoint: str, method: str, request: bytes, *, timeout_ms: int) -> It
         call.cancel()  # type: ignore[no-untyped-call]  # the stubs leave it out
 
 
-def _metadata(broker_name: str = "") -> tuple[tuple[str, str], ...]:
+def _metadata(broker_name: str = "", *, writes: bool = False) -> tuple[tuple[str, str], ...]:
     signer = _signer
     signed = () if signer is None else tuple(signer.headers().items())
     meant = ((BROKER_HEADER, broker_name),) if broker_name else ()
-    return ((CLIENT_ID, client_id("reader")), *_METADATA, *meant, *signed)
+    role = () if writes else (_READS,)
+    return ((CLIENT_ID, client_id("writer" if writes else "reader")), *_METADATA, *role, *meant, *signed)
 
 
 def _channel(endpoint: str) -> grpc.Channel:

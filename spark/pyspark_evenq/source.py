@@ -15,13 +15,16 @@ from pyspark.sql.types import StructType
 from pyspark_evenq.arrow_schema import DDL, columns
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.reader import BatchReader
+from pyspark_evenq.sink_options import WriteOptions
+from pyspark_evenq.sink_schema import check_columns, no_overwrite
+from pyspark_evenq.sink_writer import BatchWriter, StreamWriter
 from pyspark_evenq.stream import StreamReader
 
 __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """The format `evenq`, for batch reads and streams. The options stand in docs/guides/spark.md."""
+    """The format `evenq`, for reading and writing, batches and streams. The options stand in docs/guides/spark.md."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = dict(options)
@@ -39,3 +42,16 @@ class DefaultSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802  Spark's name
         return StreamReader(ReadOptions.parse(self.options, streaming=True), columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        no_overwrite(overwrite, streaming=False)
+        return BatchWriter(self._writing(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802  the same
+        no_overwrite(overwrite, streaming=True)
+        return StreamWriter(self._writing(schema))
+
+    def _writing(self, schema: StructType) -> WriteOptions:
+        options = WriteOptions.parse(self.options)
+        check_columns(schema, options)
+        return options

@@ -58,7 +58,7 @@ def spark(spark_errors: Path) -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
     builder = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master("local[2,3]")
         .appName("evenq-tests")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
