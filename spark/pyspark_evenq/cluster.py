@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from evenq import errors
 from evenq.client.core.access_points import access_points
@@ -29,7 +29,7 @@ from pyspark_evenq.positions import QueueState
 if TYPE_CHECKING:
     from evenq.wire.stubs.evenq.v1 import common_pb2
 
-__all__ = ["Route", "by_address", "commit", "persist", "query", "route", "scan", "states"]
+__all__ = ["Parts", "Route", "by_address", "commit", "persist", "query", "route", "scan", "states"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -37,6 +37,18 @@ T = TypeVar("T")
 Route = Mapping[MessageQueue, str]
 """The address (`host:port`) of the broker that serves each readable queue."""
 CALL_MS = 5_000
+RECORDS_VERSION = 1
+AHEAD_MIN = 2_000
+"""Shorter ranges are not worth a thread that fetches their next block."""
+
+
+class Parts(NamedTuple):
+    """What of each record the wanted columns are made of, beside its header."""
+
+    head: bool
+    """Topic, user properties and body."""
+    system: bool
+    """System properties."""
 
 
 def route(endpoints: Sequence[str], topics: Iterable[str]) -> dict[MessageQueue, str]:
@@ -167,9 +179,12 @@ def commit(address: str, group: str, positions: Positions, *, client_id: str, ti
 
 
 def scan(
-    address: str, wanted: QueueRange, *, tags: str, group: str, block_bytes: int, timeout_ms: int
-) -> Iterator[bytes]:
-    """The encoded ScanBlocks of a range, in order. Ends early if the broker does; the reader checks."""
+    address: str, wanted: QueueRange, *, tags: str, group: str, block_bytes: int, timeout_ms: int,
+    parts: Parts | None = None,
+) -> Iterator[bytes]:  # fmt: skip
+    """The encoded ScanBlocks of a range, in order. Ends early if the broker does; the reader checks. With `parts`
+    records are taken as well as messages.
+    """
     from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
     request = data_pb2.ScanRequest(
@@ -180,7 +195,13 @@ def scan(
         filter=common_pb2.Filter(expression=tags),
         group=group,
     )
-    return connection.stream(address, "/evenq.v1.Data/Scan", request.SerializeToString(), timeout_ms=timeout_ms)
+    if parts is not None:
+        request.records.version = RECORDS_VERSION
+        request.records.head, request.records.system = parts
+    return connection.stream(
+        address, "/evenq.v1.Data/Scan", request.SerializeToString(), timeout_ms=timeout_ms,
+        ahead=wanted.count > AHEAD_MIN,
+    )  # fmt: skip
 
 
 def persist(what: str, attempt: Callable[[], T], *, timeout_ms: int) -> T:

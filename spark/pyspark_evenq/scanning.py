@@ -23,9 +23,9 @@ from evenq import errors
 from evenq.model.queue import MessageQueue
 from evenq.runtime.backoff import Backoff
 from pyspark_evenq import cluster, connection
-from pyspark_evenq.arrow_schema import Column
-from pyspark_evenq.blocks import batch_of, parse, tag_set, with_tags
-from pyspark_evenq.options import ReadOptions
+from pyspark_evenq.arrow_schema import Column, needs_head, needs_system
+from pyspark_evenq.blocks import batch_of, count_of, parse, records_of, tag_set, with_tags
+from pyspark_evenq.options import Format, ReadOptions
 from pyspark_evenq.planner import Bounds, QueueRange, Trimmed
 from pyspark_evenq.positions import DataLost, loss_of
 
@@ -101,6 +101,9 @@ class _RangeScan:
         self._options = options
         self._columns = columns
         self._tags = tag_set(options.tags)
+        self._parts: cluster.Parts | None = None
+        if options.format is not Format.MESSAGE and not self._tags:
+            self._parts = cluster.Parts(head=needs_head(columns), system=needs_system(columns))
         self._backoff = Backoff(random.Random(), first_ms=50, max_ms=1_000)  # noqa: S311  jitter
         self._failing_since = 0.0
         self._moved = False
@@ -135,11 +138,20 @@ class _RangeScan:
             group=self._options.group,
             block_bytes=self._options.block_bytes,
             timeout_ms=min(self._options.read_timeout_ms, SCAN_MS),
+            parts=self._parts,
         )
         for encoded in blocks:
             block = parse(encoded)
             check(block.status)
             self._accept(block)
+            records = records_of(block, self._queue)
+            if records is not None:
+                yield records.batch(self._columns)
+                continue
+            if self._options.format is Format.LOG:
+                raise errors.Unsupported(
+                    f"the broker at {self._address} sends no records as they are stored; use format=auto or a newer one"
+                )
             messages = with_tags(block.messages, self._tags)
             if messages:
                 yield batch_of(messages, self._queue, self._columns)
@@ -147,7 +159,7 @@ class _RangeScan:
     def _accept(self, block: ScanBlock) -> None:
         """Check that the block goes on where the last one ended, then move on."""
         if not self._tags:
-            dense = block.first_offset == self._next and block.next_offset - block.first_offset == len(block.messages)
+            dense = block.first_offset == self._next and block.next_offset - block.first_offset == count_of(block)
             if not dense:
                 self._lost(Trimmed(queue=self._queue, wanted=self._next, bounds=self._bounds()))
         if block.next_offset <= self._next or block.next_offset > self._end:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, NoReturn
 
 from evenq.errors import StoreCorrupted, TooManyRequests
@@ -21,6 +22,7 @@ from evenq.store.files import ReadFiles
 from evenq.store.messages import ReadResult, StoredMessage, StoredTimer
 from evenq.store.read_buffer import BUFFER_BYTES, Place, ReadBuffer
 from evenq.store.record import HEADER_BYTES, TIMER, frame_at, size_at, timer_of
+from evenq.store.record_blocks import Kept, RecordBlock
 from evenq.store.segment import path_of, segment_of
 
 __all__ = ["Entries", "Reader", "hot"]
@@ -29,6 +31,7 @@ SCAN_MAX: Final = 4_096  # entries that one read looks at under a tag filter; ne
 NOW_MAX: Final = 512  # what the loop thread reads itself takes half a millisecond at most
 NOW_BYTES: Final = 640 << 10
 NOW_AT_MAX: Final = 64
+BLOCK_NOW_BYTES: Final = 4 << 20  # of a block, with what lies between its frames: a millisecond as well
 ALIKE_MIN: Final = 4  # fewer are not worth a look
 GAP_MAX: Final = 8 << 10  # what copying costs as much as a call
 SPAN_NEAR: Final = 64 << 10  # one pread for timers that lie so near each other
@@ -147,6 +150,50 @@ class Reader:
         """The same on the loop thread: None if it would have to wait for the disk, open a file, or take long."""
         try:
             return self.read_at(entries, offsets, wait=False) if len(offsets) <= NOW_AT_MAX else None
+        except (_NotNow, OSError):  # the pool tells what is wrong
+            return None
+
+    def read_block(
+        self, entries: Entries, start: int, *, count_max: int, bytes_max: int, kept: Kept, wait: bool = True
+    ) -> RecordBlock:
+        """Frames of the messages from `start` on, of at most `bytes_max` of payload in the log but at least one."""
+        places = self._entries(entries, start, min(entries.max_offset, start + count_max), wait=wait)
+        if sum([size for _, size, _ in places]) > bytes_max:
+            del places[_fitting(places, bytes_max) :]
+        block = RecordBlock(start, entries.min_offset, entries.max_offset)
+        done = 0
+        while done < len(places):
+            segment, _ = segment_of(places[done][0], self._segment_bytes)
+            pieces, starts, used = self._one_piece(places, done, segment) or self._pieces(
+                places, done, segment, max(bytes_max, BUFFER_BYTES)
+            )
+            if not wait and used > BLOCK_NOW_BYTES:
+                raise _NotNow
+            view = memoryview(bytearray(used))
+            rooms: list[Room] = []
+            end = 0
+            for _, length in pieces:
+                rooms.append((view[end : end + length],))
+                end += length
+            here = places[done : done + len(starts)]
+            positions = [position for position, _ in pieces]
+            done += len(starts)
+            if not (
+                pieces
+                and self._read_each(path_of(segment), positions, rooms, wait=wait)
+                and block.add(view, starts, here, entries.topic_id, entries.queue_id, kept)
+            ):
+                if not wait:
+                    raise _NotNow  # the pool tells what is wrong
+                self._missing(entries, block.next_offset, places[block.next_offset - start])
+        return block
+
+    def read_block_now(
+        self, entries: Entries, start: int, *, count_max: int, bytes_max: int, kept: Kept
+    ) -> RecordBlock | None:
+        """The same on the loop thread: None if it would have to wait for the disk, open a file, or take long."""
+        try:
+            return self.read_block(entries, start, count_max=count_max, bytes_max=bytes_max, kept=kept, wait=False)
         except (_NotNow, OSError):  # the pool tells what is wrong
             return None
 
@@ -313,7 +360,22 @@ class Reader:
         offsets = range(log_offset, log_offset + count * size, size)
         return alike if apart == offsets[-1] - log_offset and [place for place, _, _ in alike] == [*offsets] else []
 
-    def _pieces(self, places: list[Place], first: int, start: int) -> tuple[list[tuple[int, int]], list[int], int]:
+    def _one_piece(
+        self, places: list[Place], first: int, start: int
+    ) -> tuple[list[tuple[int, int]], list[int], int] | None:
+        """As `_pieces`, if all of the places lie one behind the other in one file; None if they do not."""
+        sizes = [size for _, size, _ in places[first:]] if first else [size for _, size, _ in places]
+        log_offset, used = places[first][0], sum(sizes)
+        if places[-1][0] + sizes[-1] - log_offset != used or log_offset + used > start + self._segment_bytes:
+            return None
+        starts = [0, *accumulate(sizes)]
+        if log_offset + starts.pop() != places[-1][0] + sizes[-1]:
+            return None
+        return [(log_offset - start, used)], starts, used
+
+    def _pieces(
+        self, places: list[Place], first: int, start: int, room: int = BUFFER_BYTES
+    ) -> tuple[list[tuple[int, int]], list[int], int]:
         """What to read in one go: pieces of the file at `start`, where in them the frames begin, and their size. One
         piece for frames that lie so near each other that reading what is between them costs less than a call.
         """
@@ -322,12 +384,12 @@ class Reader:
         starts: list[int] = []
         used = piece = 0
         end = -GAP_MAX  # where the last piece ends in the log; `piece` where it begins
-        for log_offset, size, _ in places[first : first + BUFFER_BYTES // HEADER_BYTES] if first else places:
+        for log_offset, size, _ in places[first : first + room // HEADER_BYTES] if first else places:
             gap = log_offset - end
             near = 0 <= gap < GAP_MAX
             if not near:
                 gap = 0
-            if not start <= log_offset <= limit - size or (used + gap + size > BUFFER_BYTES and pieces):
+            if not start <= log_offset <= limit - size or (used + gap + size > room and pieces):
                 break
             starts.append(used + gap)
             used += gap + size

@@ -129,6 +129,8 @@ class ScanRequest(_Message):
     @builtins.property
     def filter(self) -> _evenq_v1_common.Filter: ...
     group: builtins.str
+    @builtins.property
+    def records(self) -> RecordsWanted: ...
 
     def __init__(
         self,
@@ -139,9 +141,26 @@ class ScanRequest(_Message):
         block_bytes: builtins.int | None = ...,
         filter: _evenq_v1_common.Filter | None = ...,
         group: builtins.str | None = ...,
+        records: RecordsWanted | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["queue", "filter"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["queue", "start", "end", "block_bytes", "filter", "group"]) -> None: ...
+    def HasField(self, field_name: Literal["queue", "filter", "records"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["queue", "start", "end", "block_bytes", "filter", "group", "records"]) -> None: ...
+
+class RecordsWanted(_Message):
+    DESCRIPTOR: Descriptor
+
+    version: builtins.int
+    head: builtins.bool
+    system: builtins.bool
+
+    def __init__(
+        self,
+        *,
+        version: builtins.int | None = ...,
+        head: builtins.bool | None = ...,
+        system: builtins.bool | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["version", "head", "system"]) -> None: ...
 
 class ScanBlock(_Message):
     DESCRIPTOR: Descriptor
@@ -152,6 +171,8 @@ class ScanBlock(_Message):
     next_offset: builtins.int
     @builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_apache_rocketmq_v2_definition.Message]: ...
+    @builtins.property
+    def records(self) -> Records: ...
 
     def __init__(
         self,
@@ -160,9 +181,28 @@ class ScanBlock(_Message):
         first_offset: builtins.int | None = ...,
         next_offset: builtins.int | None = ...,
         messages: Iterable[_apache_rocketmq_v2_definition.Message] | None = ...,
+        records: Records | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "first_offset", "next_offset", "messages"]) -> None: ...
+    def HasField(self, field_name: Literal["status", "records"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "first_offset", "next_offset", "messages", "records"]) -> None: ...
+
+class Records(_Message):
+    DESCRIPTOR: Descriptor
+
+    head: builtins.bool
+    system: builtins.bool
+    sizes: builtins.bytes
+    frames: builtins.bytes
+
+    def __init__(
+        self,
+        *,
+        head: builtins.bool | None = ...,
+        system: builtins.bool | None = ...,
+        sizes: builtins.bytes | None = ...,
+        frames: builtins.bytes | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["head", "system", "sizes", "frames"]) -> None: ...
 
 class QueryOffsetsRequest(_Message):
     DESCRIPTOR: Descriptor

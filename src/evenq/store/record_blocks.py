@@ -1,0 +1,110 @@
+"""Stored records as they are in the log, for readers that take them apart themselves.
+
+`Reader.read_block` makes a `RecordBlock`; the broker sends it on. Always true: every frame in a block was checked to be
+the whole, unharmed message of its place in the queue, and no byte of any other record is in it, whatever lies between
+the frames in the log. What a reader does not want of a message, its head or its system properties, is left out; the
+88 bytes of the header stay as they were written and tell the lengths of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from evenq.store.read_buffer import KIND_AND_VERSION, Place
+from evenq.store.record import HEADER_BYTES, MAGIC, PREFIX_BYTES
+
+__all__ = ["Kept", "RecordBlock"]
+
+_compared: Final = Struct(">QIH2x8xQQQ").unpack_from  # FRAME_FIELDS up to the log offset
+_lengths: Final = Struct(">80xII").unpack_from
+
+
+class Kept(NamedTuple):
+    """Which parts of each message go into a block, beside its header."""
+
+    head: bool
+    """Topic, user properties and body."""
+    system: bool
+    """System properties."""
+
+
+class RecordBlock:
+    """Frames of one queue, one behind the other, from `first_offset` to `next_offset`."""
+
+    __slots__ = ("first_offset", "frames", "max_offset", "min_offset", "next_offset", "sizes")
+
+    def __init__(self, first_offset: int, min_offset: int, max_offset: int) -> None:
+        self.first_offset = first_offset
+        self.next_offset = first_offset
+        self.min_offset = min_offset
+        """Of the queue, as the next one."""
+        self.max_offset = max_offset
+        self.frames: list[memoryview] = []
+        """Put together they are the block; one piece may hold many frames."""
+        self.sizes: list[int] = []
+        """Of each frame as it is in the block, bytes."""
+
+    def add(
+        self, view: memoryview, starts: Sequence[int], places: Sequence[Place], topic_id: int, queue_id: int, kept: Kept
+    ) -> bool:
+        """Take the frames at `starts` of a view of the log. False, with those before it taken, at the first one that is
+        not the wanted message, whole and unharmed.
+        """
+        good = self._check(view, starts, places, topic_id << 32 | queue_id)
+        self.next_offset += good
+        whole = good == len(places)
+        if not whole:
+            starts, places = starts[:good], places[:good]
+        if kept.head and kept.system:
+            self._take_whole(view, starts, places)
+        else:
+            self._take_parts(view, starts, kept)
+        return whole
+
+    def _check(self, view: memoryview, starts: Sequence[int], places: Sequence[Place], queue: int) -> int:
+        """How many of the first ones are right."""
+        offset = self.next_offset
+        for (log_offset, size, _), start in zip(places, starts, strict=True):
+            end = start + size
+            if size < HEADER_BYTES or end > len(view):
+                break
+            prefix, crc, kind, key, number, place = _compared(view, start)
+            if not (
+                crc32c(view[start + PREFIX_BYTES : end]) == crc and number == offset and place == log_offset
+                and key == queue and prefix == size << 32 | MAGIC and kind == KIND_AND_VERSION
+            ):  # fmt: skip
+                break
+            offset += 1
+        return offset - self.next_offset
+
+    def _take_whole(self, view: memoryview, starts: Sequence[int], places: Sequence[Place]) -> None:
+        sizes = [size for _, size, _ in places]
+        self.sizes += sizes
+        if sizes and starts[-1] + sizes[-1] - starts[0] == sum(sizes):
+            self.frames.append(view[starts[0] : starts[-1] + sizes[-1]])
+            return
+        begun = end = 0
+        for start, size in zip(starts, sizes, strict=True):
+            if start != end:
+                if end > begun:
+                    self.frames.append(view[begun:end])
+                begun = start
+            end = start + size
+        if end > begun:
+            self.frames.append(view[begun:end])
+
+    def _take_parts(self, view: memoryview, starts: Sequence[int], kept: Kept) -> None:
+        for start in starts:
+            head_bytes, system_bytes = _lengths(view, start)
+            system = start + HEADER_BYTES + head_bytes
+            end = system if kept.head else start + HEADER_BYTES
+            size = end - start
+            self.frames.append(view[start:end])
+            if kept.system:
+                self.frames.append(view[system : system + system_bytes])
+                size += system_bytes
+            self.sizes.append(size)
