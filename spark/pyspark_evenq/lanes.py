@@ -24,6 +24,7 @@ VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5
 STEPS_MAX = 512
 """Fields of one message; a parser is faster by then."""
 SHIFT_MAX = 63
+NUMBER_MAX = (1 << 29) - 1  # of a field in protobuf
 CONTINUES = 0x80
 """In each byte of a varint but the last."""
 
@@ -107,7 +108,7 @@ def _field(
 ) -> tuple[Fields | None, Places]:
     """The field behind its tag, and where the next one begins."""
     number, wire_type = tag >> 3, tag & 7
-    if number <= 0:
+    if not 0 < number <= NUMBER_MAX:
         raise Unusual
     if wire_type == LENGTH:
         lengths, begin = _varints(data, at, end)

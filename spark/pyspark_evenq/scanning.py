@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from evenq.wire.stubs.evenq.v1.data_pb2 import ScanBlock
 
-__all__ = ["ScanTask", "read", "scan_tasks"]
+__all__ = ["ScanTask", "freeze", "read", "scan_tasks"]
 
 log = logging.getLogger(__name__)
 SCAN_MS = 15_000
@@ -72,12 +72,12 @@ def read(partition: InputPartition, options: ReadOptions, columns: tuple[Column,
     connection.sign_with(options.credentials())
     connection.secure_with(options.tls())
     if options.gc_freeze:
-        _freeze()
+        freeze()
     for piece in partition.pieces:
         yield from _RangeScan(piece, options, columns).batches()
 
 
-def _freeze() -> None:
+def freeze() -> None:
     # After each task the worker runs a full collection; over pyarrow and grpc that costs ~15 ms of CPU (spark.md,
     # trap 9).
     global _frozen_in  # noqa: PLW0603  once per worker process
