@@ -8,9 +8,11 @@ table of open files and a few buffers. A frame that does not fit its entry fails
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from operator import add, sub
 from typing import Final, NoReturn
 
 from evenq.errors import StoreCorrupted, TooManyRequests
@@ -34,6 +36,7 @@ NOW_AT_MAX: Final = 64
 BLOCK_NOW_BYTES: Final = 4 << 20  # of a block, with what lies between its frames: a millisecond as well
 ALIKE_MIN: Final = 4  # fewer are not worth a look
 GAP_MAX: Final = 8 << 10  # what copying costs as much as a call
+RUN_MIN: Final = 8  # frames one behind the other, on the average, for which a look for runs is worth it
 SPAN_NEAR: Final = 64 << 10  # one pread for timers that lie so near each other
 SPAN_ALONE: Final = 4_096
 
@@ -161,32 +164,46 @@ class Reader:
         if sum([size for _, size, _ in places]) > bytes_max:
             del places[_fitting(places, bytes_max) :]
         block = RecordBlock(start, entries.min_offset, entries.max_offset)
-        done = 0
+        try:
+            buffer = self._buffers.pop()
+        except IndexError:
+            buffer = ReadBuffer()
+        try:
+            self._add_all(block, entries, places, kept, buffer, wait=wait)
+        finally:
+            self._buffers.append(buffer)
+        return block
+
+    def _add_all(
+        self, block: RecordBlock, entries: Entries, places: list[Place], kept: Kept, buffer: ReadBuffer, *, wait: bool
+    ) -> None:
+        first, done, in_runs = block.first_offset, 0, True
         while done < len(places):
-            segment, _ = segment_of(places[done][0], self._segment_bytes)
-            pieces, starts, used = self._one_piece(places, done, segment) or self._pieces(
-                places, done, segment, max(bytes_max, BUFFER_BYTES)
-            )
-            if not wait and used > BLOCK_NOW_BYTES:
-                raise _NotNow
-            view = memoryview(bytearray(used))
+            start, _ = segment_of(places[done][0], self._segment_bytes)
+            plan = self._runs(places, done, start) if in_runs else None
+            if plan is None:
+                in_runs = False
+                if not wait and places[-1][0] - places[done][0] > BLOCK_NOW_BYTES:
+                    raise _NotNow
+                plan = self._pieces(places, done, start)
+            pieces, starts, used = plan
+            shared = used <= BUFFER_BYTES
+            view = buffer.view[:used] if shared else memoryview(bytearray(used))
             rooms: list[Room] = []
             end = 0
             for _, length in pieces:
                 rooms.append((view[end : end + length],))
                 end += length
             here = places[done : done + len(starts)]
-            positions = [position for position, _ in pieces]
-            done += len(starts)
+            done += len(here)
             if not (
                 pieces
-                and self._read_each(path_of(segment), positions, rooms, wait=wait)
-                and block.add(view, starts, here, entries.topic_id, entries.queue_id, kept)
+                and self._read_each(path_of(start), [position for position, _ in pieces], rooms, wait=wait)
+                and block.add(view, starts, here, entries.topic_id, entries.queue_id, kept, copy=shared)
             ):
                 if not wait:
                     raise _NotNow  # the pool tells what is wrong
-                self._missing(entries, block.next_offset, places[block.next_offset - start])
-        return block
+                self._missing(entries, block.next_offset, places[block.next_offset - first])
 
     def read_block_now(
         self, entries: Entries, start: int, *, count_max: int, bytes_max: int, kept: Kept
@@ -360,22 +377,24 @@ class Reader:
         offsets = range(log_offset, log_offset + count * size, size)
         return alike if apart == offsets[-1] - log_offset and [place for place, _, _ in alike] == [*offsets] else []
 
-    def _one_piece(
-        self, places: list[Place], first: int, start: int
-    ) -> tuple[list[tuple[int, int]], list[int], int] | None:
-        """As `_pieces`, if all of the places lie one behind the other in one file; None if they do not."""
-        sizes = [size for _, size, _ in places[first:]] if first else [size for _, size, _ in places]
-        log_offset, used = places[first][0], sum(sizes)
-        if places[-1][0] + sizes[-1] - log_offset != used or log_offset + used > start + self._segment_bytes:
+    def _runs(self, places: list[Place], first: int, start: int) -> tuple[list[tuple[int, int]], list[int], int] | None:
+        """As `_pieces`, where many lie one behind the other: a piece for each such run in the file at `start`. None if
+        they do not.
+        """
+        offsets = [log_offset for log_offset, _, _ in places[first:]]
+        sizes = [size for _, size, _ in places[first:]]
+        ends = list(map(add, offsets, sizes))
+        if ends[-1] > start + self._segment_bytes:
             return None
+        breaks = [at for at, gap in enumerate(map(sub, offsets[1:], ends), 1) if gap]
+        edges = [0, *breaks, len(ends)]
+        if (len(edges) - 1) * RUN_MIN > len(ends) + RUN_MIN:
+            return None
+        pieces = [(offsets[low] - start, ends[high - 1] - offsets[low]) for low, high in pairwise(edges)]
         starts = [0, *accumulate(sizes)]
-        if log_offset + starts.pop() != places[-1][0] + sizes[-1]:
-            return None
-        return [(log_offset - start, used)], starts, used
+        return pieces, starts, starts.pop()
 
-    def _pieces(
-        self, places: list[Place], first: int, start: int, room: int = BUFFER_BYTES
-    ) -> tuple[list[tuple[int, int]], list[int], int]:
+    def _pieces(self, places: list[Place], first: int, start: int) -> tuple[list[tuple[int, int]], list[int], int]:
         """What to read in one go: pieces of the file at `start`, where in them the frames begin, and their size. One
         piece for frames that lie so near each other that reading what is between them costs less than a call.
         """
@@ -384,12 +403,12 @@ class Reader:
         starts: list[int] = []
         used = piece = 0
         end = -GAP_MAX  # where the last piece ends in the log; `piece` where it begins
-        for log_offset, size, _ in places[first : first + room // HEADER_BYTES] if first else places:
+        for log_offset, size, _ in places[first : first + BUFFER_BYTES // HEADER_BYTES] if first else places:
             gap = log_offset - end
             near = 0 <= gap < GAP_MAX
             if not near:
                 gap = 0
-            if not start <= log_offset <= limit - size or (used + gap + size > room and pieces):
+            if not start <= log_offset <= limit - size or (used + gap + size > BUFFER_BYTES and pieces):
                 break
             starts.append(used + gap)
             used += gap + size
@@ -420,9 +439,5 @@ class Reader:
 
 def _fitting(places: list[Place], bytes_max: int) -> int:
     """How many of the first ones have at most `bytes_max` of payload; at least one."""
-    space = bytes_max
-    for count, (_, size, _) in enumerate(places):
-        space -= size - HEADER_BYTES
-        if space < 0 and count:
-            return count
-    return len(places)
+    payloads = accumulate([size - HEADER_BYTES for _, size, _ in places])
+    return max(1, bisect_right(list(payloads), bytes_max))

@@ -43,17 +43,19 @@ class RecordBlock:
         self.min_offset = min_offset
         """Of the queue, as the next one."""
         self.max_offset = max_offset
-        self.frames: list[memoryview] = []
+        self.frames: list[memoryview | bytes] = []
         """Put together they are the block; one piece may hold many frames."""
         self.sizes: list[int] = []
         """Of each frame as it is in the block, bytes."""
 
     def add(
-        self, view: memoryview, starts: Sequence[int], places: Sequence[Place], topic_id: int, queue_id: int, kept: Kept
-    ) -> bool:
-        """Take the frames at `starts` of a view of the log. False, with those before it taken, at the first one that is
-        not the wanted message, whole and unharmed.
+        self, view: memoryview, starts: Sequence[int], places: Sequence[Place], topic_id: int, queue_id: int,
+        kept: Kept, *, copy: bool,
+    ) -> bool:  # fmt: skip
+        """Take the frames at `starts` of a view of the log; a copy of them if the view will be used again. False, with
+        those before it taken, at the first one that is not the wanted message, whole and unharmed.
         """
+        held = len(self.frames)
         good = self._check(view, starts, places, topic_id << 32 | queue_id)
         self.next_offset += good
         whole = good == len(places)
@@ -63,14 +65,16 @@ class RecordBlock:
             self._take_whole(view, starts, places)
         else:
             self._take_parts(view, starts, kept)
+        if copy:
+            self.frames[held:] = [b"".join(self.frames[held:])]
         return whole
 
     def _check(self, view: memoryview, starts: Sequence[int], places: Sequence[Place], queue: int) -> int:
         """How many of the first ones are right."""
-        offset = self.next_offset
+        offset, size_max = self.next_offset, len(view)
         for (log_offset, size, _), start in zip(places, starts, strict=True):
             end = start + size
-            if size < HEADER_BYTES or end > len(view):
+            if size < HEADER_BYTES or end > size_max:
                 break
             prefix, crc, kind, key, number, place = _compared(view, start)
             if not (
