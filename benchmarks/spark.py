@@ -126,12 +126,13 @@ class Peer:
     def __init__(self, spark: Any, pid: int, address: str) -> None:
         self.pid, self.address = pid, address
         self._spark = spark
-        jvm = spark._jvm  # the only way to a producer without one more package
+        jvm = spark._jvm  # noqa: SLF001  the only way to a producer without one more package
         settings = jvm.java.util.HashMap()
         text = "org.apache.kafka.common.serialization.StringSerializer"
         for name, value in (("bootstrap.servers", address), ("key.serializer", text), ("value.serializer", text)):
             settings.put(name, value)
         settings.put("linger.ms", "0")
+        self._record = jvm.org.apache.kafka.clients.producer.ProducerRecord
         self._producer = jvm.org.apache.kafka.clients.producer.KafkaProducer(settings)
         self._sent = 0
 
@@ -148,9 +149,7 @@ class Peer:
         written.options(**{"kafka.bootstrap.servers": self.address, "topic": TOPIC, "includeHeaders": "true"}).save()
 
     def send_one(self) -> float:
-        record = self._spark._jvm.org.apache.kafka.clients.producer.ProducerRecord(
-            ONE, f"key-{self._sent}", body(self._sent).decode()
-        )
+        record = self._record(ONE, f"key-{self._sent}", body(self._sent).decode())
         self._producer.send(record).get()
         self._sent += 1
         return time.time()
@@ -265,7 +264,7 @@ class Bench:
             sent = send()
             found: list[Any] = []
 
-            def through(seen: int = seen, found: list[Any] = found) -> bool:
+            def through(seen: int = seen, found: list[Any] = found, sent: float = sent) -> bool:
                 found[:] = [one for one in query.recentProgress if one.numInputRows and one.batchId >= seen]
                 return bool(found) and _began(found[-1]) + found[-1].durationMs["triggerExecution"] / 1000 > sent
 
@@ -473,7 +472,8 @@ def main() -> int:
     parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")
     asked = parser.parse_args()
     if not os.environ.get("JAVA_HOME"):
-        told = subprocess.run([sys.executable, HERE.parent / "tools" / "java_home.py"], capture_output=True, text=True)
+        tool = [sys.executable, HERE.parent / "tools" / "java_home.py"]
+        told = subprocess.run(tool, capture_output=True, text=True, check=True)
         os.environ["JAVA_HOME"] = told.stdout.strip()
     load = [os.getloadavg()[0]]
     with ExitStack() as stack:

@@ -29,7 +29,7 @@ from pyspark_evenq.positions import QueueState
 if TYPE_CHECKING:
     from evenq.wire.stubs.evenq.v1 import common_pb2
 
-__all__ = ["Parts", "Route", "by_address", "commit", "persist", "query", "route", "scan", "states"]
+__all__ = ["Parts", "Route", "by_address", "commit", "ordered_topics", "persist", "query", "route", "scan", "states"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -101,6 +101,30 @@ def _route_of(topic: str, endpoint: str) -> dict[MessageQueue, str]:
                 at = address_for(name, endpoint if points.one_address else at)
             queues[MessageQueue(topic, name, queue.id)] = at
     return queues
+
+
+def ordered_topics(options: ReadOptions) -> frozenset[str]:
+    """The topics whose queues are read by one task each, because they take messages with a message group. Asked for
+    only if the options could split a queue. Raises as `route` does.
+    """
+    if not options.min_partitions and not options.max_records_per_partition:
+        return frozenset()
+    ask = partial(_first_answer, options.endpoints)
+    return frozenset(topic for topic in options.topics if ask(partial(_takes_groups, topic)))
+
+
+def _takes_groups(topic: str, endpoint: str) -> bool:
+    from evenq.wire.status import check
+    from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+
+    request = service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name=topic))
+    method = "/apache.rocketmq.v2.MessagingService/QueryRoute"
+    address = access_points(endpoint).addresses[0]
+    answer = service_pb2.QueryRouteResponse.FromString(
+        connection.unary(address, method, request.SerializeToString(), timeout_ms=CALL_MS)
+    )
+    check(answer.status)
+    return any(definition_pb2.MessageType.FIFO in queue.accept_message_types for queue in answer.message_queues)
 
 
 def query(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NoReturn
 
@@ -110,7 +110,7 @@ def stream(endpoint: str, method: str, request: bytes, *, timeout_ms: int, ahead
 class _Ahead:
     """One answer ahead of who takes them. The thread ends with the call, which the taker cancels."""
 
-    def __init__(self, call: Iterator[bytes]) -> None:
+    def __init__(self, call: Iterable[bytes]) -> None:
         self._call = call
         self._room = threading.Semaphore(2)  # one that is taken and one that waits
         self._fetched: SimpleQueue[bytes | Exception | None] = SimpleQueue()
