@@ -51,7 +51,7 @@ def records_of(block: ScanBlock, queue: MessageQueue) -> Records | None:
     held = block.records
     return Records(
         queue=queue, first_offset=block.first_offset, sizes=held.sizes, frames=held.frames, head=held.head,
-        system=held.system,
+        system=held.system, checked=held.checked,
     )  # fmt: skip
 
 

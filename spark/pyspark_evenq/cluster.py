@@ -49,6 +49,8 @@ class Parts(NamedTuple):
     """Topic, user properties and body."""
     system: bool
     """System properties."""
+    verifies: bool = False
+    """Whether the reader compares checksums itself, so that the broker need not."""
 
 
 def route(endpoints: Sequence[str], topics: Iterable[str]) -> dict[MessageQueue, str]:
@@ -221,7 +223,7 @@ def scan(
     )
     if parts is not None:
         request.records.version = RECORDS_VERSION
-        request.records.head, request.records.system = parts
+        request.records.head, request.records.system, request.records.verifies = parts
     return connection.stream(
         address, "/evenq.v1.Data/Scan", request.SerializeToString(), timeout_ms=timeout_ms,
         ahead=wanted.count > AHEAD_MIN,

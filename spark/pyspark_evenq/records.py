@@ -18,6 +18,7 @@ import numpy as np
 from evenq.errors import InternalError
 from pyspark_evenq.arrow_schema import HEAD, SYSTEM, TYPES, Column, arrow_schema
 from pyspark_evenq.lanes import LENGTH, VARINT, Fields, Last, Unusual, fields
+from pyspark_evenq.verifying import RecordsDamaged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +33,7 @@ HEADER_BYTES = 88  # the fields below are those of commit-log frames of version 
 MAGIC = 0x45764C31
 VERSION_AND_KIND = 0x0101  # of a message
 SIZE_AT, KIND_AT, QUEUE_AT, OFFSET_AT, STORED_AT, LENGTHS_AT = 0, 8, 24, 32, 56, 80
+COVERED_AT = 12  # what the checksum covers, to the end of the frame
 HALF = np.uint64(32)
 LOW = np.uint64(0xFFFFFFFF)
 FEW = 24
@@ -53,10 +55,16 @@ class Records:
     head: bool
     """Whether the frames hold it."""
     system: bool
+    checked: bool
+    """Whether the broker has compared the checksums."""
 
     def batch(self, wanted: tuple[Column, ...]) -> pa.RecordBatch:
-        """The rows. Raises InternalError if this is not the block that it says."""
+        """The rows. Raises InternalError if this is not the block that it says, RecordsDamaged if the broker
+        has not checked the records and should.
+        """
         headers = _Headers(self)
+        if not self.checked:
+            headers.verify(self)
         if headers.count >= FEW:
             try:
                 return _Block(self, headers).batch(wanted)
@@ -68,7 +76,8 @@ class Records:
 
     def broken(self, what: str) -> InternalError:
         """The error for a block that makes no sense."""
-        return InternalError(f"the block of {self.queue} from offset {self.first_offset} on {what}")
+        kind = InternalError if self.checked else RecordsDamaged
+        return kind(f"the block of {self.queue} from offset {self.first_offset} on {what}")
 
     def _messages(self, headers: _Headers) -> list[Message]:
         from evenq.wire.convert import set_ms
@@ -124,6 +133,20 @@ class _Headers:
             raise records.broken("holds records of another queue")
         if not (at == np.arange(records.first_offset, records.first_offset + self.count)).all():
             raise records.broken("leaves offsets out")
+
+    def verify(self, records: Records) -> None:
+        """Compare the checksum of each record, which must be whole."""
+        from crc32c import crc32c
+
+        if not self.count:
+            return
+        view = memoryview(records.frames)
+        covered = map(view.__getitem__, map(slice, (self.begin + COVERED_AT).tolist(), self.end.tolist()))
+        found = np.fromiter(map(crc32c, covered), dtype=np.uint64, count=self.count)
+        wrong = np.flatnonzero(found != self._word(KIND_AT) >> HALF)
+        if len(wrong) or not (records.head and records.system):
+            at = self.first_offset + (int(wrong[0]) if len(wrong) else 0)
+            raise RecordsDamaged(f"message {at} of {records.queue} does not fit its checksum")
 
     @property
     def store_ms(self) -> NDArray[np.int64]:

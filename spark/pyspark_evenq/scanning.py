@@ -28,11 +28,13 @@ from pyspark_evenq.blocks import batch_of, count_of, parse, records_of, tag_set,
 from pyspark_evenq.options import Format, ReadOptions
 from pyspark_evenq.planner import Bounds, QueueRange, Trimmed
 from pyspark_evenq.positions import DataLost, loss_of
+from pyspark_evenq.verifying import RecordsDamaged, can_verify
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from evenq.wire.stubs.evenq.v1.data_pb2 import ScanBlock
+    from pyspark_evenq.records import Records
 
 __all__ = ["ScanTask", "freeze", "read", "scan_tasks"]
 
@@ -103,7 +105,7 @@ class _RangeScan:
         self._tags = tag_set(options.tags)
         self._parts: cluster.Parts | None = None
         if options.format is not Format.MESSAGE and not self._tags:
-            self._parts = cluster.Parts(head=needs_head(columns), system=needs_system(columns))
+            self._parts = cluster.Parts(needs_head(columns), needs_system(columns), verifies=can_verify())
         self._backoff = Backoff(random.Random(), first_ms=50, max_ms=1_000)  # noqa: S311  jitter
         self._failing_since = 0.0
         self._moved = False
@@ -119,6 +121,9 @@ class _RangeScan:
                 failure = errors.IllegalOffset(f"the scan of {self._queue} ended at {self._next}, before {self._end}")
             except DataLost:
                 raise
+            except RecordsDamaged as damaged:
+                self._ask_to_check(damaged)
+                continue
             except errors.Error as raised:
                 failure = raised
             self._recover(failure)
@@ -146,7 +151,7 @@ class _RangeScan:
             self._accept(block)
             records = records_of(block, self._queue)
             if records is not None:
-                yield records.batch(self._columns)
+                yield self._rows(records)
                 continue
             if self._options.format is Format.LOG:
                 raise errors.Unsupported(
@@ -155,6 +160,20 @@ class _RangeScan:
             messages = with_tags(block.messages, self._tags)
             if messages:
                 yield batch_of(messages, self._queue, self._columns)
+
+    def _rows(self, records: Records) -> pa.RecordBatch:
+        try:
+            return records.batch(self._columns)
+        except RecordsDamaged:
+            self._next = records.first_offset
+            raise
+
+    def _ask_to_check(self, damaged: RecordsDamaged) -> None:
+        """Read the block once more with checksums compared by the broker, which knows the file if it is the disk."""
+        if self._parts is None or not self._parts.verifies:
+            raise damaged
+        log.warning("%s: asking the broker to check its records after: %s", self._queue, damaged)
+        self._parts = self._parts._replace(verifies=False)
 
     def _accept(self, block: ScanBlock) -> None:
         """Check that the block goes on where the last one ended, then move on."""

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from operator import add, sub
+from operator import sub
 from typing import Final, NoReturn
 
 from evenq.errors import StoreCorrupted, TooManyRequests
@@ -161,8 +161,7 @@ class Reader:
     ) -> RecordBlock:
         """Frames of the messages from `start` on, of at most `bytes_max` of payload in the log but at least one."""
         places = self._entries(entries, start, min(entries.max_offset, start + count_max), wait=wait)
-        if sum([size for _, size, _ in places]) > bytes_max:
-            del places[_fitting(places, bytes_max) :]
+        del places[_fitting(places, bytes_max) :]
         block = RecordBlock(start, entries.min_offset, entries.max_offset)
         try:
             buffer = self._buffers.pop()
@@ -185,8 +184,8 @@ class Reader:
                 in_runs = False
                 if not wait and places[-1][0] - places[done][0] > BLOCK_NOW_BYTES:
                     raise _NotNow
-                plan = self._pieces(places, done, start)
-            pieces, starts, used = plan
+                plan = (*self._pieces(places, done, start), ())
+            pieces, starts, used, edges = plan
             shared = used <= BUFFER_BYTES
             view = buffer.view[:used] if shared else memoryview(bytearray(used))
             rooms: list[Room] = []
@@ -199,7 +198,7 @@ class Reader:
             if not (
                 pieces
                 and self._read_each(path_of(start), [position for position, _ in pieces], rooms, wait=wait)
-                and block.add(view, starts, here, entries.topic_id, entries.queue_id, kept, copy=shared)
+                and block.add(view, starts, here, entries.topic_id, entries.queue_id, kept, copy=shared, edges=edges)
             ):
                 if not wait:
                     raise _NotNow  # the pool tells what is wrong
@@ -377,22 +376,26 @@ class Reader:
         offsets = range(log_offset, log_offset + count * size, size)
         return alike if apart == offsets[-1] - log_offset and [place for place, _, _ in alike] == [*offsets] else []
 
-    def _runs(self, places: list[Place], first: int, start: int) -> tuple[list[tuple[int, int]], list[int], int] | None:
-        """As `_pieces`, where many lie one behind the other: a piece for each such run in the file at `start`. None if
-        they do not.
+    def _runs(
+        self, places: list[Place], first: int, start: int
+    ) -> tuple[list[tuple[int, int]], list[int], int, Sequence[int]] | None:
+        """As `_pieces`, where many lie one behind the other: a piece for each such run in the file at `start`, and the
+        edges of the runs. None if they do not.
         """
-        offsets = [log_offset for log_offset, _, _ in places[first:]]
-        sizes = [size for _, size, _ in places[first:]]
-        ends = list(map(add, offsets, sizes))
-        if ends[-1] > start + self._segment_bytes:
-            return None
-        breaks = [at for at, gap in enumerate(map(sub, offsets[1:], ends), 1) if gap]
-        edges = [0, *breaks, len(ends)]
-        if (len(edges) - 1) * RUN_MIN > len(ends) + RUN_MIN:
-            return None
-        pieces = [(offsets[low] - start, ends[high - 1] - offsets[low]) for low, high in pairwise(edges)]
+        offsets, sizes, _ = zip(*(places[first:] if first else places), strict=True)
         starts = [0, *accumulate(sizes)]
-        return pieces, starts, starts.pop()
+        used = starts.pop()
+        if offsets[-1] + sizes[-1] > start + self._segment_bytes:
+            return None
+        before = list(map(sub, offsets, starts))  # what lies before each of them and is not read: the same for a run
+        if before.count(before[0]) == len(before):
+            return [(offsets[0] - start, used)], starts, used, (0, len(starts))
+        edges = [0, *(at for at, (one, two) in enumerate(pairwise(before), 1) if one != two), len(starts)]
+        if (len(edges) - 1) * RUN_MIN > len(starts) + RUN_MIN:
+            return None
+        ends = [*starts, used]
+        pieces = [(offsets[low] - start, ends[high] - ends[low]) for low, high in pairwise(edges)]
+        return pieces, starts, used, edges
 
     def _pieces(self, places: list[Place], first: int, start: int) -> tuple[list[tuple[int, int]], list[int], int]:
         """What to read in one go: pieces of the file at `start`, where in them the frames begin, and their size. One

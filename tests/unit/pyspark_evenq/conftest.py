@@ -35,6 +35,8 @@ class FakeBroker:
         """So many of the next scans break after their first block."""
         self.sends_records = False
         """Whether it is a broker that knows of records."""
+        self.flip = False
+        """Whether the last byte of each block of records is damaged, until it is asked to check them."""
         self.takes_groups = False
         """Whether the topic takes messages with a message group."""
         self.parts: set[tuple[bool, bool]] = set()
@@ -178,6 +180,8 @@ class FakeBroker:
             if self.sends_records and request.records.version == 1 and not wanted:
                 self.parts.add((request.records.head, request.records.system))
                 block.records.CopyFrom(records_of(messages, position, request.records))
+                if self.flip and request.records.verifies:
+                    block.records.frames = block.records.frames[:-1] + b"\xff"
             else:
                 block.messages.extend(messages)
             yield block.SerializeToString()
@@ -203,7 +207,8 @@ def records_of(messages: list[definition_pb2.Message], first: int, asked: data_p
         kept = (asked.head, asked.system)
         frames.append(frame[:HEADER_BYTES] + b"".join(p for p, wanted in zip(parts, kept, strict=True) if wanted))
     sizes = struct.pack(f"<{len(frames)}I", *map(len, frames))
-    return data_pb2.Records(head=asked.head, system=asked.system, sizes=sizes, frames=b"".join(frames))
+    checked = not (asked.verifies and asked.head and asked.system)
+    return data_pb2.Records(head=asked.head, system=asked.system, sizes=sizes, frames=b"".join(frames), checked=checked)
 
 
 @pytest.fixture

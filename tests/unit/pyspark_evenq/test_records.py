@@ -13,6 +13,7 @@ from pyspark_evenq import records as module
 from pyspark_evenq.arrow_schema import HEAD, SYSTEM, TYPES, Column, arrow_schema
 from pyspark_evenq.blocks import batch_of
 from pyspark_evenq.records import Records
+from pyspark_evenq.verifying import RecordsDamaged
 
 from evenq.errors import InternalError
 from evenq.model.queue import MessageQueue
@@ -49,7 +50,7 @@ def records(stored: list[Parts], *, head: bool = True, system: bool = True, **he
         frames.append(frame[:HEADER_BYTES] + (one if head else b"") + (properties if system else b""))
     sizes = struct.pack(f"<{len(frames)}I", *map(len, frames))
     return Records(
-        queue=QUEUE, first_offset=FIRST, sizes=sizes, frames=b"".join(frames), head=head, system=system
+        queue=QUEUE, first_offset=FIRST, sizes=sizes, frames=b"".join(frames), head=head, system=system, checked=True
     )  # fmt: skip
 
 
@@ -190,11 +191,19 @@ def only_typed_errors(held: Records) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(sizes=st.binary(max_size=16), frames=st.binary(max_size=400), head=st.booleans(), system=st.booleans())
+@given(
+    sizes=st.binary(max_size=16),
+    frames=st.binary(max_size=400),
+    head=st.booleans(),
+    system=st.booleans(),
+    checked=st.booleans(),
+)
 def test_any_bytes_for_a_block_give_rows_or_a_typed_error(
-    sizes: bytes, frames: bytes, head: bool, system: bool
+    sizes: bytes, frames: bytes, head: bool, system: bool, checked: bool
 ) -> None:
-    only_typed_errors(Records(queue=QUEUE, first_offset=FIRST, sizes=sizes, frames=frames, head=head, system=system))
+    only_typed_errors(
+        Records(queue=QUEUE, first_offset=FIRST, sizes=sizes, frames=frames, head=head, system=system, checked=checked)
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -239,3 +248,20 @@ MESSAGES = st.builds(
 def test_any_messages_give_the_rows_of_a_parser_and_take_the_way_of_arrays(stored: list[Parts]) -> None:
     held = records(stored)
     assert rows(module._Block(held, module._Headers(held)).batch(ALL)) == expected(stored)
+
+
+def test_a_worker_finds_any_flipped_bit_of_records_that_the_broker_did_not_check() -> None:
+    held = replace(records([parts(number) for number in range(30)]), checked=False)
+    assert held.batch(ALL).num_rows == 30
+    size = len(held.frames) // 30
+    for at in (3, 60, 7 * size + 5, 8 * size, 20 * size + 30, len(held.frames) - 1):
+        frames = bytearray(held.frames)
+        frames[at] ^= 4
+        with pytest.raises(RecordsDamaged, match="flights@broker-a:3"):
+            replace(held, frames=bytes(frames)).batch(ALL)
+
+
+def test_records_without_a_part_must_have_been_checked_by_the_broker() -> None:
+    held = replace(records([parts(0)], head=False), checked=False)
+    with pytest.raises(RecordsDamaged):
+        held.batch(())

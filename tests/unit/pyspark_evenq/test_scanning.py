@@ -117,6 +117,16 @@ def test_tags_are_read_as_messages_from_every_broker(filled: Any) -> None:
     assert bodies(filled, 0, 50, tags="odd") == [str(number) for number in range(1, 50, 2)]
 
 
+def test_records_that_do_not_fit_their_checksum_are_read_again_checked_by_the_broker(filled: Any) -> None:
+    filled.sends_records = filled.flip = True
+    wanted = QueueRange(queue=filled.queue(0), start=7, end=50)
+    [task] = scan_tasks([[wanted]], {wanted.queue: filled.endpoint})
+    columns = (Column("body", nullable=True), Column("messageId", nullable=True))
+    found = [row["body"].decode() for batch in read(task, options(filled), columns) for row in batch.to_pylist()]
+    assert found == [str(number) for number in range(7, 50)]
+    assert filled.calls.count("Scan") == 2
+
+
 def test_bodies_that_no_column_is_made_of_do_not_travel(filled: Any) -> None:
     filled.sends_records = True
     wanted = QueueRange(queue=filled.queue(0), start=0, end=50)

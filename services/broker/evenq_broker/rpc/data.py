@@ -201,7 +201,8 @@ class _Data:
             yield _scan_refused(_out_of_range(position, low, high), context)
             return
         if wanted is EVERYTHING and asked.records.version == FRAME_VERSION:
-            kept = Kept(head=asked.records.head, system=asked.records.system)
+            told = asked.records
+            kept = Kept(head=told.head, system=told.system, check=not told.verifies)
             async for frame in self._records(topic, queue, position, end, size, kept, context):
                 yield frame
             return
@@ -238,7 +239,7 @@ class _Data:
                 return
             sizes = field(3, struct.pack(f"<{len(found.sizes)}I", *found.sizes))
             length = sum(found.sizes)
-            before = (parts, sizes, b"\x22", varint(length))  # 4 frames
+            before = (parts, varint_field(5, found.checked), sizes, b"\x22", varint(length))  # 4 frames
             inner = sum(map(len, before)) + length
             head = (SCAN_OK, varint_field(2, position), varint_field(3, found.next_offset), b"\x2a", varint(inner))
             yield b"".join((*head, *before, *found.frames))  # 5 records

@@ -30,21 +30,22 @@ def frames_of(block):
 @given(
     sizes=st.lists(st.sampled_from([0, 200, 200, 200, 9_000, 40_000]), min_size=1, max_size=40),
     others=st.integers(0, 3), count=st.integers(1, 60), start=st.integers(0, 39), space=st.sampled_from([1, 3_000, 1 << 20]),
-    head=st.booleans(), system=st.booleans(),
+    head=st.booleans(), system=st.booleans(), check=st.booleans(), every=st.integers(1, 12),
 )  # fmt: skip
 def test_a_block_holds_the_wanted_parts_of_the_queues_messages_and_nothing_else(
-    open_store, sizes, others, count, start, space, head, system
+    open_store, sizes, others, count, start, space, head, system, check, every
 ):
     async def story():
         opened = await open_store(MemoryDisk(), segment_bytes=1 << 18)
         for number, size in enumerate(sizes):
-            between = [Append(2, 0, 0, 0, SECRET * 100, b"") for _ in range(others)]
+            between = [Append(2, 0, 0, 0, SECRET * 100, b"") for _ in range(0 if number % every else others)]
             await opened.store.append([Append(1, 0, 0, 5, bytes([number]) * size, b"system %d" % number), *between])
         first = min(start, len(sizes) - 1)
         wanted = {"count_max": count, "bytes_max": space}
-        block = await opened.store.read_block(1, 0, first, **wanted, kept=Kept(head=head, system=system))
+        block = await opened.store.read_block(1, 0, first, **wanted, kept=Kept(head=head, system=system, check=check))
         read = await opened.store.read(1, 0, first, **wanted)
         assert (block.first_offset, block.next_offset, block.max_offset) == (first, read.next_offset, len(sizes))
+        assert block.checked or not check
         for frame, message in zip(frames_of(block), read.messages, strict=True):
             parts = (message.head if head else b"") + (message.system if system else b"")
             assert frame[HEADER_BYTES:] == parts
@@ -100,6 +101,42 @@ def test_a_damaged_record_is_an_error_that_names_it_even_if_its_body_is_not_want
             await opened.store.read_block(1, 0, 0, count_max=10, bytes_max=1 << 20, kept=kept)
         block = await opened.store.read_block(1, 0, 0, count_max=7, bytes_max=1 << 20, kept=kept)
         assert block.next_offset == 7
+        await opened.store.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("at", [0, 20, 99])
+def test_without_a_check_the_ends_of_a_run_are_checked_and_the_rest_is_told_as_unchecked(open_store, tmp_path, at):
+    async def story():
+        opened = await open_store(tmp_path, segment_bytes=1 << 20)
+        await opened.store.append([Append(1, 0, 0, 0, b"<%d>" % number * 100, b"") for number in range(100)])
+        log = tmp_path / "commitlog" / f"{0:020d}"
+        data = bytearray(log.read_bytes())
+        data[data.index(b"<%d>" % at * 100) + 9] ^= 1
+        log.write_bytes(data)
+        read = opened.store.read_block(1, 0, 0, count_max=100, bytes_max=1 << 20, kept=Kept(True, True, check=False))
+        if at in {0, 99}:
+            with pytest.raises(StoreCorrupted, match=f"holds no message {at} of queue 0"):
+                await read
+        else:
+            block = await read
+            assert not block.checked
+            assert len(frames_of(block)) == 100
+        await opened.store.close()
+
+    asyncio.run(story())
+
+
+def test_entries_of_another_queue_are_refused_also_without_a_check(open_store):
+    async def story():
+        opened = await open_store(MemoryDisk())
+        await opened.store.append([Append(1, 0, 0, 0, b"x" * 100, b"") for _ in range(50)])
+        await opened.store.append([Append(2, 0, 0, 0, SECRET, b"") for _ in range(50)])
+        own, other = opened.store._queues[1, 0], opened.store._queues[2, 0]
+        own.tail[:] = other.tail
+        with pytest.raises(StoreCorrupted, match="holds no message 0 of queue 0"):
+            await opened.store.read_block(1, 0, 0, count_max=50, bytes_max=1 << 20, kept=Kept(True, True, check=False))
         await opened.store.close()
 
     asyncio.run(story())

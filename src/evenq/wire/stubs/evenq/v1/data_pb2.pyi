@@ -152,6 +152,7 @@ class RecordsWanted(_Message):
     version: builtins.int
     head: builtins.bool
     system: builtins.bool
+    verifies: builtins.bool
 
     def __init__(
         self,
@@ -159,8 +160,9 @@ class RecordsWanted(_Message):
         version: builtins.int | None = ...,
         head: builtins.bool | None = ...,
         system: builtins.bool | None = ...,
+        verifies: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["version", "head", "system"]) -> None: ...
+    def ClearField(self, field_name: Literal["version", "head", "system", "verifies"]) -> None: ...
 
 class ScanBlock(_Message):
     DESCRIPTOR: Descriptor
@@ -193,6 +195,7 @@ class Records(_Message):
     system: builtins.bool
     sizes: builtins.bytes
     frames: builtins.bytes
+    checked: builtins.bool
 
     def __init__(
         self,
@@ -201,8 +204,9 @@ class Records(_Message):
         system: builtins.bool | None = ...,
         sizes: builtins.bytes | None = ...,
         frames: builtins.bytes | None = ...,
+        checked: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["head", "system", "sizes", "frames"]) -> None: ...
+    def ClearField(self, field_name: Literal["head", "system", "sizes", "frames", "checked"]) -> None: ...
 
 class QueryOffsetsRequest(_Message):
     DESCRIPTOR: Descriptor
