@@ -50,7 +50,7 @@ BLOCK = 100
 TRIGGER_ROWS = 40_000
 FIRST_TRIGGERS = 2  # workers start and import in them
 TRIGGER_MS = 1_000
-SINGLE_ROWS, SINGLE_FIRST = 15, 4
+SINGLE_ROUNDS, SINGLE_ROWS, SINGLE_FIRST = 3, 9, 3
 IDLE_S = 20.0
 WAIT_S = 120.0
 RATE_MARGIN_MS = 80.0
@@ -224,52 +224,44 @@ class Bench:
     def trigger(self) -> None:
         self.evenq.create(ONE, 1)
         execution = Line("one row, trigger each second: triggerExecution", unit="ms")
+        offset = Line("one row, trigger each second: of that latestOffset", unit="ms")
         latency = Line("one row, triggers at once: from send to the end of its batch", unit="ms")
         senders: dict[str, Callable[[], float]] = {"evenq": self.evenq.send_one}
         if self.peer is not None:
             senders["kafka"] = self.peer.send_one
         for send in senders.values():
             send()
-        parts: dict[str, list[dict[str, int]]] = {}
-        for every, line in (({"processingTime": f"{TRIGGER_MS} milliseconds"}, execution), ({}, latency)):
+        each_second = {"processingTime": f"{TRIGGER_MS} milliseconds"}
+        for number in range(SINGLE_ROUNDS):
             for name, options in self._streams(ONE, {"startingOffsets": "earliest"}).items():
-                query = self._start(name, options, **every)
-                for number, (sent, progress) in enumerate(self._singles(query, senders[name])):
-                    if number < SINGLE_FIRST:
-                        continue
-                    took = progress.durationMs["triggerExecution"]
-                    parts.setdefault(name, []).append(progress.durationMs)
-                    line.add(name, took if every else _began(progress) * 1000 + took - sent * 1000)
+                query = self._start(name, options, **each_second)
+                for _, progress in self._singles(query, senders[name]):
+                    execution.add(name, progress.durationMs["triggerExecution"])
+                    offset.add(name, progress.durationMs["latestOffset"])
                 query.stop()
-                CONSOLE.print(f"[dim]one row, {name}[/dim]")
-        rate = {"rowsPerBatch": "10", "numPartitions": "1"}
-        query = self._start("rate-micro-batch", rate, processingTime=f"{TRIGGER_MS} milliseconds")
-        _until(lambda: len(query.recentProgress) > SINGLE_ROWS)
-        for one in query.recentProgress[SINGLE_FIRST:]:
-            execution.add("rate-micro-batch", one.durationMs["triggerExecution"])
-        query.stop()
-        self.lines += [execution, latency]
-        for name, found in parts.items():
-            middle = {
-                part: round(statistics.median([one.get(part, 0) for one in found[: len(found) // 2]]))
-                for part in ("latestOffset", "queryPlanning", "getBatch", "walCommit", "addBatch", "commitOffsets")
-            }
-            CONSOLE.print(f"[dim]{name}: {middle} ms[/dim]")
+                query = self._start(name, options)
+                for sent, progress in self._singles(query, senders[name]):
+                    latency.add(name, (_ended(progress) - sent) * 1000)
+                query.stop()
+            query = self._start("rate-micro-batch", {"rowsPerBatch": "10", "numPartitions": "1"}, **each_second)
+            _until(lambda query=query: len(query.recentProgress) > SINGLE_ROWS)  # type: ignore[misc]  # its default
+            for one in query.recentProgress[SINGLE_FIRST:]:
+                execution.add("rate-micro-batch", one.durationMs["triggerExecution"])
+            query.stop()
+            CONSOLE.print(f"[dim]one row, round {number + 1} of {SINGLE_ROUNDS}[/dim]")
+        self.lines += [execution, offset, latency]
 
     def _singles(self, query: Any, send: Callable[[], float]) -> Iterator[tuple[float, Any]]:
-        """Send a row, wait until it is through, and so on."""
+        """Send a row, wait until it is through, and so on: when it was sent, and the progress of its batch. Without the
+        first ones.
+        """
         _until(lambda: any(one.numInputRows for one in query.recentProgress))
-        for _ in range(SINGLE_ROWS):
-            seen = query.lastProgress.batchId if query.lastProgress else -1
+        for number in range(SINGLE_ROWS):
+            before = len(query.recentProgress)
             sent = send()
-            found: list[Any] = []
-
-            def through(seen: int = seen, found: list[Any] = found, sent: float = sent) -> bool:
-                found[:] = [one for one in query.recentProgress if one.numInputRows and one.batchId >= seen]
-                return bool(found) and _began(found[-1]) + found[-1].durationMs["triggerExecution"] / 1000 > sent
-
-            _until(through)
-            yield sent, found[-1]
+            _until(lambda before=before: any(one.numInputRows for one in query.recentProgress[before:]))  # type: ignore[misc]
+            if number >= SINGLE_FIRST:
+                yield sent, next(one for one in query.recentProgress[before:] if one.numInputRows)
 
     # -------------------------------------------------------------------------------------------------------- idle
 
@@ -313,9 +305,10 @@ class Bench:
         return "evenq" if kind == "auto" else f"evenq {kind}"
 
 
-def _began(progress: Any) -> float:
-    """When the trigger began, seconds since the epoch."""
-    return dt.datetime.fromisoformat(progress.timestamp).timestamp()
+def _ended(progress: Any) -> float:
+    """When the trigger was over, seconds since the epoch."""
+    begun = dt.datetime.fromisoformat(progress.timestamp).timestamp()
+    return begun + float(progress.durationMs["triggerExecution"]) / 1000
 
 
 def _until(ready: Callable[[], bool]) -> None:
@@ -360,7 +353,9 @@ def verdicts(lines: list[Line]) -> list[tuple[str, str, str, bool | None]]:
     found: list[tuple[str, str, str, bool | None]] = []
     by_start = {line.what.split(",")[0] + line.unit: line for line in lines}
     batch, stream = by_start.get("batchrows/s"), by_start.get("streamrows/s")
-    one, latency = (next((line for line in lines if text in line.what), None) for text in ("each second", "at once"))
+    one, latency = (
+        next((line for line in lines if text in line.what), None) for text in ("triggerExecution", "from send")
+    )
     if batch is not None:
         found.append(_ratio("batch, evenq to Kafka", batch.ratio("evenq", "kafka"), 2.0))
         found.append(_ratio("batch, evenq to the ceiling", batch.ratio("evenq", "ceiling"), 0.5))
