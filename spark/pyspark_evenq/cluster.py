@@ -119,11 +119,16 @@ def _takes_groups(topic: str, endpoint: str) -> bool:
     from evenq.wire.status import check
     from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
-    request = service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name=topic))
+    points = access_points(endpoint)
+    host, port = host_and_port(points.targets[0])
+    asked_at = definition_pb2.Endpoints(
+        scheme=definition_pb2.AddressScheme.DOMAIN_NAME,
+        addresses=[definition_pb2.Address(host=host, port=port)],
+    )
+    request = service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name=topic), endpoints=asked_at)
     method = "/apache.rocketmq.v2.MessagingService/QueryRoute"
-    address = access_points(endpoint).addresses[0]
     answer = service_pb2.QueryRouteResponse.FromString(
-        connection.unary(address, method, request.SerializeToString(), timeout_ms=CALL_MS)
+        connection.unary(points.addresses[0], method, request.SerializeToString(), timeout_ms=CALL_MS)
     )
     check(answer.status)
     return any(definition_pb2.MessageType.FIFO in queue.accept_message_types for queue in answer.message_queues)

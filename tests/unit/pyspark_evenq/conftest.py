@@ -97,6 +97,9 @@ class FakeBroker:
     def _route(self, encoded: bytes, _context: Any) -> bytes:
         self.calls.append("QueryRoute")
         request = service_pb2.QueryRouteRequest.FromString(encoded)
+        if not request.endpoints.addresses:
+            unnamed = definition_pb2.Status(code=definition_pb2.Code.ILLEGAL_ACCESS_POINT, message="no access point")
+            return service_pb2.QueryRouteResponse(status=unnamed).SerializeToString()
         if request.topic.name != self.topic:
             missing = definition_pb2.Status(code=definition_pb2.Code.TOPIC_NOT_FOUND, message="no such topic")
             return service_pb2.QueryRouteResponse(status=missing).SerializeToString()
