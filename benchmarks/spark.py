@@ -288,7 +288,8 @@ class Bench:
 
     def _streams(self, topic: str, more: dict[str, str]) -> dict[str, dict[str, str]]:
         self._checkpoints += 1
-        found = {"evenq": {**self.evenq.options(topic), "group": f"bench-{self._checkpoints}", **more}}
+        tried = dict(one.split("=", 1) for one in self.asked.option)
+        found = {"evenq": {**self.evenq.options(topic), "group": f"bench-{self._checkpoints}", **more, **tried}}
         if self.peer is not None:
             found["kafka"] = self.peer.options(topic) | more
         return found
@@ -463,6 +464,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=["batch", "stream", "trigger", "idle"], default=[])
     parser.add_argument("--formats", nargs="+", choices=["auto", "log", "message"], default=["auto"])
+    parser.add_argument("--option", nargs="+", default=[], help="options of our source, NAME=VALUE, to try them")
     parser.add_argument("--no-kafka", action="store_true", help="without Maven and the peer")
     parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")
     asked = parser.parse_args()

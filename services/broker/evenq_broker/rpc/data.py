@@ -206,8 +206,9 @@ class _Data:
             async for frame in self._records(topic, queue, position, end, size, kept, context):
                 yield frame
             return
+        look = SCAN_LOOK_FIRST if wanted is EVERYTHING else SCAN_COUNT_MAX
         while position < end:
-            count = min(end - position, SCAN_COUNT_MAX)
+            count = min(end - position, look)
             found = await self._read(topic.topic_id, queue.queue_id, position, count, size, wanted)
             if position < found.min_offset:
                 yield _scan_refused(_out_of_range(position, found.min_offset, found.max_offset), context)
@@ -219,6 +220,7 @@ class _Data:
             if following <= position:  # deleted under the reader
                 return
             position = following
+            look = _next_look(len(messages), count) if wanted is EVERYTHING else look
 
     async def _records(
         self, topic: TopicConfig, queue: MessageQueue, position: int, end: int, size: int, kept: Kept,
@@ -244,8 +246,7 @@ class _Data:
             head = (SCAN_OK, varint_field(2, position), varint_field(3, found.next_offset), b"\x2a", varint(inner))
             yield b"".join((*head, *before, *found.frames))  # 5 records
             position = found.next_offset
-            taken = len(found.sizes)  # about as many fit into the next one: no reason to look at the entries of more
-            look = min(2 * taken if taken == count else taken + taken // 8 + 8, SCAN_COUNT_MAX)
+            look = _next_look(len(found.sizes), count)
 
     # ------------------------------------------------------------------------------------------------ offsets
 
@@ -454,6 +455,11 @@ def _out_of_range(offset: int, low: int, high: int) -> IllegalOffset:
         min_offset=low,
         max_offset=high,
     )
+
+
+def _next_look(taken: int, count: int) -> int:
+    """How many entries to look at for the next block: about as many messages fit into it as into the last one."""
+    return min(2 * taken if taken == count else taken + taken // 8 + 8, SCAN_COUNT_MAX)
 
 
 def _scan_refused(error: IllegalOffset, context: RpcContext) -> bytes:
