@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["DDL", "TYPES", "Column", "arrow_schema", "columns"]
+__all__ = ["DDL", "HEAD", "SYSTEM", "TYPES", "Column", "arrow_schema", "columns", "needs_head", "needs_system"]
 
 TYPES: dict[str, str] = {
     "topic": "string",
@@ -58,6 +58,22 @@ def columns(schema: StructType) -> tuple[Column, ...]:
         if kind != TYPES[field.name]:
             raise SettingsError(f"column {field.name} is {TYPES[field.name]}, not {kind}; cast it after loading")
     return tuple(Column(field.name, field.nullable) for field in schema.fields)
+
+
+HEAD = frozenset({"body", "properties"})
+"""Columns made of a stored message's head."""
+SYSTEM = frozenset({"tag", "keys", "messageId", "messageGroup", "bornTimestamp"})
+"""Columns made of its system properties; the others are known without either."""
+
+
+def needs_head(wanted: tuple[Column, ...]) -> bool:
+    """Whether a column is made of the message's head."""
+    return any(column.name in HEAD for column in wanted)
+
+
+def needs_system(wanted: tuple[Column, ...]) -> bool:
+    """Whether a column is made of the system properties."""
+    return any(column.name in SYSTEM for column in wanted)
 
 
 @lru_cache(maxsize=64)

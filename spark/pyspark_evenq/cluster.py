@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from evenq import errors
 from evenq.client.core.access_points import access_points
@@ -36,11 +36,13 @@ if TYPE_CHECKING:
 __all__ = [
     "BrokersAway",
     "Located",
+    "Parts",
     "Route",
     "Survey",
     "by_address",
     "commit",
     "locate",
+    "ordered_topics",
     "persist",
     "query",
     "route",
@@ -54,6 +56,9 @@ T = TypeVar("T")
 Route = Mapping[MessageQueue, str]
 """The address (`host:port`) of the broker that serves each readable queue."""
 CALL_MS = 5_000
+RECORDS_VERSION = 1
+AHEAD_MIN = 2_000
+"""Shorter ranges are not worth a thread that fetches their next block."""
 NEAR = 0.8
 """Names that are less alike (`difflib`'s ratio) are no misspelling of each other."""
 
@@ -102,6 +107,17 @@ class Survey:
                 f"start {' and '.join(brokers)} again, or say that it is gone for good with `evenq broker forget "
                 f"{brokers[0]}`, or set failOnUnavailable=false to read the rest"
             )
+
+
+class Parts(NamedTuple):
+    """What of each record the wanted columns are made of, beside its header."""
+
+    head: bool
+    """Topic, user properties and body."""
+    system: bool
+    """System properties."""
+    verifies: bool = False
+    """Whether the reader compares checksums itself, so that the broker need not."""
 
 
 def route(endpoints: Sequence[str], topics: Iterable[str]) -> dict[MessageQueue, str]:
@@ -206,6 +222,35 @@ def _since(broker_name: str, gone_ms: int) -> str:
     return f"{broker_name} is gone since {gone.isoformat(timespec='seconds')}"
 
 
+def ordered_topics(options: ReadOptions) -> frozenset[str]:
+    """The topics whose queues are read by one task each, because they take messages with a message group. Asked for
+    only if the options could split a queue. Raises as `route` does.
+    """
+    if not options.min_partitions and not options.max_records_per_partition:
+        return frozenset()
+    ask = partial(_first_answer, options.endpoints)
+    return frozenset(topic for topic in options.topics if ask(partial(_takes_groups, topic)))
+
+
+def _takes_groups(topic: str, endpoint: str) -> bool:
+    from evenq.wire.status import check
+    from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+
+    points = access_points(endpoint)
+    host, port = host_and_port(points.targets[0])
+    asked_at = definition_pb2.Endpoints(
+        scheme=definition_pb2.AddressScheme.DOMAIN_NAME,
+        addresses=[definition_pb2.Address(host=host, port=port)],
+    )
+    request = service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name=topic), endpoints=asked_at)
+    method = "/apache.rocketmq.v2.MessagingService/QueryRoute"
+    answer = service_pb2.QueryRouteResponse.FromString(
+        connection.unary(points.addresses[0], method, request.SerializeToString(), timeout_ms=CALL_MS)
+    )
+    check(answer.status)
+    return any(definition_pb2.MessageType.FIFO in queue.accept_message_types for queue in answer.message_queues)
+
+
 def query(
     address: str,
     queues: Sequence[MessageQueue],
@@ -300,10 +345,12 @@ def commit(address: str, group: str, positions: Positions, *, client_id: str, ti
 
 
 def scan(
-    address: str, wanted: QueueRange, *, uid: str, tags: str, group: str, block_bytes: int, timeout_ms: int
-) -> Iterator[bytes]:
+    address: str, wanted: QueueRange, *, uid: str, tags: str, group: str, block_bytes: int, timeout_ms: int,
+    parts: Parts | None = None,
+) -> Iterator[bytes]:  # fmt: skip
     """The encoded ScanBlocks of a range, in order. Ends early if the broker does; the reader checks. A broker whose
-    queue has another `uid` refuses with PreconditionFailed; older ones do not look.
+    queue has another `uid` refuses with PreconditionFailed; older ones do not look. With `parts` records are taken as
+    well as messages.
     """
     from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
@@ -316,7 +363,13 @@ def scan(
         group=group,
         uid=uid,
     )
-    return connection.stream(address, "/evenq.v1.Data/Scan", request.SerializeToString(), timeout_ms=timeout_ms)
+    if parts is not None:
+        request.records.version = RECORDS_VERSION
+        request.records.head, request.records.system, request.records.verifies = parts
+    return connection.stream(
+        address, "/evenq.v1.Data/Scan", request.SerializeToString(), timeout_ms=timeout_ms,
+        ahead=wanted.count > AHEAD_MIN,
+    )  # fmt: skip
 
 
 def persist(what: str, attempt: Callable[[], T], *, timeout_ms: int) -> T:

@@ -23,7 +23,7 @@ from evenq.model.queue import MessageQueue
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Hints, Tls
 
-__all__ = ["EARLIEST_MARK", "LATEST_MARK", "OffsetSpec", "Place", "ReadOptions"]
+__all__ = ["EARLIEST_MARK", "LATEST_MARK", "Format", "OffsetSpec", "Place", "ReadOptions"]
 
 HINTS = Hints(
     ca="option tlsCa",
@@ -42,6 +42,17 @@ class Place(StrEnum):
     GROUP = "group"
     EARLIEST = "earliest"
     LATEST = "latest"
+
+
+class Format(StrEnum):
+    """What brokers are asked to send."""
+
+    AUTO = "auto"
+    """Records as they are stored where the broker can and no filter is set, else messages."""
+    LOG = "log"
+    """Records; an error where they cannot be had."""
+    MESSAGE = "message"
+    """Messages, as every other consumer gets them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +90,7 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     fail_on_unavailable: bool = True
     """Whether a read that has an end fails when no broker answers for some queues; else it leaves them out."""
+    format: Format = Format.AUTO
     block_bytes: int = 1 << 20
     idle_wait_ms: int = 300
     """How long one trigger without data waits for growth at the brokers."""
@@ -145,6 +157,8 @@ class ReadOptions:
             raise SettingsError("option endingOffsets is for batch reads; stop a stream, or use Trigger.AvailableNow")
         if ending and "endingOffsets" in values and ending.place is not Place.LATEST:
             raise SettingsError(f"option endingOffsets is {values['endingOffsets']!r}; give latest or a JSON object")
+        tags = values.get("tags", "").strip()
+        kind = _format(values, tags)
         return cls(
             endpoints=tuple(target + (ONE_ADDRESS if points.one_address else "") for target in points.targets),
             topics=topics,
@@ -156,7 +170,8 @@ class ReadOptions:
             min_partitions=_whole(values, "minPartitions", default=0),
             max_records_per_partition=_whole(values, "maxRecordsPerPartition", default=0),
             min_records_per_partition=_whole(values, "minRecordsPerPartition", default=2_000 if streaming else 0),
-            tags=values.get("tags", "").strip(),
+            tags=tags,
+            format=kind,
             fail_on_data_loss=_flag(values, "failOnDataLoss", default=True),
             fail_on_unavailable=_flag(values, "failOnUnavailable", default=True),
             block_bytes=_whole(values, "blockBytes", default=1 << 20, low=1 << 10, high=16 << 20),
@@ -183,6 +198,7 @@ _NAMES = (
     "tags",
     "failOnDataLoss",
     "failOnUnavailable",
+    "format",
     "blockBytes",
     "idleWaitMs",
     "commitIntervalMs",
@@ -263,6 +279,15 @@ def _tls(values: Mapping[str, str], points: AccessPoints) -> dict[str, Any]:
         "encrypted": points.tls if wanted is None else wanted, "tls_ca": ca, "tls_certificate": certificate,
         "tls_key": key, "tls_server_name": name, "tls_insecure": insecure,
     }  # fmt: skip
+
+
+def _format(values: Mapping[str, str], tags: str) -> Format:
+    text = values.get("format", Format.AUTO).strip().lower()
+    if text not in set(Format):
+        raise SettingsError(f"option format is {values['format']!r}; give one of: {', '.join(Format)}")
+    if text == Format.LOG and tags:
+        raise SettingsError("option format=log does not go with tags, which brokers choose by; use format=auto")
+    return Format(text)
 
 
 def _whole(values: Mapping[str, str], name: str, *, default: int, low: int = 0, high: int = 1 << 62) -> int:

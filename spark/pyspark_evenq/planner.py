@@ -7,7 +7,7 @@ that a replay plans the same. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -147,15 +147,21 @@ def share(backlog: Mapping[MessageQueue, int], limit: int) -> dict[MessageQueue,
 
 
 def tasks(
-    ranges: Iterable[QueueRange], *, min_partitions: int, max_records: int, min_records: int
+    ranges: Iterable[QueueRange],
+    *,
+    min_partitions: int,
+    max_records: int,
+    min_records: int,
+    ordered: Collection[str] = (),
 ) -> list[list[QueueRange]]:
     """One list of ranges per Spark task. Long ranges are split (more than `max_records`, or to reach `min_partitions`
-    tasks); short ones of the same broker share a task until it has `min_records`. 0 switches a rule off.
+    tasks), but not those of the topics in `ordered`: one task reads such a queue, in order. Short ones of the same
+    broker share a task until it has `min_records`. 0 switches a rule off.
     """
-    pieces = [piece for whole in ranges for piece in _split(whole, max_records)]
+    pieces = [piece for whole in ranges for piece in _split(whole, 0 if whole.queue.topic in ordered else max_records)]
     if 0 < len(pieces) < min_partitions:
         size = max(1, sum(piece.count for piece in pieces) // min_partitions)
-        pieces = [part for piece in pieces for part in _split(piece, size)]
+        pieces = [part for piece in pieces for part in _split(piece, 0 if piece.queue.topic in ordered else size)]
         min_records = 0  # asked for more tasks, so none are merged
     packed: list[list[QueueRange]] = []
     room: dict[str, list[QueueRange]] = {}

@@ -47,6 +47,7 @@ class BatchReader(DataSourceReader):
             min_partitions=options.min_partitions,
             max_records=options.max_records_per_partition,
             min_records=options.min_records_per_partition,
+            ordered=cluster.ordered_topics(options),
         )
         if found.unavailable:
             why = "; ".join(dict.fromkeys(found.unavailable.values()))

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
             min_records=self._options.min_records_per_partition,
+            ordered=self._runner.ordered(),
         )
         uids = StreamOffset.from_json(end).uids
         return list(scanning.scan_tasks(planned, self._runner.watch.route() if planned else {}, uids))
@@ -131,6 +133,7 @@ class _Runner:
         self._frozen_checked = False
         self._asked = False
         self._survey: cluster.Survey | None = None
+        self._ordered: frozenset[str] | None = None
         self._ahead_since: dict[MessageQueue, float] = {}
         self._told_away: frozenset[MessageQueue] = frozenset()
         self._began: dict[MessageQueue, int] = {}
@@ -217,6 +220,14 @@ class _Runner:
     def newest(self) -> dict[str, Any] | None:
         bounds = self._frozen or self.watch.bounds
         return StreamOffset(ends={queue: bound.high for queue, bound in bounds.items()}).to_json() if bounds else None
+
+    def ordered(self) -> frozenset[str]:
+        """The topics whose queues are not split. Their type does not change while a query runs."""
+        if self._ordered is None:
+            timeout_ms = self._options.read_timeout_ms
+            ask = partial(cluster.ordered_topics, self._options)
+            self._ordered = cluster.persist("the types of the topics", ask, timeout_ms=timeout_ms)
+        return self._ordered
 
     def close(self) -> None:
         self.committer.close(timeout_ms=FLUSH_MS)

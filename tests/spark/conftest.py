@@ -6,7 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -138,6 +138,12 @@ class Topic:
 
     def _address(self, queue: MessageQueue) -> str:
         return next(broker.address for broker in self._cluster.brokers if broker.name == queue.broker_name)
+
+
+@pytest.fixture(scope="session")
+def make_topic(cluster: LocalCluster) -> Callable[[], Topic]:
+    """For tests that share a topic, or need more than one."""
+    return lambda: Topic(cluster)
 
 
 @pytest.fixture

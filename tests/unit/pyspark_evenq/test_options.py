@@ -4,7 +4,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from pyspark_evenq.options import Place, ReadOptions
+from pyspark_evenq.options import Format, Place, ReadOptions
 
 from evenq.errors import SettingsError
 from evenq.model.queue import MessageQueue
@@ -21,6 +21,11 @@ def test_names_are_known_in_any_case_and_by_their_aliases() -> None:
     assert parsed.endpoints == ("a:1", "b:2")
     assert parsed.topics == ("x", "y")
     assert parsed.max_offsets_per_trigger == 7
+
+
+def test_the_format_is_known_in_any_case() -> None:
+    assert ReadOptions.parse(LEAST | {"format": "Message"}, streaming=True).format is Format.MESSAGE
+    assert ReadOptions.parse(LEAST | {"tags": "a"}, streaming=True).format is Format.AUTO
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_known_one() -> None:
@@ -45,6 +50,8 @@ def test_one_option_under_two_names_is_refused() -> None:
         ({"minPartitions": "-1"}, "is -1"),
         ({"blockBytes": "1"}, "1024..16777216"),
         ({"failOnDataLoss": "maybe"}, "'maybe'"),
+        ({"format": "arrow"}, "give one of: auto, log, message"),
+        ({"format": "log", "tags": "a"}, "does not go with tags"),
         ({"startingOffsets": "yesterday"}, "'yesterday'"),
         ({"startingOffsets": '{"flights": 3}'}, "does not parse"),
         ({"startingOffsets": '{"flights": {"broker-a": {"0": -3}}}'}, "offset of flights@broker-a:0 is -3"),

@@ -160,3 +160,13 @@ def test_tasks_hold_every_message_once(
 def test_short_ranges_of_one_broker_share_a_task(min_records: int, wanted: int) -> None:
     ranges = [QueueRange(queue=queue(number), start=0, end=10) for number in range(4)]
     assert len(tasks(ranges, min_partitions=0, max_records=0, min_records=min_records)) == wanted
+
+
+def test_a_queue_of_an_ordered_topic_is_never_split() -> None:
+    orders, other = MessageQueue("orders", "a", 0), MessageQueue("other", "a", 0)
+    ranges = [QueueRange(queue=queue, start=0, end=1_000) for queue in (orders, other)]
+    for options in ({"min_partitions": 8, "max_records": 0}, {"min_partitions": 0, "max_records": 100}):
+        planned = tasks(ranges, **options, min_records=0, ordered={"orders"})
+        assert [ranges[0]] in planned
+        assert len(planned) > 4
+        assert sum(piece.count for task in planned for piece in task) == 2_000

@@ -19,7 +19,7 @@ from evenq_broker.core.staging_ops import StagingOp, staging_json, staging_op_of
 
 # | kind | operation    | content after the kind byte (big-endian)                                                    |
 # |------|--------------|--------------------------------------------------------------------------------------------|
-# | 1-5, 10, 13-16, 24-26, 32: keys, topics, groups, locks, lite, drains, brokers, staging: u32 length, JSON                  |
+# | 1-5, 10, 13-16, 24-26, 32: keys, topics, groups, locks, lite, drains, brokers, staging: u32 length, JSON   |
 # | 6    | Committed    | u32 group, u32 topic, u32 queue, u64 offset, u8 reset                                       |
 # | 7    | Acked        | u32 group, u32 topic, u32 queue, u64 offset                                                 |
 # | 8    | Delivered    | 3 u32 place, u64 next, u64 deadline, u16 client length, u16 n, client, n (u64, u32, u16)    |
