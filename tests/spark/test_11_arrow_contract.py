@@ -73,7 +73,7 @@ def batches(topic: Any, schema: StructType, kind: str) -> list[Any]:
     )
     bounds = calls.query(topic._address(queue), [queue])[queue].bounds
     whole = QueueRange(queue=queue, start=bounds.low, end=bounds.high)
-    [task] = scan_tasks([[whole]], {queue: topic._address(queue)})
+    [task] = scan_tasks([[whole]], {queue: topic._address(queue)}, {})
     return list(read(task, options, wanted))
 
 
