@@ -72,6 +72,14 @@ def spark(spark_errors: Path) -> Iterator[Any]:
     session.stop()
 
 
+@pytest.fixture(autouse=True)
+def plain_again() -> Iterator[None]:
+    """What a test called here, as a driver or a worker would, leaves its keys and TLS to the process; not to the next test."""
+    yield
+    connection.sign_with(None)
+    connection.secure_with(None)
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(brokers=2, rebalancer=False, broker_settings={"AUTO_CREATE_TOPICS": "false"}) as running:
