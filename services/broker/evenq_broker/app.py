@@ -77,7 +77,11 @@ class BrokerApp:
         await self.broker.open()
         rpcs = self._auth.rpcs(self.broker.rpcs())
         self._auth.start()
-        options = DoorOptions(receive_bytes_max=settings.body_bytes_max + REQUEST_ROOM, running_max=settings.calls_max)
+        options = DoorOptions(
+            front=settings.front,
+            receive_bytes_max=settings.body_bytes_max + REQUEST_ROOM,
+            running_max=settings.calls_max,
+        )
         places = usual_places(settings.host, settings.port, settings.tls)
         places += [Place(*spot) for spot in parse_listeners(settings.listeners)]
         doors = await open_doors(rpcs, places, settings.tls, clock=self._clock, options=options)

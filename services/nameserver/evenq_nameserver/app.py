@@ -14,6 +14,7 @@ from typing import Any
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.auth import Auth
+from evenq.serving.door import DoorOptions
 from evenq.serving.doors import Doors, open_doors, usual_places
 from evenq.serving.metrics import door_metrics, exposition
 from evenq.serving.page import Page, open_page
@@ -66,7 +67,9 @@ class Nameserver:
         service = RegistryService(settings=settings, clock=self._clock, identity=self.identity, stats=self._stats)
         rpcs = self._auth.rpcs(service.rpcs())
         places = usual_places(settings.host, settings.port, settings.tls)
-        doors = await open_doors(rpcs, places, settings.tls, clock=self._clock)
+        doors = await open_doors(
+            rpcs, places, settings.tls, clock=self._clock, options=DoorOptions(front=settings.front)
+        )
         self._service, self._doors = service, doors
         self._auth.start()
         expiry = expire_forever(

@@ -16,6 +16,7 @@ from evenq.errors import Error
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.auth import Auth
+from evenq.serving.door import DoorOptions
 from evenq.serving.doors import Doors, open_doors, usual_places
 from evenq.serving.metrics import door_metrics, exposition
 from evenq.serving.page import Page, open_page
@@ -93,7 +94,9 @@ class Rebalancer:
         keeper = Doorkeeper(term=lambda: self._term.rpcs if self.leads() else None, leader=self._leader)
         rpcs = self._auth.rpcs(keeper.rpcs(self._term.rpcs))
         places = usual_places(settings.host, settings.port, settings.tls)
-        doors = await open_doors(rpcs, places, settings.tls, clock=self._clock)
+        doors = await open_doors(
+            rpcs, places, settings.tls, clock=self._clock, options=DoorOptions(front=settings.front)
+        )
         self._doors = doors
         self._auth.start()
         try:

@@ -210,6 +210,14 @@ class Connection(Sender):
                 self._promise(stream, one.pair[1], ends)
         events.append(RequestStarted(stream, decoded, ended=ends))
 
+    def object_to(self, stream: Stream, code: ErrorCode) -> None:
+        """Reset a stream whose request is malformed; too many of them are a flood."""
+        self.reset(stream, code)
+        try:
+            self._resets.spend(self.now_ms)
+        except ConnectionFault as fault:
+            self.fail(fault.code, fault.reason)
+
     def _is_beyond_drain(self, stream_id: int) -> bool:
         return self.draining_after is not None and stream_id > self.draining_after
 

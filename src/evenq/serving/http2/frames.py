@@ -22,6 +22,7 @@ from evenq.serving.http2.codes import ErrorCode
 __all__ = [
     "ACK",
     "END_HEADERS",
+    "END_OF_DATA",
     "END_STREAM",
     "FRAME_BYTES_DEFAULT",
     "HEADER",
@@ -106,6 +107,11 @@ class EncodedHeaders:
         """Length, type and flags of a frame with the whole block; empty if it needs CONTINUATION."""
         self.end = start and start + bytes((END_HEADERS | END_STREAM,))
         """The same with END_STREAM."""
+
+
+END_OF_DATA = EncodedHeaders(b"")
+"""In the place of trailers: an empty DATA frame, for answers that have none."""
+END_OF_DATA.open = END_OF_DATA.end = bytes((0, 0, 0, DATA, END_STREAM))
 
 
 def header_block(stream_id: bytes, headers: EncodedHeaders, *, end: bool) -> bytes:

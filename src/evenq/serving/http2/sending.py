@@ -45,6 +45,8 @@ class Sender:
         """Of DATA, since the start."""
         self.unread_bytes = 0
         """Queued in all streams."""
+        self.moved: list[Stream] = []
+        """Streams that sent DATA; whoever watches it clears it."""
         self.withhold = False
         """True: the peer gets no more window of the connection."""
         self.ended = False
@@ -217,6 +219,7 @@ class Sender:
         stream.queued_bytes -= size
         stream.moved_ms = self.now_ms
         self._unqueue(size)
+        self.moved.append(stream)
         self.sent_bytes += size
         while size:
             left = length = min(size, self._frame_bytes_max)

@@ -252,7 +252,7 @@ def _reset(number: int) -> bytes:
 
 
 FLOODS = {
-    "rapid reset": lambda number: _reset(number),
+    "rapid reset": _reset,
     "SETTINGS": lambda _: f.settings({f.INITIAL_WINDOW_SIZE: 1}),
     "SETTINGS acknowledged": lambda _: f.frame(f.SETTINGS, f.ACK, 0),
     "PING": lambda _: f.ping(bytes(8)),
