@@ -177,9 +177,9 @@ class Call(EagerTask):
 
     def begin(self) -> None:
         """Start the handler of a bidirectional stream, before any message."""
-        self.send_headers()  # Rust's SDK waits for them before it sends (wire contract 8.7)
         self._started = True
         self._run(self.method.handler(self._requests(), self))
+        self.send_headers()  # Rust's SDK waits for them before it sends (wire contract 8.7)
 
     async def _requests(self) -> AsyncIterator[bytes]:
         while True:
