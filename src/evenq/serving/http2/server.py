@@ -12,7 +12,7 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from evenq.runtime.clock import Clock
@@ -20,6 +20,7 @@ from evenq.runtime.tasks import spawn
 from evenq.serving.binding import UNIX, bind
 from evenq.serving.http2.calls import Method
 from evenq.serving.http2.deadlines import Deadlines
+from evenq.serving.http2.eager_task import EagerTask
 from evenq.serving.http2.limits import Limits, Totals
 from evenq.serving.http2.messages import Status
 from evenq.serving.http2.protocol import Http2Protocol
@@ -77,7 +78,7 @@ class Http2Server:
         self._tls = tls
         self._addresses: dict[str, Address] = {}
         self._listening: list[asyncio.AbstractServer] = []
-        self._handshakes: dict[asyncio.Task[Any], asyncio.Transport] = {}
+        self._handshakes: dict[asyncio.Transport, None] = {}
         self._ticker: asyncio.Task[Any] | None = None
         self._empty = asyncio.Event()
 
@@ -92,7 +93,7 @@ class Http2Server:
         return port
 
     def _protocol(self) -> asyncio.Protocol:
-        return Http2Protocol(self) if self._tls is None else _Handshake(self)
+        return Http2Protocol(self) if self._tls is None else _Accepted(self)
 
     # --------------------------------------------------------------------------------------------------- connections
 
@@ -131,14 +132,24 @@ class Http2Server:
         self.release(connection.address)
 
     def shake_hands(self, transport: asyncio.Transport, address: Address) -> None:
-        """TLS on a connection that was counted."""
-        task = spawn(self._shake_hands(transport, address), name="TLS handshake")
-        self._handshakes[task] = transport
-        task.add_done_callback(self._handshakes.pop)
+        """TLS on a connection that was counted. Begins at once: what the peer says first must find TLS listening."""
+        self._handshakes[transport] = None
+        _Handshake(self.loop).begin(self._shake_hands(transport, address))
 
     async def _shake_hands(self, transport: asyncio.Transport, address: Address) -> None:
+        try:
+            encrypted = await self._encrypt(transport, connection := Http2Protocol(self))
+        finally:
+            del self._handshakes[transport]
+        if encrypted is None:
+            self.totals.handshakes_failed += 1
+            transport.abort()
+            self.release(address)
+        else:
+            connection.begin(encrypted, address)
+
+    async def _encrypt(self, transport: asyncio.Transport, connection: Http2Protocol) -> asyncio.Transport | None:
         assert self._tls is not None
-        connection = Http2Protocol(self)
         try:
             encrypted = await self.loop.start_tls(
                 transport,
@@ -148,17 +159,9 @@ class Http2Server:
                 ssl_handshake_timeout=self.limits.preface_ms / 1000,
             )
         except (OSError, asyncio.CancelledError):  # ssl.SSLError and time-outs are OSErrors
-            self.totals.handshakes_failed += 1
-            transport.abort()
-            self.release(address)
-            return
+            return None
         agreed: Any = encrypted.get_extra_info("ssl_object") if encrypted is not None else None
-        if encrypted is None or agreed is None or agreed.selected_alpn_protocol() != ALPN:
-            self.totals.handshakes_failed += 1
-            (encrypted or transport).close()
-            self.release(address)
-            return
-        connection.begin(encrypted, address)
+        return encrypted if agreed is not None and agreed.selected_alpn_protocol() == ALPN else None
 
     # ---------------------------------------------------------------------------------------------------------- time
 
@@ -199,7 +202,7 @@ class Http2Server:
     async def stop(self, grace_ms: int) -> None:
         """Wait up to `grace_ms` for the calls that run, then end them. Idempotent."""
         self.close_ports()
-        for transport in list(self._handshakes.values()):
+        for transport in list(self._handshakes):
             transport.abort()
         if self.totals.connections and grace_ms > 0:
             await self._until_empty(grace_ms)
@@ -212,7 +215,7 @@ class Http2Server:
             connection.abort()
         if self._ticker is not None:
             self._ticker.cancel()
-            await asyncio.gather(self._ticker, *self._handshakes, return_exceptions=True)
+            await asyncio.gather(self._ticker, return_exceptions=True)
             self._ticker = None
 
     async def _until_empty(self, wait_ms: int) -> None:
@@ -222,7 +225,7 @@ class Http2Server:
                 await asyncio.wait_for(self._empty.wait(), wait_ms / 1000)
 
 
-class _Handshake(asyncio.Protocol):
+class _Accepted(asyncio.Protocol):
     """A connection that has come and has not said anything yet: it is counted, then TLS begins."""
 
     def __init__(self, server: Http2Server) -> None:
@@ -232,9 +235,26 @@ class _Handshake(asyncio.Protocol):
         address = self._server.admit(self, transport)
         if address is None:
             transport.abort()
-            return
-        transport.pause_reading()  # what comes is for TLS
-        self._server.shake_hands(transport, address)
+        else:
+            self._server.shake_hands(transport, address)
+
+
+class _Handshake(EagerTask):
+    """One handshake. uvloop reads from a new connection whatever `connection_made` says, so TLS must be in place when
+    it returns, not a turn of the loop later.
+    """
+
+    __slots__ = ()
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start it."""
+        self._run(work)
+
+    def _returned(self, result: Any) -> None:
+        pass
+
+    def _raised(self, error: BaseException) -> None:
+        log.error("a TLS handshake failed", exc_info=error)
 
 
 def _host(transport: asyncio.BaseTransport) -> str:
