@@ -205,9 +205,10 @@ class Connection(Sender):
             return
         stream = self.open_stream(stream_id)
         stream.receiving = not ends
-        for one in decoded.fields:
-            if one.kind == _CONTENT_LENGTH:
-                self._promise(stream, one.pair[1], ends)
+        if self._decoder.knows_length:
+            for one in decoded.fields:
+                if one.kind == _CONTENT_LENGTH:
+                    self._promise(stream, one.pair[1], ends)
         events.append(RequestStarted(stream, decoded, ended=ends))
 
     def object_to(self, stream: Stream, code: ErrorCode) -> None:

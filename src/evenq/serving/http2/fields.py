@@ -10,7 +10,7 @@ import re
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["FIELD_OVERHEAD", "Field", "FieldKind", "field"]
+__all__ = ["FIELD_OVERHEAD", "Field", "FieldKind", "another", "field"]
 
 FIELD_OVERHEAD = 32
 """Bytes that a field counts beside its name and value (RFC 7541, section 4.1)."""
@@ -65,6 +65,9 @@ _KINDS = {
 }
 
 
+_new = tuple.__new__
+
+
 def field(name: bytes, value: bytes) -> Field:
     """Classify one. A bad one is a field all the same: the peer's table has it, so ours must."""
     kind = _KINDS.get(name)
@@ -76,7 +79,19 @@ def field(name: bytes, value: bytes) -> Field:
             kind = FieldKind.BINARY
         elif name == b"te":
             kind = FieldKind.HIDDEN if value == b"trailers" else FieldKind.MALFORMED
-    if _VALUE_BAD(value):
+    text = value.decode("latin-1")
+    if not text.isprintable() and _VALUE_BAD(value):
         kind = FieldKind.MALFORMED
-    pair = name.decode("latin-1"), value.decode("latin-1")
-    return Field(pair, int(kind), len(name) + len(value) + FIELD_OVERHEAD, name)
+    return _new(Field, ((name.decode("latin-1"), text), int(kind), len(name) + len(value) + FIELD_OVERHEAD, name))
+
+
+def another(known: Field, value: bytes) -> Field:
+    """The field with this name and another value."""
+    pair, kind, _, name = known
+    text = value.decode("latin-1")
+    if kind >= _HIDDEN or not text.isprintable():
+        return field(name, value)
+    return _new(Field, ((pair[0], text), kind, len(name) + len(value) + FIELD_OVERHEAD, name))
+
+
+_HIDDEN = int(FieldKind.HIDDEN)

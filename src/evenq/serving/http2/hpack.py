@@ -13,7 +13,7 @@ from typing import Any
 
 from evenq.serving.http2 import huffman
 from evenq.serving.http2.codes import HpackFault
-from evenq.serving.http2.fields import Field, field
+from evenq.serving.http2.fields import Field, FieldKind, another, field
 
 __all__ = ["TABLE_BYTES", "Decoder", "HeaderBlock", "encode", "integer", "literal"]
 
@@ -40,6 +40,8 @@ _STATIC = (None, *(field(name, value) for name, value in STATIC_PAIRS))
 _STATIC_MAX = len(STATIC_PAIRS)
 _STATIC_INDEX = {pair: index for index, pair in reversed(list(enumerate(STATIC_PAIRS, start=1)))}
 _STATIC_NAME = {name: index for index, (name, _) in reversed(list(enumerate(STATIC_PAIRS, start=1)))}
+
+_CONTENT_LENGTH = int(FieldKind.CONTENT_LENGTH)
 
 _strings: dict[bytes, bytes] = {}
 """Huffman strings that came before, decoded: most clients send the same few. One table for all connections."""
@@ -68,6 +70,8 @@ class Decoder:
         self._bytes = 0
         self._dynamic: list[Field] = []
         """Newest last: index 62 is at -1."""
+        self.knows_length = False
+        """True: a field `content-length` came, which requests of gRPC do not have."""
         self._blocks: dict[bytes, HeaderBlock] = {}
         """Blocks that read the table and did not change it, since it was changed last."""
 
@@ -108,7 +112,7 @@ class Decoder:
                 else:
                     found, position = self._read_literal(block, position, 0x0F)
                 may_resize = False
-                size += found.size
+                size += found[2]
                 append(found)
         except IndexError:
             raise HpackFault("the block ends early, or names a field that is in no table") from None
@@ -124,14 +128,18 @@ class Decoder:
         position += 1
         if index == mask:
             index, position = _read_integer(block, position, mask)
-        if not index:
-            name, position = _read_string(block, position)
-        else:
+        if index:
             named = _STATIC[index] if index <= _STATIC_MAX else self._dynamic[_STATIC_MAX - index]
             assert named is not None
-            name = named.name
-        value, position = _read_string(block, position)
-        return field(name, value), position
+            value, position = _read_string(block, position)
+            new = another(named, value)
+        else:
+            name, position = _read_string(block, position)
+            value, position = _read_string(block, position)
+            new = field(name, value)
+        if new.kind == _CONTENT_LENGTH:
+            self.knows_length = True
+        return new, position
 
     def _insert(self, new: Field) -> None:
         self._blocks.clear()
@@ -179,9 +187,9 @@ def _read_string(block: bytes, position: int) -> tuple[bytes, int]:
     if length == 0x7F:
         length, position = _read_integer(block, position, 0x7F)
     end = position + length
-    if end > len(block):
-        raise HpackFault("a string is longer than its block")
     data = block[position:end]
+    if len(data) < length:
+        raise HpackFault("a string is longer than its block")
     if first < 0x80:
         return data, end
     text = _strings.get(data)
