@@ -52,9 +52,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=60_000, help="of the unary load; the others send four times it")
     asked = parser.parse_args()
-    print(
-        "| load | grpcio /s | http2 /s | ratio | grpcio us a call | http2 us a call | ratio |\n|---|---|---|---|---|---|---|"
-    )
+    print("| load | grpcio /s | http2 /s | ratio | grpcio us a call | http2 us a call | ratio |")
+    print("|---|---|---|---|---|---|---|")
     for load in LOADS:
         rows: dict[str, list[tuple[float, float]]] = {front: [] for front in FRONTS}
         # The floor's answers to sends have one entry for each message, as a broker's have.

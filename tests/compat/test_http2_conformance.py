@@ -62,7 +62,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     log_path = tmp_path_factory.mktemp("interop") / "server.log"
     server = Peer([sys.executable, str(HERE / "interop_server.py")], log_path=log_path)
     try:
-        server.wait(lambda said: bool(said))
+        server.wait(bool)
         yield int(server.said[0]["port"])
     finally:
         server.end()

@@ -18,7 +18,9 @@ from evenq.runtime.net import Net
 from evenq.serving.auth import Auth
 from evenq.serving.door import DoorOptions
 from evenq.serving.doors import Doors, Place, open_doors, usual_places
+from evenq.serving.front_metrics import front_metrics
 from evenq.serving.health import LIVENESS
+from evenq.serving.http2.limits import Totals
 from evenq.serving.latency import MethodStats
 from evenq.serving.metrics import door_metrics, exposition
 from evenq.serving.page import Page, open_page
@@ -160,8 +162,11 @@ class BrokerApp:
         )  # who waited for it may have been told to stop
 
     def _metrics(self) -> bytes:
-        listed = [*broker_metrics(self.broker), *door_metrics(self._calls)]
+        listed = [*broker_metrics(self.broker), *door_metrics(self._calls), *front_metrics(self._totals)]
         return exposition(listed, constant_labels(self.broker))
+
+    def _totals(self) -> list[Totals]:
+        return self._doors.totals if self._doors else []
 
     def _calls(self) -> Mapping[str, MethodStats]:
         return self._doors.stats() if self._doors is not None else {}

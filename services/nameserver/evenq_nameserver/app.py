@@ -16,6 +16,7 @@ from evenq.runtime.tasks import spawn
 from evenq.serving.auth import Auth
 from evenq.serving.door import DoorOptions
 from evenq.serving.doors import Doors, open_doors, usual_places
+from evenq.serving.front_metrics import front_metrics
 from evenq.serving.metrics import door_metrics, exposition
 from evenq.serving.page import Page, open_page
 from evenq_nameserver.loops.expiry import expire_forever
@@ -81,7 +82,7 @@ class Nameserver:
             stats=self._stats,
         )
         self._expiry = spawn(expiry, name="expiry")
-        listed = [*metrics(service, self._stats), *door_metrics(doors.stats)]
+        listed = [*metrics(service, self._stats), *door_metrics(doors.stats), *front_metrics(lambda: doors.totals)]
         try:
             constant = {"cluster": settings.cluster, "node_type": "nameserver", "node_id": self.identity}
             self._page = await open_page(

@@ -18,6 +18,7 @@ from evenq.runtime.tasks import spawn
 from evenq.serving.auth import Auth
 from evenq.serving.door import DoorOptions
 from evenq.serving.doors import Doors, open_doors, usual_places
+from evenq.serving.front_metrics import front_metrics
 from evenq.serving.metrics import door_metrics, exposition
 from evenq.serving.page import Page, open_page
 from evenq_rebalancer.core.board import Board
@@ -188,6 +189,7 @@ class Rebalancer:
             *metrics(self.board, self.stats, self.streams),
             *leading_metrics(leads=self.leads, transitions=lambda: self._leading.transitions if self._leading else 0),
             *door_metrics(lambda: stats),
+            *front_metrics(lambda: self._doors.totals if self._doors else []),
         ]
         constant = {"cluster": self.settings.cluster, "node_type": "rebalancer", "node_id": self._nonce}
         return exposition(listed, constant)

@@ -15,6 +15,7 @@ from evenq.errors import SettingsError
 from evenq.model import PLAIN_DOOR, TLS_DOOR, Listener
 from evenq.runtime.clock import Clock
 from evenq.serving.door import Door, DoorOptions, open_door
+from evenq.serving.http2.limits import Totals
 from evenq.serving.http2_door import Http2Door
 from evenq.serving.latency import MethodStats
 from evenq.serving.rpc import Rpc
@@ -89,6 +90,11 @@ class Doors:
             for method, counted in door.stats.items():
                 together.setdefault(method, MethodStats()).include(counted)
         return together
+
+    @property
+    def totals(self) -> list[Totals]:
+        """What the connections of each door on the front `http2` hold."""
+        return [door.totals for door in self._doors if isinstance(door, Http2Door)]
 
     async def stop(self, grace_ms: int = 0) -> None:
         """Take no new calls, end running ones within `grace_ms`, stop watching the TLS files. Idempotent."""
