@@ -22,6 +22,8 @@ from evenq.serving.http2.server import Http2Server
 from evenq.serving.rpc import Kind
 from evenq.testing.certificates import Authority
 
+NO_GROWTH = [("grpc.http2.bdp_probe", 0)]
+"""Else a client of gRPC opens its window as far as the network carries, until all is on its side."""
 LOOPS: list[Any] = [asyncio.new_event_loop, uvloop.new_event_loop]
 
 
@@ -188,7 +190,7 @@ def test_a_deadline_and_a_caller_that_leaves_end_the_handler(loop: Any) -> None:
 def test_a_handler_waits_for_a_client_that_does_not_read(loop: Any) -> None:
     async def test(service: Service, server: Http2Server, port: int) -> None:
         def slowly() -> Iterator[int]:
-            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            with grpc.insecure_channel(f"127.0.0.1:{port}", options=NO_GROWTH) as channel:
                 frames = channel.unary_stream("/s/Pour")(b"", timeout=20)
                 yield len(next(frames))
                 yield sum(map(len, frames))
