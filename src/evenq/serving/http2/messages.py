@@ -16,6 +16,7 @@ from evenq.serving.http2.hpack import encode, literal
 __all__ = ["OK_HEAD", "OK_TAIL", "GrpcFault", "MessageReader", "Status", "metadata_block", "plain", "prefix", "status"]
 
 PREFIX_BYTES = 5
+SMALL_PIECE = 1_024
 STATUS_TEXT_MAX = 1_024
 """Characters of a status message; clients take 8 KiB of trailers, percent-encoded."""
 
@@ -108,48 +109,68 @@ def prefix(size: int) -> bytes:
 
 
 class MessageReader:
-    """Cuts a request's DATA into messages."""
+    """Cuts a request's DATA into messages, with one copy for a message that comes in pieces."""
 
-    __slots__ = ("_encoding", "_limit", "_rest", "_size")
+    __slots__ = ("_encoding", "_have", "_limit", "_parts", "_prefix", "_size")
 
     def __init__(self, limit: int, encoding: str) -> None:
         self._limit = limit
         self._encoding = encoding
-        self._rest = bytearray()
+        self._prefix = b""
+        """Its first bytes, while they are less than five."""
         self._size = -1
         """Of the message that comes in; -1: its prefix is not complete."""
+        self._parts: list[bytes | bytearray] = []
+        self._have = 0
+        """Bytes in `_parts`."""
 
     @property
     def kept_bytes(self) -> int:
         """Bytes of the message that is not complete."""
-        return len(self._rest)
+        return self._have + len(self._prefix)
+
+    @property
+    def clean(self) -> bool:
+        """True: no message is cut off."""
+        return self._size < 0 and not self._prefix
 
     def feed(self, data: bytes) -> list[bytes]:
         """Messages that are complete now. Raises GrpcFault for one that is too long or compressed."""
-        rest = self._rest
-        if not rest and len(data) >= PREFIX_BYTES and not data[0]:
-            size = int.from_bytes(data[1:PREFIX_BYTES], "big")
-            if size == len(data) - PREFIX_BYTES and size <= self._limit:
-                return [data[PREFIX_BYTES:]]
-        rest += data
-        messages, position = [], 0
-        while True:
+        messages: list[bytes] = []
+        position, end = 0, len(data)
+        while position < end:
             if self._size < 0:
-                if len(rest) - position < PREFIX_BYTES:
+                missing = PREFIX_BYTES - len(self._prefix)
+                found = self._prefix + data[position : position + missing]
+                position += missing
+                if len(found) < PREFIX_BYTES:
+                    self._prefix = found
                     break
-                self._size = self._read_prefix(rest, position)
-                position += PREFIX_BYTES
-            if len(rest) - position < self._size:
+                self._prefix, self._size = b"", self._read_prefix(found)
+            missing = self._size - self._have
+            piece = data[position : position + missing]
+            position += missing
+            if len(piece) < missing:
+                self._put_by(piece)
                 break
-            messages.append(bytes(rest[position : position + self._size]))
-            position += self._size
+            if self._have:
+                piece = b"".join((*self._parts, piece))
+                self._parts, self._have = [], 0
+            messages.append(piece)
             self._size = -1
-        del rest[:position]
         return messages
 
-    def _read_prefix(self, rest: bytearray, position: int) -> int:
-        size = int.from_bytes(rest[position + 1 : position + PREFIX_BYTES], "big")
-        flag = rest[position]
+    def _put_by(self, piece: bytes) -> None:
+        self._have += len(piece)
+        last = self._parts[-1] if self._parts else None
+        if isinstance(last, bytearray):
+            last += piece
+        elif piece:
+            # Small pieces go together, else each byte of a message could cost an object.
+            self._parts.append(bytearray(piece) if len(piece) < SMALL_PIECE else piece)
+
+    def _read_prefix(self, found: bytes) -> int:
+        size, flag = int.from_bytes(found[1:], "big"), found[0]
         if flag == 1 and self._encoding != "identity":
             raise GrpcFault(
                 Status.UNIMPLEMENTED,
@@ -163,8 +184,3 @@ class MessageReader:
                 Status.RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {self._limit})"
             )  # the words that clients of gRPC look for
         return size
-
-    @property
-    def clean(self) -> bool:
-        """True: no message is cut off."""
-        return self._size < 0 and not self._rest

@@ -23,6 +23,17 @@ def test_messages_come_out_as_they_went_in_however_they_are_split(messages: list
     assert reader.clean
 
 
+def test_a_long_message_in_single_bytes_costs_no_object_a_byte() -> None:
+    reader, body = MessageReader(100_000, "identity"), bytes(range(256)) * 300
+    stream = prefix(len(body)) + body
+    out = [message for byte in stream for message in reader.feed(bytes((byte,)))]
+    assert out == [body]
+    reader.feed(stream[:2_000])
+    for byte in stream[2_000:60_000]:
+        reader.feed(bytes((byte,)))
+    assert len(reader._parts) == 2
+
+
 @pytest.mark.parametrize(
     ("data", "encoding", "code", "words"),
     [
