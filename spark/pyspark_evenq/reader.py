@@ -47,6 +47,7 @@ class BatchReader(DataSourceReader):
             min_partitions=options.min_partitions,
             max_records=options.max_records_per_partition,
             min_records=options.min_records_per_partition,
+            max_partitions=options.max_partitions,
         )
         if found.unavailable:
             why = "; ".join(dict.fromkeys(found.unavailable.values()))
@@ -67,7 +68,6 @@ def _ranges(options: ReadOptions, found: cluster.Survey) -> list[QueueRange]:
         options.starting or OffsetSpec(place=Place.EARLIEST),
         states,
         without_commit=Place.EARLIEST,
-        by_timestamp=options.starting_timestamp_ms > 0,
         left_out=found.unavailable,
     )
     ending = options.ending or OffsetSpec(place=Place.LATEST)

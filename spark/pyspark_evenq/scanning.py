@@ -151,6 +151,7 @@ class _RangeScan:
             QueueRange(queue=self._queue, start=self._next, end=self._end),
             uid=self._uid,
             tags=self._options.tags,
+            sql=self._options.sql_filter,
             group=self._options.group,
             block_bytes=self._options.block_bytes,
             timeout_ms=min(self._options.read_timeout_ms, SCAN_MS),
@@ -165,7 +166,7 @@ class _RangeScan:
 
     def _accept(self, block: ScanBlock) -> None:
         """Check that the block goes on where the last one ended, then move on."""
-        if not self._tags:
+        if not self._tags and not self._options.sql_filter:
             dense = block.first_offset == self._next and block.next_offset - block.first_offset == len(block.messages)
             if not dense:
                 there = sum(self._next <= message.system_properties.queue_offset for message in block.messages)

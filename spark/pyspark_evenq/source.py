@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from pyspark_evenq.arrow_schema import DDL, columns
+from pyspark_evenq.arrow_schema import columns, ddl, types_of
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.reader import BatchReader
 from pyspark_evenq.stream import StreamReader
@@ -32,10 +32,12 @@ class DefaultSource(DataSource):
 
     def schema(self) -> str:
         """All columns; `.schema("body binary, tag string")` reads any subset of them in any order."""
-        return DDL
+        return ddl(types_of(ReadOptions.parse(self.options, streaming=False)))
 
     def reader(self, schema: StructType) -> BatchReader:
-        return BatchReader(ReadOptions.parse(self.options, streaming=False), columns(schema))
+        options = ReadOptions.parse(self.options, streaming=False)
+        return BatchReader(options, columns(schema, types_of(options)))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802  Spark's name
-        return StreamReader(ReadOptions.parse(self.options, streaming=True), columns(schema))
+        options = ReadOptions.parse(self.options, streaming=True)
+        return StreamReader(options, columns(schema, types_of(options)))
