@@ -47,7 +47,7 @@ arch: dev ## who imports whom
 	$(BIN)/lint-imports
 
 tidy: dev ## sizes, names, stale stubs and reference pages
-	$(BIN)/python tools/tidy.py && $(BIN)/python tools/gen_protos.py --check && $(BIN)/python tools/gen_reference.py --check
+	$(BIN)/python tools/tidy.py && $(BIN)/python tools/gen_protos.py --check && $(BIN)/python tools/gen_reference.py --check && $(BIN)/python tools/gen_spark_options.py --check
 
 test: dev ## unit, spec, storage and simulation tests, then the real servers on loopback
 	$(BIN)/pytest -q -n auto tests/unit tests/spec tests/storage tests/sim

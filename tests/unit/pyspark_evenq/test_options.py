@@ -210,3 +210,13 @@ def test_queues_are_assigned_by_topic_and_broker() -> None:
     assert parsed.assigned == (
         MessageQueue("x", "broker-a", 2), MessageQueue("y", "broker-b", 0), MessageQueue("y", "broker-b", 1),
     )  # fmt: skip
+
+
+def test_a_stream_without_a_group_has_a_prefix_or_comes_from_kafka() -> None:
+    given = {"endpoints": "a:1", "subscribe": "flights"}
+    for more in ({"groupIdPrefix": "nightly"}, {"schemaStyle": "kafka"}):
+        parsed = ReadOptions.parse(given | more, streaming=True)
+        assert (parsed.group, parsed.group_id_prefix) == ("", more.get("groupIdPrefix", ""))
+        assert parsed.starting == OffsetSpec(place=Place.LATEST)
+    with pytest.raises(SettingsError, match="needs the option group"):
+        ReadOptions.parse(given | {"groupIdPrefix": "nightly", "startingOffsets": "group"}, streaming=True)
