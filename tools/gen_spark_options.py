@@ -163,6 +163,12 @@ ROWS = (
         f"{OPTIONS}test_brokers_send_what_fits_an_sql_filter",
     ),
     Row(
+        "filterPushdown",
+        "false",
+        "batch only: [filters of the query narrow what the brokers send](#filters-of-the-query)",
+        "spark/test_pushdown.py::test_filters_narrow_what_the_brokers_send_and_change_no_result",
+    ),
+    Row(
         "schemaStyle, includeHeaders",
         "`evenq`, false",
         "`kafka`: [the columns of Spark's Kafka source](#jobs-written-for-kafka), with headers if asked for",

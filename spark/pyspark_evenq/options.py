@@ -106,6 +106,8 @@ class ReadOptions:
     """A column of headers, in Kafka's style only; evenq's has always its properties."""
     include_system: bool = False
     """More columns, in evenq's style only."""
+    filter_pushdown: bool = False
+    """Batch only: let filters of the query narrow what is read."""
     fail_on_data_loss: bool = True
     fail_on_unavailable: bool = True
     """Whether a read that has an end fails when no broker answers for some queues; else it leaves them out."""
@@ -207,6 +209,7 @@ class ReadOptions:
             schema_style=style,
             include_headers=_flag(values, "includeHeaders", default=False),
             include_system=include_system,
+            filter_pushdown=_flag(values, "filterPushdown", default=False),
             fail_on_data_loss=_flag(values, "failOnDataLoss", default=True),
             fail_on_unavailable=_flag(values, "failOnUnavailable", default=True),
             block_bytes=_whole(values, "blockBytes", default=1 << 20, low=1 << 10, high=16 << 20),
@@ -247,6 +250,7 @@ NAMES = (
     "schemaStyle",
     "includeHeaders",
     "includeSystem",
+    "filterPushdown",
     "failOnDataLoss",
     "failOnUnavailable",
     "blockBytes",

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_evenq.arrow_schema import columns, ddl, types_of
 from pyspark_evenq.options import ReadOptions
+from pyspark_evenq.pushdown import PushdownReader
 from pyspark_evenq.reader import BatchReader
 from pyspark_evenq.stream import StreamReader
 
@@ -36,7 +37,8 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         options = ReadOptions.parse(self.options, streaming=False)
-        return BatchReader(options, columns(schema, types_of(options)))
+        made = PushdownReader if options.filter_pushdown else BatchReader
+        return made(options, columns(schema, types_of(options)))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802  Spark's name
         options = ReadOptions.parse(self.options, streaming=True)
