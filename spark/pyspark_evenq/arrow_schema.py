@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["ALL_TYPES", "TYPES", "Column", "arrow_schema", "columns", "ddl", "types_of"]
+__all__ = ["ALL_TYPES", "DDL", "TYPES", "Column", "arrow_schema", "columns", "ddl", "types_of"]
 
 TYPES: dict[str, str] = {
     "topic": "string",
@@ -75,6 +75,10 @@ def types_of(options: ReadOptions) -> dict[str, str]:
 def ddl(types: Mapping[str, str]) -> str:
     """As Spark reads a schema."""
     return ", ".join(f"{name} {kind}" for name, kind in types.items())
+
+
+DDL = ddl(TYPES)
+"""The columns without any option."""
 
 
 @dataclass(frozen=True, slots=True)

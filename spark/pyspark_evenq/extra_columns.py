@@ -20,6 +20,7 @@ __all__ = ["EXTRA_COLUMNS", "QUEUES_MAX", "must_be_unique", "partition_of"]
 
 QUEUES_MAX = 4_096  # a topic has no more on one broker
 NAMES_MAX = (1 << 31) // QUEUES_MAX
+MICROS_MAX = (1 << 63) - 1
 LOG_APPEND_TIME = 1  # Kafka's number for a timestamp that the broker gave
 
 
@@ -44,7 +45,9 @@ def must_be_unique(queues: Collection[MessageQueue]) -> None:
 
 
 def _micros(timestamp: Any) -> int:
-    return int(timestamp.seconds) * 1_000_000 + int(timestamp.nanos) // 1_000
+    # A producer may say anything; what no column can hold is the nearest that it can.
+    micros = int(timestamp.seconds) * 1_000_000 + int(timestamp.nanos) // 1_000
+    return min(max(micros, -MICROS_MAX), MICROS_MAX)
 
 
 def _keys(messages: Sequence[Message], _queue: MessageQueue) -> list[bytes | None]:
