@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark docs bench bench-store bench-delivery bench-rebalance bench-spark up demo check clients clean
+.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-spark up demo check clients clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -47,7 +47,7 @@ arch: dev ## who imports whom
 	$(BIN)/lint-imports
 
 tidy: dev ## sizes, names, stale stubs and reference pages
-	$(BIN)/python tools/tidy.py && $(BIN)/python tools/gen_protos.py --check && $(BIN)/python tools/gen_reference.py --check
+	$(BIN)/python tools/tidy.py && $(BIN)/python tools/gen_protos.py --check && $(BIN)/python tools/gen_reference.py --check && $(BIN)/python tools/gen_spark_options.py --check
 
 test: dev ## unit, spec, storage and simulation tests, then the real servers on loopback
 	$(BIN)/pytest -q -n auto tests/unit tests/spec tests/storage tests/sim
@@ -94,6 +94,10 @@ helm: dev ## the chart, rendered and validated
 
 kubernetes: dev ## install the chart on a real one-node Kubernetes and break a pod
 	$(BIN)/pytest -q tests/helm -m kubernetes
+
+spark-oldest: dev ## the units of the Spark source on the oldest PySpark that it takes (480 MB)
+	@test -d build/pyspark-4.2 || $(BIN)/python -m pip install --quiet --no-deps --target build/pyspark-4.2 pyspark==4.2.0
+	PYTHONPATH=build/pyspark-4.2 $(BIN)/pytest -q tests/unit/pyspark_evenq
 
 spark: dev ## a real Spark reads a real broker
 	JAVA_HOME=$(JAVA) $(BIN)/pytest -q tests/spark

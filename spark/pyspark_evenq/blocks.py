@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenq.errors import InternalError
 from pyspark_evenq.arrow_schema import Column, arrow_schema
+from pyspark_evenq.extra_columns import EXTRA_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -127,4 +128,5 @@ _COLUMNS: dict[str, Callable[[Sequence[Message], MessageQueue], list[Any]]] = {
     "properties": lambda messages, _: [list(message.user_properties.items()) for message in messages],
     "bornTimestamp": _born_times,
     "storeTimestamp": _store_times,
+    **EXTRA_COLUMNS,
 }

@@ -17,6 +17,7 @@ import numpy as np
 
 from evenq.errors import InternalError
 from pyspark_evenq.arrow_schema import HEAD, SYSTEM, TYPES, Column, arrow_schema
+from pyspark_evenq.extra_columns import EXTRA_COLUMNS
 from pyspark_evenq.lanes import LENGTH, VARINT, Fields, Last, Unusual, fields
 from pyspark_evenq.verifying import RecordsDamaged
 
@@ -65,7 +66,7 @@ class Records:
         headers = _Headers(self)
         if not self.checked:
             headers.verify(self)
-        if headers.count >= FEW:
+        if headers.count >= FEW and not any(column.name in EXTRA_COLUMNS for column in wanted):
             try:
                 return _Block(self, headers).batch(wanted)
             except Unusual:

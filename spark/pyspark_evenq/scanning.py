@@ -122,7 +122,7 @@ class _RangeScan:
         self._columns = columns
         self._tags = tag_set(options.tags)
         self._parts: cluster.Parts | None = None
-        if options.format is not Format.MESSAGE and not self._tags:
+        if options.format is not Format.MESSAGE and not self._tags and not options.sql_filter:
             self._parts = cluster.Parts(needs_head(columns), needs_system(columns), verifies=can_verify())
         self._backoff = Backoff(random.Random(), first_ms=50, max_ms=1_000)  # noqa: S311  jitter
         self._failing_since = 0.0
@@ -159,6 +159,7 @@ class _RangeScan:
             QueueRange(queue=self._queue, start=self._next, end=self._end),
             uid=self._uid,
             tags=self._options.tags,
+            sql=self._options.sql_filter,
             group=self._options.group,
             block_bytes=self._options.block_bytes,
             timeout_ms=min(self._options.read_timeout_ms, SCAN_MS),
@@ -196,7 +197,7 @@ class _RangeScan:
 
     def _accept(self, block: ScanBlock) -> None:
         """Check that the block goes on where the last one ended, then move on."""
-        if not self._tags:
+        if not self._tags and not self._options.sql_filter:
             dense = block.first_offset == self._next and block.next_offset - block.first_offset == count_of(block)
             if not dense:
                 if block.HasField("records"):

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from pyspark_evenq.arrow_schema import DDL, columns
+from pyspark_evenq.arrow_schema import columns, ddl, types_of
 from pyspark_evenq.options import ReadOptions
+from pyspark_evenq.pushdown import PushdownReader
 from pyspark_evenq.reader import BatchReader
 from pyspark_evenq.sink_options import WriteOptions
 from pyspark_evenq.sink_schema import check_columns, no_overwrite
@@ -35,13 +36,16 @@ class DefaultSource(DataSource):
 
     def schema(self) -> str:
         """All columns; `.schema("body binary, tag string")` reads any subset of them in any order."""
-        return DDL
+        return ddl(types_of(ReadOptions.parse(self.options, streaming=False)))
 
     def reader(self, schema: StructType) -> BatchReader:
-        return BatchReader(ReadOptions.parse(self.options, streaming=False), columns(schema))
+        options = ReadOptions.parse(self.options, streaming=False)
+        made = PushdownReader if options.filter_pushdown else BatchReader
+        return made(options, columns(schema, types_of(options)))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802  Spark's name
-        return StreamReader(ReadOptions.parse(self.options, streaming=True), columns(schema))
+        options = ReadOptions.parse(self.options, streaming=True)
+        return StreamReader(options, columns(schema, types_of(options)))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         no_overwrite(overwrite, streaming=False)

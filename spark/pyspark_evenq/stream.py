@@ -33,6 +33,7 @@ from evenq.model.queue import MessageQueue
 from pyspark_evenq import cluster, connection, scanning
 from pyspark_evenq.arrow_schema import Column
 from pyspark_evenq.committer import Committer
+from pyspark_evenq.limits import NO_LIMIT, Limiter
 from pyspark_evenq.losses import counted, named
 from pyspark_evenq.offsets import Positions, StreamOffset, place_of
 from pyspark_evenq.options import OffsetSpec, Place, ReadOptions
@@ -68,8 +69,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Spark hands it back to `latestOffset`, except where a trigger wants everything."""
-        limit = self._options.max_offsets_per_trigger
-        return ReadMaxRows(limit) if limit else ReadAllAvailable()
+        limits = self._options.limits
+        return ReadMaxRows(limits.offsets_max or NO_LIMIT) if limits.any else ReadAllAvailable()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a query without a checkpoint starts. Spark asks more than once; all answers of one process are the
@@ -94,6 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
             min_records=self._options.min_records_per_partition,
+            max_partitions=self._options.max_partitions,
             ordered=self._runner.ordered(),
         )
         uids = StreamOffset.from_json(end).uids
@@ -138,6 +140,7 @@ class _Runner:
         self._told_away: frozenset[MessageQueue] = frozenset()
         self._began: dict[MessageQueue, int] = {}
         """Where queues begin that are in no batch yet."""
+        self._limiter = Limiter(options.limits)
         self.watch = QueueWatch(options)
         self.committer = Committer(self._send, interval_ms=options.commit_interval_ms)
         _on_sigterm(self)
@@ -159,7 +162,6 @@ class _Runner:
                 options.starting or OffsetSpec(place=Place.GROUP),
                 states,
                 without_commit=Place.LATEST,
-                by_timestamp=options.starting_timestamp_ms > 0,
                 left_out=self._survey.unavailable,
             )
             if options.fail_on_data_loss:
@@ -199,8 +201,14 @@ class _Runner:
             for entry in gone:
                 raise loss_of(entry)
         self._tell_away()
-        end = advance(start, bounds, first_batch=first_batch, limit=limit, begins_at=begins)
+        waiting = {**begins, **start.ends}
+        backlog = {queue: bound.high - waiting.get(queue, bound.low) for queue, bound in bounds.items()}
+        if limit and not self._limiter.is_due(sum(backlog.values()), first=first_batch or self._frozen is not None):
+            return None
+        rows = self._limiter.rows(limit, backlog, lambda queue: self._row_bytes(queue, waiting)) if limit else 0
+        end = advance(start, bounds, first_batch=first_batch, limit=rows, begins_at=begins)
         if end is not None:
+            self._limiter.triggered()
             self._frozen_checked = True
             return self._counted(end, start, gone)
         if self._frozen is not None:
@@ -297,7 +305,12 @@ class _Runner:
         self._began.clear()
         return replace(end, lost=lost, away=self._told_away)
 
+    def _row_bytes(self, queue: MessageQueue, waiting: Positions) -> float | None:
+        return cluster.row_bytes(self.watch.route().get(queue, ""), queue, waiting.get(queue, -1), self._options)
+
     def _send(self, positions: Positions) -> None:
+        if not self._options.group:  # nobody to report for
+            return
         route = self.watch.route()
         unplaced = [queue for queue in positions if queue not in route]
         if unplaced:

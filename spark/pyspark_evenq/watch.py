@@ -60,14 +60,14 @@ class QueueWatch:
         if not self._routed:
             located = cluster.persist(
                 "the route",
-                lambda: cluster.locate(options.endpoints, options.topics).must_exist(),
+                lambda: cluster.located(options).must_exist(),
                 timeout_ms=options.read_timeout_ms,
             )
             self._take(located)
         elif self._now() - self._routed_at > (ROUTE_AWAY_S if self.unavailable or self.missing else ROUTE_S):
             self._routed_at = self._now()
             try:
-                self._take(cluster.locate(options.endpoints, options.topics))
+                self._take(cluster.located(options, {queue.topic for queue in self._route} | self.missing.keys()))
             except errors.Error as failure:
                 log.warning("the route could not be refreshed, going on with the last one: %s", failure)
         return self._route

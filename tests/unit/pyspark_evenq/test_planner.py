@@ -162,6 +162,18 @@ def test_short_ranges_of_one_broker_share_a_task(min_records: int, wanted: int) 
     assert len(tasks(ranges, min_partitions=0, max_records=0, min_records=min_records)) == wanted
 
 
+def test_more_tasks_than_allowed_share_evenly_and_lose_nothing() -> None:
+    ranges = [
+        QueueRange(queue=MessageQueue("flights", f"broker-{broker}", number), start=0, end=10 * number + 10)
+        for broker in "ab"
+        for number in range(4)
+    ]
+    planned = tasks(ranges, min_partitions=0, max_records=0, min_records=0, max_partitions=2)
+    assert [sum(piece.count for piece in task) for task in planned] == [100, 100]
+    assert sorted((piece for task in planned for piece in task), key=lambda piece: piece.queue) == ranges
+    assert len(tasks(ranges, min_partitions=0, max_records=0, min_records=0, max_partitions=9)) == 8
+
+
 def test_a_queue_of_an_ordered_topic_is_never_split() -> None:
     orders, other = MessageQueue("orders", "a", 0), MessageQueue("other", "a", 0)
     ranges = [QueueRange(queue=queue, start=0, end=1_000) for queue in (orders, other)]

@@ -192,3 +192,14 @@ def test_a_long_range_is_fetched_ahead_and_in_order(broker: Any, monkeypatch: An
 def test_sparks_own_empty_partition_yields_nothing(broker: Any) -> None:
     assert list(read(InputPartition(None), options(broker), BODY)) == []
     assert broker.calls == []
+
+
+def test_a_worker_freezes_its_libraries_once_unless_told_not_to(filled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr("pyspark_evenq.scanning._frozen_in", 0)
+    monkeypatch.setattr("gc.freeze", lambda: frozen.append(1))
+    bodies(filled, 0, 2, gcFreeze="false")
+    assert frozen == []
+    bodies(filled, 0, 2, gcFreeze="true")
+    bodies(filled, 0, 2, gcFreeze="true")
+    assert frozen == [1]

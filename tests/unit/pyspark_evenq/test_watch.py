@@ -92,6 +92,21 @@ def test_new_queues_are_seen_when_the_route_is_old_and_silence_keeps_the_last_on
     assert len(watch.route()) == 3
 
 
+def test_a_topic_that_is_made_later_comes_with_the_pattern_and_a_deleted_one_is_missed(
+    broker: Any, watching: Any
+) -> None:
+    now = [0.0]
+    watch = watching(lambda: now[0], subscribe="", subscribePattern="fl.*s")
+    assert watch.route() == {}
+    broker.near = ["flights", "flight", "%RETRY%fls"]
+    now[0] += ROUTE_S + 1
+    assert sorted(watch.route()) == [broker.queue(0), broker.queue(1)]
+    broker.near, broker.topic = [], "another"
+    now[0] += ROUTE_S + 1
+    watch.route()
+    assert list(watch.missing) == ["flights"]
+
+
 def test_an_idle_query_asks_seldom_and_hears_of_growth_at_once(broker: Any, watching: Any) -> None:
     watch = watching(idleWaitMs="20")
     watch.look()
