@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark docs bench bench-store bench-delivery bench-rebalance up demo check clean
+.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-spark up demo check clients clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -47,7 +47,7 @@ arch: dev ## who imports whom
 	$(BIN)/lint-imports
 
 tidy: dev ## sizes, names, stale stubs and reference pages
-	$(BIN)/python tools/tidy.py && $(BIN)/python tools/gen_protos.py --check && $(BIN)/python tools/gen_reference.py --check
+	$(BIN)/python tools/tidy.py && $(BIN)/python tools/gen_protos.py --check && $(BIN)/python tools/gen_reference.py --check && $(BIN)/python tools/gen_spark_options.py --check
 
 test: dev ## unit, spec, storage and simulation tests, then the real servers on loopback
 	$(BIN)/pytest -q -n auto tests/unit tests/spec tests/storage tests/sim
@@ -95,6 +95,10 @@ helm: dev ## the chart, rendered and validated
 kubernetes: dev ## install the chart on a real one-node Kubernetes and break a pod
 	$(BIN)/pytest -q tests/helm -m kubernetes
 
+spark-oldest: dev ## the units of the Spark source on the oldest PySpark that it takes (480 MB)
+	@test -d build/pyspark-4.2 || $(BIN)/python -m pip install --quiet --no-deps --target build/pyspark-4.2 pyspark==4.2.0
+	PYTHONPATH=build/pyspark-4.2 $(BIN)/pytest -q tests/unit/pyspark_evenq
+
 spark: dev ## a real Spark reads a real broker
 	JAVA_HOME=$(JAVA) $(BIN)/pytest -q tests/spark
 
@@ -113,14 +117,22 @@ bench-delivery: dev ## every kind and call of a delivery beside its floor; ten m
 bench-rebalance: dev ## how long queues rest while 100 members of 1,000 queues change; ten minutes
 	$(BIN)/python benchmarks/rebalance.py
 
+bench-spark: dev ## Spark reads from evenq, from Kafka and from nowhere in turn: make bench-spark ROWS=400000 ROUNDS=5
+	JAVA_HOME=$(JAVA) $(BIN)/python benchmarks/spark.py --rows $(or $(ROWS),400000) --rounds $(or $(ROUNDS),5)
+
 up: dev ## a local cluster in one command
 	$(BIN)/evenq up
 
 demo: dev ## the whole job: a year of flights, a group that changes, two Spark jobs, every figure compared
 	JAVA_HOME=$(JAVA) $(BIN)/python -m evenq.cli.demo
 
-check: dev lint type arch tidy audit sbom spec test compat helm kubernetes spark docs ## all that CI runs
+check: dev lint type arch tidy audit sbom spec test helm ## all that CI runs
+	$(MAKE) -j2 --output-sync=target kubernetes clients
 	EVENQ_TEST_ROUNDS=2 EVENQ_TEST_CYCLES=100 $(BIN)/pytest -q tests/chaos tests/live
+
+# Beside the test cluster, which mostly waits: probes, rollouts, three minutes without a restart.
+clients: dev
+	$(MAKE) -j1 compat spark docs
 
 clean: ## remove what make made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache dist build .demo

@@ -2,6 +2,7 @@
 server costs.
 
     python benchmarks/floor.py --port 18081 [--body 1024] [--batch 32] [--send-entries 1] [--ack-entries 32] [--relay]
+        [--front http2]
 
 SendMessage answers with `--send-entries` entries, ReceiveMessage with status, `--batch` messages of `--body` bytes
 and a delivery time, AckMessage with `--ack-entries` entries; all canned, after the request's bytes were received and
@@ -20,7 +21,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from evenq.runtime.clock import SystemClock
-from evenq.serving.door import open_door
+from evenq.serving.door import DoorOptions, open_door
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 from evenq.serving.run import run
 from evenq.wire.convert import set_duration_ms, set_ms
@@ -211,12 +212,14 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=32, help="messages in one ReceiveMessage")
     parser.add_argument("--send-entries", type=int, default=1, help="entries in one SendMessage answer")
     parser.add_argument("--ack-entries", type=int, default=32, help="entries in one AckMessage answer")
+    parser.add_argument("--front", choices=("grpcio", "http2"), default="grpcio", help="who speaks HTTP/2")
     parser.add_argument("--relay", action="store_true", help="pass messages on from sends to receives")
     asked = parser.parse_args()
 
     async def serve(stop: asyncio.Event) -> None:
         served = rpcs(asked, lambda: door.port)
-        door = await open_door(served, host="127.0.0.1", port=asked.port, clock=SystemClock())
+        options = DoorOptions(front=asked.front)
+        door = await open_door(served, host="127.0.0.1", port=asked.port, clock=SystemClock(), options=options)
         print(f"ready 127.0.0.1:{door.port}", flush=True)
         await stop.wait()
         await door.stop()

@@ -22,6 +22,7 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from evenq import errors
+from evenq.serving.front_metrics import front_metrics
 from evenq.serving.metrics import BUILD_INFO, Metric, door_metrics
 from evenq.serving.settings import Setting, settings_of
 from evenq.wire.status import CLASS_OF_CODE, INTERNAL
@@ -179,7 +180,7 @@ def metric_lists() -> dict[str, list[Metric]]:
 
     nothing = cast("Any", SimpleNamespace(registry=None, watchers=None))
     return {
-        "Every server": [BUILD_INFO, *door_metrics(dict)],
+        "Every server": [BUILD_INFO, *door_metrics(dict), *front_metrics(list)],
         "Broker": broker_metrics(nothing),
         "Broker, one queue at a time": single_queue_metrics(nothing),
         "Nameserver": nameserver_metrics(nothing, nothing),

@@ -8,17 +8,32 @@ the module.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from evenq.errors import SettingsError
+from pyspark_evenq.options import ReadOptions, SchemaStyle
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["DDL", "TYPES", "Column", "arrow_schema", "columns"]
+__all__ = [
+    "ALL_TYPES",
+    "DDL",
+    "HEAD",
+    "SYSTEM",
+    "TYPES",
+    "Column",
+    "arrow_schema",
+    "columns",
+    "ddl",
+    "needs_head",
+    "needs_system",
+    "types_of",
+]
 
 TYPES: dict[str, str] = {
     "topic": "string",
@@ -38,7 +53,45 @@ TYPES: dict[str, str] = {
 then.
 """
 
-DDL = ", ".join(f"{name} {kind}" for name, kind in TYPES.items())
+SYSTEM_TYPES: dict[str, str] = {
+    "bornHost": "string",
+    "storeHost": "string",
+    "messageType": "string",
+    "deliveryTimestamp": "timestamp",
+    "deliveryAttempt": "int",
+    "priority": "int",
+}
+"""With `includeSystem`. All but messageType are null where a message has none."""
+
+KAFKA_TYPES: dict[str, str] = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+}
+HEADER_TYPES: dict[str, str] = {"headers": "array<struct<key:string,value:binary>>"}
+"""As Spark's Kafka source has them; headers with `includeHeaders`, and null where a message has none."""
+
+ALL_TYPES = TYPES | SYSTEM_TYPES | KAFKA_TYPES | HEADER_TYPES
+
+
+def types_of(options: ReadOptions) -> dict[str, str]:
+    """The columns that these options give, in order."""
+    if options.schema_style is SchemaStyle.KAFKA:
+        return KAFKA_TYPES | (HEADER_TYPES if options.include_headers else {})
+    return TYPES | (SYSTEM_TYPES if options.include_system else {})
+
+
+def ddl(types: Mapping[str, str]) -> str:
+    """As Spark reads a schema."""
+    return ", ".join(f"{name} {kind}" for name, kind in types.items())
+
+
+DDL = ddl(TYPES)
+"""The columns without any option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +102,31 @@ class Column:
     nullable: bool
 
 
-def columns(schema: StructType) -> tuple[Column, ...]:
+def columns(schema: StructType, types: Mapping[str, str] = TYPES) -> tuple[Column, ...]:
     """The columns of a schema given by the user. Raises SettingsError for one that the source does not have."""
     for field in schema.fields:
         kind = field.dataType.simpleString()
-        if field.name not in TYPES:
-            raise SettingsError(f"the evenq source has no column {field.name!r}; its columns are: {DDL}")
-        if kind != TYPES[field.name]:
-            raise SettingsError(f"column {field.name} is {TYPES[field.name]}, not {kind}; cast it after loading")
+        if field.name not in types:
+            raise SettingsError(f"the evenq source has no column {field.name!r}; its columns are: {ddl(types)}")
+        if kind != types[field.name]:
+            raise SettingsError(f"column {field.name} is {types[field.name]}, not {kind}; cast it after loading")
     return tuple(Column(field.name, field.nullable) for field in schema.fields)
+
+
+HEAD = frozenset({"body", "properties", "value", "headers"})
+"""Columns made of a stored message's head."""
+SYSTEM = frozenset({"tag", "keys", "messageId", "messageGroup", "bornTimestamp", "key", *SYSTEM_TYPES})
+"""Columns made of its system properties; the others are known without either."""
+
+
+def needs_head(wanted: tuple[Column, ...]) -> bool:
+    """Whether a column is made of the message's head."""
+    return any(column.name in HEAD for column in wanted)
+
+
+def needs_system(wanted: tuple[Column, ...]) -> bool:
+    """Whether a column is made of the system properties."""
+    return any(column.name in SYSTEM for column in wanted)
 
 
 @lru_cache(maxsize=64)
@@ -73,5 +142,8 @@ def arrow_schema(wanted: tuple[Column, ...]) -> pa.Schema:
         "binary": pa.binary(),
         "map<string,string>": pa.map_(pa.string(), pa.field("value", pa.string())),
         "timestamp": pa.timestamp("us", tz="UTC"),
+        HEADER_TYPES["headers"]: pa.list_(
+            pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+        ),
     }
-    return pa.schema([pa.field(column.name, kinds[TYPES[column.name]], column.nullable) for column in wanted])
+    return pa.schema([pa.field(column.name, kinds[ALL_TYPES[column.name]], column.nullable) for column in wanted])

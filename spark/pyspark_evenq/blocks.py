@@ -1,8 +1,8 @@
-"""From a block of encoded messages to an Arrow batch.
+"""From an encoded block to an Arrow batch.
 
-Called by the workers, once per block of about 1 MiB. The bytes are parsed once; then one pass per wanted column,
-because attribute access per row is the cost (spark.md section 3). Nothing is computed for columns that were not asked
-for.
+Called by the workers, once per block of about 1 MiB. A block holds records as they are stored (`records` takes them
+apart) or messages: those are parsed once, then there is one pass per wanted column, because attribute access per row
+is what costs. Nothing is computed for columns that were not asked for.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from evenq.errors import InternalError
 from pyspark_evenq.arrow_schema import Column, arrow_schema
+from pyspark_evenq.extra_columns import EXTRA_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,15 +20,40 @@ if TYPE_CHECKING:
     from evenq.model.queue import MessageQueue
     from evenq.wire.stubs.apache.rocketmq.v2.definition_pb2 import Message
     from evenq.wire.stubs.evenq.v1.data_pb2 import ScanBlock
+    from pyspark_evenq.records import Records
 
-__all__ = ["batch_of", "parse", "tag_set", "with_tags"]
+__all__ = ["batch_of", "count_of", "parse", "records_of", "tag_set", "with_tags"]
+
+MICROS_MAX = (1 << 63) - 1
 
 
 def parse(encoded: bytes) -> ScanBlock:
-    """The block; its messages are views into one parsed buffer."""
+    """The block; its messages are views into one parsed buffer. Raises InternalError for bytes that are none."""
+    from evenq.wire.status import DecodeError
     from evenq.wire.stubs.evenq.v1.data_pb2 import ScanBlock
 
-    return ScanBlock.FromString(encoded)
+    try:
+        return ScanBlock.FromString(encoded)
+    except DecodeError as error:
+        raise InternalError(f"the broker sent {len(encoded)} bytes that are no block: {error}") from error
+
+
+def count_of(block: ScanBlock) -> int:
+    """How many messages are in it."""
+    return len(block.records.sizes) // 4 if block.HasField("records") else len(block.messages)
+
+
+def records_of(block: ScanBlock, queue: MessageQueue) -> Records | None:
+    """The records that it holds in place of messages."""
+    if not block.HasField("records"):
+        return None
+    from pyspark_evenq.records import Records
+
+    held = block.records
+    return Records(
+        queue=queue, first_offset=block.first_offset, sizes=held.sizes, frames=held.frames, head=held.head,
+        system=held.system, checked=held.checked,
+    )  # fmt: skip
 
 
 def tag_set(expression: str) -> frozenset[str]:
@@ -55,7 +82,9 @@ def batch_of(messages: Sequence[Message], queue: MessageQueue, wanted: tuple[Col
 
 
 def _micros(timestamp: Any) -> int:
-    return int(timestamp.seconds) * 1_000_000 + int(timestamp.nanos) // 1_000
+    # A producer's clock may say anything; what no column can hold is the nearest that it can.
+    micros = int(timestamp.seconds) * 1_000_000 + int(timestamp.nanos) // 1_000
+    return min(max(micros, -MICROS_MAX), MICROS_MAX)
 
 
 def _tags(messages: Sequence[Message], _queue: MessageQueue) -> list[str | None]:
@@ -99,4 +128,5 @@ _COLUMNS: dict[str, Callable[[Sequence[Message], MessageQueue], list[Any]]] = {
     "properties": lambda messages, _: [list(message.user_properties.items()) for message in messages],
     "bornTimestamp": _born_times,
     "storeTimestamp": _store_times,
+    **EXTRA_COLUMNS,
 }

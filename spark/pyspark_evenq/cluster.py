@@ -12,21 +12,25 @@ import datetime as dt
 import difflib
 import logging
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from evenq import errors
 from evenq.client.core.access_points import access_points
+from evenq.errors import SettingsError
+from evenq.model.names import is_system_topic
 from evenq.model.queue import MessageQueue
 from evenq.model.route import BrokerAddress
 from evenq.runtime.backoff import Backoff
 from evenq.wire.addresses import address_for, host_and_port
 from pyspark_evenq import connection
+from pyspark_evenq.extra_columns import must_be_unique
 from pyspark_evenq.offsets import Positions
-from pyspark_evenq.options import ReadOptions
+from pyspark_evenq.options import ReadOptions, SchemaStyle
 from pyspark_evenq.planner import Bounds, QueueRange
 from pyspark_evenq.positions import QueueState
 
@@ -36,14 +40,18 @@ if TYPE_CHECKING:
 __all__ = [
     "BrokersAway",
     "Located",
+    "Parts",
     "Route",
     "Survey",
     "by_address",
     "commit",
     "locate",
+    "located",
+    "ordered_topics",
     "persist",
     "query",
     "route",
+    "row_bytes",
     "scan",
     "survey",
 ]
@@ -54,6 +62,11 @@ T = TypeVar("T")
 Route = Mapping[MessageQueue, str]
 """The address (`host:port`) of the broker that serves each readable queue."""
 CALL_MS = 5_000
+SAMPLE_COUNT = 64
+SAMPLE_BYTES = 64 << 10
+RECORDS_VERSION = 1
+AHEAD_MIN = 2_000
+"""Shorter ranges are not worth a thread that fetches their next block."""
 NEAR = 0.8
 """Names that are less alike (`difflib`'s ratio) are no misspelling of each other."""
 
@@ -104,6 +117,17 @@ class Survey:
             )
 
 
+class Parts(NamedTuple):
+    """What of each record the wanted columns are made of, beside its header."""
+
+    head: bool
+    """Topic, user properties and body."""
+    system: bool
+    """System properties."""
+    verifies: bool = False
+    """Whether the reader compares checksums itself, so that the broker need not."""
+
+
 def route(endpoints: Sequence[str], topics: Iterable[str]) -> dict[MessageQueue, str]:
     """Where the readable queues of the topics are that some broker serves now. The first endpoint that answers decides.
     Raises TopicNotFound.
@@ -131,6 +155,52 @@ def locate(endpoints: Sequence[str], topics: Iterable[str], *, whole: bool = Tru
     return Located(addresses=addresses, away=away, missing=missing, whole=told_whole)
 
 
+def located(options: ReadOptions, known: Iterable[str] = ()) -> Located:
+    """Where the readable queues are that the options name. `known`: topics that were found before, so that with a
+    pattern a deleted one is `missing` and not just absent. Raises SettingsError for an assigned queue that does not
+    exist.
+    """
+    topics: Sequence[str] = options.topics
+    if options.topic_pattern:
+        topics = sorted({*matching(options), *(set(known) - {options.retry_topic})})
+    found = locate(options.endpoints, topics)
+    if options.retry_topic:  # made by the first message that comes again
+        retried = locate(options.endpoints, [options.retry_topic])
+        found = replace(found, addresses=found.addresses | retried.addresses, away=found.away | retried.away)
+    if options.schema_style is SchemaStyle.KAFKA:
+        must_be_unique([*found.addresses, *found.away])
+    if not options.assigned:
+        return found
+    assigned = set(options.assigned)
+    unknown = sorted(assigned - found.addresses.keys() - found.away.keys())
+    for queue in unknown:
+        if found.whole and queue.topic not in found.missing:
+            raise SettingsError(f"option assign names {queue}, which is not a readable queue of topic {queue.topic}")
+    return replace(
+        found,
+        addresses={queue: address for queue, address in found.addresses.items() if queue in assigned},
+        away={queue: why for queue, why in found.away.items() if queue in assigned},
+    )
+
+
+def matching(options: ReadOptions) -> list[str]:
+    """The topics whose whole names fit the pattern, sorted; may be none."""
+    pattern = re.compile(options.topic_pattern)
+    names = _first_answer(options.endpoints, _topics_of)
+    return sorted(name for name in names if pattern.fullmatch(name) and not is_system_topic(name))
+
+
+def _topics_of(endpoint: str) -> list[str]:
+    from evenq.wire.status import check
+    from evenq.wire.stubs.evenq.v1 import admin_pb2
+
+    address = access_points(endpoint).addresses[0]
+    content = connection.unary(address, "/evenq.v1.Admin/ListTopics", b"", timeout_ms=CALL_MS)
+    answer = admin_pb2.ListTopicsResponse.FromString(content)
+    check(answer.status)
+    return [summary.topic for summary in answer.topics]
+
+
 def _first_answer(endpoints: Sequence[str], ask: Callable[[str], T]) -> T:
     for endpoint in endpoints[:-1]:
         try:
@@ -142,18 +212,8 @@ def _first_answer(endpoints: Sequence[str], ask: Callable[[str], T]) -> T:
 
 def _suggestion(endpoints: Sequence[str], misspelt: str) -> str:
     """The one name that is really near, for those who may see the list of topics."""
-    from evenq.wire.status import check
-    from evenq.wire.stubs.evenq.v1 import admin_pb2
-
-    def ask(endpoint: str) -> list[str]:
-        address = access_points(endpoint).addresses[0]
-        content = connection.unary(address, "/evenq.v1.Admin/ListTopics", b"", timeout_ms=CALL_MS)
-        answer = admin_pb2.ListTopicsResponse.FromString(content)
-        check(answer.status)
-        return [summary.topic for summary in answer.topics]
-
     with contextlib.suppress(errors.Error):
-        names = {name.lower(): name for name in _first_answer(endpoints, ask)}
+        names = {name.lower(): name for name in _first_answer(endpoints, _topics_of)}
         for near in difflib.get_close_matches(misspelt.lower(), names, n=1, cutoff=NEAR):
             return f"; did you mean {names[near]!r}?"
     return ""
@@ -206,6 +266,36 @@ def _since(broker_name: str, gone_ms: int) -> str:
     return f"{broker_name} is gone since {gone.isoformat(timespec='seconds')}"
 
 
+def ordered_topics(options: ReadOptions) -> frozenset[str]:
+    """The topics whose queues are read by one task each, because they take messages with a message group. Asked for
+    only if the options could split a queue. Raises as `route` does.
+    """
+    if not options.min_partitions and not options.max_records_per_partition:
+        return frozenset()
+    ask = partial(_first_answer, options.endpoints)
+    topics = matching(options) if options.topic_pattern else options.topics
+    return frozenset(topic for topic in topics if ask(partial(_takes_groups, topic)))
+
+
+def _takes_groups(topic: str, endpoint: str) -> bool:
+    from evenq.wire.status import check
+    from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+
+    points = access_points(endpoint)
+    host, port = host_and_port(points.targets[0])
+    asked_at = definition_pb2.Endpoints(
+        scheme=definition_pb2.AddressScheme.DOMAIN_NAME,
+        addresses=[definition_pb2.Address(host=host, port=port)],
+    )
+    request = service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name=topic), endpoints=asked_at)
+    method = "/apache.rocketmq.v2.MessagingService/QueryRoute"
+    answer = service_pb2.QueryRouteResponse.FromString(
+        connection.unary(points.addresses[0], method, request.SerializeToString(), timeout_ms=CALL_MS)
+    )
+    check(answer.status)
+    return any(definition_pb2.MessageType.FIFO in queue.accept_message_types for queue in answer.message_queues)
+
+
 def query(
     address: str,
     queues: Sequence[MessageQueue],
@@ -238,7 +328,7 @@ def query(
         MessageQueue(entry.queue.topic, entry.queue.broker_name, entry.queue.queue_id): QueueState(
             bounds=Bounds(low=entry.min_offset, high=entry.max_offset, uid=entry.uid),
             committed=entry.committed,
-            at_timestamp=entry.timestamp_offset,
+            times={timestamp_ms: entry.timestamp_offset} if timestamp_ms else {},
         )
         for entry in answer.offsets
     }
@@ -253,24 +343,38 @@ def survey(options: ReadOptions, *, group: str, wait_for_away: bool = True) -> S
     backoff = Backoff(random.Random(), first_ms=50, max_ms=1_000)  # noqa: S311  jitter
     while True:
         left_ms = max(1, round((give_up - time.monotonic()) * 1000))
-        located = persist(
-            "the route", lambda: locate(options.endpoints, options.topics).must_exist(), timeout_ms=left_ms
-        )
+        where = persist("the route", lambda: located(options).must_exist(), timeout_ms=left_ms)
         found: dict[MessageQueue, QueueState] = {}
         silent: dict[MessageQueue, str] = {}
-        for address, queues in sorted(by_address(located.addresses).items()):
+        for address, queues in sorted(by_address(where.addresses).items()):
             try:
-                found |= query(address, queues, group=group, timestamp_ms=options.starting_timestamp_ms)
+                found |= with_times(address, query(address, queues, group=group), options)
             except errors.Error as failure:
                 if not (failure.retryable or failure.refresh_route):
                     raise
                 silent |= {queue: f"{queue.broker_name} does not answer: {failure.message}" for queue in queues}
-        unavailable = located.away | silent
+        unavailable = where.away | silent
         pause = backoff.next_ms() / 1000
         if not (silent or (unavailable and wait_for_away)) or time.monotonic() + pause > give_up:
-            return Survey(located=located, states=found, unavailable=unavailable)
+            return Survey(located=where, states=found, unavailable=unavailable)
         log.warning("trying again: %s", "; ".join(dict.fromkeys(unavailable.values())))
         time.sleep(pause)
+
+
+def with_times(
+    address: str, states: Mapping[MessageQueue, QueueState], options: ReadOptions
+) -> dict[MessageQueue, QueueState]:
+    """The states with what the options' times mean: one call for each time."""
+    asked: dict[int, list[MessageQueue]] = {}
+    for spec in (options.starting, options.ending):
+        for queue in states:
+            if spec is not None and (time_ms := spec.time_of(queue)):
+                asked.setdefault(time_ms, []).append(queue)
+    found = dict(states)
+    for time_ms, queues in sorted(asked.items()):
+        for queue, state in query(address, sorted(set(queues)), timestamp_ms=time_ms).items():
+            found[queue] = replace(found[queue], times={**found[queue].times, **state.times})
+    return found
 
 
 def by_address(route: Route) -> dict[str, list[MessageQueue]]:
@@ -300,10 +404,12 @@ def commit(address: str, group: str, positions: Positions, *, client_id: str, ti
 
 
 def scan(
-    address: str, wanted: QueueRange, *, uid: str, tags: str, group: str, block_bytes: int, timeout_ms: int
-) -> Iterator[bytes]:
+    address: str, wanted: QueueRange, *, uid: str, tags: str, sql: str = "", group: str, block_bytes: int,
+    timeout_ms: int, parts: Parts | None = None,
+) -> Iterator[bytes]:  # fmt: skip
     """The encoded ScanBlocks of a range, in order. Ends early if the broker does; the reader checks. A broker whose
-    queue has another `uid` refuses with PreconditionFailed; older ones do not look.
+    queue has another `uid` refuses with PreconditionFailed; older ones do not look. With `parts` records are taken as
+    well as messages.
     """
     from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
@@ -312,11 +418,39 @@ def scan(
         start=wanted.start,
         end=wanted.end,
         block_bytes=block_bytes,
-        filter=common_pb2.Filter(expression=tags),
+        filter=common_pb2.Filter(type=common_pb2.Filter.SQL if sql else common_pb2.Filter.TAG, expression=sql or tags),
         group=group,
         uid=uid,
     )
-    return connection.stream(address, "/evenq.v1.Data/Scan", request.SerializeToString(), timeout_ms=timeout_ms)
+    if parts is not None:
+        request.records.version = RECORDS_VERSION
+        request.records.head, request.records.system, request.records.verifies = parts
+    return connection.stream(
+        address, "/evenq.v1.Data/Scan", request.SerializeToString(), timeout_ms=timeout_ms,
+        ahead=wanted.count > AHEAD_MIN,
+    )  # fmt: skip
+
+
+def row_bytes(address: str, queue: MessageQueue, start: int, options: ReadOptions) -> float | None:
+    """The mean size of the bodies of the next messages, by their first block; None if the broker does not say."""
+    from evenq.wire.stubs.evenq.v1.data_pb2 import ScanBlock
+
+    if not address or start < 0:
+        return None
+    blocks = scan(
+        address,
+        QueueRange(queue=queue, start=start, end=start + SAMPLE_COUNT),
+        uid="",
+        tags="",
+        group=options.group,
+        block_bytes=SAMPLE_BYTES,
+        timeout_ms=CALL_MS,
+    )
+    with contextlib.suppress(errors.Error):
+        messages = ScanBlock.FromString(next(iter(blocks), b"")).messages
+        if messages:
+            return sum(len(message.body) for message in messages) / len(messages)
+    return None
 
 
 def persist(what: str, attempt: Callable[[], T], *, timeout_ms: int) -> T:

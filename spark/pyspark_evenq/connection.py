@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, NoReturn
 
 from evenq import __version__, errors
@@ -37,8 +38,8 @@ _OPTIONS = (
 )
 _METADATA = (
     ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"), ("x-mq-client-version", __version__),
-    ("x-evenq-role", "reader"),
 )  # fmt: skip
+_READS = ("x-evenq-role", "reader")
 
 _channels: dict[tuple[int, str, Tls | None, int], grpc.Channel] = {}
 """By process, address, how TLS is spoken (None: not at all) and version of its files."""
@@ -76,22 +77,24 @@ def secure_with(tls: Tls | None) -> None:
         _tls = TlsChannels(tls, now_ms=SystemClock().monotonic_ms)
 
 
-def unary(endpoint: str, method: str, request: bytes, *, timeout_ms: int) -> bytes:
-    """One request, one answer. `method` is `/package.Service/Rpc`."""
+def unary(endpoint: str, method: str, request: bytes, *, timeout_ms: int, writes: bool = False) -> bytes:
+    """One request, one answer. `method` is `/package.Service/Rpc`. `writes`: a topic that its first message makes may
+    be told as if it were there.
+    """
     import grpc
 
     endpoint, broker_name = meant_broker(endpoint)
     call = _channel(endpoint).unary_unary(method, None, None)
     try:
-        answer: bytes = call(request, timeout=timeout_ms / 1000, metadata=_metadata(broker_name))
+        answer: bytes = call(request, timeout=timeout_ms / 1000, metadata=_metadata(broker_name, writes=writes))
     except grpc.RpcError as failure:
         _raise(endpoint, failure)
     return answer
 
 
-def stream(endpoint: str, method: str, request: bytes, *, timeout_ms: int) -> Iterator[bytes]:
-    """One request, many answers; the next ones are fetched while the caller works on the last. Closing the iterator
-    cancels the call.
+def stream(endpoint: str, method: str, request: bytes, *, timeout_ms: int, ahead: bool = False) -> Iterator[bytes]:
+    """One request, many answers. With `ahead` the next one is fetched while the caller works on the last; that takes a
+    thread, so it is for many answers. Closing the iterator cancels the call.
     """
     import grpc
 
@@ -99,18 +102,48 @@ def stream(endpoint: str, method: str, request: bytes, *, timeout_ms: int) -> It
     opener, metadata = _channel(endpoint).unary_stream(method, None, None), _metadata(broker_name)
     call = opener(request, timeout=timeout_ms / 1000, metadata=metadata)
     try:
-        yield from call
+        yield from _Ahead(call) if ahead else call
     except grpc.RpcError as failure:
         _raise(endpoint, failure)
     finally:
         call.cancel()  # type: ignore[no-untyped-call]  # the stubs leave it out
 
 
-def _metadata(broker_name: str = "") -> tuple[tuple[str, str], ...]:
+class _Ahead:
+    """One answer ahead of who takes them. The thread ends with the call, which the taker cancels."""
+
+    def __init__(self, call: Iterable[bytes]) -> None:
+        self._call = call
+        self._room = threading.Semaphore(2)  # one that is taken and one that waits
+        self._fetched: SimpleQueue[bytes | Exception | None] = SimpleQueue()
+
+    def __iter__(self) -> Iterator[bytes]:
+        threading.Thread(target=self._fetch, name="evenq-fetch", daemon=True).start()
+        try:
+            while (answer := self._fetched.get()) is not None:
+                if isinstance(answer, Exception):
+                    raise answer
+                yield answer
+                self._room.release()
+        finally:
+            self._room.release(2)
+
+    def _fetch(self) -> None:
+        try:
+            for answer in self._call:
+                self._fetched.put(answer)
+                self._room.acquire()
+            self._fetched.put(None)
+        except Exception as failure:  # noqa: BLE001  the taker raises it
+            self._fetched.put(failure)
+
+
+def _metadata(broker_name: str = "", *, writes: bool = False) -> tuple[tuple[str, str], ...]:
     signer = _signer
     signed = () if signer is None else tuple(signer.headers().items())
     meant = ((BROKER_HEADER, broker_name),) if broker_name else ()
-    return ((CLIENT_ID, client_id("reader")), *_METADATA, *meant, *signed)
+    role = () if writes else (_READS,)
+    return ((CLIENT_ID, client_id("writer" if writes else "reader")), *_METADATA, *role, *meant, *signed)
 
 
 def _channel(endpoint: str) -> grpc.Channel:

@@ -3,7 +3,8 @@
 Lives in the runner (the process on the driver that serves one query), in a thread with an event loop of its own, begun
 by the first call that needs it. Executors are no members: they read ranges. Brokers take progress of a queue only from
 the holder of its lock, so a runner that stood still for longer than its session cannot undo what its successor did; it
-hears who that is and ends its query. Other members of the group are met with `onGroupBusy`.
+hears who that is and ends its query. Other members of the group are met with `onGroupBusy`. A stream without a group
+is no member of any, and all queues are its own.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from evenq.model import FilterExpression, MessageModel, QueueOffset
 from evenq.model.queue import MessageQueue
 from evenq.runtime.clock import SystemClock
 from pyspark_evenq.cluster import Route, by_address
+from pyspark_evenq.member_options import OnBusy
 from pyspark_evenq.offsets import Positions
-from pyspark_evenq.options import OnBusy, ReadOptions
+from pyspark_evenq.options import ReadOptions
 
 if TYPE_CHECKING:
     from evenq.client.core.calls import Generation, SessionEvent
+    from evenq.client.core.introduction import Introduction
     from evenq.client.loops.background import Background
     from evenq.client.loops.sessions import Sessions
     from evenq.client.rpc.sessions import ConsumerCalls
@@ -56,7 +59,7 @@ class Member:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        name = options.query_name or options.group
+        name = options.membership.query_name or options.group
         self.client_id = f"{os.uname().nodename}@{os.getpid()}@spark-{name}@{time.time_ns() // 1_000_000:x}"
         self._background: Background | None = None
         self._life: _Life | None = None
@@ -66,6 +69,8 @@ class Member:
         """The queues that are this query's now: all of the route whose brokers take it in. Raises GroupBusy, and
         QueueTaken once one of them was lost.
         """
+        if not self._options.group:
+            return frozenset(route)
         background, life = self._begun()
         return background.run(life.hold(route))
 
@@ -124,10 +129,12 @@ class _Life:
         self._clock = SystemClock()
         self._calls: ConsumerCalls | None = None
         self._sessions: Sessions | None = None
+        self._introduction: Introduction | None = None
         self._addresses: dict[str, str] = {}
         self._strangers: frozenset[str] = frozenset()
         """Brokers that know no groups with members, as those of other makers: there is nothing to hold there."""
-        self._alone = False
+        self._subscriptions: dict[str, FilterExpression] = {}
+        """The topics on which others were met."""
         self._held: set[MessageQueue] = set()
         self._reached: dict[MessageQueue, int] = {}
         """The furthest progress of each queue that is this query's or was there before it."""
@@ -142,9 +149,7 @@ class _Life:
         sessions, calls = self._opened()
         self._held &= set(route)
         self._addresses = {queue.broker_name: address for queue, address in route.items()}
-        if not self._alone:
-            await self._meet_others(calls, route)
-            self._alone = True
+        await self._subscribe(sessions, calls, route)
         sessions.want({name: at for name, at in self._addresses.items() if name not in self._strangers})
         if not self._held:
             await self._settled(sessions)
@@ -206,12 +211,12 @@ class _Life:
                 endpoint=options.endpoints[0],
             )  # fmt: skip
             self._calls = ConsumerCalls(ground.open_net(), endpoint=options.endpoints[0], client_id=self._client_id)
-            introduction = Introduction(
+            self._introduction = Introduction(
                 group=self._group,
                 model=MessageModel.CLUSTERING,
-                subscriptions={topic: FilterExpression(options.tags or "*") for topic in options.topics},
+                subscriptions=self._subscriptions,
                 zone=os.environ.get("EVENQ_ZONE", ""),
-                instance=options.query_name,
+                instance=options.membership.query_name,
                 capacity=1.0,
                 incarnation=rng.getrandbits(64) | 1,
                 now_ms=self._clock.now_ms(),
@@ -220,7 +225,7 @@ class _Life:
                 self._calls,
                 clock=self._clock,
                 rng=rng,
-                join=introduction.join,
+                join=self._introduction.join,
                 heard=self._heard,
                 broken=lambda _: self._changed.set(),
                 taken=lambda _, why: log.error("group %s: %s", self._group, why),
@@ -244,18 +249,35 @@ class _Life:
 
     # ------------------------------------------------------------------------------------------------ getting in
 
-    async def _meet_others(self, calls: ConsumerCalls, route: Route) -> None:
+    async def _subscribe(self, sessions: Sessions, calls: ConsumerCalls, route: Route) -> None:
+        """Tell the brokers of topics that are new in the route; with a pattern, or the retry topic, they come later."""
+        options = self._options
+        new = {queue.topic for queue in route} - self._subscriptions.keys()
+        if not new:
+            return
+        await self._meet_others(calls, route, new)
+        wanted = (
+            FilterExpression.sql(options.sql_filter) if options.sql_filter else FilterExpression(options.tags or "*")
+        )
+        self._subscriptions |= dict.fromkeys(sorted(new), wanted)
+        if self._introduction is not None:
+            self._introduction.changed(self._clock.now_ms())
+        sessions.rejoin()
+
+    async def _meet_others(self, calls: ConsumerCalls, route: Route, topics: Collection[str]) -> None:
         """Return when nobody else reads these topics in the group, or `onGroupBusy` is takeover. Asked before joining,
         because members that share the queues would make room at once for one that then goes away.
         """
         give_up_ms, said_ms = self._clock.monotonic_ms() + GHOST_MS, -SAY_MS
-        while (others := await self._others(calls, route)) and self._options.on_group_busy is not OnBusy.TAKEOVER:
+        while (
+            others := await self._others(calls, route, topics)
+        ) and self._options.membership.on_busy is not OnBusy.TAKEOVER:
             said_ms = self._wait_or_fail(others, give_up_ms, said_ms)
             await asyncio.sleep(ASK_MS / 4_000)
 
     def _wait_or_fail(self, others: Iterable[str], give_up_ms: int, said_ms: int) -> int:
         now_ms, names = self._clock.monotonic_ms(), ", ".join(sorted(set(others)))
-        if self._options.on_group_busy is OnBusy.FAIL and now_ms >= give_up_ms:
+        if self._options.membership.on_busy is OnBusy.FAIL and now_ms >= give_up_ms:
             raise GroupBusy(
                 f"group {self._group} is busy: {names or 'somebody'} reads in it; give this query a group of its own, "
                 "stop the other, or set onGroupBusy to wait or takeover"
@@ -265,12 +287,12 @@ class _Life:
         log.warning("group %s is busy, waiting for %s to leave", self._group, names)
         return now_ms
 
-    async def _others(self, calls: ConsumerCalls, route: Route) -> list[str]:
+    async def _others(self, calls: ConsumerCalls, route: Route, topics: Collection[str]) -> list[str]:
         from evenq.wire.status import check
         from evenq.wire.stubs.evenq.v1 import groups_pb2
 
         request = groups_pb2.ListMembersRequest(group=self._group).SerializeToString()
-        topics, found = set(self._options.topics), set()
+        found = set()
         for address, queues in by_address(route).items():
             try:
                 content = await calls.unary(address, "/evenq.v1.Groups/ListMembers", request)
@@ -285,7 +307,7 @@ class _Life:
                 continue
             for member in answer.members:
                 read = {subscription.topic for subscription in member.subscriptions}
-                if member.model == groups_pb2.CLUSTERING and (not read or read & topics):
+                if member.model == groups_pb2.CLUSTERING and (not read or not read.isdisjoint(topics)):
                     found.add(member.client_id)
         return sorted(found - {self._client_id})
 
@@ -339,7 +361,7 @@ class _Life:
         """
         from evenq.client.core.calls import NO_GENERATION, Generation
 
-        takes_over = self._options.on_group_busy is OnBusy.TAKEOVER
+        takes_over = self._options.membership.on_busy is OnBusy.TAKEOVER
         return Generation(0, self._clock.now_ms()) if takes_over else NO_GENERATION
 
     # ------------------------------------------------------------------------------------------------ staying in

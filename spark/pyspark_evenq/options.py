@@ -8,22 +8,42 @@ network.
 from __future__ import annotations
 
 import difflib
-import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from evenq.client.core.access_points import ONE_ADDRESS, AccessPoints, access_points
 from evenq.errors import IllegalAccessPoint, SettingsError
-from evenq.model.names import group_problem, topic_problem
+from evenq.model.names import RETRY_PREFIX, group_problem, topic_problem
 from evenq.model.queue import MessageQueue
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Hints, Tls
+from pyspark_evenq.foreign_options import foreign_problem
+from pyspark_evenq.member_options import MEMBER_NAMES, Membership, membership
+from pyspark_evenq.offset_options import (
+    EARLIEST_MARK,
+    LATEST_MARK,
+    OffsetSpec,
+    Place,
+    assigned_queues,
+    offset_spec,
+)
 
-__all__ = ["EARLIEST_MARK", "LATEST_MARK", "OffsetSpec", "OnBusy", "OnConflict", "Place", "ReadOptions"]
+__all__ = [
+    "EARLIEST_MARK",
+    "LATEST_MARK",
+    "NAMES",
+    "Format",
+    "Limits",
+    "OffsetSpec",
+    "Place",
+    "ReadOptions",
+    "SchemaStyle",
+]
 
 HINTS = Hints(
     ca="option tlsCa",
@@ -32,43 +52,42 @@ HINTS = Hints(
     speak_tls="evenqs:// in the option endpoints, and tlsCa",
     speak_plain="evenq://",
 )
-EARLIEST_MARK = -2  # as in Spark's Kafka source
-LATEST_MARK = -1
-Chosen = TypeVar("Chosen", bound=StrEnum)
+NEAR = 0.8
+"""Names that are less alike (`difflib`'s ratio) are no misspelling of each other."""
 
 
-class Place(StrEnum):
-    """Where to start or end, when no offset is given."""
+class SchemaStyle(StrEnum):
+    """Whose columns a read has."""
 
-    GROUP = "group"
-    EARLIEST = "earliest"
-    LATEST = "latest"
-
-
-class OnBusy(StrEnum):
-    """What a stream does when others read in its group."""
-
-    FAIL = "fail"
-    WAIT = "wait"
-    TAKEOVER = "takeover"
+    EVENQ = "evenq"
+    KAFKA = "kafka"
 
 
-class OnConflict(StrEnum):
-    """Where a stream begins when its checkpoint and its group's progress differ."""
+class Format(StrEnum):
+    """What brokers are asked to send."""
 
-    CHECKPOINT = "checkpoint"
-    BROKER = "broker"
-    FAIL = "fail"
+    AUTO = "auto"
+    """Records as they are stored where the broker can and no filter is set, else messages."""
+    LOG = "log"
+    """Records; an error where they cannot be had."""
+    MESSAGE = "message"
+    """Messages, as every other consumer gets them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetSpec:
-    """A value of `startingOffsets` or `endingOffsets`."""
+class Limits:
+    """What one micro-batch may hold, over all queues; 0 = no limit."""
 
-    place: Place
-    """For every queue that `offsets` does not name."""
-    offsets: Mapping[MessageQueue, int] = field(default_factory=dict)
-    """Queue offsets; -2 is the earliest and -1 the latest."""
+    offsets_max: int = 0
+    bytes_max: int = 0
+    """Of bodies, about: the rows are counted by the size of the next ones."""
+    offsets_min: int = 0
+    """A batch waits until so many messages are there, for `delay_ms` at most."""
+    delay_ms: int = 900_000
+
+    @property
+    def any(self) -> bool:
+        return bool(self.offsets_max or self.bytes_max or self.offsets_min)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,24 +97,43 @@ class ReadOptions:
     endpoints: tuple[str, ...]
     """`host:port` of brokers to ask for routes, in the order they are tried."""
     topics: tuple[str, ...]
+    """Given by name; empty with `topic_pattern`."""
+    topic_pattern: str = ""
+    """A regular expression for whole names; the retry, dead-letter and other system topics never match."""
+    assigned: tuple[MessageQueue, ...] = ()
+    """The only queues to read; empty: all."""
+    include_retry: bool = False
+    """Also what the group gets again (its retry topic), as soon as there is such a topic."""
     group: str = ""
-    """Consumer group whose progress is mirrored; empty only for batch reads."""
+    """Consumer group whose progress is mirrored; empty where nothing is mirrored."""
+    group_id_prefix: str = ""
+    """What a group begins with that is made for the query."""
     starting: OffsetSpec | None = None
     """None: `group` for streams, `earliest` for batch reads."""
     ending: OffsetSpec | None = None
     """Batch only. None: `latest`."""
-    starting_timestamp_ms: int = 0
-    """Ms since the epoch; > 0 wins over `starting`."""
-    max_offsets_per_trigger: int = 0
-    """Messages in one micro-batch, over all queues; 0 = no limit."""
+    limits: Limits = field(default_factory=Limits)
+    """Streams only."""
     min_partitions: int = 0
+    max_partitions: int = 0
+    """0 = no limit."""
     max_records_per_partition: int = 0
     min_records_per_partition: int = 0
     """Ranges of one broker are put in one task until it has so many messages; 0 = a task per range."""
     tags: str = ""
+    sql_filter: str = ""
+    """Brokers send only messages with properties that fit. Not beside `tags`."""
+    schema_style: SchemaStyle = SchemaStyle.EVENQ
+    include_headers: bool = False
+    """A column of headers, in Kafka's style only; evenq's has always its properties."""
+    include_system: bool = False
+    """More columns, in evenq's style only."""
+    filter_pushdown: bool = False
+    """Batch only: let filters of the query narrow what is read."""
     fail_on_data_loss: bool = True
     fail_on_unavailable: bool = True
     """Whether a read that has an end fails when no broker answers for some queues; else it leaves them out."""
+    format: Format = Format.AUTO
     block_bytes: int = 1 << 20
     idle_wait_ms: int = 300
     """How long one trigger without data waits for growth at the brokers."""
@@ -104,10 +142,8 @@ class ReadOptions:
     read_timeout_ms: int = 60_000
     """How long a range or a route is tried without any progress before the task or the query fails."""
     gc_freeze: bool = True
-    on_group_busy: OnBusy = OnBusy.FAIL
-    on_offset_conflict: OnConflict = OnConflict.CHECKPOINT
-    query_name: str = ""
-    """How the stream is called in lists of members."""
+    membership: Membership = field(default_factory=Membership)
+    """Streams with a group only."""
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
     credentials_file: str = ""
@@ -120,6 +156,15 @@ class ReadOptions:
     tls_key: str = ""
     tls_server_name: str = ""
     tls_insecure: bool = False
+
+    @property
+    def max_offsets_per_trigger(self) -> int:
+        return self.limits.offsets_max
+
+    @property
+    def retry_topic(self) -> str:
+        """Empty if it is not to be read."""
+        return RETRY_PREFIX + self.group if self.include_retry else ""
 
     def credentials(self) -> Credentials | None:
         """What calls are signed with: the options, or else the environment of the process that asks. Raises
@@ -149,35 +194,49 @@ class ReadOptions:
         values = _known(given)
         endpoints = _listed(values.get("endpoints", ""), "endpoints")
         points = _access_points(endpoints)
-        topics = _listed(values.get("subscribe", ""), "subscribe")
-        for topic in topics:
-            if problem := topic_problem(topic):
-                raise SettingsError(f"option subscribe: {problem}")
+        style = _style(values)
         group = values.get("group", "").strip()
         if group and (problem := group_problem(group)):
             raise SettingsError(f"option group: {problem}")
-        if streaming and not group:
+        prefix = values.get("groupIdPrefix", "").strip()
+        if prefix and (problem := group_problem(prefix)):
+            raise SettingsError(f"option groupIdPrefix: {problem}")
+        if streaming and not (group or prefix or style is SchemaStyle.KAFKA):
             raise SettingsError("option group is missing; a stream needs a consumer group to show its progress under")
-        starting = _offsets(values, "startingOffsets", default=Place.GROUP if streaming else Place.EARLIEST)
-        if starting and starting.place is Place.GROUP and not group and "startingOffsets" in values:
-            raise SettingsError("option startingOffsets=group needs the option group as well")
-        ending = _offsets(values, "endingOffsets", default=Place.LATEST)
-        if ending and streaming:
-            raise SettingsError("option endingOffsets is for batch reads; stop a stream, or use Trigger.AvailableNow")
-        if ending and "endingOffsets" in values and ending.place is not Place.LATEST:
-            raise SettingsError(f"option endingOffsets is {values['endingOffsets']!r}; give latest or a JSON object")
+        _only_where_it_counts(values, streaming=streaming)
+        starting, ending = _span(values, style, streaming=streaming, group=group)
+        include_retry = _flag(values, "includeRetry", default=False)
+        if include_retry and (not group or "assign" in values):
+            raise SettingsError("option includeRetry reads the retry topic of a group; give group, and no assign")
+        include_system = _flag(values, "includeSystem", default=False)
+        if include_system and style is SchemaStyle.KAFKA:
+            raise SettingsError("option includeSystem adds columns to those of evenq; leave out schemaStyle=kafka")
+        tags, sql_filter = (values.get(name, "").strip() for name in ("tags", "sqlFilter"))
+        if tags and sql_filter:
+            raise SettingsError(
+                "options tags and sqlFilter are both given; write the tags into sqlFilter: TAGS IN ('a')"
+            )
+        kind = _format(values, tags or sql_filter)
         return cls(
             endpoints=tuple(target + (ONE_ADDRESS if points.one_address else "") for target in points.targets),
-            topics=topics,
+            **_what(values),
+            include_retry=include_retry,
             group=group,
+            group_id_prefix=prefix,
             starting=starting,
             ending=ending,
-            starting_timestamp_ms=_whole(values, "startingTimestamp", default=0),
-            max_offsets_per_trigger=_whole(values, "maxOffsetsPerTrigger", default=0),
+            limits=_limits(values),
+            max_partitions=_whole(values, "maxPartitions", default=0),
             min_partitions=_whole(values, "minPartitions", default=0),
             max_records_per_partition=_whole(values, "maxRecordsPerPartition", default=0),
             min_records_per_partition=_whole(values, "minRecordsPerPartition", default=2_000 if streaming else 0),
-            tags=values.get("tags", "").strip(),
+            tags=tags,
+            sql_filter=sql_filter,
+            schema_style=style,
+            include_headers=_flag(values, "includeHeaders", default=False),
+            include_system=include_system,
+            filter_pushdown=_flag(values, "filterPushdown", default=False),
+            format=kind,
             fail_on_data_loss=_flag(values, "failOnDataLoss", default=True),
             fail_on_unavailable=_flag(values, "failOnUnavailable", default=True),
             block_bytes=_whole(values, "blockBytes", default=1 << 20, low=1 << 10, high=16 << 20),
@@ -185,34 +244,50 @@ class ReadOptions:
             commit_interval_ms=_whole(values, "commitIntervalMs", default=1_000),
             read_timeout_ms=_whole(values, "readTimeoutMs", default=60_000, low=100),
             gc_freeze=_flag(values, "gcFreeze", default=True),
-            **_membership(values, streaming=streaming),
+            membership=membership(values, streaming=streaming, group=group),
             **_keys(values),
             **_tls(values, points),
         )
 
 
-_NAMES = (
+NAMES = (
     "endpoints",
     "subscribe",
+    "subscribePattern",
+    "assign",
     "group",
+    "groupIdPrefix",
+    "includeRetry",
     "startingOffsets",
-    "endingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "startingTimestamp",
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endingTimestamp",
     "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
     "minPartitions",
+    "maxPartitions",
     "maxRecordsPerPartition",
     "minRecordsPerPartition",
     "tags",
+    "sqlFilter",
+    "schemaStyle",
+    "includeHeaders",
+    "includeSystem",
+    "filterPushdown",
     "failOnDataLoss",
     "failOnUnavailable",
+    "format",
     "blockBytes",
     "idleWaitMs",
     "commitIntervalMs",
     "readTimeoutMs",
     "gcFreeze",
-    "onGroupBusy",
-    "onOffsetConflict",
-    "queryName",
+    *MEMBER_NAMES,
     "accessKey",
     "secretKey",
     "credentialsFile",
@@ -223,11 +298,19 @@ _NAMES = (
     "tlsServerName",
     "tlsInsecure",
 )
-_BY_LOWER = {name.lower(): name for name in _NAMES} | {
-    "nameserver": "endpoints",
+"""Every option of the source."""
+ALIASES = {
+    "nameServer": "endpoints",
+    "kafka.bootstrap.servers": "endpoints",
     "topic": "subscribe",
-    "maxrowspertrigger": "maxOffsetsPerTrigger",
+    "maxRowsPerTrigger": "maxOffsetsPerTrigger",
+    "kafka.group.id": "group",
 }
+"""Names of other sources for the same."""
+_BY_LOWER = {name.lower(): name for name in NAMES} | {alias.lower(): name for alias, name in ALIASES.items()}
+_BATCHES_ONLY = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?\Z")
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def _known(given: Mapping[str, str]) -> dict[str, str]:
@@ -236,32 +319,106 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
     for name, value in given.items():
         canonical = _BY_LOWER.get(name.lower())
         if canonical is None:
-            near = difflib.get_close_matches(name.lower(), _BY_LOWER, n=1, cutoff=0.0)
-            raise SettingsError(f"unknown option {name!r} of the evenq source; did you mean {_BY_LOWER[near[0]]}?")
+            if problem := foreign_problem(name):
+                raise SettingsError(problem)
+            near = difflib.get_close_matches(name.lower(), _BY_LOWER, n=1, cutoff=NEAR)
+            hint = f"did you mean {_BY_LOWER[near[0]]}?" if near else "docs/guides/spark.md lists all of them"
+            raise SettingsError(f"unknown option {name!r} of the evenq source; {hint}")
         if canonical in values:
             raise SettingsError(f"option {canonical} is given twice, once as {name!r}; leave one out")
         values[canonical] = value
+    if any(name.lower() == "kafka.bootstrap.servers" for name in given):  # a job that was written for Kafka's source
+        values.setdefault("schemaStyle", SchemaStyle.KAFKA)
     return values
 
 
-def _choice(values: Mapping[str, str], name: str, default: Chosen) -> Chosen:
-    text = values.get(name, default).strip().lower()
-    kind = type(default)
+def _style(values: Mapping[str, str]) -> SchemaStyle:
+    text = values.get("schemaStyle", SchemaStyle.EVENQ).strip().lower()
     try:
-        return kind(text)
+        return SchemaStyle(text)
     except ValueError:
-        raise SettingsError(f"option {name} is {text!r}; give {', '.join(kind)}") from None
+        raise SettingsError(f"option schemaStyle is {text!r}; give evenq or kafka") from None
 
 
-def _membership(values: Mapping[str, str], *, streaming: bool) -> dict[str, Any]:
-    for name in ("onGroupBusy", "onOffsetConflict", "queryName"):
-        if name in values and not streaming:
-            raise SettingsError(f"option {name} is for streams; a batch read is no member of a group")
-    return {
-        "on_group_busy": _choice(values, "onGroupBusy", OnBusy.FAIL),
-        "on_offset_conflict": _choice(values, "onOffsetConflict", OnConflict.CHECKPOINT),
-        "query_name": values.get("queryName", "").strip(),
-    }
+def _only_where_it_counts(values: Mapping[str, str], *, streaming: bool) -> None:
+    """Limits of triggers are passed over in batch reads, as in Kafka's source; an end of a stream is an error."""
+    for name in _BATCHES_ONLY:
+        if streaming and name in values:
+            raise SettingsError(f"option {name} is for batch reads; stop a stream, or use Trigger.AvailableNow")
+
+
+def _span(
+    values: Mapping[str, str], style: SchemaStyle, *, streaming: bool, group: str
+) -> tuple[OffsetSpec, OffsetSpec | None]:
+    """Where to start and, for a batch, where to end."""
+    default = "error" if style is SchemaStyle.KAFKA else "latest"
+    strategy = values.get("startingOffsetsByTimestampStrategy", default).strip().lower()
+    if strategy not in {"error", "latest"}:
+        raise SettingsError(f"option startingOffsetsByTimestampStrategy is {strategy!r}; give error or latest")
+    place = Place.EARLIEST
+    if streaming:
+        place = Place.GROUP if group else Place.LATEST
+    starting = offset_spec(values, "starting", default=place, rest=Place.EARLIEST, must_match=strategy == "error")
+    if starting.place is Place.GROUP and not group:
+        raise SettingsError("option startingOffsets=group needs the option group as well")
+    if streaming:
+        return starting, None
+    ending = offset_spec(values, "ending", default=Place.LATEST, rest=Place.LATEST, must_match=False)
+    if ending.place is not Place.LATEST:
+        raise SettingsError(f"option endingOffsets is {values['endingOffsets']!r}; give latest or a JSON object")
+    if EARLIEST_MARK in ending.offsets.values():
+        raise SettingsError("option endingOffsets: -2 (earliest) is no end; give offsets >= 0, or -1 (latest)")
+    return starting, ending
+
+
+def _what(values: Mapping[str, str]) -> dict[str, Any]:
+    """Which topics and queues."""
+    given = [name for name in ("subscribe", "subscribePattern", "assign") if values.get(name, "").strip()]
+    if len(given) > 1:
+        raise SettingsError(f"options {' and '.join(given)} are given; leave all but one out")
+    if given == ["subscribePattern"]:
+        pattern = values["subscribePattern"].strip()
+        try:
+            re.compile(pattern)
+        except re.error as broken:
+            raise SettingsError(
+                f"option subscribePattern is {pattern!r}, which is no regular expression ({broken}); "
+                "'flights-.*' takes all topics whose names begin with flights-"
+            ) from None
+        return {"topics": (), "topic_pattern": pattern}
+    assigned = assigned_queues(values["assign"]) if given == ["assign"] else ()
+    if assigned:
+        topics = tuple(dict.fromkeys(queue.topic for queue in assigned))
+    else:
+        topics = _listed(values.get("subscribe", ""), "subscribe")
+    for topic in topics:
+        if problem := topic_problem(topic):
+            raise SettingsError(f"option {given[0]}: {problem}")
+    return {"topics": topics, "assigned": assigned}
+
+
+def _limits(values: Mapping[str, str]) -> Limits:
+    limits = Limits(
+        offsets_max=_whole(values, "maxOffsetsPerTrigger", default=0),
+        bytes_max=_whole(values, "maxBytesPerTrigger", default=0),
+        offsets_min=_whole(values, "minOffsetsPerTrigger", default=0),
+        delay_ms=_duration(values, "maxTriggerDelay", default="15m"),
+    )
+    if 0 < limits.offsets_max < limits.offsets_min:
+        raise SettingsError(
+            f"option minOffsetsPerTrigger is {limits.offsets_min}, more than maxOffsetsPerTrigger "
+            f"{limits.offsets_max}; make it smaller"
+        )
+    return limits
+
+
+def _duration(values: Mapping[str, str], name: str, *, default: str) -> int:
+    """Milliseconds. A bare number is milliseconds, too, as in Spark."""
+    text = values.get(name, default).strip().lower()
+    matched = _DURATION.match(text)
+    if matched is None:
+        raise SettingsError(f"option {name} is {text!r}; give a duration such as 500ms, 30s, 15m or 2h")
+    return int(matched[1]) * _UNIT_MS[matched[2] or "ms"]
 
 
 def _keys(values: Mapping[str, str]) -> dict[str, Any]:
@@ -310,6 +467,15 @@ def _tls(values: Mapping[str, str], points: AccessPoints) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _format(values: Mapping[str, str], tags: str) -> Format:
+    text = values.get("format", Format.AUTO).strip().lower()
+    if text not in set(Format):
+        raise SettingsError(f"option format is {values['format']!r}; give one of: {', '.join(Format)}")
+    if text == Format.LOG and tags:
+        raise SettingsError("option format=log does not go with tags, which brokers choose by; use format=auto")
+    return Format(text)
+
+
 def _whole(values: Mapping[str, str], name: str, *, default: int, low: int = 0, high: int = 1 << 62) -> int:
     text = values.get(name)
     if text is None:
@@ -328,29 +494,3 @@ def _flag(values: Mapping[str, str], name: str, *, default: bool) -> bool:
     if text not in {"true", "false"}:
         raise SettingsError(f"option {name} is {values[name]!r}; give true or false")
     return text == "true"
-
-
-def _offsets(values: Mapping[str, str], name: str, *, default: Place) -> OffsetSpec | None:
-    text = values.get(name, "").strip()
-    if not text:
-        return OffsetSpec(place=default) if name == "startingOffsets" else None
-    if not text.startswith("{"):
-        try:
-            return OffsetSpec(place=Place(text.lower()))
-        except ValueError:
-            raise SettingsError(f"option {name} is {text!r}; give group, earliest, latest or a JSON object") from None
-    wanted = 'an object {"topic": {"broker": {"0": offset}}} with offsets >= 0, -2 (earliest) or -1 (latest)'
-    try:
-        offsets = {
-            MessageQueue(topic, broker, int(queue_id)): offset
-            for topic, brokers in json.loads(text).items()
-            for broker, queues in brokers.items()
-            for queue_id, offset in queues.items()
-        }
-    except (ValueError, AttributeError) as broken:
-        raise SettingsError(f"option {name} does not parse ({broken}); give {wanted}") from None
-    for queue, offset in offsets.items():
-        if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST_MARK:
-            raise SettingsError(f"option {name}: the offset of {queue} is {offset!r}; give {wanted}")
-    rest = Place.LATEST if name == "endingOffsets" else Place.EARLIEST
-    return OffsetSpec(place=rest, offsets=offsets)

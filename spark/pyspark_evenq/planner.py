@@ -7,6 +7,7 @@ that a replay plans the same. Pure.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -152,15 +153,23 @@ def share(backlog: Mapping[MessageQueue, int], limit: int) -> dict[MessageQueue,
 
 
 def tasks(
-    ranges: Iterable[QueueRange], *, min_partitions: int, max_records: int, min_records: int
+    ranges: Iterable[QueueRange],
+    *,
+    min_partitions: int,
+    max_records: int,
+    min_records: int,
+    max_partitions: int = 0,
+    ordered: Collection[str] = (),
 ) -> list[list[QueueRange]]:
     """One list of ranges per Spark task. Long ranges are split (more than `max_records`, or to reach `min_partitions`
-    tasks); short ones of the same broker share a task until it has `min_records`. 0 switches a rule off.
+    tasks), but not those of the topics in `ordered`: one task reads such a queue, in order. Short ones of the same
+    broker share a task until it has `min_records`; and if there are more than `max_partitions` then, the smallest
+    share one, of whatever brokers. 0 switches a rule off.
     """
-    pieces = [piece for whole in ranges for piece in _split(whole, max_records)]
+    pieces = [piece for whole in ranges for piece in _split(whole, 0 if whole.queue.topic in ordered else max_records)]
     if 0 < len(pieces) < min_partitions:
         size = max(1, sum(piece.count for piece in pieces) // min_partitions)
-        pieces = [part for piece in pieces for part in _split(piece, size)]
+        pieces = [part for piece in pieces for part in _split(piece, 0 if piece.queue.topic in ordered else size)]
         min_records = 0  # asked for more tasks, so none are merged
     packed: list[list[QueueRange]] = []
     room: dict[str, list[QueueRange]] = {}
@@ -173,7 +182,19 @@ def tasks(
         task.append(piece)
         if sum(part.count for part in task) >= min_records:
             del room[broker]
-    return packed
+    return _merged(packed, max_partitions) if 0 < max_partitions < len(packed) else packed
+
+
+def _merged(packed: list[list[QueueRange]], count: int) -> list[list[QueueRange]]:
+    """The same ranges in `count` tasks of about the same size."""
+    heap: list[tuple[int, int]] = [(0, number) for number in range(count)]
+    merged: list[list[QueueRange]] = [[] for _ in range(count)]
+    rows = {number: sum(piece.count for piece in task) for number, task in enumerate(packed)}
+    for number in sorted(rows, key=lambda number: (-rows[number], number)):
+        size, smallest = heapq.heappop(heap)
+        merged[smallest] += packed[number]
+        heapq.heappush(heap, (size + rows[number], smallest))
+    return merged
 
 
 def _split(whole: QueueRange, size_max: int) -> list[QueueRange]:

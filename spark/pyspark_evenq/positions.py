@@ -6,7 +6,7 @@ Called on the driver by both readers, with what the brokers told about their que
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from evenq.errors import IllegalOffset, SettingsError
 from evenq.model.queue import MessageQueue
@@ -27,8 +27,8 @@ class QueueState:
     bounds: Bounds
     committed: int
     """The group's progress, -1 if it never committed here."""
-    at_timestamp: int
-    """First offset stored at or after the asked time, -1 if not asked or none."""
+    times: Mapping[int, int] = field(default_factory=dict)
+    """By ms since the epoch: the first offset stored then or later, the end of the queue if there is none."""
 
 
 def resolve(
@@ -36,23 +36,22 @@ def resolve(
     states: Mapping[MessageQueue, QueueState],
     *,
     without_commit: Place,
-    by_timestamp: bool = False,
     left_out: Collection[MessageQueue] = (),
 ) -> dict[MessageQueue, int]:
     """One offset per queue of `states`. A queue where the group never committed is taken as `without_commit` says.
     Offsets that a user wrote down, and a group's progress, are returned as they are, even if the broker does not have
     them: the caller decides. Queues `left_out` exist and get no offset. Raises SettingsError for an offset of a queue
-    that does not exist.
+    that does not exist, and for a time without a message where there must be one.
     """
-    unknown = sorted(set(spec.offsets) - set(states) - set(left_out))
+    unknown = sorted((set(spec.offsets) | set(spec.times)) - set(states) - set(left_out))
     if unknown:
         raise SettingsError(
-            f"an offset is given for {unknown[0]}, which is not a readable queue of the topics subscribed to"
+            f"an offset or a time is given for {unknown[0]}, which is not a readable queue of the topics subscribed to"
         )
     positions = {}
     for queue, state in states.items():
-        if by_timestamp:
-            positions[queue] = state.at_timestamp if state.at_timestamp >= 0 else state.bounds.high
+        if time_ms := spec.time_of(queue):
+            positions[queue] = _at_time(queue, state, time_ms, must_match=spec.must_match)
             continue
         wanted = spec.offsets.get(queue)
         if wanted is not None and wanted >= 0:
@@ -61,6 +60,16 @@ def resolve(
         place = {None: spec.place, EARLIEST_MARK: Place.EARLIEST, LATEST_MARK: Place.LATEST}[wanted]
         positions[queue] = _at(place, state, without_commit)
     return positions
+
+
+def _at_time(queue: MessageQueue, state: QueueState, time_ms: int, *, must_match: bool) -> int:
+    offset = state.times.get(time_ms, state.bounds.high)
+    if must_match and offset >= state.bounds.high:
+        raise SettingsError(
+            f"no message of {queue} was stored at {time_ms} ms or later; give an earlier time, or "
+            "startingOffsetsByTimestampStrategy=latest to begin such a queue at its end"
+        )
+    return offset
 
 
 def _at(place: Place, state: QueueState, without_commit: Place) -> int:

@@ -41,18 +41,24 @@ class BatchReader(DataSourceReader):
         found = cluster.survey(options, group=options.group if wants_group else "")
         if options.fail_on_unavailable:
             found.must_be_complete(options.read_timeout_ms)
-        ranges = _ranges(options, found)
+        ranges = self._narrowed(_ranges(options, found), found.located.addresses)
         planned = tasks(
             ranges,
             min_partitions=options.min_partitions,
             max_records=options.max_records_per_partition,
             min_records=options.min_records_per_partition,
+            max_partitions=options.max_partitions,
+            ordered=cluster.ordered_topics(options),
         )
         if found.unavailable:
             why = "; ".join(dict.fromkeys(found.unavailable.values()))
             counted.left_out(dict.fromkeys(found.unavailable, 0), why)
         uids = {place_of(queue): state.bounds.uid for queue, state in found.states.items()}
         return list(scanning.scan_tasks(planned, found.located.addresses, uids))
+
+    def _narrowed(self, ranges: list[QueueRange], route: cluster.Route) -> list[QueueRange]:  # noqa: ARG002
+        """What is left of the ranges; `route` says whom to ask."""
+        return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, as Arrow batches."""
@@ -67,7 +73,6 @@ def _ranges(options: ReadOptions, found: cluster.Survey) -> list[QueueRange]:
         options.starting or OffsetSpec(place=Place.EARLIEST),
         states,
         without_commit=Place.EARLIEST,
-        by_timestamp=options.starting_timestamp_ms > 0,
         left_out=found.unavailable,
     )
     ending = options.ending or OffsetSpec(place=Place.LATEST)

@@ -23,20 +23,22 @@ from evenq import errors
 from evenq.model.queue import MessageQueue
 from evenq.runtime.backoff import Backoff
 from pyspark_evenq import cluster, connection
-from pyspark_evenq.arrow_schema import Column
-from pyspark_evenq.blocks import batch_of, parse, tag_set, with_tags
+from pyspark_evenq.arrow_schema import Column, needs_head, needs_system
+from pyspark_evenq.blocks import batch_of, count_of, parse, records_of, tag_set, with_tags
 from pyspark_evenq.losses import counted
 from pyspark_evenq.offsets import Uids, place_of
-from pyspark_evenq.options import ReadOptions
+from pyspark_evenq.options import Format, ReadOptions
 from pyspark_evenq.planner import Bounds, QueueRange, Trimmed
 from pyspark_evenq.positions import DataLost, loss_of
+from pyspark_evenq.verifying import RecordsDamaged, can_verify
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from evenq.wire.stubs.evenq.v1.data_pb2 import ScanBlock
+    from pyspark_evenq.records import Records
 
-__all__ = ["ScanTask", "read", "scan_tasks"]
+__all__ = ["ScanTask", "freeze", "read", "scan_tasks"]
 
 log = logging.getLogger(__name__)
 SCAN_MS = 15_000
@@ -84,13 +86,13 @@ def read(
     connection.sign_with(options.credentials())
     connection.secure_with(options.tls())
     if options.gc_freeze:
-        _freeze()
+        freeze()
     given_up: set[str] = set()
     for piece in partition.pieces:
         yield from _RangeScan(piece, options, columns, given_up if leave_out else None).batches()
 
 
-def _freeze() -> None:
+def freeze() -> None:
     # After each task the worker runs a full collection; over pyarrow and grpc that costs ~15 ms of CPU (spark.md,
     # trap 9).
     global _frozen_in  # noqa: PLW0603  once per worker process
@@ -119,6 +121,9 @@ class _RangeScan:
         self._options = options
         self._columns = columns
         self._tags = tag_set(options.tags)
+        self._parts: cluster.Parts | None = None
+        if options.format is not Format.MESSAGE and not self._tags and not options.sql_filter:
+            self._parts = cluster.Parts(needs_head(columns), needs_system(columns), verifies=can_verify())
         self._backoff = Backoff(random.Random(), first_ms=50, max_ms=1_000)  # noqa: S311  jitter
         self._failing_since = 0.0
         self._moved = False
@@ -134,6 +139,9 @@ class _RangeScan:
                 failure = errors.IllegalOffset(f"the scan of {self._queue} ended at {self._next}, before {self._end}")
             except DataLost:
                 raise
+            except RecordsDamaged as damaged:
+                self._ask_to_check(damaged)
+                continue
             except errors.Error as raised:
                 failure = raised
             self._recover(failure)
@@ -151,24 +159,51 @@ class _RangeScan:
             QueueRange(queue=self._queue, start=self._next, end=self._end),
             uid=self._uid,
             tags=self._options.tags,
+            sql=self._options.sql_filter,
             group=self._options.group,
             block_bytes=self._options.block_bytes,
             timeout_ms=min(self._options.read_timeout_ms, SCAN_MS),
+            parts=self._parts,
         )
         for encoded in blocks:
             block = parse(encoded)
             check(block.status)
             self._accept(block)
+            records = records_of(block, self._queue)
+            if records is not None:
+                yield self._rows(records)
+                continue
+            if self._options.format is Format.LOG:
+                raise errors.Unsupported(
+                    f"the broker at {self._address} sends no records as they are stored; use format=auto or a newer one"
+                )
             messages = with_tags(block.messages, self._tags)
             if messages:
                 yield batch_of(messages, self._queue, self._columns)
 
+    def _rows(self, records: Records) -> pa.RecordBatch:
+        try:
+            return records.batch(self._columns)
+        except RecordsDamaged:
+            self._next = records.first_offset
+            raise
+
+    def _ask_to_check(self, damaged: RecordsDamaged) -> None:
+        """Read the block once more with checksums compared by the broker, which knows the file if it is the disk."""
+        if self._parts is None or not self._parts.verifies:
+            raise damaged
+        log.warning("%s: asking the broker to check its records after: %s", self._queue, damaged)
+        self._parts = self._parts._replace(verifies=False)
+
     def _accept(self, block: ScanBlock) -> None:
         """Check that the block goes on where the last one ended, then move on."""
-        if not self._tags:
-            dense = block.first_offset == self._next and block.next_offset - block.first_offset == len(block.messages)
+        if not self._tags and not self._options.sql_filter:
+            dense = block.first_offset == self._next and block.next_offset - block.first_offset == count_of(block)
             if not dense:
-                there = sum(self._next <= message.system_properties.queue_offset for message in block.messages)
+                if block.HasField("records"):
+                    there = max(0, block.next_offset - max(block.first_offset, self._next))
+                else:
+                    there = sum(self._next <= message.system_properties.queue_offset for message in block.messages)
                 gone = Trimmed(queue=self._queue, wanted=self._next, bounds=self._bounds())
                 self._lost(gone, block.next_offset - self._next - there)
         if block.next_offset <= self._next or block.next_offset > self._end:

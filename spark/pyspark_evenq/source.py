@@ -12,16 +12,20 @@ from collections.abc import Mapping
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from pyspark_evenq.arrow_schema import DDL, columns
+from pyspark_evenq.arrow_schema import columns, ddl, types_of
 from pyspark_evenq.options import ReadOptions
+from pyspark_evenq.pushdown import PushdownReader
 from pyspark_evenq.reader import BatchReader
+from pyspark_evenq.sink_options import WriteOptions
+from pyspark_evenq.sink_schema import check_columns, no_overwrite
+from pyspark_evenq.sink_writer import BatchWriter, StreamWriter
 from pyspark_evenq.stream import StreamReader
 
 __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """The format `evenq`, for batch reads and streams. The options stand in docs/guides/spark.md."""
+    """The format `evenq`, for reading and writing, batches and streams. The options stand in docs/guides/spark.md."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = dict(options)
@@ -32,10 +36,26 @@ class DefaultSource(DataSource):
 
     def schema(self) -> str:
         """All columns; `.schema("body binary, tag string")` reads any subset of them in any order."""
-        return DDL
+        return ddl(types_of(ReadOptions.parse(self.options, streaming=False)))
 
     def reader(self, schema: StructType) -> BatchReader:
-        return BatchReader(ReadOptions.parse(self.options, streaming=False), columns(schema))
+        options = ReadOptions.parse(self.options, streaming=False)
+        made = PushdownReader if options.filter_pushdown else BatchReader
+        return made(options, columns(schema, types_of(options)))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802  Spark's name
-        return StreamReader(ReadOptions.parse(self.options, streaming=True), columns(schema))
+        options = ReadOptions.parse(self.options, streaming=True)
+        return StreamReader(options, columns(schema, types_of(options)))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        no_overwrite(overwrite, streaming=False)
+        return BatchWriter(self._writing(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802  the same
+        no_overwrite(overwrite, streaming=True)
+        return StreamWriter(self._writing(schema))
+
+    def _writing(self, schema: StructType) -> WriteOptions:
+        options = WriteOptions.parse(self.options)
+        check_columns(schema, options)
+        return options

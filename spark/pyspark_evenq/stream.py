@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +34,12 @@ from evenq.model.queue import MessageQueue
 from pyspark_evenq import cluster, connection, scanning
 from pyspark_evenq.arrow_schema import Column
 from pyspark_evenq.committer import Committer
+from pyspark_evenq.limits import NO_LIMIT, Limiter
 from pyspark_evenq.losses import counted, named
 from pyspark_evenq.member import Member
+from pyspark_evenq.member_options import OnConflict
 from pyspark_evenq.offsets import Positions, StreamOffset, place_of
-from pyspark_evenq.options import OffsetSpec, OnConflict, Place, ReadOptions
+from pyspark_evenq.options import OffsetSpec, Place, ReadOptions
 from pyspark_evenq.planner import Bounds, Trimmed, advance, batch_ranges, tasks, trimmed
 from pyspark_evenq.positions import DataLost, loss_of, resolve
 from pyspark_evenq.watch import QueueWatch
@@ -76,8 +79,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Spark hands it back to `latestOffset`, except where a trigger wants everything."""
-        limit = self._options.max_offsets_per_trigger
-        return ReadMaxRows(limit) if limit else ReadAllAvailable()
+        limits = self._options.limits
+        return ReadMaxRows(limits.offsets_max or NO_LIMIT) if limits.any else ReadAllAvailable()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a query without a checkpoint starts. Spark asks more than once; all answers of one process are the
@@ -102,6 +105,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
             min_records=self._options.min_records_per_partition,
+            max_partitions=self._options.max_partitions,
+            ordered=self._runner.ordered(),
         )
         uids = StreamOffset.from_json(end).uids
         self._runner.logged(StreamOffset.from_json(start), StreamOffset.from_json(end))
@@ -141,6 +146,7 @@ class _Runner:
         self._frozen_checked = False
         self._asked = False
         self._survey: cluster.Survey | None = None
+        self._ordered: frozenset[str] | None = None
         self._ahead_since: dict[MessageQueue, float] = {}
         self._told_away: frozenset[MessageQueue] = frozenset()
         self._began: dict[MessageQueue, int] = {}
@@ -153,6 +159,7 @@ class _Runner:
         """Queues that an operator moved: the offset, and the number of the move."""
         self._due: dict[MessageQueue, tuple[QueueOffset, int]] = {}
         """Those of them that begin there in a logged batch, which their brokers may not know yet."""
+        self._limiter = Limiter(options.limits)
         self.watch = QueueWatch(options)
         self.member = Member(options)
         self.committer = Committer(self._send, interval_ms=options.commit_interval_ms)
@@ -175,7 +182,6 @@ class _Runner:
                 options.starting or OffsetSpec(place=Place.GROUP),
                 states,
                 without_commit=Place.LATEST,
-                by_timestamp=options.starting_timestamp_ms > 0,
                 left_out=self._survey.unavailable,
             )
             if options.fail_on_data_loss:
@@ -224,8 +230,15 @@ class _Runner:
             for entry in gone:
                 raise loss_of(entry)
         self._tell_away()
-        end = advance(start, bounds, first_batch=first_batch, limit=limit, begins_at=begins, moved=moved)
+        waiting = {**begins, **start.ends}
+        backlog = {queue: bound.high - waiting.get(queue, bound.low) for queue, bound in bounds.items()}
+        at_once = first_batch or self._frozen is not None or bool(moved)
+        if limit and not self._limiter.is_due(sum(backlog.values()), first=at_once):
+            return None
+        rows = self._limiter.rows(limit, backlog, lambda queue: self._row_bytes(queue, waiting)) if limit else 0
+        end = advance(start, bounds, first_batch=first_batch, limit=rows, begins_at=begins, moved=moved)
         if end is not None:
+            self._limiter.triggered()
             self._frozen_checked = True
             return self._counted(end, start, gone)
         if self._frozen is not None:
@@ -306,7 +319,7 @@ class _Runner:
             f"in the group and at {start.ends[place]} in the checkpoint; the group was moved, or the last run was "
             "killed before it could report"
         )
-        match self._options.on_offset_conflict:
+        match self._options.membership.on_conflict:
             case OnConflict.FAIL:
                 raise OffsetConflict(f"{said}; set onOffsetConflict to checkpoint or broker to say which one counts")
             case OnConflict.BROKER:
@@ -321,6 +334,14 @@ class _Runner:
     def newest(self) -> dict[str, Any] | None:
         bounds = self._frozen or self.watch.bounds
         return StreamOffset(ends={queue: bound.high for queue, bound in bounds.items()}).to_json() if bounds else None
+
+    def ordered(self) -> frozenset[str]:
+        """The topics whose queues are not split. Their type does not change while a query runs."""
+        if self._ordered is None:
+            timeout_ms = self._options.read_timeout_ms
+            ask = partial(cluster.ordered_topics, self._options)
+            self._ordered = cluster.persist("the types of the topics", ask, timeout_ms=timeout_ms)
+        return self._ordered
 
     def close(self) -> None:
         self.committer.close(timeout_ms=CLOSE_MS)
@@ -391,7 +412,12 @@ class _Runner:
         self._began.clear()
         return replace(end, lost=lost, away=self._told_away)
 
+    def _row_bytes(self, queue: MessageQueue, waiting: Positions) -> float | None:
+        return cluster.row_bytes(self.watch.route().get(queue, ""), queue, waiting.get(queue, -1), self._options)
+
     def _send(self, positions: Positions) -> None:
+        if not self._options.group:  # nobody to report for
+            return
         route = self.watch.route()
         unplaced = [queue for queue in positions if queue not in route]
         if unplaced:

@@ -1,8 +1,9 @@
 """What the runner knows of the queues: their addresses and how far they have grown.
 
 Called by `stream` on each trigger. A query without data is triggered some 88 times a second, so a trigger that finds
-nothing waits here for growth, with one parked call per broker. A broker that does not answer holds up nobody: its
-queues keep their last known end, and are named in `unavailable`.
+nothing waits here for growth, with one parked call per broker. The call stays parked between the triggers, so growth
+is told at once, and what was told meanwhile is asked again, so it is new. A broker that does not answer holds up
+nobody: its queues keep their last known end, and are named in `unavailable`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ log = logging.getLogger(__name__)
 ROUTE_S = 30.0  # how long a new queue may stay unseen
 ROUTE_AWAY_S = 3.0  # the same while some queues have no broker
 LOOK_S = 6.0  # a broker that hangs is cut off before
-GRACE_S = 0.02  # after one broker told of growth, the others have so long to do the same
+POLL_MS = 3_000  # a question stays parked over the triggers that find nothing: so few calls while a query is idle
+GRACE_S = 0.02  # brokers that told of growth before the trigger have so long to tell the newest
 BROKERS_MAX = 64
 Answer = dict[MessageQueue, QueueState]
 
@@ -58,14 +60,14 @@ class QueueWatch:
         if not self._routed:
             located = cluster.persist(
                 "the route",
-                lambda: cluster.locate(options.endpoints, options.topics).must_exist(),
+                lambda: cluster.located(options).must_exist(),
                 timeout_ms=options.read_timeout_ms,
             )
             self._take(located)
         elif self._now() - self._routed_at > (ROUTE_AWAY_S if self.unavailable or self.missing else ROUTE_S):
             self._routed_at = self._now()
             try:
-                self._take(cluster.locate(options.endpoints, options.topics))
+                self._take(cluster.located(options, {queue.topic for queue in self._route} | self.missing.keys()))
             except errors.Error as failure:
                 log.warning("the route could not be refreshed, going on with the last one: %s", failure)
         return self._route
@@ -112,20 +114,27 @@ class QueueWatch:
     def refresh(self, known: Positions) -> None:
         """Learn new bounds. Returns as soon as a queue has grown past `known`, at the latest after `idle_wait_ms`."""
         deadline = self._now() + self._options.idle_wait_ms / 1000
+        told = {address: future for address, future in self._parked.items() if future.done()}
+        self._collect(set(told.values()))  # while nobody waited: there may be more by now, so they are asked again
         pool = self._threads()
+        slack = 0.0
         for address, queues in cluster.by_address(self.route()).items():
             if address not in self._parked:
-                self._parked[address] = pool.submit(self._ask, address, queues, known)
+                new = not all(queue in self.bounds for queue in queues)
+                slack = 1.0 if new else slack  # these answer at once; it is for one that hangs
+                wait_ms = 0 if new else max(self._options.idle_wait_ms, POLL_MS)
+                self._parked[address] = pool.submit(self._ask, address, queues, known, wait_ms)
         while self._parked:
-            left = deadline - self._now() + 1.0  # the brokers keep the time; this is for one that hangs
+            left = deadline - self._now() + slack
             done = wait(self._parked.values(), timeout=max(0.0, left), return_when=FIRST_COMPLETED).done
             failed = self._collect(done)
             if not done or self._grown(known) or self._now() >= deadline:
                 break
             if failed and not self._parked:
                 time.sleep(max(0.0, deadline - self._now()))  # all refused at once: no reason to spin
-        if self._parked and self._grown(known):
-            self._collect(wait(self._parked.values(), timeout=GRACE_S).done)
+        again = [future for address, future in self._parked.items() if address in told]
+        if again:
+            self._collect(wait(again, timeout=GRACE_S).done)
 
     def close(self) -> None:
         if self._pool is not None:
@@ -135,8 +144,9 @@ class QueueWatch:
         self._pool = self._pool or ThreadPoolExecutor(max_workers=BROKERS_MAX, thread_name_prefix="evenq-watch")
         return self._pool
 
-    def _ask(self, address: str, queues: list[MessageQueue], known: Positions) -> Answer:
-        return cluster.query(address, queues, wait_ms=self._options.idle_wait_ms, known=known)
+    @staticmethod
+    def _ask(address: str, queues: list[MessageQueue], known: Positions, wait_ms: int) -> Answer:
+        return cluster.query(address, queues, wait_ms=wait_ms, known=known)
 
     def _collect(self, done: set[Future[Answer]]) -> bool:
         """Take the answers in; True if one was a failure."""

@@ -406,6 +406,12 @@ class Stage:
         if variant:
             m.to_topic = ""
 
+    def _staging_begin(self, m: Any, n: Naming, _: str) -> None:
+        m.query_id = "a-query"
+        m.topics.append(n.name("orders"))
+
+    _staging_decide = _staging_abandon = _staging_begin
+
     def _peers_lite_ready(self, m: Any, n: Naming, _: str) -> None:
         m.wait_ms = 0
 

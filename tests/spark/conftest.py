@@ -6,7 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def spark(spark_errors: Path) -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
     builder = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master("local[2,3]")
         .appName("evenq-tests")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -70,6 +70,14 @@ def spark(spark_errors: Path) -> Iterator[Any]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def plain_again() -> Iterator[None]:
+    """What a test called here, as a driver or a worker would, leaves its keys and TLS to the process; not to the next test."""
+    yield
+    connection.sign_with(None)
+    connection.secure_with(None)
 
 
 @pytest.fixture(scope="session")
@@ -138,6 +146,12 @@ class Topic:
 
     def _address(self, queue: MessageQueue) -> str:
         return next(broker.address for broker in self._cluster.brokers if broker.name == queue.broker_name)
+
+
+@pytest.fixture(scope="session")
+def make_topic(cluster: LocalCluster) -> Callable[[], Topic]:
+    """For tests that share a topic, or need more than one."""
+    return lambda: Topic(cluster)
 
 
 @pytest.fixture

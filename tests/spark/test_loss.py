@@ -550,7 +550,8 @@ def test_a_topic_made_anew_while_a_stream_runs_counts_what_had_not_been_read(
     new = [(queue.broker_name, queue.queue_id, offset, "anew") for queue in topic.queues for offset in range(count)]
     assert within(60, lambda: [row for row in stream.rows if row[3] == "anew"] == sorted(new)), query.exception()
     assert Counter(row[3] for row in stream.rows) == {"old": 8, "anew": len(new)}
-    assert stream.lost == said.lost == 72
+    assert said.lost == 72
+    assert 72 - 8 <= stream.lost <= 72, "what a batch had planned already, its tasks tell; the offset, what came behind"
 
 
 @pytest.mark.parametrize("count", [5, 30], ids=["smaller", "grown-past"])

@@ -18,7 +18,9 @@ from evenq.runtime.net import Net
 from evenq.serving.auth import Auth
 from evenq.serving.door import DoorOptions
 from evenq.serving.doors import Doors, Place, open_doors, usual_places
+from evenq.serving.front_metrics import front_metrics
 from evenq.serving.health import LIVENESS
+from evenq.serving.http2.limits import Totals
 from evenq.serving.latency import MethodStats
 from evenq.serving.metrics import door_metrics, exposition, gathered
 from evenq.serving.page import Page, open_page
@@ -77,7 +79,11 @@ class BrokerApp:
         await self.broker.open()
         rpcs = self._auth.rpcs(self.broker.rpcs())
         self._auth.start()
-        options = DoorOptions(receive_bytes_max=settings.body_bytes_max + REQUEST_ROOM, running_max=settings.calls_max)
+        options = DoorOptions(
+            front=settings.front,
+            receive_bytes_max=settings.body_bytes_max + REQUEST_ROOM,
+            running_max=settings.calls_max,
+        )
         places = usual_places(settings.host, settings.port, settings.tls)
         places += [Place(*spot) for spot in parse_listeners(settings.listeners)]
         doors = await open_doors(rpcs, places, settings.tls, clock=self._clock, options=options)
@@ -156,8 +162,11 @@ class BrokerApp:
         )  # who waited for it may have been told to stop
 
     def _metrics(self) -> bytes:
-        listed = [*broker_metrics(self.broker), *door_metrics(self._calls)]
+        listed = [*broker_metrics(self.broker), *door_metrics(self._calls), *front_metrics(self._totals)]
         return exposition(listed, constant_labels(self.broker))
+
+    def _totals(self) -> list[Totals]:
+        return self._doors.totals if self._doors else []
 
     def _calls(self) -> Mapping[str, MethodStats]:
         return self._doors.stats() if self._doors is not None else {}

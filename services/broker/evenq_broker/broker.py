@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any
 
@@ -66,6 +66,7 @@ from evenq_broker.loops.opening import open_store
 from evenq_broker.loops.peers import ClusterLink
 from evenq_broker.loops.polls import Waiting
 from evenq_broker.loops.sessions import Sessions
+from evenq_broker.loops.staging import Staging
 from evenq_broker.loops.streams import Streams
 from evenq_broker.loops.transactions import Transactions
 from evenq_broker.loops.wide_polls import WidePolls
@@ -138,6 +139,11 @@ class Broker:
         self.failed: asyncio.Future[BaseException] | None = None
         """Done with the error when a loop that should never end did; `app.py` then stops the process."""
 
+    @cached_property
+    def staging(self) -> Staging:
+        """Rows of batch writers that wait for a decision."""
+        return Staging(self)
+
     @property
     def sessions(self) -> Sessions:
         """Members of groups: evenq sessions and leases of v2 clients."""
@@ -163,6 +169,7 @@ class Broker:
         self.failed = asyncio.get_running_loop().create_future()
         self.store.on_failure = self._store_failed
         self.store.fire_timers(partial(due, self))
+        self.staging.start()
         self.waiting.start()
         self.spawn(watch_clients(self), name="client liveness")
         self.spawn(watch_heads(self), name="queue heads")
@@ -184,6 +191,7 @@ class Broker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         await self.transactions.close()
+        await self.staging.close()
         if self.once is not None:
             await self.once.close()
         await self.journal.close()

@@ -14,6 +14,7 @@ from evenq_broker.backlog_metrics import backlog_metrics
 from evenq_broker.cluster_metrics import cluster_metrics
 from evenq_broker.core.subscriptions import different_filters, wanted_of
 from evenq_broker.queue_metrics import queue_metrics
+from evenq_broker.staging_metrics import staging_metrics
 from evenq_broker.transaction_metrics import transaction_metrics
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ def broker_metrics(broker: Broker) -> list[Metric]:
         *queue_metrics(broker),
         *cluster_metrics(broker),
         *transaction_metrics(broker),
+        *staging_metrics(broker),
     ]
 
 

@@ -19,7 +19,7 @@ from evenq.serving.tls import TlsSettings
 from evenq.store import StoreOptions
 from evenq_broker.core.listeners import check_shared, parse_listeners
 
-__all__ = ["BODY_BYTES_MAX", "Settings", "StoreSettings"]
+__all__ = ["BODY_BYTES_MAX", "Settings", "StagingSettings", "StoreSettings"]
 
 BODY_BYTES_MAX = (4 << 20) - (64 << 10)  # wire contract 2.5: Node, C# and Rust read at most 4 MiB with properties
 
@@ -94,6 +94,41 @@ class StoreSettings(BaseModel, frozen=True, extra="forbid"):
     )
 
 
+class StagingSettings(BaseModel, frozen=True, extra="forbid"):
+    """Rows that wait for the decision of their batch (Spark's sink)."""
+
+    bytes_max: int = Field(default=4 << 30, ge=1 << 10, description="Most staged bytes of all queries.")
+    query_bytes_max: int = Field(
+        default=2 << 30, ge=1 << 10, description="Most staged bytes of one query at this broker: bounds its batches."
+    )
+    timeout_ms: int = Field(
+        default=3_600_000,
+        ge=1_000,
+        description="Time after which staged rows without a decision are dropped, ms (1 h); longer than a batch takes.",
+    )
+    ask_interval_ms: int = Field(
+        default=5_000,
+        ge=10,
+        description="Time between two looks at decisions that are not carried out everywhere, and the silence after "
+        "which a broker asks what became of staged rows, ms.",
+    )
+    group_bytes: int = Field(
+        default=64 << 20,
+        ge=1,
+        description="Most bytes of a batch that are published in one step; a larger batch comes step by step.",
+    )
+    decisions_max: int = Field(
+        default=10_000, ge=1, description="Most decided batches that may wait for brokers that are away."
+    )
+    queries_max: int = Field(default=100_000, ge=1, description="Most queries that are remembered.")
+    memory_ms: int = Field(
+        default=30 * 86_400_000,
+        ge=1_000,
+        description="How long a query that writes nothing is remembered, ms (30 days): a stream that goes on later may "
+        "repeat its last batch. Batch jobs are remembered for twice timeout_ms.",
+    )
+
+
 class Settings(BaseModel, frozen=True, extra="forbid"):
     """The broker's settings."""
 
@@ -103,6 +138,9 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     )
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to bind.")
     port: int = Field(default=8081, ge=-1, le=65_535, description="gRPC port without TLS; 0 = any free one, -1 = off.")
+    front: Literal["grpcio", "http2"] = Field(
+        default="grpcio", description="Who serves gRPC: grpcio's server, or evenq's own on HTTP/2."
+    )
     tls: TlsSettings = Field(default=TlsSettings(), description="Encryption.")
     listeners: str = Field(
         default="",
@@ -148,6 +186,7 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         "running calls, ms; longer than the drain_ms of members, shorter than the platform's grace. 0 = for nobody.",
     )
     store: StoreSettings = Field(default=StoreSettings(), description="The commit log.")
+    staging: StagingSettings = Field(default=StagingSettings(), description="Rows that wait for a decision.")
     auth: AuthSettings = Field(default=AuthSettings(), description="Who may call.")
 
     auto_create_topics: bool = Field(

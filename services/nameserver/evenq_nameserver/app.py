@@ -14,7 +14,9 @@ from typing import Any
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.auth import Auth
+from evenq.serving.door import DoorOptions
 from evenq.serving.doors import Doors, open_doors, usual_places
+from evenq.serving.front_metrics import front_metrics
 from evenq.serving.metrics import door_metrics, exposition
 from evenq.serving.page import Page, open_page
 from evenq_nameserver.loops.expiry import expire_forever
@@ -66,7 +68,9 @@ class Nameserver:
         service = RegistryService(settings=settings, clock=self._clock, identity=self.identity, stats=self._stats)
         rpcs = self._auth.rpcs(service.rpcs())
         places = usual_places(settings.host, settings.port, settings.tls)
-        doors = await open_doors(rpcs, places, settings.tls, clock=self._clock)
+        doors = await open_doors(
+            rpcs, places, settings.tls, clock=self._clock, options=DoorOptions(front=settings.front)
+        )
         self._service, self._doors = service, doors
         self._auth.start()
         expiry = expire_forever(
@@ -78,7 +82,7 @@ class Nameserver:
             stats=self._stats,
         )
         self._expiry = spawn(expiry, name="expiry")
-        listed = [*metrics(service, self._stats), *door_metrics(doors.stats)]
+        listed = [*metrics(service, self._stats), *door_metrics(doors.stats), *front_metrics(lambda: doors.totals)]
         try:
             constant = {"cluster": settings.cluster, "node_type": "nameserver", "node_id": self.identity}
             self._page = await open_page(

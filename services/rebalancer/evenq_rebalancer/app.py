@@ -16,7 +16,9 @@ from evenq.errors import Error
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.auth import Auth
+from evenq.serving.door import DoorOptions
 from evenq.serving.doors import Doors, open_doors, usual_places
+from evenq.serving.front_metrics import front_metrics
 from evenq.serving.metrics import door_metrics, exposition
 from evenq.serving.page import Page, open_page
 from evenq_rebalancer.core.board import Board
@@ -93,7 +95,9 @@ class Rebalancer:
         keeper = Doorkeeper(term=lambda: self._term.rpcs if self.leads() else None, leader=self._leader)
         rpcs = self._auth.rpcs(keeper.rpcs(self._term.rpcs))
         places = usual_places(settings.host, settings.port, settings.tls)
-        doors = await open_doors(rpcs, places, settings.tls, clock=self._clock)
+        doors = await open_doors(
+            rpcs, places, settings.tls, clock=self._clock, options=DoorOptions(front=settings.front)
+        )
         self._doors = doors
         self._auth.start()
         try:
@@ -185,6 +189,7 @@ class Rebalancer:
             *metrics(self.board, self.stats, self.streams),
             *leading_metrics(leads=self.leads, transitions=lambda: self._leading.transitions if self._leading else 0),
             *door_metrics(lambda: stats),
+            *front_metrics(lambda: self._doors.totals if self._doors else []),
         ]
         constant = {"cluster": self.settings.cluster, "node_type": "rebalancer", "node_id": self._nonce}
         return exposition(listed, constant)

@@ -10,14 +10,11 @@ programs: no look-ups, no logging, no copies here.
 from __future__ import annotations
 
 import asyncio
-import errno
-import logging
-import os
-import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, cast
 from urllib.parse import unquote
 
 import grpc
@@ -28,16 +25,20 @@ from evenq.model import PLAIN_DOOR, Listener
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving import reflection
+from evenq.serving.binding import bind, port_in_use
+from evenq.serving.failures import grpc_status, has_status, known_error, overload
 from evenq.serving.health import Health
+from evenq.serving.http2.limits import Limits
+from evenq.serving.http2_door import Http2Door
 from evenq.serving.latency import MethodStats
 from evenq.serving.namespaces import resolved
 from evenq.serving.rpc import Bidi, Kind, Rpc, RpcContext, ServerStream, Unary
 from evenq.wire.net import CODE_TRAILER
-from evenq.wire.status import INTERNAL, DecodeError, status_of
+from evenq.wire.status import status_of
 
-__all__ = ["Door", "DoorOptions", "open_door"]
+__all__ = ["Door", "DoorOptions", "Front", "open_door"]
 
-log = logging.getLogger(__name__)
+Front: TypeAlias = Literal["grpcio", "http2"]
 
 CLEAN_END_MS = 200
 """Shortest time that `Door.stop` leaves its streams to end cleanly."""
@@ -59,8 +60,14 @@ class DoorOptions:
     """How often a silent connection is pinged, to find peers that are gone."""
     idle_ms: int = 600_000
     """A connection without calls is closed after this."""
+    front: Front = "grpcio"
+    """Who speaks HTTP/2: grpcio's server, or our own."""
+    limits: Limits = field(default_factory=Limits)
+    """All bounds of our own front; the options above take the place of those of their meaning."""
     credentials: grpc.ServerCredentials | None = None
-    """TLS, made by `serving.tls.ServerTls`; None = plain text."""
+    """TLS for grpcio, made by `serving.tls.ServerTls`; None = plain text."""
+    tls: Callable[[], ssl.SSLContext] | None = None
+    """TLS for our own front, made there too."""
     listener: Listener = PLAIN_DOOR
     """What calls through this door see in their context."""
 
@@ -124,7 +131,7 @@ class Door:
                 raise errors.SettingsError(
                     f"cannot listen with TLS on {host}:{port}: certificate and key must be PEM and belong together"
                 ) from error
-            raise _port_in_use(host, port) from error
+            raise port_in_use(host, port) from error
         await self._server.start()
 
     async def stop(self, grace_ms: int = 0) -> None:
@@ -162,7 +169,7 @@ class Door:
             deadline = None if remaining is None else started + int(remaining * 1000)
             context = RpcContext(method, metadata(), _address(grpc_context.peer()), deadline, listener)
             if self.running >= limit:
-                return await fail(_overload(limit), context, grpc_context)
+                return await fail(overload(limit), context, grpc_context)
             self.running += 1
             stats.running += 1
             try:
@@ -186,7 +193,7 @@ class Door:
             deadline = None if remaining is None else started + int(remaining * 1000)
             context = RpcContext(method, metadata(), _address(grpc_context.peer()), deadline, listener)
             if self.running >= limit:
-                await grpc_context.write(await fail(_overload(limit), context, grpc_context))
+                await grpc_context.write(await fail(overload(limit), context, grpc_context))
                 return
             self.running += 1
             stats.running += 1
@@ -211,7 +218,7 @@ class Door:
             deadline = None if remaining is None else monotonic_ms() + int(remaining * 1000)
             context = RpcContext(method, metadata(), _address(grpc_context.peer()), deadline, listener)
             if self.running >= limit:
-                await grpc_context.write(await fail(_overload(limit), context, grpc_context))
+                await grpc_context.write(await fail(overload(limit), context, grpc_context))
                 return
             task = asyncio.current_task()
             assert task is not None
@@ -235,16 +242,16 @@ class Door:
         return call
 
     def _failure(self, rpc: Rpc, stats: MethodStats) -> _Fail:
-        has_status = _has_status(rpc.response)
+        in_response = has_status(rpc.response)
 
         async def fail(error: Exception, context: RpcContext, grpc_context: Any) -> bytes:
-            known = _told(error, rpc)
+            known = known_error(error, rpc)
             stats.failed(known.code)
-            if has_status:
+            if in_response:
                 answer: bytes = rpc.response(status=status_of(known, context.language)).SerializeToString()
                 return answer
             trailers = ((CODE_TRAILER, str(known.code)),)
-            await grpc_context.abort(_grpc_code(known.code), known.message, trailers)
+            await grpc_context.abort(_GRPC_CODES[int(grpc_status(known.code))], known.message, trailers)
             raise AssertionError("abort always raises")
 
         return fail
@@ -252,9 +259,10 @@ class Door:
 
 async def open_door(
     rpcs: Sequence[Rpc], *, host: str, port: int, clock: Clock, options: DoorOptions | None = None
-) -> Door:
+) -> Door | Http2Door:
     """Serve `rpcs` at host:port; 0 = any free port, to be read from `Door.port`. Raises PortInUse, SettingsError."""
-    door = Door(rpcs, clock=clock, options=options or DoorOptions())
+    options = options or DoorOptions()
+    door = (Door if options.front == "grpcio" else Http2Door)(rpcs, clock=clock, options=options)
     await door.start(host, port)
     return door
 
@@ -308,76 +316,10 @@ async def _pump(frames: AsyncIterator[bytes], write: Callable[[bytes], Awaitable
         raise
 
 
-def _has_status(response: type[Any]) -> bool:
-    descriptor = getattr(response, "DESCRIPTOR", None)
-    field = None if descriptor is None else descriptor.fields_by_name.get("status")
-    return field is not None and field.message_type is not None
-
-
-def _told(error: Exception, rpc: Rpc) -> errors.Error:
-    """The error that the caller may see."""
-    if isinstance(error, errors.Error) and not isinstance(error, INTERNAL):
-        return error
-    if isinstance(error, DecodeError):
-        return errors.BadRequest(f"the request of {rpc.method} does not decode: {error}")
-    return _unknown(error, rpc)
-
-
-def _unknown(error: Exception, rpc: Rpc) -> errors.InternalError:
-    incident = os.urandom(6).hex()
-    log.error("call failed", exc_info=error, extra={"method": rpc.method, "incident": incident})
-    return errors.InternalError(f"internal error {incident}; the server's log has more under this id")
-
-
-def _overload(limit: int) -> errors.TooManyRequests:
-    return errors.TooManyRequests(f"the server runs {limit} calls at once, its maximum; try again after a pause")
-
-
-def _grpc_code(code: int) -> grpc.StatusCode:
-    if code == errors.ConnectionFailed.code:
-        return grpc.StatusCode.UNAVAILABLE
-    return _GRPC_CODES.get(code // 100, grpc.StatusCode.INTERNAL)
-
-
-_GRPC_CODES = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
-    401: grpc.StatusCode.UNAUTHENTICATED,
-    403: grpc.StatusCode.PERMISSION_DENIED,
-    404: grpc.StatusCode.NOT_FOUND,
-    408: grpc.StatusCode.DEADLINE_EXCEEDED,
-    413: grpc.StatusCode.INVALID_ARGUMENT,
-    428: grpc.StatusCode.FAILED_PRECONDITION,
-    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    431: grpc.StatusCode.INVALID_ARGUMENT,
-    501: grpc.StatusCode.UNIMPLEMENTED,
-    505: grpc.StatusCode.UNIMPLEMENTED,
-}
-
-
 def _probe(host: str, port: int) -> None:
     """Bind once with plain sockets: gRPC's own failure is a bare sentence, and lines of the C++ core on stderr."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, OverflowError) as error:
-        raise errors.SettingsError(
-            f"cannot listen on {host!r} port {port}: {error}; give an address of this machine"
-        ) from error
-    for family, kind, protocol, _, address in found:
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            try:
-                probe.bind(address)
-            except (OSError, OverflowError) as error:
-                if getattr(error, "errno", None) == errno.EADDRINUSE:
-                    raise _port_in_use(host, port) from error
-                raise errors.SettingsError(
-                    f"cannot listen on {host}:{port}: {error}; choose another host or port"
-                ) from error
+    for one in bind(host, port):
+        one.close()
 
 
-def _port_in_use(host: str, port: int) -> errors.PortInUse:
-    return errors.PortInUse(
-        f"port {port} on {host} is in use by another process; stop it, or choose another with --port (0 = any free)"
-    )
+_GRPC_CODES = {code.value[0]: code for code in grpc.StatusCode}

@@ -15,6 +15,8 @@ from evenq.errors import SettingsError
 from evenq.model import PLAIN_DOOR, TLS_DOOR, Listener
 from evenq.runtime.clock import Clock
 from evenq.serving.door import Door, DoorOptions, open_door
+from evenq.serving.http2.limits import Totals
+from evenq.serving.http2_door import Http2Door
 from evenq.serving.latency import MethodStats
 from evenq.serving.rpc import Rpc
 from evenq.serving.tls import ServerTls, TlsSettings
@@ -36,7 +38,7 @@ class Place:
 class Doors:
     """Open doors of one server, at least one."""
 
-    def __init__(self, doors: Sequence[Door], tls: ServerTls) -> None:
+    def __init__(self, doors: Sequence[Door | Http2Door], tls: ServerTls) -> None:
         self._doors = list(doors)
         self._tls = tls
 
@@ -89,6 +91,11 @@ class Doors:
                 together.setdefault(method, MethodStats()).include(counted)
         return together
 
+    @property
+    def totals(self) -> list[Totals]:
+        """What the connections of each door on the front `http2` hold."""
+        return [door.totals for door in self._doors if isinstance(door, Http2Door)]
+
     async def stop(self, grace_ms: int = 0) -> None:
         """Take no new calls, end running ones within `grace_ms`, stop watching the TLS files. Idempotent."""
         await self._tls.close()
@@ -108,11 +115,14 @@ async def open_doors(
     if not places:
         raise SettingsError("port and tls.port are both -1, so nothing would be served; give one of them")
     server_tls = ServerTls(tls, clock=clock)
-    opened: list[Door] = []
+    opened: list[Door | Http2Door] = []
     try:
         for place in places:
-            credentials = server_tls.credentials() if place.listener.tls else None
-            each = replace(options or DoorOptions(), credentials=credentials, listener=place.listener)
+            each = replace(options or DoorOptions(), listener=place.listener)
+            if place.listener.tls and each.front == "grpcio":
+                each = replace(each, credentials=server_tls.credentials())
+            elif place.listener.tls:
+                each = replace(each, tls=server_tls.contexts())
             opened.append(await open_door(rpcs, host=place.host, port=place.port, clock=clock, options=each))
     except BaseException:
         for door in opened:

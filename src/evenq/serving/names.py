@@ -23,6 +23,7 @@ from evenq.wire.stubs.evenq.v1 import (
     dead_letters_pb2,
     diagnosis_pb2,
     groups_pb2,
+    staging_pb2,
 )
 
 __all__ = ["NAMES", "Named", "Names"]
@@ -199,6 +200,15 @@ NAMES: Mapping[str, Names] = {
         {
             "List": Names(dead_letters_pb2.ListDeadLettersRequest, _GROUP),
             "Replay": Names(dead_letters_pb2.ReplayDeadLettersRequest, _GROUP, "topic to_topic publish"),
+        },
+    ),
+    **_rows(
+        "/evenq.v1.Staging/",
+        {
+            "Begin": Names(staging_pb2.BeginRequest, "topic topics"),
+            "Stage": Names(staging_pb2.StageRequest, _TOPIC),
+            "Decide": Names(staging_pb2.DecideRequest, "topic topics"),
+            "Abandon": Names(staging_pb2.AbandonRequest, "topic topics"),
         },
     ),
     **_rows(

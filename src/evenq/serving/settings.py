@@ -31,6 +31,9 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to bind.")
     port: int = Field(default=0, ge=-1, le=65_535, description="gRPC port without TLS; 0 = any free one, -1 = off.")
+    front: Literal["grpcio", "http2"] = Field(
+        default="grpcio", description="Who serves gRPC: grpcio's server, or evenq's own on HTTP/2."
+    )
     tls: TlsSettings = Field(default=TlsSettings(), description="Encryption.")
     advertise: str = Field(default="", description="`host:port` that others are told; empty = what is bound.")
     metrics_port: int = Field(

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -81,6 +83,7 @@ class ServerTls:
         self._clock = clock
         self._task: asyncio.Task[Any] | None = None
         self._shown: tuple[bytes, bytes, bytes | None] | None = None
+        self._context: ssl.SSLContext | None = None
         self._configuration: grpc.ServerCertificateConfiguration | None = None
         self._stamp: tuple[object, ...] = ()
 
@@ -105,6 +108,17 @@ class ServerTls:
         return grpc.dynamic_ssl_server_credentials(
             first, wanted, require_client_authentication=self._settings.client_ca is not None
         )
+
+    def contexts(self) -> Callable[[], ssl.SSLContext]:
+        """What `DoorOptions.tls` takes: called at each handshake, it gives what is in force then. Raises SettingsError
+        for files that make no sense.
+        """
+        self.credentials()
+        return self._in_force
+
+    def _in_force(self) -> ssl.SSLContext:
+        assert self._context is not None
+        return self._context
 
     def start(self) -> None:
         """Watch the files, if a door shows them."""
@@ -131,7 +145,12 @@ class ServerTls:
             return False
         if read == self._shown:
             return False
-        self._show(read)
+        try:
+            self._show(read)
+        except SettingsError as error:
+            log.warning("the changed TLS files are not in force, the ones before are: %s", error)
+            self._stamp = ()
+            return False
         log.info("TLS certificate changed to that of %s", self._settings.certificate)
         return True
 
@@ -149,8 +168,24 @@ class ServerTls:
 
     def _show(self, read: tuple[bytes, bytes, bytes | None]) -> None:
         certificate, key, client_ca = read
+        self._context = self._make_context(client_ca)
         self._shown = read
         self._configuration = grpc.ssl_server_certificate_configuration([(key, certificate)], client_ca)
+
+    def _make_context(self, client_ca: bytes | None) -> ssl.SSLContext:
+        settings = self._settings
+        assert settings.certificate is not None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2  # RFC 9113, 9.2
+        context.set_alpn_protocols(["h2"])
+        try:
+            context.load_cert_chain(settings.certificate, settings.key, password=lambda: "")
+        except (OSError, ValueError) as error:  # changed since they were read; they will be read again
+            raise SettingsError(f"certificate {settings.certificate} changed while it was read: {error}") from error
+        if client_ca is not None:
+            context.load_verify_locations(cadata=client_ca.decode("ascii", "ignore"))
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
     def _look(self) -> tuple[object, ...]:
         paths = (self._settings.certificate, self._settings.key, self._settings.client_ca)

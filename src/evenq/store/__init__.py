@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     from evenq.store.message_store import MessageStore
     from evenq.store.messages import Append, Dispatched, ReadResult, StoredMessage, StoredTimer, TimerAppend
     from evenq.store.options import FlushMode, StoreOptions, StoreStats
+    from evenq.store.record_blocks import Kept, RecordBlock
 
 _HOMES = {
     "Append": "evenq.store.messages",
     "Dispatched": "evenq.store.messages",
     "FlushMode": "evenq.store.options",
+    "Kept": "evenq.store.record_blocks",
     "MessageStore": "evenq.store.message_store",
     "ReadResult": "evenq.store.messages",
+    "RecordBlock": "evenq.store.record_blocks",
     "StoreOptions": "evenq.store.options",
     "StoreStats": "evenq.store.options",
     "StoredMessage": "evenq.store.messages",
@@ -30,8 +33,10 @@ __all__ = [
     "Append",
     "Dispatched",
     "FlushMode",
+    "Kept",
     "MessageStore",
     "ReadResult",
+    "RecordBlock",
     "StoreOptions",
     "StoreStats",
     "StoredMessage",

@@ -40,6 +40,7 @@ from evenq.store.messages import (
 from evenq.store.options import FlushMode, StoreOptions, StoreStats
 from evenq.store.queue_reads import QueueReads
 from evenq.store.reader import Reader
+from evenq.store.record_blocks import Kept, RecordBlock
 from evenq.store.recovery import Recovery
 from evenq.store.snapshotter import SnapshotOf, Snapshotter
 from evenq.store.timers import OnDue, PendingTimers, TimerKeeper, TimerService, deliver
@@ -278,6 +279,14 @@ class MessageStore:
         return await self._reads.read(
             topic_id, queue_id, start, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes
         )
+
+    async def read_block(
+        self, topic_id: int, queue_id: int, start: int, *, count_max: int, bytes_max: int, kept: Kept
+    ) -> RecordBlock:
+        """Records as they are in the log, for readers that take them apart themselves: of at most `count_max` messages
+        and `bytes_max` of payload, but at least one. Bounds and errors as in `read`.
+        """
+        return await self._reads.block(topic_id, queue_id, start, count_max=count_max, bytes_max=bytes_max, kept=kept)
 
     async def read_at(self, topic_id: int, queue_id: int, offsets: Sequence[int]) -> list[StoredMessage]:
         """Exactly these offsets, in their order; those out of the queue's range are left out. Raises StoreCorrupted."""

@@ -71,8 +71,12 @@ class Packer:
 
     # -- the hot path -------------------------------------------------------------------------------------------------
 
-    def pack(self, entries: Sequence[Append], store_ms: int, synced_end: int) -> Batch:  # noqa: PLR0915  # calls cost
-        """Place and pack the messages of one call, at least one; all or none. Raises BadRequest, BodyTooLarge."""
+    def pack(  # noqa: PLR0915  # calls cost
+        self, entries: Sequence[Append], store_ms: int, synced_end: int, *, more: bool = False
+    ) -> Batch:
+        """Place and pack the messages of one call, at least one; all or none. `more`: further records of the call
+        follow. Raises BadRequest, BodyTooLarge.
+        """
         batch = self.batch or self._new_batch()
         data = batch.data
         done, last = 0, len(entries) - 1
@@ -93,7 +97,7 @@ class Packer:
                     queue_id = entry.queue_id
                     queue = self._queues.get((topic_id, queue_id)) or self._new_queue(topic_id, queue_id)
                     stem = queue.stem or self._stem(queue)
-                    last_stem = queue.last_stem
+                    last_stem = stem if more else queue.last_stem
                     queue_offset = queue.next_offset
                     tail = queue.tail
                 if done == last:
@@ -186,10 +190,10 @@ class Packer:
         left = len(entries) + len(timers) + bool(ended) + bool(state)
         first, done = self.end, 0
         try:
-            for entry in entries:
-                left -= 1
-                self._put_message(batch, entry, store_ms, synced_end, more=left > 0)
-                done += 1
+            if entries:
+                left -= len(entries)
+                self.pack(entries, store_ms, synced_end, more=left > 0)
+                done = len(entries)
             for timer in timers:
                 left -= 1
                 self._put_timer(batch, timer, store_ms, synced_end, more=left > 0)
@@ -200,11 +204,11 @@ class Packer:
                 self._put(batch, STATE, state, store_ms=store_ms, synced_end=synced_end)
         except UNPACKABLE as error:
             self.end = batch.end = first
+            batch.messages -= done
             self._take_back_call(batch, entries, done)
             for timer in timers:
                 timer.log_offset = timer.store_ms = -1
             raise _refusal(error) from error
-        batch.messages += len(entries)
         batch.timers += len(timers) + bool(ended)
         if timers or ended:
             batch.timer_changes.append((timers, tuple(ended)))
@@ -228,19 +232,6 @@ class Packer:
         )  # fmt: skip
         self.end = batch.end = place + size
         return place
-
-    def _put_message(self, batch: Batch, entry: Append, store_ms: int, synced_end: int, *, more: bool) -> None:
-        queue = self._queues.get((entry.topic_id, entry.queue_id)) or self._new_queue(entry.topic_id, entry.queue_id)
-        queue_offset = queue.next_offset
-        place = self._put(
-            batch, MESSAGE, entry.head, entry.system, more=more, topic_id=entry.topic_id, queue_id=entry.queue_id,
-            queue_offset=queue_offset, store_ms=store_ms, synced_end=synced_end, born_ms=entry.born_ms,
-            tag_hash=entry.tag_hash,
-        )  # fmt: skip
-        queue.tail += _pack_entry(place, self.end - place, entry.tag_hash)
-        entry.queue_offset, entry.log_offset, entry.store_ms = queue_offset, place, store_ms
-        queue.hot.append(entry)
-        batch.touched[queue] = queue.next_offset = queue_offset + 1
 
     def _put_timer(self, batch: Batch, timer: TimerAppend, store_ms: int, synced_end: int, *, more: bool) -> None:
         if not 0 <= timer.kind <= TIMER_KIND_MAX:

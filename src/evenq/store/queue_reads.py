@@ -20,6 +20,7 @@ from evenq.store.jobs import Jobs
 from evenq.store.messages import ReadResult, StoredMessage, StoredTimer
 from evenq.store.options import StoreStats
 from evenq.store.reader import Entries, Reader, TagHashes
+from evenq.store.record_blocks import Kept, RecordBlock
 
 __all__ = ["QueueReads"]
 
@@ -65,6 +66,30 @@ class QueueReads:
                     return found
             read = partial(self._reader.read, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes)
             found = await self._cold(queue, partial(read, entries, first))
+            if found is not None:
+                return found
+
+    async def block(
+        self, topic_id: int, queue_id: int, start: int, *, count_max: int, bytes_max: int, kept: Kept
+    ) -> RecordBlock:
+        """From files also where the messages are in memory: what is consumable has been written, and there it is in one
+        piece.
+        """
+        while True:
+            queue = self._queues.get((topic_id, queue_id))
+            if queue is None:
+                return RecordBlock(start, 0, 0)
+            first = max(start, queue.min_offset)
+            if first >= queue.max_offset:
+                return RecordBlock(first, queue.min_offset, queue.max_offset)
+            entries = Entries.of(queue, first, min(queue.max_offset, first + count_max))
+            read = partial(self._reader.read_block, entries, first, count_max=count_max, bytes_max=bytes_max, kept=kept)
+            if self._disk.blocks:
+                now = self._reader.read_block_now(entries, first, count_max=count_max, bytes_max=bytes_max, kept=kept)
+                if now is not None:
+                    self._stats.cold_reads += 1
+                    return now
+            found = await self._cold(queue, read)
             if found is not None:
                 return found
 

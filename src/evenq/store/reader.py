@@ -8,8 +8,11 @@ table of open files and a few buffers. A frame that does not fit its entry fails
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from operator import sub
 from typing import Final, NoReturn
 
 from evenq.errors import StoreCorrupted, TooManyRequests
@@ -21,6 +24,7 @@ from evenq.store.files import ReadFiles
 from evenq.store.messages import ReadResult, StoredMessage, StoredTimer
 from evenq.store.read_buffer import BUFFER_BYTES, Place, ReadBuffer
 from evenq.store.record import HEADER_BYTES, TIMER, frame_at, size_at, timer_of
+from evenq.store.record_blocks import Kept, RecordBlock
 from evenq.store.segment import path_of, segment_of
 
 __all__ = ["Entries", "Reader", "hot"]
@@ -29,8 +33,10 @@ SCAN_MAX: Final = 4_096  # entries that one read looks at under a tag filter; ne
 NOW_MAX: Final = 512  # what the loop thread reads itself takes half a millisecond at most
 NOW_BYTES: Final = 640 << 10
 NOW_AT_MAX: Final = 64
+BLOCK_NOW_BYTES: Final = 4 << 20  # of a block, with what lies between its frames: a millisecond as well
 ALIKE_MIN: Final = 4  # fewer are not worth a look
 GAP_MAX: Final = 8 << 10  # what copying costs as much as a call
+RUN_MIN: Final = 8  # frames one behind the other, on the average, for which a look for runs is worth it
 SPAN_NEAR: Final = 64 << 10  # one pread for timers that lie so near each other
 SPAN_ALONE: Final = 4_096
 
@@ -147,6 +153,63 @@ class Reader:
         """The same on the loop thread: None if it would have to wait for the disk, open a file, or take long."""
         try:
             return self.read_at(entries, offsets, wait=False) if len(offsets) <= NOW_AT_MAX else None
+        except (_NotNow, OSError):  # the pool tells what is wrong
+            return None
+
+    def read_block(
+        self, entries: Entries, start: int, *, count_max: int, bytes_max: int, kept: Kept, wait: bool = True
+    ) -> RecordBlock:
+        """Frames of the messages from `start` on, of at most `bytes_max` of payload in the log but at least one."""
+        places = self._entries(entries, start, min(entries.max_offset, start + count_max), wait=wait)
+        del places[_fitting(places, bytes_max) :]
+        block = RecordBlock(start, entries.min_offset, entries.max_offset)
+        try:
+            buffer = self._buffers.pop()
+        except IndexError:
+            buffer = ReadBuffer()
+        try:
+            self._add_all(block, entries, places, kept, buffer, wait=wait)
+        finally:
+            self._buffers.append(buffer)
+        return block
+
+    def _add_all(
+        self, block: RecordBlock, entries: Entries, places: list[Place], kept: Kept, buffer: ReadBuffer, *, wait: bool
+    ) -> None:
+        first, done, in_runs = block.first_offset, 0, True
+        while done < len(places):
+            start, _ = segment_of(places[done][0], self._segment_bytes)
+            plan = self._runs(places, done, start) if in_runs else None
+            if plan is None:
+                in_runs = False
+                if not wait and places[-1][0] - places[done][0] > BLOCK_NOW_BYTES:
+                    raise _NotNow
+                plan = (*self._pieces(places, done, start), ())
+            pieces, starts, used, edges = plan
+            shared = used <= BUFFER_BYTES
+            view = buffer.view[:used] if shared else memoryview(bytearray(used))
+            rooms: list[Room] = []
+            end = 0
+            for _, length in pieces:
+                rooms.append((view[end : end + length],))
+                end += length
+            here = places[done : done + len(starts)]
+            done += len(here)
+            if not (
+                pieces
+                and self._read_each(path_of(start), [position for position, _ in pieces], rooms, wait=wait)
+                and block.add(view, starts, here, entries.topic_id, entries.queue_id, kept, copy=shared, edges=edges)
+            ):
+                if not wait:
+                    raise _NotNow  # the pool tells what is wrong
+                self._missing(entries, block.next_offset, places[block.next_offset - first])
+
+    def read_block_now(
+        self, entries: Entries, start: int, *, count_max: int, bytes_max: int, kept: Kept
+    ) -> RecordBlock | None:
+        """The same on the loop thread: None if it would have to wait for the disk, open a file, or take long."""
+        try:
+            return self.read_block(entries, start, count_max=count_max, bytes_max=bytes_max, kept=kept, wait=False)
         except (_NotNow, OSError):  # the pool tells what is wrong
             return None
 
@@ -313,6 +376,27 @@ class Reader:
         offsets = range(log_offset, log_offset + count * size, size)
         return alike if apart == offsets[-1] - log_offset and [place for place, _, _ in alike] == [*offsets] else []
 
+    def _runs(
+        self, places: list[Place], first: int, start: int
+    ) -> tuple[list[tuple[int, int]], list[int], int, Sequence[int]] | None:
+        """As `_pieces`, where many lie one behind the other: a piece for each such run in the file at `start`, and the
+        edges of the runs. None if they do not.
+        """
+        offsets, sizes, _ = zip(*(places[first:] if first else places), strict=True)
+        starts = [0, *accumulate(sizes)]
+        used = starts.pop()
+        if offsets[-1] + sizes[-1] > start + self._segment_bytes:
+            return None
+        before = list(map(sub, offsets, starts))  # what lies before each of them and is not read: the same for a run
+        if before.count(before[0]) == len(before):
+            return [(offsets[0] - start, used)], starts, used, (0, len(starts))
+        edges = [0, *(at for at, (one, two) in enumerate(pairwise(before), 1) if one != two), len(starts)]
+        if (len(edges) - 1) * RUN_MIN > len(starts) + RUN_MIN:
+            return None
+        ends = [*starts, used]
+        pieces = [(offsets[low] - start, ends[high] - ends[low]) for low, high in pairwise(edges)]
+        return pieces, starts, used, edges
+
     def _pieces(self, places: list[Place], first: int, start: int) -> tuple[list[tuple[int, int]], list[int], int]:
         """What to read in one go: pieces of the file at `start`, where in them the frames begin, and their size. One
         piece for frames that lie so near each other that reading what is between them costs less than a call.
@@ -358,9 +442,5 @@ class Reader:
 
 def _fitting(places: list[Place], bytes_max: int) -> int:
     """How many of the first ones have at most `bytes_max` of payload; at least one."""
-    space = bytes_max
-    for count, (_, size, _) in enumerate(places):
-        space -= size - HEADER_BYTES
-        if space < 0 and count:
-            return count
-    return len(places)
+    payloads = accumulate([size - HEADER_BYTES for _, size, _ in places])
+    return max(1, bisect_right(list(payloads), bytes_max))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +50,7 @@ class LocalCluster:
         rebalancer_settings: Mapping[str, str] | None = None,
         tls: bool = False,
         metrics_port: int = 0,
+        front: str = "",
         ready_ms_max: int = 30_000,
     ) -> None:
         """`folder` keeps data and logs; None makes one that is removed after a clean end. `broker_ports`: fixed ports
@@ -56,6 +58,7 @@ class LocalCluster:
         `rebalancer` False: none. Settings are environment names without their prefix, e.g.
         `{"STORE__FLUSH": "sync"}`; those of brokers may be made from each one's number. `tls`: all servers speak TLS
         and no plain text, also to each other; `client_tls` is what clients need (`evenq[tls]` must be installed).
+        `front`: `grpcio` or `http2`, for all servers; empty = what EVENQ_TEST_FRONT says, else their default.
         `metrics_port`: of the first broker, 0 = any free one, the others get free ones; -1 = no server has a page.
         """
         if not 1 <= brokers <= len(_LETTERS):
@@ -71,6 +74,7 @@ class LocalCluster:
         """With `tls`: signs certificates, e.g. for clients."""
         self._server = self.authority.sign("server", hosts=here()) if self.authority is not None else None
         self._metrics_port = metrics_port
+        self._front = front or os.environ.get("EVENQ_TEST_FRONT", "")
         extra = dict(nameserver_settings or {})
         self.nameservers = [self._node("nameserver", f"nameserver-{index}", 0, extra) for index in range(nameservers)]
         if not 1 <= rebalancers <= REBALANCERS_MAX:
@@ -197,6 +201,7 @@ class LocalCluster:
             "HOST": "127.0.0.1",
             "PORT": str(port),
             "METRICS_PORT": str(metrics_port),
+            "FRONT": self._front,
             **self._tls_settings(port),
             **settings,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import grpc
 import pytest
 
 from evenq.model.queue import MessageQueue
+from evenq.store.record import HEADER_BYTES, pack
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, data_pb2, routes_pb2
@@ -39,6 +41,14 @@ class FakeBroker:
         """Names of topics that it lists."""
         self.cut_scans = 0
         """So many of the next scans break after their first block."""
+        self.sends_records = False
+        """Whether it is a broker that knows of records."""
+        self.flip = False
+        """Whether the last byte of each block of records is damaged, until it is asked to check them."""
+        self.takes_groups = False
+        """Whether the topic takes messages with a message group."""
+        self.parts: set[tuple[bool, bool]] = set()
+        """Parts of records that were sent: head, system properties."""
         self.refuse_commits = False
         self.commit_pause = 0.0
         """Seconds that a commit takes."""
@@ -96,6 +106,9 @@ class FakeBroker:
     def _route(self, encoded: bytes, _context: Any) -> bytes:
         self.calls.append("QueryRoute")
         request = service_pb2.QueryRouteRequest.FromString(encoded)
+        if not request.endpoints.addresses:
+            unnamed = definition_pb2.Status(code=definition_pb2.Code.ILLEGAL_ACCESS_POINT, message="no access point")
+            return service_pb2.QueryRouteResponse(status=unnamed).SerializeToString()
         if request.topic.name != self.topic:
             missing = definition_pb2.Status(code=definition_pb2.Code.TOPIC_NOT_FOUND, message="no such topic")
             return service_pb2.QueryRouteResponse(status=missing).SerializeToString()
@@ -113,7 +126,11 @@ class FakeBroker:
             status=OK,
             message_queues=[
                 definition_pb2.MessageQueue(
-                    topic=request.topic, id=number, permission=definition_pb2.Permission.READ_WRITE, broker=broker
+                    topic=request.topic,
+                    id=number,
+                    permission=definition_pb2.Permission.READ_WRITE,
+                    broker=broker,
+                    accept_message_types=[definition_pb2.FIFO if self.takes_groups else definition_pb2.NORMAL],
                 )
                 for number in self.queues
             ],
@@ -184,13 +201,39 @@ class FakeBroker:
                 for message in stored[position:following]
                 if not wanted or message.system_properties.tag in wanted
             ]
-            yield data_pb2.ScanBlock(
-                status=OK, first_offset=position, next_offset=following, messages=messages
-            ).SerializeToString()
+            block = data_pb2.ScanBlock(status=OK, first_offset=position, next_offset=following)
+            if self.sends_records and request.records.version == 1 and not wanted:
+                self.parts.add((request.records.head, request.records.system))
+                block.records.CopyFrom(records_of(messages, position, request.records))
+                if self.flip and request.records.verifies:
+                    block.records.frames = block.records.frames[:-1] + b"\xff"
+            else:
+                block.messages.extend(messages)
+            yield block.SerializeToString()
             position = following
             if self.cut_scans:
                 self.cut_scans -= 1
                 context.abort(grpc.StatusCode.UNAVAILABLE, "cut by the test")
+
+
+def records_of(messages: list[definition_pb2.Message], first: int, asked: data_pb2.RecordsWanted) -> data_pb2.Records:
+    """The messages as they would be stored."""
+    frames = []
+    for number, message in enumerate(messages):
+        head = definition_pb2.Message()
+        head.CopyFrom(message)
+        head.ClearField("system_properties")
+        parts = head.SerializeToString(), message.system_properties.SerializeToString()
+        frame = pack(
+            kind=1, flags=0, epoch=1, topic_id=1, queue_id=message.system_properties.queue_id,
+            queue_offset=first + number, log_offset=0, synced_offset=0, store_ms=1_700_000_000_456, born_ms=0,
+            tag_hash=0, head=parts[0], system=parts[1],
+        )  # fmt: skip
+        kept = (asked.head, asked.system)
+        frames.append(frame[:HEADER_BYTES] + b"".join(p for p, wanted in zip(parts, kept, strict=True) if wanted))
+    sizes = struct.pack(f"<{len(frames)}I", *map(len, frames))
+    checked = not (asked.verifies and asked.head and asked.system)
+    return data_pb2.Records(head=asked.head, system=asked.system, sizes=sizes, frames=b"".join(frames), checked=checked)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
-from pyspark_evenq.arrow_schema import TYPES, arrow_schema, columns
+from pyspark_evenq.arrow_schema import ALL_TYPES, arrow_schema, columns
 
 from evenq.errors import SettingsError
 
@@ -28,19 +28,23 @@ SPARK: dict[str, DataType] = {
     "binary": BinaryType(),
     "map<string,string>": MapType(StringType(), StringType()),
     "timestamp": TimestampType(),
+    "array<struct<key:string,value:binary>>": ArrayType(
+        StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    ),
 }
 
 
 def spark_schema(names: list[str], *, nullable: bool = True) -> StructType:
-    return StructType([StructField(name, SPARK[TYPES[name]], nullable) for name in names])
+    return StructType([StructField(name, SPARK[ALL_TYPES[name]], nullable) for name in names])
 
 
 @pytest.mark.parametrize("seed", range(200))
 def test_any_subset_in_any_order_equals_sparks_own_conversion(seed: int) -> None:
     chance = random.Random(seed)
-    names = chance.sample(sorted(TYPES), chance.randint(1, len(TYPES)))
+    names = chance.sample(sorted(ALL_TYPES), chance.randint(1, len(ALL_TYPES)))
     schema = spark_schema(names, nullable=chance.random() < 0.8)
-    assert to_arrow_schema(schema, timezone="UTC").equals(arrow_schema(columns(schema)), check_metadata=True)
+    ours = arrow_schema(columns(schema, ALL_TYPES))
+    assert to_arrow_schema(schema, timezone="UTC").equals(ours, check_metadata=True)
 
 
 def test_one_column_set_has_one_schema_object() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from pyspark_evenq import cluster
 from pyspark_evenq.options import ReadOptions
 
-from evenq.errors import ConnectionFailed, TopicNotFound
+from evenq.errors import ConnectionFailed, SettingsError, TopicNotFound
 from evenq.model.queue import MessageQueue
 
 
@@ -78,3 +79,24 @@ def test_what_may_pass_is_tried_again_until_the_time_is_over_and_nothing_else() 
     with pytest.raises(TopicNotFound):
         cluster.persist("it", lambda: attempt(TopicNotFound("gone"), 1 << 30), timeout_ms=20_000)
     assert len(tries) == 1
+
+
+def test_only_assigned_queues_are_located_and_they_must_exist(broker: Any) -> None:
+    def located(queue_ids: list[int], name: str = "broker-a") -> cluster.Located:
+        given = {"endpoints": broker.endpoint, "assign": json.dumps({"flights": {name: queue_ids}})}
+        return cluster.located(ReadOptions.parse(given, streaming=False))
+
+    assert list(located([1]).addresses) == [broker.queue(1)]
+    with pytest.raises(SettingsError, match="flights@broker-a:2, which is not a readable queue"):
+        located([0, 2])
+    broker.away = {"broker-b": 2}
+    assert (list(located([1], "broker-b").away), located([1], "broker-b").addresses) == (
+        [MessageQueue("flights", "broker-b", 1)],
+        {},
+    )
+
+
+def test_a_retry_topic_that_does_not_exist_yet_is_nothing(broker: Any) -> None:
+    given = {"endpoints": broker.endpoint, "subscribe": "flights", "group": "g", "includeRetry": "true"}
+    found = cluster.located(ReadOptions.parse(given, streaming=True))
+    assert (len(found.addresses), found.missing) == (2, {})

@@ -1,10 +1,12 @@
 """Options: what is read, and what is said when they are wrong."""
 
 import pickle
+import re
 from pathlib import Path
 
 import pytest
-from pyspark_evenq.options import Place, ReadOptions
+from pyspark_evenq.member_options import OnBusy, OnConflict
+from pyspark_evenq.options import Format, OffsetSpec, Place, ReadOptions, SchemaStyle
 
 from evenq.errors import SettingsError
 from evenq.model.queue import MessageQueue
@@ -21,6 +23,11 @@ def test_names_are_known_in_any_case_and_by_their_aliases() -> None:
     assert parsed.endpoints == ("a:1", "b:2")
     assert parsed.topics == ("x", "y")
     assert parsed.max_offsets_per_trigger == 7
+
+
+def test_the_format_is_known_in_any_case() -> None:
+    assert ReadOptions.parse(LEAST | {"format": "Message"}, streaming=True).format is Format.MESSAGE
+    assert ReadOptions.parse(LEAST | {"tags": "a"}, streaming=True).format is Format.AUTO
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_known_one() -> None:
@@ -45,15 +52,39 @@ def test_one_option_under_two_names_is_refused() -> None:
         ({"minPartitions": "-1"}, "is -1"),
         ({"blockBytes": "1"}, "1024..16777216"),
         ({"failOnDataLoss": "maybe"}, "'maybe'"),
+        ({"format": "arrow"}, "give one of: auto, log, message"),
+        ({"format": "log", "tags": "a"}, "does not go with tags"),
         ({"startingOffsets": "yesterday"}, "'yesterday'"),
         ({"startingOffsets": '{"flights": 3}'}, "does not parse"),
         ({"startingOffsets": '{"flights": {"broker-a": {"0": -3}}}'}, "offset of flights@broker-a:0 is -3"),
         ({"startingOffsets": '{"flights": {"broker-a": {"0": true}}}'}, "is True"),
         ({"endingOffsets": "earliest"}, "give latest"),
+        ({"endingOffsets": '{"flights": {"broker-a": {"0": -2}}}'}, "-2 (earliest) is no end"),
+        ({"endingTimestamp": "soon"}, "'soon'"),
+        ({"startingOffsetsByTimestamp": '{"flights": {"0": 5}}'}, "does not parse"),
+        ({"startingOffsetsByTimestamp": '{"flights": {"broker-a": {"0": 0}}}'}, "time of flights@broker-a:0 is 0"),
+        ({"startingOffsetsByTimestampStrategy": "nearest"}, "give error or latest"),
+        ({"subscribePattern": "flights-.*"}, "subscribe and subscribePattern are given"),
+        ({"subscribe": "", "subscribePattern": "flights("}, "no regular expression"),
+        ({"subscribe": "", "assign": '{"flights": [0, 1]}'}, "assign does not parse"),
+        ({"subscribe": "", "assign": '{"flights": {"broker-a": ["0"]}}'}, "'0' is no queue id"),
+        ({"subscribe": "", "assign": "{}"}, "names no queue"),
+        ({"maxTriggerDelay": "soon"}, "give a duration"),
+        ({"minOffsetsPerTrigger": "8", "maxOffsetsPerTrigger": "7"}, "make it smaller"),
+        ({"includeRetry": "true", "group": ""}, "give group"),
+        ({"tags": "a", "sqlFilter": "x = 1"}, "both given"),
+        ({"schemaStyle": "pulsar"}, "give evenq or kafka"),
+        ({"schemaStyle": "kafka", "includeSystem": "true"}, "leave out schemaStyle=kafka"),
+        ({"groupIdPrefix": "a b"}, "holds a character"),
+        ({"kafka.security.protocol": "SASL_SSL"}, "give tls=true"),
+        ({"kafka.sasl.jaas.config": "x"}, "give accessKey"),
+        ({"kafka.linger.ms": "5"}, "Kafka's own client"),
+        ({"fetchOffset.numRetries": "5"}, "give readTimeoutMs"),
+        ({"payload": "5"}, "docs/guides/spark.md lists all of them"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_would_be_right(changes: dict[str, str], text: str) -> None:
-    with pytest.raises(SettingsError, match=text.replace(".", r"\.")):
+    with pytest.raises(SettingsError, match=re.escape(text)):
         ReadOptions.parse(LEAST | changes, streaming=False)
 
 
@@ -150,11 +181,66 @@ def test_tls_that_contradicts_itself_is_refused(changes: dict[str, str], text: s
 
 
 def test_a_stream_is_told_how_it_meets_others_and_a_batch_read_is_no_member() -> None:
-    plain = ReadOptions.parse(LEAST, streaming=True)
-    assert (plain.on_group_busy, plain.on_offset_conflict) == ("fail", "checkpoint")
-    told = ReadOptions.parse(LEAST | {"onGroupBusy": "TakeOver", "onOffsetConflict": "broker"}, streaming=True)
-    assert (told.on_group_busy, told.on_offset_conflict) == ("takeover", "broker")
+    plain = ReadOptions.parse(LEAST, streaming=True).membership
+    assert (plain.on_busy, plain.on_conflict, plain.query_name) == (OnBusy.FAIL, OnConflict.CHECKPOINT, "")
+    given = {"onGroupBusy": "TakeOver", "onOffsetConflict": "broker", "queryName": " nightly "}
+    told = ReadOptions.parse(LEAST | given, streaming=True).membership
+    assert (told.on_busy, told.on_conflict, told.query_name) == (OnBusy.TAKEOVER, OnConflict.BROKER, "nightly")
     with pytest.raises(SettingsError, match=r"onGroupBusy is 'maybe'; give fail, wait, takeover"):
         ReadOptions.parse(LEAST | {"onGroupBusy": "maybe"}, streaming=True)
-    with pytest.raises(SettingsError, match="onOffsetConflict is for streams"):
-        ReadOptions.parse(LEAST | {"onOffsetConflict": "broker"}, streaming=False)
+    nameless = {"endpoints": "a:1", "subscribe": "flights", "schemaStyle": "kafka"}
+    for name, value in given.items():
+        with pytest.raises(SettingsError, match=f"{name} is for streams"):
+            ReadOptions.parse(LEAST | {name: value}, streaming=False)
+        with pytest.raises(SettingsError, match=f"{name} is for members of a group"):
+            ReadOptions.parse(nameless | {name: value}, streaming=True)
+
+
+def test_a_job_of_kafkas_source_needs_another_format_and_address_only() -> None:
+    moved = {"kafka.bootstrap.servers": "a:1,b:2", "subscribe": "flights"}
+    stream = ReadOptions.parse(moved | {"kafka.group.id": "g"}, streaming=True)
+    assert (stream.endpoints, stream.group, stream.schema_style) == (("a:1", "b:2"), "g", SchemaStyle.KAFKA)
+    nameless = ReadOptions.parse(moved, streaming=True)
+    assert nameless.starting == OffsetSpec(place=Place.LATEST)
+    timed = ReadOptions.parse(moved | {"startingTimestamp": "5"}, streaming=True)
+    assert timed.starting is not None
+    assert timed.starting.must_match
+    ours = ReadOptions.parse(moved | {"SCHEMASTYLE": "evenq"}, streaming=False)
+    assert ours.schema_style is SchemaStyle.EVENQ
+
+
+def test_times_win_over_offsets_and_one_time_over_all() -> None:
+    queue = MessageQueue("flights", "broker-a", 3)
+    offsets, by_queue = '{"flights": {"broker-a": {"3": 17}}}', '{"flights": {"broker-a": {"3": 1000}}}'
+    for side in ("starting", "ending"):
+        given = LEAST | {f"{side}Offsets": offsets, f"{side}OffsetsByTimestamp": by_queue}
+        parsed = getattr(ReadOptions.parse(given, streaming=False), side)
+        assert (parsed.times, parsed.offsets) == ({queue: 1000}, {})
+        parsed = getattr(ReadOptions.parse(given | {f"{side}Timestamp": "2000"}, streaming=False), side)
+        assert (parsed.time_ms, parsed.times) == (2000, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("7", 7), ("500ms", 500), ("30s", 30_000), ("15m", 900_000), ("2 h", 7_200_000)]
+)
+def test_a_delay_is_a_duration_as_in_spark(text: str, ms: int) -> None:
+    assert ReadOptions.parse(LEAST | {"maxTriggerDelay": text}, streaming=True).limits.delay_ms == ms
+
+
+def test_queues_are_assigned_by_topic_and_broker() -> None:
+    given = {"endpoints": "a:1", "assign": '{"y": {"broker-b": [1, 0]}, "x": {"broker-a": [2]}}'}
+    parsed = ReadOptions.parse(given, streaming=False)
+    assert parsed.topics == ("x", "y")
+    assert parsed.assigned == (
+        MessageQueue("x", "broker-a", 2), MessageQueue("y", "broker-b", 0), MessageQueue("y", "broker-b", 1),
+    )  # fmt: skip
+
+
+def test_a_stream_without_a_group_has_a_prefix_or_comes_from_kafka() -> None:
+    given = {"endpoints": "a:1", "subscribe": "flights"}
+    for more in ({"groupIdPrefix": "nightly"}, {"schemaStyle": "kafka"}):
+        parsed = ReadOptions.parse(given | more, streaming=True)
+        assert (parsed.group, parsed.group_id_prefix) == ("", more.get("groupIdPrefix", ""))
+        assert parsed.starting == OffsetSpec(place=Place.LATEST)
+    with pytest.raises(SettingsError, match="needs the option group"):
+        ReadOptions.parse(given | {"groupIdPrefix": "nightly", "startingOffsets": "group"}, streaming=True)

@@ -185,3 +185,25 @@ def test_going_back_to_where_a_batch_began_is_another_offset_than_its_end() -> N
         assert json.dumps(again.to_json()) != json.dumps(end.to_json())
         assert logged(again) == again
         end = again
+
+
+def test_more_tasks_than_allowed_share_evenly_and_lose_nothing() -> None:
+    ranges = [
+        QueueRange(queue=MessageQueue("flights", f"broker-{broker}", number), start=0, end=10 * number + 10)
+        for broker in "ab"
+        for number in range(4)
+    ]
+    planned = tasks(ranges, min_partitions=0, max_records=0, min_records=0, max_partitions=2)
+    assert [sum(piece.count for piece in task) for task in planned] == [100, 100]
+    assert sorted((piece for task in planned for piece in task), key=lambda piece: piece.queue) == ranges
+    assert len(tasks(ranges, min_partitions=0, max_records=0, min_records=0, max_partitions=9)) == 8
+
+
+def test_a_queue_of_an_ordered_topic_is_never_split() -> None:
+    orders, other = MessageQueue("orders", "a", 0), MessageQueue("other", "a", 0)
+    ranges = [QueueRange(queue=queue, start=0, end=1_000) for queue in (orders, other)]
+    for options in ({"min_partitions": 8, "max_records": 0}, {"min_partitions": 0, "max_records": 100}):
+        planned = tasks(ranges, **options, min_records=0, ordered={"orders"})
+        assert [ranges[0]] in planned
+        assert len(planned) > 4
+        assert sum(piece.count for task in planned for piece in task) == 2_000

@@ -11,9 +11,9 @@ from evenq.model.queue import MessageQueue
 QUEUE = MessageQueue("flights", "broker-a", 0)
 
 
-def at(spec: OffsetSpec, *, committed: int = -1, by_timestamp: bool = False, at_timestamp: int = -1) -> int:
-    state = QueueState(bounds=Bounds(low=10, high=20), committed=committed, at_timestamp=at_timestamp)
-    return resolve(spec, {QUEUE: state}, without_commit=Place.LATEST, by_timestamp=by_timestamp)[QUEUE]
+def at(spec: OffsetSpec, *, committed: int = -1, times: dict[int, int] | None = None) -> int:
+    state = QueueState(bounds=Bounds(low=10, high=20), committed=committed, times=times or {})
+    return resolve(spec, {QUEUE: state}, without_commit=Place.LATEST)[QUEUE]
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,25 @@ def test_a_written_offset_is_taken_as_it_is(written: int, wanted: int) -> None:
     assert at(OffsetSpec(place=Place.GROUP, offsets={QUEUE: written})) == wanted
 
 
-@pytest.mark.parametrize(("found", "wanted"), [(13, 13), (-1, 20)])
+@pytest.mark.parametrize(("found", "wanted"), [(13, 13), (20, 20)])
 def test_a_time_without_later_messages_is_the_end(found: int, wanted: int) -> None:
-    assert at(OffsetSpec(place=Place.EARLIEST), by_timestamp=True, at_timestamp=found) == wanted
+    assert at(OffsetSpec(place=Place.EARLIEST, time_ms=7), times={7: found}) == wanted
+    assert at(OffsetSpec(place=Place.EARLIEST, times={QUEUE: 7}), times={7: found, 8: 11}) == wanted
+
+
+def test_a_time_without_later_messages_is_an_error_where_one_must_be() -> None:
+    assert at(OffsetSpec(place=Place.EARLIEST, time_ms=7, must_match=True), times={7: 13}) == 13
+    with pytest.raises(SettingsError, match="no message of flights@broker-a:0 was stored at 7 ms or later"):
+        at(OffsetSpec(place=Place.EARLIEST, time_ms=7, must_match=True), times={7: 20})
+
+
+def test_a_queue_without_a_time_begins_where_the_others_do() -> None:
+    other = MessageQueue("flights", "broker-a", 1)
+    states = {
+        queue: QueueState(bounds=Bounds(low=10, high=20), committed=-1, times={7: 15}) for queue in (QUEUE, other)
+    }
+    spec = OffsetSpec(place=Place.EARLIEST, times={QUEUE: 7})
+    assert resolve(spec, states, without_commit=Place.LATEST) == {QUEUE: 15, other: 10}
 
 
 def test_an_offset_of_an_unknown_queue_is_refused() -> None:

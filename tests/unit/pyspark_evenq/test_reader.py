@@ -53,3 +53,11 @@ def test_offsets_that_the_broker_does_not_have_are_data_loss_or_cut(filled: Any)
         with pytest.raises(IllegalOffset, match="5 to 15"):
             planned(filled, **bad)
         assert planned(filled, failOnDataLoss="false", **bad)[0] == (0, 5, 15)
+
+
+def test_long_ranges_are_split_but_not_those_of_an_ordered_topic(filled: Any) -> None:
+    for options in ({"maxRecordsPerPartition": "5"}, {"minPartitions": "6"}):
+        assert len(planned(filled, **options)) == 6
+        filled.takes_groups = True
+        assert planned(filled, **options) == [(0, 0, 15), (1, 0, 15)]
+        filled.takes_groups = False

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
 from pyspark.sql.datasource import InputPartition
+from pyspark_evenq import cluster
 from pyspark_evenq.arrow_schema import Column
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.planner import QueueRange
 from pyspark_evenq.scanning import read, scan_tasks
 
-from evenq.errors import ConnectionFailed, IllegalOffset
+from evenq.errors import ConnectionFailed, IllegalOffset, Unsupported
 
 BODY = (Column("body", nullable=True),)
 
@@ -130,6 +132,74 @@ def test_a_hole_in_a_block_is_data_loss(filled: Any) -> None:
         bodies(filled, 0, 50)
 
 
+@pytest.mark.parametrize("kind", ["auto", "log", "message"])
+def test_a_broker_that_sends_records_gives_the_same_rows_in_every_format(filled: Any, kind: str) -> None:
+    filled.sends_records = True
+    filled.cut_scans = 2
+    assert bodies(filled, 7, 50, format=kind) == [str(number) for number in range(7, 50)]
+
+
+def test_a_broker_that_knows_of_no_records_sends_messages_or_is_named(filled: Any) -> None:
+    assert len(bodies(filled, 0, 50, format="auto")) == 50
+    with pytest.raises(Unsupported, match=r"sends no records .* format=auto"):
+        bodies(filled, 0, 50, format="log")
+
+
+def test_tags_are_read_as_messages_from_every_broker(filled: Any) -> None:
+    filled.sends_records = True
+    assert bodies(filled, 0, 50, tags="odd") == [str(number) for number in range(1, 50, 2)]
+
+
+def test_records_that_do_not_fit_their_checksum_are_read_again_checked_by_the_broker(filled: Any) -> None:
+    filled.sends_records = filled.flip = True
+    wanted = QueueRange(queue=filled.queue(0), start=7, end=50)
+    [task] = scan_tasks([[wanted]], {wanted.queue: filled.endpoint}, {})
+    columns = (Column("body", nullable=True), Column("messageId", nullable=True))
+    found = [row["body"].decode() for batch in read(task, options(filled), columns) for row in batch.to_pylist()]
+    assert found == [str(number) for number in range(7, 50)]
+    assert filled.calls.count("Scan") == 2
+
+
+def test_bodies_that_no_column_is_made_of_do_not_travel(filled: Any) -> None:
+    filled.sends_records = True
+    wanted = QueueRange(queue=filled.queue(0), start=0, end=50)
+    [task] = scan_tasks([[wanted]], {wanted.queue: filled.endpoint}, {})
+    offsets = (Column("queueOffset", nullable=True), Column("storeTimestamp", nullable=True))
+    found = list(read(task, options(filled), offsets))
+    assert [offset for batch in found for offset in batch.column(0).to_pylist()] == list(range(50))
+    assert filled.parts == {(False, False)}
+
+
+def test_a_long_range_is_fetched_ahead_and_in_order(broker: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(cluster, "AHEAD_MIN", 10)
+    broker.sends_records = True
+    for number in range(200):
+        broker.send(str(number))
+    broker.cut_scans = 3
+    assert bodies(broker, 0, 200) == [str(number) for number in range(200)]
+    assert broker.calls.count("Scan") == 4
+    wanted = QueueRange(queue=broker.queue(0), start=0, end=200)
+    [task] = scan_tasks([[wanted]], {wanted.queue: broker.endpoint}, {})
+    rows = read(task, options(broker), BODY)
+    assert next(rows).num_rows == 4
+    rows.close()  # Spark needs no more of it
+    deadline = time.monotonic() + 10
+    while any(thread.name == "evenq-fetch" for thread in threading.enumerate()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not [thread for thread in threading.enumerate() if thread.name == "evenq-fetch"]
+
+
 def test_sparks_own_empty_partition_yields_nothing(broker: Any) -> None:
     assert list(read(InputPartition(None), options(broker), BODY)) == []
     assert broker.calls == []
+
+
+def test_a_worker_freezes_its_libraries_once_unless_told_not_to(filled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr("pyspark_evenq.scanning._frozen_in", 0)
+    monkeypatch.setattr("gc.freeze", lambda: frozen.append(1))
+    bodies(filled, 0, 2, gcFreeze="false")
+    assert frozen == []
+    bodies(filled, 0, 2, gcFreeze="true")
+    bodies(filled, 0, 2, gcFreeze="true")
+    assert frozen == [1]

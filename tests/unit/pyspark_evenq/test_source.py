@@ -54,3 +54,29 @@ def test_wrong_options_are_refused_before_anything_is_read() -> None:
 def test_the_name_and_all_columns() -> None:
     assert DefaultSource.name() == "evenq"
     assert DefaultSource(options=OPTIONS).schema().startswith("topic string, brokerName string, queueId int")
+
+
+OLDER = """
+    import sys, types, pyspark, pyspark.sql.datasource
+    pyspark.__version__ = {version!r}
+    sys.modules["pyspark.sql.streaming.datasource"] = types.ModuleType("empty")  # it came with 4.2
+    import pyspark_evenq
+    source = getattr(pyspark_evenq, "DefaultSource", None)
+    try:
+        print(source and source.name(), source and source(options={{}}))
+    except Exception as refused:
+        print(source.name(), type(refused).__name__, refused)
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "text"),
+    [
+        ("4.1.0", "evenq Unsupported the evenq source needs PySpark 4.2 or newer"),
+        ("4.2.0", "None None"),  # something else is missing there: no wrong reason is told
+    ],
+)
+def test_an_older_spark_is_refused_when_the_source_is_used_and_not_when_it_is_imported(version: str, text: str) -> None:
+    program = textwrap.dedent(OLDER.format(version=version))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True)
+    assert done.stdout.startswith(text), done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -89,3 +90,51 @@ def test_new_queues_are_seen_when_the_route_is_old_and_silence_keeps_the_last_on
     broker.stop()
     now[0] += ROUTE_S + 1
     assert len(watch.route()) == 3
+
+
+def test_a_topic_that_is_made_later_comes_with_the_pattern_and_a_deleted_one_is_missed(
+    broker: Any, watching: Any
+) -> None:
+    now = [0.0]
+    watch = watching(lambda: now[0], subscribe="", subscribePattern="fl.*s")
+    assert watch.route() == {}
+    broker.near = ["flights", "flight", "%RETRY%fls"]
+    now[0] += ROUTE_S + 1
+    assert sorted(watch.route()) == [broker.queue(0), broker.queue(1)]
+    broker.near, broker.topic = [], "another"
+    now[0] += ROUTE_S + 1
+    watch.route()
+    assert list(watch.missing) == ["flights"]
+
+
+def test_an_idle_query_asks_seldom_and_hears_of_growth_at_once(broker: Any, watching: Any) -> None:
+    watch = watching(idleWaitMs="20")
+    watch.look()
+    known = {broker.queue(0): 0, broker.queue(1): 0}
+    asked = broker.calls.count("QueryOffsets")
+    for _ in range(20):
+        watch.refresh(known)
+    assert broker.calls.count("QueryOffsets") == asked + 1
+    watch = watching(idleWaitMs="10000")
+    watch.look()
+    sender = threading.Timer(0.1, broker.send, ["a"])
+    sender.start()
+    begun = time.monotonic()
+    watch.refresh(known)
+    assert time.monotonic() - begun < 5
+    assert watch.bounds[broker.queue(0)].high == 1
+    sender.join()
+
+
+def test_what_came_between_two_triggers_is_all_in_the_next_one(broker: Any, watching: Any) -> None:
+    watch = watching(idleWaitMs="1000")
+    watch.look()
+    known = {broker.queue(0): 0, broker.queue(1): 0}
+    watch.refresh(known)
+    broker.send("a")
+    (parked,) = watch._parked.values()
+    parked.result()  # this call was told of one message
+    broker.send("b")
+    broker.send("c", queue=1)
+    watch.refresh(known)
+    assert (watch.bounds[broker.queue(0)].high, watch.bounds[broker.queue(1)].high) == (2, 1)

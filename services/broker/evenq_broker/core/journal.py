@@ -15,23 +15,18 @@ from typing import Any, NamedTuple
 from evenq.errors import StoreCorrupted
 from evenq.model import GroupConfig, MessageQueue, MessageType, Permission, StartFrom, TopicConfig
 from evenq_broker.core.policies import balance_json, balance_of, retry_json, retry_of
+from evenq_broker.core.staging_ops import StagingOp, staging_json, staging_op_of
 
 # | kind | operation    | content after the kind byte (big-endian)                                                    |
 # |------|--------------|--------------------------------------------------------------------------------------------|
-# | 1    | KeyPut       | u32 length, JSON                                                                            |
-# | 2-5  | Topic, Group | u32 length, JSON                                                                            |
+# | 1-5, 10, 13-16, 24-26, 32: keys, topics, groups, locks, lite, drains, brokers, staging: u32 length, JSON   |
 # | 6    | Committed    | u32 group, u32 topic, u32 queue, u64 offset, u8 reset                                       |
 # | 7    | Acked        | u32 group, u32 topic, u32 queue, u64 offset                                                 |
 # | 8    | Delivered    | 3 u32 place, u64 next, u64 deadline, u16 client length, u16 n, client, n (u64, u32, u16)    |
 # | 9    | Invisible    | u32 group, topic, queue, u64 offset, u32 number, u16 attempt, u64 deadline ms               |
-# | 10   | Locked       | u32 length, JSON                                                                            |
 # | 11   | HalfPut      | u64 number, u32 topic, u64 timer, i64 timer before, 2 u64 ms begun, due, u16 checks, missed |
 # | 12   | HalvesEnded  | u32 n, n u64 numbers, n u8 outcomes                                                         |
-# | 13   | Unsubscribed | u32 length, JSON                                                                            |
-# | 14-5 | LiteOpened, LiteClosed | u32 length, JSON                                                                  |
-# | 16   | DrainPut     | u32 length, JSON                                                                            |
 # | 17   | Counted      | u32 group, u32 topic, u32 queue, u64 given until, u16 n, n u64 offsets, n u16 deliveries    |
-# | 24-6 | BrokerKnown, BrokerForgotten, BrokerTopics | u32 length, JSON                                              |
 
 __all__ = [
     "Acked",
@@ -63,10 +58,10 @@ __all__ = [
 VERSION = 1
 _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _COMMITTED, _ACKED, _DELIVERED, _INVISIBLE, _LOCKED = range(1, 11)
 _HALF, _HALVES_ENDED, _UNSUBSCRIBED, _LITE, _LITE_GONE, _DRAIN, _COUNTED = range(11, 18)
-_BROKER, _BROKER_GONE, _BROKER_TOPICS = 24, 25, 26
+_BROKER, _BROKER_GONE, _BROKER_TOPICS, _STAGING = 24, 25, 26, 32
 _IN_JSON = frozenset({
     _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _LOCKED, _UNSUBSCRIBED, _LITE, _LITE_GONE, _DRAIN, _BROKER,
-    _BROKER_GONE, _BROKER_TOPICS,
+    _BROKER_GONE, _BROKER_TOPICS, _STAGING,
 })  # fmt: skip
 _COMMITTED_FORM = struct.Struct(">BIIIQB")
 _ACKED_FORM = struct.Struct(">BIIIQ")
@@ -284,6 +279,7 @@ Op = (
     | BrokerTopics
     | HalfPut
     | HalvesEnded
+    | StagingOp
 )
 
 
@@ -350,6 +346,8 @@ def encode_op(op: Op) -> bytes:
                 "group": op.group, "queue": [queue.topic, queue.broker_name, queue.queue_id], "client": op.client_id,
                 "generation": [op.epoch, op.counter],
             })  # fmt: skip
+        case StagingOp():
+            return _json(_STAGING, staging_json(op))
         case KeyPut():
             return _json(_KEY, {"key": op.key.hex(), "topic": op.next_topic_id, "group": op.next_group_id})
 
@@ -478,6 +476,8 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
         return Unsubscribed(value["group"], value["topic"])
     if kind == _LITE:
         return LiteOpened(value["topic"], value["queue"], value["base"], value["name"])
+    if kind == _STAGING:
+        return staging_op_of(value)
     if kind == _DRAIN:
         return DrainPut(value["on"])
     if kind == _BROKER:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from evenq.store import Append, StoredTimer, TimerAppend
 from evenq_broker.core.halves import HALF_MESSAGE
+from evenq_broker.core.staged_rows import STAGED_ROWS
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -22,9 +23,13 @@ def due(broker: Broker, timers: list[StoredTimer]) -> list[Append | TimerAppend 
     """What due timers become: a delayed message its message, a half message its next check (`loops.transactions`);
     None for one whose topic was deleted meanwhile.
     """
-    return [
-        broker.transactions.due(timer) if timer.kind == HALF_MESSAGE else _message(broker, timer) for timer in timers
-    ]
+    return [_due(broker, timer) for timer in timers]
+
+
+def _due(broker: Broker, timer: StoredTimer) -> Append | TimerAppend | None:
+    if timer.kind == HALF_MESSAGE:
+        return broker.transactions.due(timer)
+    return broker.staging.due(timer) if timer.kind == STAGED_ROWS else _message(broker, timer)
 
 
 def _message(broker: Broker, timer: StoredTimer) -> Append | None:

@@ -89,7 +89,8 @@ class Journal:
         ]
         halves = broker.transactions.table.dump()
         progress = [*broker.progress.dump(), *delivery_counts.dump(broker.progress)]
-        return encode([key, *drain, *brokers, *topics, *groups, *locks, *halves, *broker.lite.topics.dump(), *progress])
+        lites, staging = broker.lite.topics.dump(), broker.staging.dump()
+        return encode([key, *drain, *brokers, *topics, *groups, *locks, *halves, *staging, *lites, *progress])
 
     async def close(self) -> None:
         """Write what waits, then a last snapshot. A failure of it is logged: the log has it all."""

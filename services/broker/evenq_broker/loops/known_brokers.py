@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from evenq.errors import Error
 from evenq.wire.stubs.evenq.v1 import admin_pb2, routes_pb2
-from evenq_broker.core.journal import BrokerKnown
+from evenq_broker.core.journal import BrokerForgotten, BrokerKnown
 from evenq_broker.core.known_brokers import KnownBrokers
 from evenq_broker.core.routes import BrokerView
 from evenq_broker.loops.resizing import left_here
@@ -56,6 +56,8 @@ class BrokerMemory:
         for one in news:
             self._broker.journal.record(one)
         for op in ops:
+            if isinstance(op, BrokerForgotten):
+                self._broker.staging.broker_forgotten(op.name)
             if isinstance(op, BrokerKnown) and op.gone_ms:
                 log.warning(
                     "broker %s is gone; what it holds is out of reach until it comes back",
@@ -94,6 +96,7 @@ class BrokerMemory:
         """Forget one HERE, durably; False if it was not known."""
         op = self.brokers.forget(name)
         if op is not None:
+            self._broker.staging.broker_forgotten(name)
             await self._broker.journal.record(op)
         return op is not None
 

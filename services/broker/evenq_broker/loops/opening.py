@@ -40,6 +40,7 @@ from evenq_broker.core.journal import (
 from evenq_broker.core.keys import keys_of
 from evenq_broker.core.locks import Generation
 from evenq_broker.core.recalls import Recalls
+from evenq_broker.core.staging_ops import StagingOp
 from evenq_broker.core.uids import local_uid
 from evenq_broker.settings import StoreSettings
 
@@ -154,6 +155,8 @@ def apply(broker: Broker, op: Op) -> None:
             broker.progress.forget_queue(op.topic_id, op.queue_id)
         case HalfPut() | HalvesEnded():
             broker.transactions.table.apply(op)
+        case StagingOp():
+            broker.staging.apply(op)
         case DrainPut():
             broker.draining = op.on
         case BrokerKnown() | BrokerForgotten() | BrokerTopics():

@@ -102,6 +102,14 @@ _ROWS: dict[str, dict[str, tuple[Resource, Action]]] = {
         "LiteSubscriptions": (_CLUSTER, Action.INTERNAL),
         "LiteReady": (_CLUSTER, Action.INTERNAL),
     },
+    "/evenq.v1.Staging/": {
+        "Begin": (_TOPIC, Action.PUBLISH),
+        "Stage": (_TOPIC, Action.PUBLISH),
+        "Decide": (_TOPIC, Action.PUBLISH),
+        "Abandon": (_TOPIC, Action.PUBLISH),
+        "RollForward": (_CLUSTER, Action.INTERNAL),
+        "Outcome": (_CLUSTER, Action.INTERNAL),
+    },
     "/evenq.v1.Assignment/": {
         "Query": (_BOTH, Action.CONSUME),
         "SetMessageRequestMode": (_BOTH, Action.OPERATE),

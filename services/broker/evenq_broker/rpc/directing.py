@@ -42,6 +42,7 @@ DIRECTED = frozenset(
         *(f"/evenq.v1.Data/{name}" for name in ("Publish", "Pull", "Scan", "QueryOffsets", "CommitOffsets")),
         *(f"/evenq.v1.Data/{name}" for name in ("SendBack", "CountDeliveries")),
         *(f"/evenq.v1.Groups/{name}" for name in ("Session", "ListMembers", "LockQueues", "UnlockQueues")),
+        *(f"/evenq.v1.Staging/{name}" for name in ("Begin", "Stage", "Decide", "Abandon")),
         *(MESSAGING + name for name in ("Heartbeat", "NotifyClientTermination")),
     }
 )

@@ -24,6 +24,7 @@ from evenq_broker.rpc import (
     queries,
     resizing,
     routing,
+    staging,
     telemetry,
     tracing,
     transactions,
@@ -37,7 +38,7 @@ __all__ = ["every_call"]
 
 _MODULES = (
     messaging, telemetry, routing, admin_v2, data, dead_letters, diagnosis, groups, admin, cluster, offsets, peers,
-    transactions, queries, tracing, client_list, resizing,
+    transactions, queries, tracing, client_list, resizing, staging,
 )  # fmt: skip
 
 

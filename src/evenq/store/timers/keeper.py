@@ -46,6 +46,12 @@ ReadTimers = Callable[[Sequence[int], int], Awaitable[list[StoredTimer | None]]]
 """Reads timers by id, up to so many bytes and at least one: as many results as were read, None for what is none."""
 
 
+OnMoved = Callable[[Sequence[tuple[int, TimerAppend]]], "asyncio.Future[None] | None"]
+"""Called on the loop when timers are safe in their new place (`roll_forward`), with the ids they had. Their old file
+goes only after what it returns is done.
+"""
+
+
 class AppendGroup(Protocol):
     """Appends messages, timers and the ends of timers as one group."""
 
@@ -106,6 +112,7 @@ class TimerKeeper:
         self.alarm_ms = NEVER
         """Whoever waits for the next timer sleeps until then; an earlier one calls `on_ready`."""
         self.on_ready: Callable[[], None] = lambda: None
+        self.on_moved: OnMoved = lambda _: None
         self._disk = disk
         self._clock = clock
         self._read_timers = read_timers
@@ -299,11 +306,18 @@ class TimerKeeper:
                     timers = await self.read(batch, ROLL_BYTES)
                     batch = batch[: len(timers)]
                     del held[: len(timers)]
-                    await self._end_held(batch, [_again(timer) for timer in timers if timer is not None])
+                    await self._move_held(batch, timers)
                     lost = [key for key, timer in zip(batch, timers, strict=True) if timer is None]
                     self._tell_damaged(lost, "given up, since the file goes")
             finally:
                 pending.release(held)
+
+    async def _move_held(self, held: list[bytes], timers: Sequence[StoredTimer | None]) -> None:
+        moved = [(timer.log_offset, _again(timer)) for timer in timers if timer is not None]
+        await self._end_held(held, [timer for _, timer in moved])
+        noted = self.on_moved(moved)
+        if noted is not None:
+            await asyncio.shield(noted)
 
     async def _hold_below(self, log_offset: int) -> tuple[list[bytes], bool]:
         pending = self.pending

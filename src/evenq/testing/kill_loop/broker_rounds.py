@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from evenq.errors import ConnectionFailed, RequestTimeout
 from evenq.runtime.clock import SystemClock
-from evenq.runtime.failpoints import COUNTS_VARIABLE, POINTS, VARIABLE
+from evenq.runtime.failpoints import COUNTS_VARIABLE, VARIABLE
 from evenq.testing.checker import check
 from evenq.testing.free_ports import FreePorts
 from evenq.testing.history import Action, Op, Recorder, read_history
-from evenq.testing.kill_loop.campaign import Campaign, Cycle, Ending, Needs
+from evenq.testing.kill_loop.campaign import Campaign, Cycle, Ending, Needs, broker_points
 from evenq.testing.kill_loop.clients import BROKER, GROUPS, TOPIC, Clients
 from evenq.testing.kill_loop.store_rounds import forget, tear
 from evenq.testing.kill_loop.verifying import verified
@@ -79,7 +79,7 @@ class BrokerRound:
         return self.problems
 
     def _cycle(self, number: int) -> None:
-        cycle = self.campaign.plan(list(POINTS), first=number == 0, killed=self._killed, kill_ms=KILL_MS)
+        cycle = self.campaign.plan(broker_points(), first=number == 0, killed=self._killed, kill_ms=KILL_MS)
         if cycle.needs is Needs.TORN:
             tear(self._data, self.campaign.rng)
         elif cycle.needs is Needs.REBUILD:

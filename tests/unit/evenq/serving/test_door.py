@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,15 @@ class Service:
         ]
 
 
+FRONT: Any = "grpcio"
+
+
+@pytest.fixture(autouse=True, params=["grpcio", "http2"])
+def front(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each promise of the door holds for both fronts."""
+    monkeypatch.setattr(request.module, "FRONT", request.param)
+
+
 async def failing(error: Exception) -> bytes:
     raise error
 
@@ -113,7 +123,8 @@ async def until(state: Callable[[], bool]) -> None:
 def run(test: Callable[[Service, Door, GrpcNet, str], Awaitable[None]], options: DoorOptions | None = None) -> None:
     async def main() -> None:
         service = Service()
-        door = await open_door(service.rpcs(), host="127.0.0.1", port=0, clock=SystemClock(), options=options)
+        chosen = replace(options or DoorOptions(), front=FRONT)
+        door = await open_door(service.rpcs(), host="127.0.0.1", port=0, clock=SystemClock(), options=chosen)
         net = GrpcNet()
         try:
             async with asyncio.timeout(20):
@@ -314,16 +325,18 @@ def test_stop_lets_a_running_call_finish() -> None:
 def test_a_port_in_use_is_named() -> None:
     async def test(service: Service, door: Door, net: GrpcNet, address: str) -> None:
         with pytest.raises(errors.PortInUse, match=rf"port {door.port} .* --port"):
-            await open_door([], host="127.0.0.1", port=door.port, clock=SystemClock())
+            await open_door([], host="127.0.0.1", port=door.port, clock=SystemClock(), options=DoorOptions(front=FRONT))
         with pytest.raises(errors.SettingsError, match=r"no\.such\.host\.invalid"):
-            await open_door([], host="no.such.host.invalid", port=0, clock=SystemClock())
+            await open_door(
+                [], host="no.such.host.invalid", port=0, clock=SystemClock(), options=DoorOptions(front=FRONT)
+            )
 
     run(test)
 
 
 def test_a_call_knows_the_door_it_came_through() -> None:
     async def test(service: Service, door: Door, net: GrpcNet, address: str) -> None:
-        options = DoorOptions(listener=Listener("external"))
+        options = DoorOptions(front=FRONT, listener=Listener("external"))
         other = await open_door(service.rpcs(), host="127.0.0.1", port=0, clock=SystemClock(), options=options)
         try:
             await net.unary(address, UNARY, b"", timeout_ms=5_000)

@@ -112,6 +112,8 @@ def request_of(method: str, topic: str = "orders", group: str = "billing") -> by
             setattr(value, last_step, name)
         elif hasattr(last, "add"):
             last.add().name = name
+        elif hasattr(last, "append"):
+            last.append(name)
         else:
             last.name = name
     return bytes(message.SerializeToString())

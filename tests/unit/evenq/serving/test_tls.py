@@ -11,6 +11,7 @@ import pytest
 
 from evenq.errors import ConnectionFailed, Error, SettingsError, TlsFailed
 from evenq.runtime.clock import SystemClock
+from evenq.serving.door import DoorOptions
 from evenq.serving.doors import Doors, open_doors, usual_places
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 from evenq.serving.tls import TlsSettings
@@ -42,8 +43,18 @@ def settings(pair: Pair, **more: Any) -> TlsSettings:
     return TlsSettings(port=0, certificate=pair.certificate, key=pair.key, **more)
 
 
+FRONT: Any = "grpcio"
+
+
+@pytest.fixture(autouse=True, params=["grpcio", "http2"])
+def front(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TLS is the same at both fronts."""
+    monkeypatch.setattr(request.module, "FRONT", request.param)
+
+
 async def opened(tls: TlsSettings, port: int = -1) -> Doors:
-    return await open_doors([RPC], usual_places("127.0.0.1", port, tls), tls, clock=SystemClock())
+    places = usual_places("127.0.0.1", port, tls)
+    return await open_doors([RPC], places, tls, clock=SystemClock(), options=DoorOptions(front=FRONT))
 
 
 async def said(net: GrpcNet, address: str) -> str:

@@ -27,6 +27,16 @@ from evenq_broker.core.journal import (
     decode,
     encode,
 )
+from evenq_broker.core.staging_ops import (
+    BatchDecided,
+    QueryForgotten,
+    QueryKnown,
+    RolledForward,
+    StagedEnded,
+    StagedMoved,
+    StagedPut,
+    TokensDropped,
+)
 
 from evenq.errors import StoreCorrupted
 from evenq.model import BalancePolicy, GroupConfig, MessageType, Permission, StartFrom, TopicConfig, Weight
@@ -61,6 +71,14 @@ EVERY: list[Op] = [
     BrokerForgotten("broker-b"),
     BrokerTopics("broker-c", {"t": 4, "u": 0}),
     TopicPut(TopicConfig(name="v", topic_id=5, uid="0123456789abcdef")),
+    StagedPut(8, 9, "q", 0, 1, 2, "ab" * 16, 3, "broker-a", 4, 5, 6, 7),
+    StagedMoved(8, 99),
+    StagedEnded((8, 9)),
+    QueryKnown("q", "broker-a", 5, 3),
+    QueryForgotten("q"),
+    BatchDecided("q", 4, (("broker-a", "ab"), ("broker-b", "ab")), 6),
+    RolledForward("q", 4, "broker-b"),
+    TokensDropped("q", 5, ("cd",)),
 ]
 
 

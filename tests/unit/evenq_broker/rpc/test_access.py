@@ -13,7 +13,15 @@ from evenq.runtime.clock import FakeClock
 from evenq.testing.loop_net import LoopNet
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2 as admin_v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
-from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, data_pb2, dead_letters_pb2, groups_pb2, peers_pb2
+from evenq.wire.stubs.evenq.v1 import (
+    admin_pb2,
+    assignment_pb2,
+    data_pb2,
+    dead_letters_pb2,
+    groups_pb2,
+    peers_pb2,
+    staging_pb2,
+)
 
 FILES: tuple[Any, ...] = (
     service_pb2,
@@ -24,6 +32,7 @@ FILES: tuple[Any, ...] = (
     assignment_pb2,
     peers_pb2,
     dead_letters_pb2,
+    staging_pb2,
 )
 
 

@@ -10,6 +10,7 @@ from evenq_broker.core.members import Member, Protocol
 
 from evenq.errors import Error, PreconditionFailed
 from evenq.model import MessageQueue
+from evenq.store.record import frame_at
 from evenq.testing.blocks import block, place
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
@@ -209,5 +210,87 @@ def test_a_pull_whose_queue_changes_hands_while_the_disk_is_read_is_refused(run:
         request = data_pb2.PullRequest(group="g", client_id="x", queue=place(0), committed=-1, owner=True)
         with pytest.raises(PreconditionFailed):
             await stage.call("/evenq.v1.Data/Pull", request, data_pb2.PullResponse)
+
+    run(story)
+
+
+def wanted(version: int = 1, *, head: bool = True, system: bool = True) -> data_pb2.RecordsWanted:
+    return data_pb2.RecordsWanted(version=version, head=head, system=system)
+
+
+def test_a_scan_gives_records_as_they_are_stored_to_those_who_can_read_them(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        await publish(stage, block(place(0), *(f"{number:04}" + "x" * 1_000 for number in range(100))))
+        asked = data_pb2.ScanRequest(queue=place(0), start=10, end=90, block_bytes=16 << 10)
+        messages = [m for b in await scan(stage, asked) for m in b.messages]
+        asked.records.CopyFrom(wanted())
+        blocks = await scan(stage, asked)
+        assert len(blocks) > 3
+        assert [b.first_offset for b in blocks] == [10, *(b.next_offset for b in blocks[:-1])]
+        assert blocks[-1].next_offset == 90
+        stored = []
+        for told in blocks:
+            assert not told.messages
+            assert (told.records.head, told.records.system) == (True, True)
+            sizes, at = memoryview(told.records.sizes).cast("I"), 0
+            for size in sizes:
+                found = frame_at(told.records.frames[at : at + size], 0, frame_place(told.records.frames, at))
+                assert found is not None
+                stored.append(found)
+                at += size
+            assert at == len(told.records.frames)
+        assert [one.queue_offset for one in stored] == list(range(10, 90))
+        for one, message in zip(stored, messages, strict=True):
+            told = definition_pb2.Message.FromString(one.head)
+            assert (told.body, told.topic.name) == (message.body, "t")
+            system = definition_pb2.SystemProperties.FromString(one.system)
+            assert system.message_id == message.system_properties.message_id
+
+    run(story)
+
+
+def frame_place(frames: bytes, at: int) -> int:
+    return int.from_bytes(frames[at + 40 : at + 48], "big")
+
+
+def test_bodies_that_are_not_wanted_are_not_sent(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        await publish(stage, block(place(0), *(f"{number:020}" + "body" * 250 for number in range(50))))
+        asked = data_pb2.ScanRequest(queue=place(0), start=0, end=50, records=wanted(head=False))
+        (told,) = await scan(stage, asked)
+        assert len(told.records.sizes) == 50 * 4
+        assert (told.records.head, told.records.system) == (False, True)
+        assert b"body" not in told.records.frames
+
+    run(story)
+
+
+def test_a_filter_or_a_version_that_is_not_ours_gives_messages_as_ever(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        await publish(stage, block(place(0), "x", "y"))
+        tag = common_pb2.Filter(expression="none")
+        everything = common_pb2.Filter(expression="*")
+        for records, chosen, messages in (
+            (wanted(), tag, 0), (wanted(2), everything, 2), (wanted(0), everything, 2), (wanted(), everything, -1),
+        ):  # fmt: skip
+            asked = data_pb2.ScanRequest(queue=place(0), start=0, end=2, filter=chosen, records=records)
+            (told,) = await scan(stage, asked)
+            assert told.HasField("records") == (messages < 0)
+            assert len(told.messages) == max(0, messages)
+
+    run(story)
+
+
+def test_records_outside_of_the_queue_tell_the_range(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        await publish(stage, block(place(0), "x", "y"))
+        asked = data_pb2.ScanRequest(queue=place(0), start=5, end=9, records=wanted())
+        (refused,) = await scan(stage, asked)
+        assert refused.status.code == definition_pb2.ILLEGAL_OFFSET
+        assert (refused.first_offset, refused.next_offset) == (0, 2)
 
     run(story)

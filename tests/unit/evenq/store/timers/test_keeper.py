@@ -7,6 +7,7 @@ import errno
 
 import pytest
 
+from evenq.errors import StoreFull
 from evenq.store.snapshot import Snapshot, save
 from evenq.store.timers import runs
 from evenq.store.timers.keeper import named_by_snapshots
@@ -103,6 +104,48 @@ def test_only_files_that_no_snapshot_and_no_frozen_state_names_are_removed(make_
                 await ground.clock.advance(1)
         used = {file.number for file, _ in ground.keeper.pending.used_runs()}
         assert set(runs.numbers(ground.disk)) == used
+        await ground.keeper.close()
+
+    asyncio.run(scenario())
+
+
+def test_whoever_asks_hears_of_timers_that_moved_and_their_file_stays_until_it_has_noted_it(make_ground):
+    async def scenario():
+        ground = make_ground()
+        put = await ground.put(5_000, 6_000, 7_000)
+        noted = asyncio.get_running_loop().create_future()
+        heard, called = [], asyncio.Event()
+
+        def on_moved(moved):
+            heard.extend((before, timer.log_offset) for before, timer in moved)
+            called.set()
+            return noted
+
+        ground.keeper.on_moved = on_moved
+        moving = asyncio.ensure_future(ground.keeper.roll_forward(put[2]))
+        await called.wait()
+        assert sorted(heard) == [(put[0], put[2] + 100), (put[1], put[2] + 200)]
+        await asyncio.sleep(0)
+        assert not moving.done()
+        noted.set_result(None)
+        await moving
+        assert ground.keeper.pinned_before() == put[2]
+        await ground.keeper.close()
+
+    asyncio.run(scenario())
+
+
+def test_nobody_hears_of_timers_that_could_not_move(make_ground):
+    async def scenario():
+        ground = make_ground()
+        put = await ground.put(5_000, 6_000)
+        heard = []
+        ground.keeper.on_moved = heard.append
+        ground.fail = StoreFull("no space")
+        with pytest.raises(StoreFull):
+            await ground.keeper.roll_forward(put[1])
+        assert heard == []
+        assert ground.keeper.pinned_before() == put[0]
         await ground.keeper.close()
 
     asyncio.run(scenario())

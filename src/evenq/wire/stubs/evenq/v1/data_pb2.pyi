@@ -132,6 +132,8 @@ class ScanRequest(_Message):
     def filter(self) -> _evenq_v1_common.Filter: ...
     group: builtins.str
     uid: builtins.str
+    @builtins.property
+    def records(self) -> RecordsWanted: ...
 
     def __init__(
         self,
@@ -143,9 +145,28 @@ class ScanRequest(_Message):
         filter: _evenq_v1_common.Filter | None = ...,
         group: builtins.str | None = ...,
         uid: builtins.str | None = ...,
+        records: RecordsWanted | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["queue", "filter"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["queue", "start", "end", "block_bytes", "filter", "group", "uid"]) -> None: ...
+    def HasField(self, field_name: Literal["queue", "filter", "records"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["queue", "start", "end", "block_bytes", "filter", "group", "uid", "records"]) -> None: ...
+
+class RecordsWanted(_Message):
+    DESCRIPTOR: Descriptor
+
+    version: builtins.int
+    head: builtins.bool
+    system: builtins.bool
+    verifies: builtins.bool
+
+    def __init__(
+        self,
+        *,
+        version: builtins.int | None = ...,
+        head: builtins.bool | None = ...,
+        system: builtins.bool | None = ...,
+        verifies: builtins.bool | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["version", "head", "system", "verifies"]) -> None: ...
 
 class ScanBlock(_Message):
     DESCRIPTOR: Descriptor
@@ -156,6 +177,8 @@ class ScanBlock(_Message):
     next_offset: builtins.int
     @builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_apache_rocketmq_v2_definition.Message]: ...
+    @builtins.property
+    def records(self) -> Records: ...
 
     def __init__(
         self,
@@ -164,9 +187,30 @@ class ScanBlock(_Message):
         first_offset: builtins.int | None = ...,
         next_offset: builtins.int | None = ...,
         messages: Iterable[_apache_rocketmq_v2_definition.Message] | None = ...,
+        records: Records | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "first_offset", "next_offset", "messages"]) -> None: ...
+    def HasField(self, field_name: Literal["status", "records"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "first_offset", "next_offset", "messages", "records"]) -> None: ...
+
+class Records(_Message):
+    DESCRIPTOR: Descriptor
+
+    head: builtins.bool
+    system: builtins.bool
+    sizes: builtins.bytes
+    frames: builtins.bytes
+    checked: builtins.bool
+
+    def __init__(
+        self,
+        *,
+        head: builtins.bool | None = ...,
+        system: builtins.bool | None = ...,
+        sizes: builtins.bytes | None = ...,
+        frames: builtins.bytes | None = ...,
+        checked: builtins.bool | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["head", "system", "sizes", "frames", "checked"]) -> None: ...
 
 class QueryOffsetsRequest(_Message):
     DESCRIPTOR: Descriptor

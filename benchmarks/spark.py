@@ -1,0 +1,520 @@
+"""`make bench-spark`: Spark reads the same rows from evenq, from Kafka and from nowhere, in turn.
+
+    python benchmarks/spark.py [--rows N] [--rounds N] [--only batch stream trigger idle] [--formats auto message]
+                               [--no-kafka] [--no-save]
+
+One Spark (`local[2]`), one broker of each kind, the same 1 KiB rows with a key, a tag and two properties in four queues
+or partitions, all columns read into `noop`. The sources take turns round by round (A B C A B C ...), so what else the
+machine does hits all of them; the ratios are the result, taken round by round. The ceiling is a Python source that
+yields a prebuilt Arrow batch: what Spark itself takes for such rows. Kafka comes by Maven (`kafka_peer.py`).
+
+One row: a query with a trigger each second, so that a row is there when it fires; `triggerExecution` is what the
+trigger took. Beside it stands the time from the send to the end of the batch for a query that triggers as soon as it
+can: there `latestOffset` of an idle query waits for rows, so its duration says nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import servers
+from kafka_peer import kafka, spark_jars
+from pyspark_evenq import connection
+from rich.console import Console
+from rich.table import Table
+from run import RESULTS, machine
+from spark_rows import Ceiling, body
+
+from evenq.wire.convert import set_ms
+from evenq.wire.status import check
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
+
+HERE = Path(__file__).resolve().parent
+CONSOLE = Console(stderr=True)
+TOPIC, ONE = "flights", "one-by-one"
+QUEUES = 4
+BLOCK = 100
+TRIGGER_ROWS = 40_000
+FIRST_TRIGGERS = 2  # workers start and import in them
+TRIGGER_MS = 1_000
+SINGLE_ROUNDS, SINGLE_ROWS, SINGLE_FIRST = 3, 9, 3
+IDLE_S = 20.0
+WAIT_S = 120.0
+RATE_MARGIN_MS = 80.0
+
+
+@dataclass
+class Line:
+    """One line of the table."""
+
+    what: str
+    values: dict[str, list[float]] = field(default_factory=dict)
+    """Figures by source, a value a round."""
+    unit: str = "rows/s"
+
+    def add(self, source: str, value: float) -> None:
+        self.values.setdefault(source, []).append(value)
+
+    def ratio(self, of: str, to: str) -> list[float]:
+        """Round by round."""
+        return [a / b for a, b in zip(self.values.get(of, []), self.values.get(to, []), strict=False)]
+
+
+class Evenq:
+    """Rows into a broker of ours."""
+
+    def __init__(self, server: servers.Server) -> None:
+        self.pid, self.address = server.pid, server.address
+        self.broker = ""
+        self._sent = 0
+
+    def create(self, topic: str, queues: int) -> None:
+        request = admin_pb2.CreateTopicRequest(topic=topic, queues=queues)
+        answer = self._call("/evenq.v1.Admin/CreateTopic", request)
+        check(admin_pb2.CreateTopicResponse.FromString(answer).status)
+
+    def fill(self, rows: int) -> None:
+        """Blocks of 100 messages to each queue in turn."""
+        for begin in range(0, rows, BLOCK):
+            self.send(TOPIC, begin // BLOCK % QUEUES, range(begin, min(begin + BLOCK, rows)))
+
+    def send_one(self) -> float:
+        """When it was stored, seconds since the epoch."""
+        self.send(ONE, 0, range(self._sent, self._sent + 1))
+        self._sent += 1
+        return time.time()
+
+    def send(self, topic: str, queue_id: int, numbers: range) -> None:
+        now_ms, messages = int(time.time() * 1000), []
+        for number in numbers:
+            message = definition_pb2.Message(
+                body=body(number), user_properties={"origin": "EWR", "carrier": f"C{number % 16}"}
+            )
+            system = message.system_properties
+            system.message_id, system.tag = f"01{time.time_ns():020X}{number:010X}", f"t{number % 12}"
+            system.keys.append(f"key-{number}")
+            system.born_host = "127.0.0.1"
+            set_ms(system.born_timestamp, now_ms)
+            messages.append(message)
+        queue = common_pb2.Queue(topic=topic, broker_name=self.broker, queue_id=queue_id)
+        answer = self._call("/evenq.v1.Data/Publish", data_pb2.PublishRequest(queue=queue, messages=messages))
+        check(data_pb2.PublishResponse.FromString(answer).status)
+
+    def options(self, topic: str) -> dict[str, str]:
+        return {"endpoints": self.address, "subscribe": topic}
+
+    def _call(self, method: str, request: Any) -> bytes:
+        return connection.unary(self.address, method, request.SerializeToString(), timeout_ms=30_000)
+
+
+class Peer:
+    """Rows into Kafka, by Spark's own sink and by a producer in Spark's JVM."""
+
+    def __init__(self, spark: Any, pid: int, address: str) -> None:
+        self.pid, self.address = pid, address
+        self._spark = spark
+        jvm = spark._jvm  # noqa: SLF001  the only way to a producer without one more package
+        settings = jvm.java.util.HashMap()
+        text = "org.apache.kafka.common.serialization.StringSerializer"
+        for name, value in (("bootstrap.servers", address), ("key.serializer", text), ("value.serializer", text)):
+            settings.put(name, value)
+        settings.put("linger.ms", "0")
+        self._record = jvm.org.apache.kafka.clients.producer.ProducerRecord
+        self._producer = jvm.org.apache.kafka.clients.producer.KafkaProducer(settings)
+        self._sent = 0
+
+    def fill(self, rows: int) -> None:
+        value = "cast(concat(lpad(id, 8, '0'), filling) as binary) AS value"
+        headers = (
+            "array(named_struct('key', 'tag', 'value', cast(concat('t', id % 12) as binary)), "
+            "named_struct('key', 'origin', 'value', cast('EWR' as binary)), "
+            "named_struct('key', 'carrier', 'value', cast(concat('C', id % 16) as binary))) AS headers"
+        )
+        numbered = self._spark.range(rows).selectExpr("id", f"'{body(0)[8:].decode()}' AS filling")
+        key, partition = "cast(concat('key-', id) as binary) AS key", f"cast(id % {QUEUES} as int) AS partition"
+        written = numbered.selectExpr(key, value, headers, partition).write.format("kafka")
+        written.options(**{"kafka.bootstrap.servers": self.address, "topic": TOPIC, "includeHeaders": "true"}).save()
+
+    def send_one(self) -> float:
+        record = self._record(ONE, f"key-{self._sent}", body(self._sent).decode())
+        self._producer.send(record).get()
+        self._sent += 1
+        return time.time()
+
+    def options(self, topic: str) -> dict[str, str]:
+        return {"kafka.bootstrap.servers": self.address, "subscribe": topic, "includeHeaders": "true"}
+
+
+class Bench:
+    """One run: what was asked, the sources, and the lines so far."""
+
+    def __init__(self, asked: argparse.Namespace, spark: Any, evenq: Evenq, peer: Peer | None, scratch: Path) -> None:
+        self.asked, self.spark, self.evenq, self.peer = asked, spark, evenq, peer
+        self._scratch = scratch
+        self._checkpoints = 0
+        self.lines: list[Line] = []
+
+    # ------------------------------------------------------------------------------------------------------- batch
+
+    def batch(self) -> None:
+        line, cpu = Line("batch, all columns"), Line("broker CPU in batch reads", unit="us/row")
+        rows = self.asked.rows
+        ceiling = {"rows": str(rows), "partitions": str(QUEUES)}
+        sources: dict[str, tuple[Callable[[], Any], int]] = {
+            self._name(kind): (lambda kind=kind: self._load(kind), self.evenq.pid) for kind in self.asked.formats
+        }  # type: ignore[misc]  # mypy sees no default in a lambda
+        if self.peer is not None:
+            sources["kafka"] = (self._load_peer, self.peer.pid)
+        sources["ceiling"] = (lambda: self.spark.read.format("ceiling").options(**ceiling).load(), 0)
+        for name, (load, _) in sources.items():
+            counted = load().count()
+            if counted != rows:
+                raise SystemExit(f"{name} has {counted} rows, not {rows}")
+        for number in range(self.asked.rounds + 1):
+            for name, (load, pid) in sources.items():
+                begun_cpu = servers.cpu_s(pid) if pid else 0.0
+                begun = time.perf_counter()
+                load().write.format("noop").mode("overwrite").save()
+                took = time.perf_counter() - begun
+                if number == 0:
+                    continue  # it warms up
+                line.add(name, rows / took)
+                if pid:
+                    cpu.add(name, (servers.cpu_s(pid) - begun_cpu) / rows * 1e6)
+            CONSOLE.print(f"[dim]batch round {number} of {self.asked.rounds}[/dim]")
+        self.lines += [line, cpu]
+
+    def _load(self, kind: str) -> Any:
+        return self.spark.read.format("evenq").options(**self.evenq.options(TOPIC), format=kind).load()
+
+    def _load_peer(self) -> Any:
+        assert self.peer is not None
+        return self.spark.read.format("kafka").options(**self.peer.options(TOPIC)).load()
+
+    # ------------------------------------------------------------------------------------------------------ stream
+
+    def stream(self) -> None:
+        line = Line(f"stream, triggers of {TRIGGER_ROWS:,} rows")
+        for number in range(max(3, self.asked.rounds // 2 + 1)):
+            for name, options in self._streams(TOPIC, {"startingOffsets": "earliest"}).items():
+                query = self._start(name, options | {"maxOffsetsPerTrigger": str(TRIGGER_ROWS)}, availableNow=True)
+                query.awaitTermination()
+                full = [one for one in query.recentProgress if one.numInputRows >= TRIGGER_ROWS][FIRST_TRIGGERS:]
+                took = [one.durationMs["triggerExecution"] for one in full]
+                if took:
+                    line.add(name, TRIGGER_ROWS * 1000 / statistics.median(took))
+            CONSOLE.print(f"[dim]stream round {number + 1}[/dim]")
+        self.lines.append(line)
+
+    # ----------------------------------------------------------------------------------------------------- trigger
+
+    def trigger(self) -> None:
+        self.evenq.create(ONE, 1)
+        execution = Line("one row, trigger each second: triggerExecution", unit="ms")
+        offset = Line("one row, trigger each second: of that latestOffset", unit="ms")
+        latency = Line("one row, triggers at once: from send to the end of its batch", unit="ms")
+        senders: dict[str, Callable[[], float]] = {"evenq": self.evenq.send_one}
+        if self.peer is not None:
+            senders["kafka"] = self.peer.send_one
+        for send in senders.values():
+            send()
+        each_second = {"processingTime": f"{TRIGGER_MS} milliseconds"}
+        for number in range(SINGLE_ROUNDS):
+            for name, options in self._streams(ONE, {"startingOffsets": "earliest"}).items():
+                query = self._start(name, options, **each_second)
+                for _, progress in self._singles(query, senders[name]):
+                    execution.add(name, progress.durationMs["triggerExecution"])
+                    offset.add(name, progress.durationMs["latestOffset"])
+                query.stop()
+                query = self._start(name, options)
+                for sent, progress in self._singles(query, senders[name]):
+                    latency.add(name, (_ended(progress) - sent) * 1000)
+                query.stop()
+            query = self._start("rate-micro-batch", {"rowsPerBatch": "10", "numPartitions": "1"}, **each_second)
+            _until(lambda query=query: len(query.recentProgress) > SINGLE_ROWS)  # type: ignore[misc]  # its default
+            for one in query.recentProgress[SINGLE_FIRST:]:
+                execution.add("rate-micro-batch", one.durationMs["triggerExecution"])
+            query.stop()
+            CONSOLE.print(f"[dim]one row, round {number + 1} of {SINGLE_ROUNDS}[/dim]")
+        self.lines += [execution, offset, latency]
+
+    def _singles(self, query: Any, send: Callable[[], float]) -> Iterator[tuple[float, Any]]:
+        """Send a row, wait until it is through, and so on: when it was sent, and the progress of its batch. Without the
+        first ones.
+        """
+        _until(lambda: any(one.numInputRows for one in query.recentProgress))
+        for number in range(SINGLE_ROWS):
+            before = len(query.recentProgress)
+            sent = send()
+            _until(lambda before=before: any(one.numInputRows for one in query.recentProgress[before:]))  # type: ignore[misc]
+            if number >= SINGLE_FIRST:
+                yield sent, next(one for one in query.recentProgress[before:] if one.numInputRows)
+
+    # -------------------------------------------------------------------------------------------------------- idle
+
+    def idle(self) -> None:
+        """What a query without data costs: its runner, and the broker."""
+        runner, broker = Line("idle query: CPU of its runner", unit="% of a core"), Line(
+            "idle query: CPU of the broker", unit="% of a core"
+        )  # fmt: skip
+        options = self._streams(TOPIC, {"startingOffsets": "latest"})["evenq"]
+        before = set(_python_children(os.getpid()))
+        query = self._start("evenq", options)
+        _until(lambda: bool(query.recentProgress) or query.lastProgress is not None or query.status["isTriggerActive"])
+        time.sleep(3.0)  # the imports
+        ours = [pid for pid in _python_children(os.getpid()) if pid not in before]
+        start = sum(map(_cpu, ours)), servers.cpu_s(self.evenq.pid), time.perf_counter()
+        time.sleep(IDLE_S)
+        took = time.perf_counter() - start[2]
+        runner.add("evenq", (sum(map(_cpu, ours)) - start[0]) / took * 100)
+        broker.add("evenq", (servers.cpu_s(self.evenq.pid) - start[1]) / took * 100)
+        query.stop()
+        self.lines += [runner, broker]
+
+    # ------------------------------------------------------------------------------------------------------ shared
+
+    def _streams(self, topic: str, more: dict[str, str]) -> dict[str, dict[str, str]]:
+        self._checkpoints += 1
+        tried = dict(one.split("=", 1) for one in self.asked.option)
+        found = {"evenq": {**self.evenq.options(topic), "group": f"bench-{self._checkpoints}", **more, **tried}}
+        if self.peer is not None:
+            found["kafka"] = self.peer.options(topic) | more
+        return found
+
+    def _start(self, name: str, options: dict[str, str], **trigger: Any) -> Any:
+        self._checkpoints += 1
+        frame = self.spark.readStream.format(name).options(**options).load()
+        writer = frame.writeStream.format("noop")
+        writer = writer.option("checkpointLocation", str(self._scratch / f"checkpoint-{self._checkpoints}"))
+        return (writer.trigger(**trigger) if trigger else writer).start()
+
+    @staticmethod
+    def _name(kind: str) -> str:
+        return "evenq" if kind == "auto" else f"evenq {kind}"
+
+
+def _ended(progress: Any) -> float:
+    """When the trigger was over, seconds since the epoch."""
+    begun = dt.datetime.fromisoformat(progress.timestamp).timestamp()
+    return begun + float(progress.durationMs["triggerExecution"]) / 1000
+
+
+def _until(ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not ready():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"nothing for {WAIT_S:.0f} s")
+        time.sleep(0.01)
+
+
+def _python_children(pid: int) -> list[int]:
+    """Python processes under a process, through Spark's JVM."""
+    pids = [pid]
+    for one in pids:
+        try:
+            for task in Path(f"/proc/{one}/task").iterdir():
+                pids += map(int, (task / "children").read_text().split())
+        except OSError:  # it has ended meanwhile
+            continue
+    return [one for one in pids[1:] if b"pyspark" in _command(one)]
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _cpu(pid: int) -> float:
+    try:
+        return servers.cpu_s(pid)
+    except OSError:
+        return 0.0
+
+
+# ------------------------------------------------------------------------------------------------------------- goals
+
+
+def verdicts(lines: list[Line]) -> list[tuple[str, str, str, bool | None]]:
+    """What, seen, goal, met (None: could not be judged)."""
+    found: list[tuple[str, str, str, bool | None]] = []
+    by_start = {line.what.split(",")[0] + line.unit: line for line in lines}
+    batch, stream = by_start.get("batchrows/s"), by_start.get("streamrows/s")
+    one, latency = (
+        next((line for line in lines if text in line.what), None) for text in ("triggerExecution", "from send")
+    )
+    if batch is not None:
+        found.append(_ratio("batch, evenq to Kafka", batch.ratio("evenq", "kafka"), 2.0))
+        found.append(_ratio("batch, evenq to the ceiling", batch.ratio("evenq", "ceiling"), 0.5))
+    for line in lines:
+        if line.what.startswith("broker CPU") and line.values.get("evenq"):
+            used = statistics.median(line.values["evenq"])
+            found.append(("broker CPU, us/row", f"{used:.2f}", "<= 1", used <= 1.0))
+        if line.what.startswith("idle query: CPU of its runner"):
+            share = statistics.median(line.values["evenq"])
+            found.append(("idle query, % of a core", f"{share:.1f}", "<= 2", share <= 2.0))
+    if stream is not None:
+        found.append(_ratio("stream, evenq to Kafka", stream.ratio("evenq", "kafka"), 1.0))
+    for line in (one, latency):
+        if line is None or "evenq" not in line.values:
+            continue
+        ours = statistics.median(line.values["evenq"])
+        for peer, margin in (("kafka", 0.0), ("rate-micro-batch", RATE_MARGIN_MS)):
+            if peer in line.values:
+                limit = statistics.median(line.values[peer]) + margin
+                found.append((f"{line.what}, ms, beside {peer}", f"{ours:.0f}", f"<= {limit:.0f}", ours <= limit))
+    return found
+
+
+def _ratio(what: str, ratios: list[float], goal: float) -> tuple[str, str, str, bool | None]:
+    if not ratios:
+        return what, "-", f">= {goal}", None
+    middle = statistics.median(ratios)
+    return what, f"{middle:.2f} ({min(ratios):.2f} to {max(ratios):.2f})", f">= {goal}", middle >= goal
+
+
+def figures(lines: list[Line]) -> list[tuple[str, str, str]]:
+    """What, source, median and both ends."""
+    return [
+        (
+            line.what,
+            source,
+            f"{_number(statistics.median(values))} ({_number(min(values))} to {_number(max(values))}) {line.unit}",
+        )
+        for line in lines
+        for source, values in line.values.items()
+    ]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def save(lines: list[Line], asked: argparse.Namespace, load: list[float]) -> Path:
+    """Tables as text: date, machine and load, figures, goals, and the rounds one by one."""
+    now = dt.datetime.now(dt.UTC)
+    path = RESULTS / f"{now:%Y-%m-%d}-spark.md"
+    facts = machine()
+    facts.pop("packages")
+    told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())
+    text = [f"# The benchmarks of the Spark source, {now:%Y-%m-%d %H:%M} UTC", ""]
+    text += [f"Machine: {told}; load over the run {min(load):.1f} to {max(load):.1f}."]
+    text += [f"{asked.rows:,} rows of 1 KiB, {asked.rounds} rounds, local[2], median (least to most).", ""]
+    text += ["| what | source | seen |", "|---|---|---|"]
+    text += [f"| {what} | {source} | {seen} |" for what, source, seen in figures(lines)]
+    text += ["", "| goal | seen | wanted | ok |", "|---|---|---|---|"]
+    words = {True: "yes", False: "no", None: "-"}
+    text += [f"| {what} | {seen} | {goal} | {words[ok]} |" for what, seen, goal, ok in verdicts(lines)]
+    text += ["", "Round by round:", ""]
+    for line in lines:
+        for source, values in line.values.items():
+            text.append(f"- {line.what}, {source}: {', '.join(map(_number, values))} {line.unit}")
+    path.write_text("\n".join(text) + "\n")
+    return path
+
+
+# ------------------------------------------------------------------------------------------------------------ running
+
+
+@contextmanager
+def session(jars: list[Path], scratch: Path) -> Iterator[Any]:
+    """A local Spark with two cores whose workers find the ceiling."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("evenq-bench")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "2g")
+        .config("spark.driver.extraClassPath", os.pathsep.join(map(str, jars)))
+        .config("spark.local.dir", str(scratch))
+        .config("spark.sql.streaming.numRecentProgressUpdates", "200")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(Ceiling)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def main() -> int:
+    """Measure, show, save. Exit code 1 if a goal was missed."""
+    parser = argparse.ArgumentParser(description="The Spark source beside Kafka's and beside its ceiling.")
+    parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=["batch", "stream", "trigger", "idle"], default=[])
+    parser.add_argument("--formats", nargs="+", choices=["auto", "log", "message"], default=["auto"])
+    parser.add_argument("--option", nargs="+", default=[], help="options of our source, NAME=VALUE, to try them")
+    parser.add_argument("--no-kafka", action="store_true", help="without Maven and the peer")
+    parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")
+    asked = parser.parse_args()
+    if not os.environ.get("JAVA_HOME"):
+        tool = [sys.executable, HERE.parent / "tools" / "java_home.py"]
+        told = subprocess.run(tool, capture_output=True, text=True, check=True)
+        os.environ["JAVA_HOME"] = told.stdout.strip()
+    load = [os.getloadavg()[0]]
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evenq-bench-")))
+        jars = [] if asked.no_kafka else spark_jars()
+        spark = stack.enter_context(session(jars, scratch))
+        (scratch / "evenq").mkdir()
+        server = stack.enter_context(servers.broker(scratch / "evenq", EVENQ_BROKER_BROKER_NAME="bench"))
+        evenq = Evenq(server)
+        evenq.broker = "bench"
+        evenq.create(TOPIC, QUEUES)
+        evenq.fill(asked.rows)
+        peer = None
+        if not asked.no_kafka:
+            (scratch / "kafka").mkdir()
+            running = stack.enter_context(kafka(os.environ["JAVA_HOME"], scratch / "kafka", partitions=QUEUES))
+            peer = Peer(spark, running.pid, running.address)
+            peer.fill(asked.rows)
+        CONSOLE.print(f"[dim]{asked.rows:,} rows are in[/dim]")
+        bench = Bench(asked, spark, evenq, peer, scratch)
+        for part in ("batch", "stream", "trigger", "idle"):
+            if not asked.only or part in asked.only:
+                getattr(bench, part)()
+                load.append(os.getloadavg()[0])
+        lines = bench.lines
+    show(lines, load)
+    if not asked.no_save and not asked.only:
+        CONSOLE.print(f"saved in benchmarks/results/{save(lines, asked, load).name}")
+    return 0 if all(ok is not False for *_, ok in verdicts(lines)) else 1
+
+
+def show(lines: list[Line], load: list[float]) -> None:
+    """Both tables on the terminal."""
+    console = Console()
+    table = Table("what", "source", "median (least to most)")
+    for row in figures(lines):
+        table.add_row(*row)
+    console.print(table)
+    goals = Table("goal", "seen", "wanted", "ok")
+    for what, seen, goal, ok in verdicts(lines):
+        goals.add_row(what, seen, goal, {True: "[green]yes", False: "[red]no", None: "-"}[ok])
+    console.print(goals)
+    console.print(f"load {min(load):.1f} to {max(load):.1f} on {os.cpu_count()} cores")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,34 @@
+"""Locks by name: what of one name must go one after another, while other names go on. For queries that stage rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+__all__ = ["NameLocks"]
+
+
+class NameLocks:
+    """One lock for each name that somebody holds or waits for; others take no memory."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._locks)
+
+    @asynccontextmanager
+    async def of(self, name: str) -> AsyncIterator[None]:
+        """Hold the lock of this name."""
+        lock, users = self._locks.get(name) or (asyncio.Lock(), 0)
+        self._locks[name] = lock, users + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            _, users = self._locks[name]
+            if users > 1:
+                self._locks[name] = lock, users - 1
+            else:
+                del self._locks[name]

@@ -1,0 +1,234 @@
+"""From Arrow batches to blocks for brokers: rows are parted by where they go, in order, and their columns packed.
+
+Called by a task's writer. The packed form is `evenq.v1.RowBlock`: the buffers of Arrow as they are, so that no row is
+touched here. pyarrow is imported by the first batch, never by the module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from evenq.client.core.queue_choice import queue_of_group
+from evenq.errors import SettingsError
+from evenq.model.queue import MessageQueue
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from evenq.wire.stubs.evenq.v1.staging_pb2 import RowBlock
+
+__all__ = ["Columns", "Target", "pack", "parted", "pieces"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where rows go; broker "" and queue -1: anywhere in the topic."""
+
+    topic: str
+    broker_name: str = ""
+    queue_id: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of one batch under our names; None: not there."""
+
+    body: Any
+    topic: Any = None
+    tag: Any = None
+    keys: Any = None
+    key: Any = None
+    """Kafka's: at most one key a row."""
+    properties: Any = None
+    headers: Any = None
+    """Kafka's: names and values in a list."""
+    message_group: Any = None
+    delivery_timestamp: Any = None
+    priority: Any = None
+    broker_name: Any = None
+    queue_id: Any = None
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> Columns:
+        """Whatever the batch has, in either style."""
+        return cls(**{_NAMES[name]: column for name, column in zip(batch.schema.names, batch.columns, strict=True)})
+
+
+_NAMES = {
+    "body": "body", "value": "body", "topic": "topic", "tag": "tag", "keys": "keys", "key": "key",
+    "properties": "properties", "headers": "headers", "messageGroup": "message_group",
+    "deliveryTimestamp": "delivery_timestamp", "priority": "priority", "brokerName": "broker_name",
+    "queueId": "queue_id", "partition": "queue_id",
+}  # fmt: skip
+
+
+def parted(
+    batch: pa.RecordBatch, topic: str, routes: Mapping[str, Sequence[MessageQueue]]
+) -> Iterator[tuple[Target, pa.RecordBatch]]:
+    """The rows by where they go, each part in order. `routes`: the writable queues of each topic, complete. Raises
+    SettingsError for a row that names no topic, or a broker that is none of the topic's.
+    """
+    import pyarrow as pa
+
+    columns = Columns.of(batch)
+    fixed = (columns.topic, columns.message_group, columns.broker_name)
+    if all(column is None for column in fixed):
+        yield Target(topic), batch
+        return
+    nothing: list[Any] = [None] * batch.num_rows
+    lists = [nothing if column is None else column.to_pylist() for column in (*fixed, columns.queue_id)]
+    topics, groups, brokers, queues = lists
+    rows: dict[Target, list[int]] = {}
+    homes: dict[tuple[str, str], Target] = {}
+    for at, name in enumerate(topics):
+        chosen = topic or name
+        if not chosen:
+            raise SettingsError("a row has no topic: its column topic is null or empty; fill it, or give option topic")
+        group = groups[at]
+        if group:
+            target = homes.get((chosen, group))
+            if target is None:
+                home = queue_of_group(group, routes[chosen])
+                target = homes[chosen, group] = Target(chosen, home.broker_name, home.queue_id)
+        elif brokers[at]:
+            queue_id = -1 if queues[at] is None else queues[at]
+            target = Target(chosen, brokers[at], queue_id)
+            _must_be_there(target, routes[chosen])
+        else:
+            target = Target(chosen)
+        rows.setdefault(target, []).append(at)
+    if len(rows) == 1:
+        yield next(iter(rows)), batch
+        return
+    for target, places in rows.items():
+        yield target, batch.take(pa.array(places, pa.int32()))
+
+
+def _must_be_there(target: Target, queues: Sequence[MessageQueue]) -> None:
+    there = [queue.queue_id for queue in queues if queue.broker_name == target.broker_name]
+    if not there or (target.queue_id >= 0 and target.queue_id not in there):
+        wanted = f"queue {target.queue_id} of " if target.queue_id >= 0 else ""
+        raise SettingsError(
+            f"a row names {wanted}broker {target.broker_name!r}, and topic {target.topic} has no such writable queue; "
+            f"its queues are {', '.join(f'{queue.broker_name}:{queue.queue_id}' for queue in queues)}"
+        )
+
+
+def pieces(batch: pa.RecordBatch, *, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """The batch in pieces of about that size, in order: the same rows are always cut in the same way."""
+    count = batch.num_rows
+    if not count:
+        return
+    size = max(1, batch.get_total_buffer_size() // count) if count else 1
+    step = max(1, min(rows_max, bytes_max // size))
+    for start in range(0, count, step):
+        yield batch.slice(start, step)
+
+
+def pack(batch: pa.RecordBatch, *, first_row: int, born_ms: int) -> RowBlock:
+    """The batch as columns for a broker."""
+    from evenq.wire.stubs.evenq.v1.staging_pb2 import RowBlock
+
+    columns = Columns.of(batch)
+    block = RowBlock(count=batch.num_rows, first_row=first_row, born_ms=born_ms)
+    block.bodies, block.body_ends = _texts(columns.body)
+    if columns.tag is not None:
+        block.tags, block.tag_ends = _texts(columns.tag)
+    if columns.message_group is not None:
+        block.message_groups, block.message_group_ends = _texts(columns.message_group)
+    if columns.keys is not None:
+        (block.keys, block.key_ends), block.key_rows = _texts(_values(columns.keys)), _row_ends(columns.keys)
+    elif columns.key is not None:
+        _pack_key(block, columns.key)
+    if columns.properties is not None:
+        _pack_pairs(block, columns.properties, columns.properties.keys, columns.properties.items)
+    elif columns.headers is not None:
+        pairs = columns.headers.values
+        _pack_pairs(block, columns.headers, pairs.field(0), pairs.field(1))
+    if columns.delivery_timestamp is not None:
+        block.delivery_ms = _millis(columns.delivery_timestamp)
+    if columns.priority is not None:
+        block.priorities = _whole_numbers(columns.priority)
+    if columns.queue_id is not None:
+        block.queue_ids = _whole_numbers(columns.queue_id)
+    return block
+
+
+def _pack_key(block: RowBlock, key: Any) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    block.keys, block.key_ends = _texts(key.drop_null())
+    ends = pc.cumulative_sum(pc.cast(pc.is_valid(key), pa.int32()))
+    block.key_rows = _bytes_of(ends, 4)
+
+
+def _pack_pairs(block: RowBlock, lists: Any, names: Any, values: Any) -> None:
+    start, count = _span(lists)
+    block.property_names, block.property_name_ends = _texts(names.slice(start, count))
+    block.property_values, block.property_value_ends = _texts(values.slice(start, count))
+    block.property_rows = _row_ends(lists)
+
+
+def _texts(column: Any) -> tuple[bytes, bytes]:
+    """All texts joined, and where each ends; null is empty."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if column.type != pa.binary():
+        column = column.cast(pa.binary())
+    if column.null_count:
+        column = pc.fill_null(column, b"")
+    count = len(column)
+    if not count:
+        return b"", b""
+    _, offsets, data = column.buffers()
+    ends = pa.Array.from_buffers(pa.int32(), count + 1, [None, offsets], offset=column.offset)
+    start, end = ends[0].as_py(), ends[count].as_py()
+    if start:
+        ends = pc.subtract(ends, pa.scalar(start, pa.int32()))
+    return data.slice(start, end - start).to_pybytes() if data is not None else b"", _bytes_of(ends.slice(1), 4)
+
+
+def _span(lists: Any) -> tuple[int, int]:
+    """Where the values of a column of lists or maps begin in their child, and how many they are."""
+    offsets = lists.offsets
+    start = offsets[0].as_py()
+    return start, offsets[len(lists)].as_py() - start
+
+
+def _values(lists: Any) -> Any:
+    start, count = _span(lists)
+    return lists.values.slice(start, count)
+
+
+def _row_ends(lists: Any) -> bytes:
+    import pyarrow.compute as pc
+
+    offsets = lists.offsets
+    return _bytes_of(pc.subtract(offsets, offsets[0]).slice(1), 4)
+
+
+def _millis(column: Any) -> bytes:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    return _bytes_of(pc.fill_null(pc.divide(micros, 1_000), 0), 8)
+
+
+def _whole_numbers(column: Any) -> bytes:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return _bytes_of(pc.fill_null(column.cast(pa.int32()), -1), 4)
+
+
+def _bytes_of(column: Any, size: int) -> bytes:
+    """The numbers as little-endian bytes, which is how Arrow has them."""
+    if not len(column):
+        return b""
+    packed: bytes = column.buffers()[1].slice(column.offset * size, len(column) * size).to_pybytes()
+    return packed

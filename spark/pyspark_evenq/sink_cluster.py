@@ -1,0 +1,236 @@
+"""What the sink asks of the brokers: routes for writers, a query's coordinator, staging and deciding.
+
+Called by the writers, in Spark's workers and on the driver. Requests go over `connection` as bytes; protobuf stays in
+here and in `sink_blocks`. Every call that may be repeated is: Begin, Stage, Decide and Abandon all are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from evenq import errors
+from evenq.client.core.access_points import access_points
+from evenq.model.queue import MessageQueue
+from evenq.model.route import BrokerAddress
+from evenq.wire.addresses import address_for, host_and_port
+from pyspark_evenq import connection
+from pyspark_evenq.cluster import CALL_MS, persist
+
+__all__ = ["Brokers", "Winner", "abandon", "coordinator_of", "decide", "route_of", "stage"]
+
+T = TypeVar("T")
+STAGE_MS = 20_000
+DECIDE_MS = 40_000
+"""The coordinator waits up to 20 s for brokers that publish."""
+_SERVICE = "/evenq.v1.Staging/"
+_coordinators: dict[tuple[int, str], str] = {}
+"""By process and query: what needs not be asked for each task."""
+COORDINATORS_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """Where a topic's writable queues are."""
+
+    queues: tuple[MessageQueue, ...]
+    addresses: Mapping[str, str]
+    """By name of the broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """One attempt whose rows shall become messages."""
+
+    token: bytes
+    brokers: tuple[str, ...]
+
+
+def route_of(endpoints: Sequence[str], topic: str, *, timeout_ms: int) -> Brokers:
+    """The writable queues of a topic. Raises TopicNotFound, and Forbidden if none is writable."""
+    return persist(f"the route of {topic}", lambda: _first(endpoints, topic), timeout_ms=timeout_ms)
+
+
+def _first(endpoints: Sequence[str], topic: str) -> Brokers:
+    for endpoint in endpoints[:-1]:
+        try:
+            return _route_from(endpoint, topic)
+        except (errors.ConnectionFailed, errors.RequestTimeout):
+            continue
+    return _route_from(endpoints[-1], topic)
+
+
+def _route_from(endpoint: str, topic: str) -> Brokers:
+    from evenq.wire.status import check
+    from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+    from evenq.wire.stubs.evenq.v1 import routes_pb2
+
+    points = access_points(endpoint)
+    endpoint = points.addresses[0]
+    host, port = host_and_port(points.targets[0])
+    request = service_pb2.QueryRouteRequest(
+        topic=definition_pb2.Resource(name=topic),
+        endpoints=definition_pb2.Endpoints(
+            scheme=definition_pb2.AddressScheme.DOMAIN_NAME,
+            addresses=[definition_pb2.Address(host=host, port=port)],
+        ),
+    )
+    question = routes_pb2.RouteQuestion(schemes=True).SerializeToString()
+    method = "/apache.rocketmq.v2.MessagingService/QueryRoute"
+    content = connection.unary(
+        endpoint, method, request.SerializeToString() + question, timeout_ms=CALL_MS, writes=True
+    )
+    answer = service_pb2.QueryRouteResponse.FromString(content)
+    check(answer.status)
+    schemes = routes_pb2.RouteSchemes.FromString(content)
+    secure, any_broker = frozenset(schemes.tls_brokers), schemes.any_broker
+    writable = (definition_pb2.Permission.WRITE, definition_pb2.Permission.READ_WRITE)
+    queues, addresses = [], {}
+    for queue in answer.message_queues:
+        if queue.permission not in writable or not queue.broker.endpoints.addresses:
+            continue
+        address, name = queue.broker.endpoints.addresses[0], queue.broker.name
+        at = BrokerAddress("", address.host, address.port, name in secure).address
+        if points.one_address or any_broker:
+            at = address_for(name, endpoint if points.one_address else at)
+        queues.append(MessageQueue(topic, name, queue.id))
+        addresses[name] = at
+    if not queues:
+        raise errors.Forbidden(f"topic {topic} has no writable queue; see `evenq topic show {topic}`")
+    return Brokers(tuple(sorted(queues)), dict(sorted(addresses.items())))
+
+
+# -- who decides ------------------------------------------------------------------------------------------------------
+
+
+def coordinator_of(
+    addresses: Mapping[str, str], query_id: str, batch_id: int, topics: Sequence[str], *, timeout_ms: int
+) -> tuple[str, bool]:
+    """The broker that decides the query's batches, and whether it decided this one (or a later one) before.
+
+    The first batch of a query chooses it, by a hash, and tells all brokers of its topics, so that whoever of them is
+    there later knows it, however their list changes. A query does not begin while one of them does not answer.
+    """
+    known = _coordinators.get((os.getpid(), query_id))
+    if known is None:
+        known = persist(
+            f"the coordinator of query {query_id}",
+            lambda: _chosen(addresses, query_id, batch_id, topics),
+            timeout_ms=timeout_ms,
+        )
+        while len(_coordinators) >= COORDINATORS_MAX:
+            del _coordinators[next(iter(_coordinators))]
+        _coordinators[os.getpid(), query_id] = known
+    at = address_of(addresses, known)
+    try:
+        answer = persist(
+            f"broker {known}, which decides for query {query_id},",
+            lambda: _begin(at, query_id, batch_id, topics, known),
+            timeout_ms=timeout_ms,
+        )
+    except errors.Error:
+        _coordinators.pop((os.getpid(), query_id), None)  # it may be forgotten by now
+        raise
+    return known, answer.decided
+
+
+def address_of(addresses: Mapping[str, str], broker_name: str) -> str:
+    """Where a broker is called: one that is none of the topic's any more through another one."""
+    found = addresses.get(broker_name)
+    return found if found is not None else address_for(broker_name, next(iter(addresses.values())).partition("#")[0])
+
+
+def _chosen(addresses: Mapping[str, str], query_id: str, batch_id: int, topics: Sequence[str]) -> str:
+    answers: dict[str, str] = {}
+    silent: errors.Error | None = None
+    for name, address in addresses.items():
+        try:
+            answers[name] = _begin(address, query_id, batch_id, topics, "").coordinator
+        except (errors.ConnectionFailed, errors.RequestTimeout) as error:
+            silent = error
+    told = sorted(set(filter(None, answers.values())))
+    if not told and silent is not None:
+        raise silent  # it may be the one that knows
+    chosen = told[0] if told else _hashed(addresses, query_id)
+    for name in sorted(addresses, key=lambda name: name != chosen):
+        if answers.get(name):
+            continue
+        try:
+            found = _begin(addresses[name], query_id, batch_id, topics, chosen).coordinator
+        except (errors.ConnectionFailed, errors.RequestTimeout):
+            if not told:
+                raise
+            continue
+        if found != chosen and found < chosen:
+            return _chosen(addresses, query_id, batch_id, topics)  # another task chose at the same moment
+    return chosen
+
+
+def _hashed(names: Iterable[str], query_id: str) -> str:
+    from hashlib import blake2b
+
+    return max(names, key=lambda name: (blake2b(f"{name}\0{query_id}".encode(), digest_size=8).digest(), name))
+
+
+def _begin(address: str, query_id: str, batch_id: int, topics: Sequence[str], coordinator: str) -> Any:
+    from evenq.wire.status import check
+    from evenq.wire.stubs.evenq.v1 import staging_pb2
+
+    request = staging_pb2.BeginRequest(query_id=query_id, batch_id=batch_id, topics=topics, coordinator=coordinator)
+    content = connection.unary(
+        address, _SERVICE + "Begin", request.SerializeToString(), timeout_ms=CALL_MS, writes=True
+    )
+    answer = staging_pb2.BeginResponse.FromString(content)
+    check(answer.status)
+    return answer
+
+
+# -- rows and decisions -----------------------------------------------------------------------------------------------
+
+
+def stage(address: str, request: bytes, *, timeout_ms: int) -> None:
+    """Keep a block of rows at a broker; `request` is an encoded StageRequest."""
+    from evenq.wire.status import check
+    from evenq.wire.stubs.evenq.v1 import staging_pb2
+
+    def once() -> None:
+        content = connection.unary(address, _SERVICE + "Stage", request, timeout_ms=STAGE_MS, writes=True)
+        check(staging_pb2.StageResponse.FromString(content).status)
+
+    persist(f"staging rows at {address}", once, timeout_ms=timeout_ms)
+
+
+def decide(
+    address: str, query_id: str, batch_id: int, topics: Sequence[str], winners: Sequence[Winner], *, timeout_ms: int
+) -> tuple[bool, list[str]]:
+    """Decide a batch and have it published. Returns whether it was decided before, and the brokers that are behind."""
+    from evenq.wire.status import check
+    from evenq.wire.stubs.evenq.v1 import staging_pb2
+
+    request = staging_pb2.DecideRequest(
+        query_id=query_id, batch_id=batch_id, topics=topics,
+        winners=[staging_pb2.Winner(token=winner.token, brokers=winner.brokers) for winner in winners],
+    ).SerializeToString()  # fmt: skip
+
+    def once() -> Any:
+        content = connection.unary(address, _SERVICE + "Decide", request, timeout_ms=DECIDE_MS, writes=True)
+        answer = staging_pb2.DecideResponse.FromString(content)
+        check(answer.status)
+        return answer
+
+    answer = persist(f"deciding batch {batch_id} of query {query_id}", once, timeout_ms=timeout_ms)
+    return answer.already, list(answer.behind)
+
+
+def abandon(address: str, query_id: str, batch_id: int, topics: Sequence[str], tokens: Sequence[bytes]) -> None:
+    """These rows shall never become messages. Tried once: what is left without a decision is dropped after a while."""
+    from evenq.wire.status import check
+    from evenq.wire.stubs.evenq.v1 import staging_pb2
+
+    request = staging_pb2.AbandonRequest(query_id=query_id, batch_id=batch_id, topics=topics, tokens=tokens)
+    content = connection.unary(
+        address, _SERVICE + "Abandon", request.SerializeToString(), timeout_ms=CALL_MS, writes=True
+    )
+    check(staging_pb2.AbandonResponse.FromString(content).status)

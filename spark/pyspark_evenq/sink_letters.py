@@ -1,0 +1,114 @@
+"""Rows that a job cannot handle, given back to the brokers: to the group's dead letters, or to be delivered again.
+
+Called by users on a DataFrame that was read with the source: each row's place says which message it is, and its broker
+copies the stored message, so body, keys and properties are as they were and the origin is noted as for any consumer.
+pyarrow and grpc are imported by the tasks, never by the module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from evenq.errors import SettingsError
+from evenq.model.names import group_problem
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pyspark_evenq.options import ReadOptions
+
+__all__ = ["send_back", "to_dlq"]
+
+PLACE = ("topic", "brokerName", "queueId", "queueOffset")
+SEND_BACK = "/evenq.v1.Data/SendBack"
+DEAD_LETTER = -1
+
+
+def to_dlq(df: DataFrame, *, group: str, **options: str) -> int:
+    """Put the rows' messages among the dead letters of `group` (topic %DLQ%group), with their origin; returns their
+    number. Runs at once.
+
+    `df` needs the source's columns topic, brokerName, queueId and queueOffset. `options`: those of the source that say
+    how brokers are called (endpoints, credentials, TLS), and `readTimeoutMs`. A task that runs again writes its letters
+    again. Raises SettingsError; the tasks fail with what the brokers answer, IllegalOffset for a message that is gone.
+    """
+    return _given_back(df, group, options, delay_level=DEAD_LETTER, attempts=1)
+
+
+def send_back(df: DataFrame, *, group: str, attempts: int = 1, **options: str) -> int:
+    """Let the rows' messages be delivered to the group's consumers again (topic %RETRY%group), after the group's delay
+    for so many `attempts`; the group's last attempt makes a dead letter of it. The rest is as in `to_dlq`.
+    """
+    return _given_back(df, group, options, delay_level=0, attempts=attempts)
+
+
+def _given_back(df: DataFrame, group: str, options: Mapping[str, str], *, delay_level: int, attempts: int) -> int:
+    from pyspark_evenq.options import ReadOptions
+
+    if problem := group_problem(group):
+        raise SettingsError(f"group: {problem}")
+    missing = [name for name in PLACE if name not in df.columns]
+    if missing:
+        raise SettingsError(
+            f"the frame has no column {', '.join(missing)}: keep {', '.join(PLACE)} of the evenq source, they say "
+            "which message a row is"
+        )
+    parsed = ReadOptions.parse({**options, "subscribe": "any"}, streaming=False)
+
+    def work(rows: Iterable[Any]) -> Iterator[tuple[int]]:
+        yield (_task(rows, parsed, group, delay_level, attempts),)
+
+    counts = df.select(*PLACE).rdd.mapPartitions(work) if hasattr(df, "rdd") else None
+    if counts is None:
+        raise SettingsError("to_dlq and send_back need a classic Spark session, not Spark Connect")
+    return sum(count for (count,) in counts.collect())
+
+
+def _task(rows: Iterable[Any], options: ReadOptions, group: str, delay_level: int, attempts: int) -> int:
+    from functools import partial
+
+    from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
+    from pyspark_evenq import connection
+    from pyspark_evenq.cluster import persist
+
+    connection.sign_with(options.credentials())
+    connection.secure_with(options.tls())
+    addresses: dict[str, Mapping[str, str]] = {}
+    count = 0
+    for row in rows:
+        if row.topic not in addresses:
+            addresses[row.topic] = _readable(options, row.topic)
+        address = addresses[row.topic].get(row.brokerName)
+        if address is None:
+            raise SettingsError(
+                f"topic {row.topic} is not on broker {row.brokerName}; it is on {', '.join(addresses[row.topic])}"
+            )
+        request = data_pb2.SendBackRequest(
+            group=group, queue=common_pb2.Queue(topic=row.topic, broker_name=row.brokerName, queue_id=row.queueId),
+            queue_offset=row.queueOffset, delay_level=delay_level, attempts=attempts,
+        ).SerializeToString()  # fmt: skip
+        persist(
+            f"giving a message back at {address}", partial(_once, address, request), timeout_ms=options.read_timeout_ms
+        )
+        count += 1
+    return count
+
+
+def _readable(options: ReadOptions, topic: str) -> Mapping[str, str]:
+    from pyspark_evenq import cluster
+
+    found = cluster.persist(
+        f"the route of {topic}", lambda: cluster.route(options.endpoints, [topic]), timeout_ms=options.read_timeout_ms
+    )
+    return {queue.broker_name: address for queue, address in found.items()}
+
+
+def _once(address: str, request: bytes) -> None:
+    from evenq.wire.status import check
+    from evenq.wire.stubs.evenq.v1 import data_pb2
+    from pyspark_evenq import connection
+    from pyspark_evenq.cluster import CALL_MS
+
+    content = connection.unary(address, SEND_BACK, request, timeout_ms=CALL_MS, writes=True)
+    check(data_pb2.SendBackResponse.FromString(content).status)

@@ -1,0 +1,129 @@
+"""The options of the sink: parsed once, checked before anything connects.
+
+Called by the source's `writer` and `streamWriter`. How brokers are called (endpoints, keys, TLS) is the same as for
+reading and is parsed there. Pure: no Spark, no network.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from evenq.errors import SettingsError
+from evenq.model.names import topic_problem
+from pyspark_evenq.options import ReadOptions
+
+__all__ = ["Delivery", "SchemaStyle", "WriteOptions"]
+
+T = TypeVar("T", bound=StrEnum)
+
+
+class Delivery(StrEnum):
+    """What is promised of the rows of a batch."""
+
+    TRANSACTIONAL = "transactional"
+    """Each row once: staged, and published when the batch is decided."""
+    IDEMPOTENT = "idempotent"
+    """Each row once as long as a task that runs again gives the same rows in the same order."""
+    AT_LEAST_ONCE = "atLeastOnce"
+
+
+class SchemaStyle(StrEnum):
+    """How the columns are called."""
+
+    EVENQ = "evenq"
+    KAFKA = "kafka"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """Everything a writer needs to know, as plain values that pickle."""
+
+    connection: ReadOptions
+    """Endpoints, keys and TLS; nothing else of it is used."""
+    topic: str = ""
+    """Of all rows; empty: the column topic says it."""
+    delivery: Delivery = Delivery.TRANSACTIONAL
+    style: SchemaStyle = SchemaStyle.EVENQ
+    write_timeout_ms: int = 60_000
+    """How long a broker that does not answer is tried before the task or the commit fails."""
+    block_rows: int = 1_000
+    block_bytes: int = 1 << 20
+    """A block is sent when it has so many rows or bytes."""
+    in_flight: int = 4
+    """Blocks of one task that may be on their way at once."""
+    gc_freeze: bool = True
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        return self.connection.endpoints
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> WriteOptions:
+        """Read Spark's options. Raises SettingsError naming the option, its value and what would be right."""
+        values, shared = _known(given)
+        topic = values.get("topic", "").strip()
+        if topic and (problem := topic_problem(topic)):
+            raise SettingsError(f"option topic: {problem}")
+        return cls(
+            connection=ReadOptions.parse({**shared, "subscribe": topic or "any"}, streaming=False),
+            topic=topic,
+            delivery=_choice(values, "delivery", Delivery, Delivery.TRANSACTIONAL),
+            style=_choice(values, "schemaStyle", SchemaStyle, SchemaStyle.EVENQ),
+            write_timeout_ms=_whole(values, "writeTimeoutMs", default=60_000, low=100, high=3_600_000),
+            block_rows=_whole(values, "blockRows", default=1_000, low=1, high=10_000),
+            block_bytes=_whole(values, "blockBytes", default=1 << 20, low=1 << 10, high=4 << 20),
+            in_flight=_whole(values, "inFlight", default=4, low=1, high=64),
+            gc_freeze=values.get("gcFreeze", "true").strip().lower() != "false",
+        )
+
+
+_OWN = ("topic", "delivery", "schemaStyle", "writeTimeoutMs", "blockRows", "blockBytes", "inFlight", "gcFreeze")
+_SHARED = (
+    "endpoints", "accessKey", "secretKey", "credentialsFile", "tls", "tlsCa", "tlsCertificate", "tlsKey",
+    "tlsServerName", "tlsInsecure",
+)  # fmt: skip
+_OF_SPARK = {"checkpointlocation", "path", "queryname"}
+"""Spark hands these on to every sink."""
+_BY_LOWER = {name.lower(): name for name in (*_OWN, *_SHARED)} | {"nameserver": "endpoints"}
+
+
+def _known(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    own: dict[str, str] = {}
+    shared: dict[str, str] = {}
+    for name, value in given.items():
+        if name.lower() in _OF_SPARK:
+            continue
+        canonical = _BY_LOWER.get(name.lower())
+        if canonical is None:
+            near = difflib.get_close_matches(name.lower(), _BY_LOWER, n=1, cutoff=0.0)
+            raise SettingsError(f"unknown option {name!r} of the evenq sink; did you mean {_BY_LOWER[near[0]]}?")
+        values = shared if canonical in _SHARED else own
+        if canonical in values:
+            raise SettingsError(f"option {canonical} is given twice, once as {name!r}; leave one out")
+        values[canonical] = value
+    return own, shared
+
+
+def _choice(values: Mapping[str, str], name: str, kind: type[T], default: T) -> T:
+    text = values.get(name, str(default)).strip()
+    for one in kind:
+        if one.value.lower() == text.lower():
+            return one
+    raise SettingsError(f"option {name} is {text!r}; give {', '.join(one.value for one in kind)}")
+
+
+def _whole(values: Mapping[str, str], name: str, *, default: int, low: int, high: int) -> int:
+    text = values.get(name)
+    if text is None:
+        return default
+    try:
+        number = int(text)
+    except ValueError:
+        raise SettingsError(f"option {name} is {text!r}; give a whole number in {low}..{high}") from None
+    if not low <= number <= high:
+        raise SettingsError(f"option {name} is {number}; give a whole number in {low}..{high}")
+    return number

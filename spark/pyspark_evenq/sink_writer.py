@@ -1,0 +1,155 @@
+"""The writers that Spark builds for `df.write` and `df.writeStream`: rows of a task go out, a batch is decided.
+
+`write` runs in Spark's workers, `commit` and `abort` on the driver, on other instances that share nothing but what is
+pickled: so all that a commit needs travels in the tasks' messages. A stream's query and batch are known to its tasks by
+local properties; a batch job has an id of its own, made with the writer.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from evenq import errors
+from pyspark_evenq import connection, sink_cluster
+from pyspark_evenq.sink_options import Delivery, WriteOptions
+from pyspark_evenq.sink_publishing import publish
+from pyspark_evenq.sink_staging import Attempt, Staged, freeze, stage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["BatchWriter", "Done", "StreamWriter"]
+
+log = logging.getLogger(__name__)
+
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+JOB_PREFIX = "job-"
+
+
+@dataclass
+class Done(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    query_id: str
+    staged: Staged | None
+    """None: nothing is to be decided."""
+
+
+def write(options: WriteOptions, query_id: str, batch_id: int, rows: Iterator[pa.RecordBatch]) -> Done:
+    """One attempt of one task: its rows are safe at the brokers when this returns."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        raise errors.InternalError("a writer of the evenq sink runs outside of a task of Spark")
+    _connect(options)
+    freeze(options)
+    attempt = Attempt(
+        query_id=query_id, batch_id=batch_id, partition_id=context.partitionId(), attempt_id=context.taskAttemptId()
+    )
+    if options.delivery is not Delivery.TRANSACTIONAL:
+        publish(options, attempt, rows)
+        return Done(query_id, None)
+    return Done(query_id, stage(options, attempt, rows))
+
+
+def commit(options: WriteOptions, batch_id: int, messages: list[WriterCommitMessage | None]) -> None:
+    """All tasks are done: decide the batch, once, however often this is called."""
+    done = [message for message in messages if isinstance(message, Done) and message.staged is not None]
+    if not done:
+        return
+    _connect(options)
+    staged = [message.staged for message in done if message.staged is not None]
+    query_id, coordinators = done[0].query_id, sorted({one.coordinator for one in staged})
+    if len(coordinators) > 1:
+        raise errors.PreconditionFailed(
+            f"the tasks of batch {batch_id} of query {query_id} found different coordinators, {coordinators}, because "
+            "the brokers changed while it began; run the batch again"
+        )
+    first = staged[0]
+    topics = sorted({topic for one in staged for topic in one.topics})
+    winners = [sink_cluster.Winner(one.token, one.brokers) for one in staged if one.brokers]
+    already, behind = sink_cluster.decide(
+        first.address, query_id, batch_id, topics, winners, timeout_ms=options.write_timeout_ms
+    )
+    rows = sum(one.rows for one in staged)
+    how = "was decided before; nothing is written again" if already else f"is decided, {rows} rows"
+    log.info("batch %d of query %s %s (coordinator %s)", batch_id, query_id, how, coordinators[0])
+    if behind:
+        log.warning(
+            "batch %d of query %s is decided; brokers %s publish their part of it when they are back",
+            batch_id, query_id, ", ".join(behind),
+        )  # fmt: skip
+
+
+def abort(options: WriteOptions, batch_id: int, messages: list[WriterCommitMessage | None]) -> None:
+    """The batch failed: its rows shall never become messages, unless it was decided after all."""
+    done = [message for message in messages if isinstance(message, Done) and message.staged is not None]
+    if not done:
+        return
+    staged = [message.staged for message in done if message.staged is not None]
+    topics = sorted({topic for one in staged for topic in one.topics})
+    try:
+        _connect(options)
+        sink_cluster.abandon(
+            staged[0].address, done[0].query_id, batch_id, topics, [one.token for one in staged if one.brokers]
+        )
+    except errors.Error as error:
+        log.warning("rows of batch %d stay staged until their time is over: %s", batch_id, error.message)
+
+
+def _connect(options: WriteOptions) -> None:
+    connection.sign_with(options.connection.credentials())
+    connection.secure_with(options.connection.tls())
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a streaming query."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """The rows of one task of one micro-batch."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        query_id = context.getLocalProperty(QUERY_ID) if context is not None else None
+        batch_id = context.getLocalProperty(BATCH_ID) if context is not None else None
+        if not query_id or batch_id is None:
+            raise errors.InternalError("Spark does not tell the query and batch of this task; the sink needs Spark 4.3")
+        return write(self._options, query_id, int(batch_id), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
+        """Spark repeats it for a batch that is run again."""
+        commit(self._options, batchId, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
+        """Some task failed for good, or the commit did."""
+        abort(self._options, batchId, messages)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes one DataFrame."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._query_id = f"{JOB_PREFIX}{uuid.uuid4()}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """The rows of one task."""
+        return write(self._options, self._query_id, 0, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All tasks are done."""
+        commit(self._options, 0, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Some task failed for good, or the commit did."""
+        abort(self._options, 0, messages)

@@ -1,0 +1,63 @@
+"""What a caller is told when a handler fails; the same at every front.
+
+Always true: a mistake of ours is told with an id that is also in the log, never with a stack or the name of a file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from evenq import errors
+from evenq.serving.http2.messages import Status
+from evenq.serving.rpc import Rpc
+from evenq.wire.status import INTERNAL, DecodeError
+
+__all__ = ["grpc_status", "has_status", "known_error", "overload"]
+
+log = logging.getLogger(__name__)
+
+_STATUSES = {
+    400: Status.INVALID_ARGUMENT,
+    401: Status.UNAUTHENTICATED,
+    403: Status.PERMISSION_DENIED,
+    404: Status.NOT_FOUND,
+    408: Status.DEADLINE_EXCEEDED,
+    413: Status.INVALID_ARGUMENT,
+    428: Status.FAILED_PRECONDITION,
+    429: Status.RESOURCE_EXHAUSTED,
+    431: Status.INVALID_ARGUMENT,
+    501: Status.UNIMPLEMENTED,
+    505: Status.UNIMPLEMENTED,
+}
+
+
+def has_status(response: type[Any]) -> bool:
+    """Do responses of this class carry errors in a field `status`?"""
+    descriptor = getattr(response, "DESCRIPTOR", None)
+    field = None if descriptor is None else descriptor.fields_by_name.get("status")
+    return field is not None and field.message_type is not None
+
+
+def known_error(error: Exception, rpc: Rpc) -> errors.Error:
+    """The error that the caller may see."""
+    if isinstance(error, errors.Error) and not isinstance(error, INTERNAL):
+        return error
+    if isinstance(error, DecodeError):
+        return errors.BadRequest(f"the request of {rpc.method} does not decode: {error}")
+    incident = os.urandom(6).hex()
+    log.error("call failed", exc_info=error, extra={"method": rpc.method, "incident": incident})
+    return errors.InternalError(f"internal error {incident}; the server's log has more under this id")
+
+
+def overload(limit: int) -> errors.TooManyRequests:
+    """More calls than the door runs at once."""
+    return errors.TooManyRequests(f"the server runs {limit} calls at once, its maximum; try again after a pause")
+
+
+def grpc_status(code: int) -> Status:
+    """GRPC's status for a code of the protocol, where the response has no field for it."""
+    if code == errors.ConnectionFailed.code:
+        return Status.UNAVAILABLE
+    return _STATUSES.get(code // 100, Status.INTERNAL)

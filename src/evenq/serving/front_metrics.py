@@ -1,0 +1,73 @@
+"""Metrics of the front `http2`: what its connections hold, and what was refused. Servers on grpcio's front have none.
+
+Read at scrape from the plain counters of `evenq.serving.http2.limits.Totals`, one for each door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from evenq.serving.http2.limits import Totals
+from evenq.serving.metrics import Metric, MetricKind, Sample
+
+__all__ = ["front_metrics"]
+
+_REFUSED = (
+    "connections_refused",
+    "handshakes_failed",
+    "calls_refused",
+    "streams_refused",
+    "stalled",
+    "late_requests",
+    "keepalive_timeouts",
+)
+
+
+def front_metrics(totals: Callable[[], Sequence[Totals]]) -> list[Metric]:
+    """`totals` is asked at scrape: `lambda: doors.totals`."""
+
+    def held(name: str) -> Callable[[], Iterable[Sample]]:
+        def read() -> Iterable[Sample]:
+            doors = totals()
+            return [((), sum(getattr(each, name) for each in doors))] if doors else []
+
+        return read
+
+    def refused() -> Iterable[Sample]:
+        for name in _REFUSED:
+            number = sum(getattr(each, name) for each in totals())
+            if number:
+                yield (name,), number
+
+    def faults() -> Iterable[Sample]:
+        codes = sorted({code for each in totals() for code in each.faults})
+        return [((code,), sum(each.faults.get(code, 0) for each in totals())) for code in codes]
+
+    gauges = [
+        Metric(name=f"evenq_front_{name}", kind=MetricKind.GAUGE, unit=unit, help=text, read=held(name))
+        for name, unit, text in (
+            ("connections", "connections", "Open connections, those in a TLS handshake among them."),
+            ("streams", "streams", "Open streams: calls that run, and requests that are not complete."),
+            ("request_bytes", "bytes", "Requests that are not complete, or not read by their handler."),
+            ("unread_bytes", "bytes", "Answers that clients have not taken."),
+        )
+    ]
+    return [
+        *gauges,
+        Metric(
+            name="evenq_front_refused_total",
+            kind=MetricKind.COUNTER,
+            unit="events",
+            labels=("what",),
+            help="Connections, handshakes, calls and streams refused or ended at a bound of the front.",
+            read=refused,
+        ),
+        Metric(
+            name="evenq_front_faults_total",
+            kind=MetricKind.COUNTER,
+            unit="connections",
+            labels=("code",),
+            help="Connections ended because the peer broke the protocol or flooded, by HTTP/2 error code.",
+            read=faults,
+        ),
+    ]

@@ -1,0 +1,336 @@
+"""One call: its request as it comes in, its handler, its answer. Made by `evenq.serving.http2.protocol`.
+
+A handler is given the request (bytes, or an iterator of them) and the `Call`; `GrpcFault` ends the call with that
+status. A handler that streams waits when the peer does not read; a unary one cannot, its answer
+is bounded by what it made.
+Always true: a call is counted at its address from its first byte until its handler ended; what it keeps of its request
+is counted at its connection and in all; after its stream is closed nothing is sent for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from evenq.serving.http2.codes import ErrorCode
+from evenq.serving.http2.eager_task import EagerTask
+from evenq.serving.http2.messages import OK_HEAD, OK_TAIL, GrpcFault, MessageReader, Status, head, prefix, status
+from evenq.serving.http2.requests import RequestHead
+from evenq.serving.http2.streams import Stream
+from evenq.serving.rpc import Kind
+
+if TYPE_CHECKING:
+    from evenq.serving.http2.protocol import Http2Protocol
+
+__all__ = ["Call", "Method"]
+
+log = logging.getLogger(__name__)
+
+Metadata = Iterable[tuple[str, str | bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """What is served under one path."""
+
+    kind: Kind
+    handler: Any
+    """By kind: `(bytes, Call) -> Coroutine[bytes]`; for streams `(bytes, Call) -> Coroutine[None]` and
+    `(AsyncIterator[bytes], Call) -> Coroutine[None]`, which answer with `Call.send` and `Call.pump`.
+    """
+
+
+class Call(EagerTask):
+    """What a handler knows of its call, and the call's state. Its task is itself."""
+
+    __slots__ = (
+        "_finished",
+        "_headers_sent",
+        "_kept",
+        "_message_waiter",
+        "_messages",
+        "_owed",
+        "_reader",
+        "_room_waiter",
+        "_started",
+        "connection",
+        "deadline_ms",
+        "ended",
+        "head",
+        "initial_metadata",
+        "kind",
+        "method",
+        "stream",
+        "trailers",
+    )
+
+    def __init__(
+        self,
+        connection: Http2Protocol,
+        stream: Stream,
+        method: Method,
+        request: RequestHead,
+        deadline_ms: int | None,
+    ) -> None:
+        super().__init__(connection.loop)
+        self.connection = connection
+        self.stream = stream
+        self.method = method
+        self.kind = method.kind
+        self.head = request
+        self.deadline_ms = deadline_ms
+        """Monotonic ms of the server's clock; None: the caller waits for ever."""
+        self.ended = False
+        """True: the request is complete."""
+        self.initial_metadata: Metadata = ()
+        """Sent before the first message; to be set before it."""
+        self.trailers: Sequence[tuple[str, str | bytes]] = ()
+        """Sent with the status, whatever it is."""
+        self._reader: MessageReader | None = None
+        self._messages: deque[bytes] | None = None
+        self._message_waiter: asyncio.Future[None] | None = None
+        self._room_waiter: asyncio.Future[None] | None = None
+        self._started = False
+        self._finished = False
+        self._headers_sent = False
+        self._kept = 0
+        """Bytes of the request that are counted."""
+        self._owed = 0
+        """Bytes that were read and that open the stream's window once the handler took what it has."""
+
+    # -------------------------------------------------------------------------------------------- for handlers
+
+    @property
+    def metadata(self) -> Sequence[tuple[str, str | bytes]]:
+        """What the caller sent: lower-case names, bytes where the name ends in `-bin`."""
+        return self.head.metadata
+
+    @property
+    def peer(self) -> str:
+        """`host:port` of the caller, `unix:` for one on this machine."""
+        return self.connection.peer
+
+    @property
+    def peer_certificate(self) -> dict[str, Any]:
+        """The certificate that the caller showed (as `ssl.SSLSocket.getpeercert`); empty without mTLS."""
+        return self.connection.peer_certificate
+
+    def send_headers(self) -> None:
+        """Send headers with `initial_metadata` now, before any message. Once."""
+        if not self._headers_sent and self.stream.sending:
+            self._headers_sent = True
+            metadata = tuple(self.initial_metadata)
+            self.connection.core.send_headers(self.stream, head(metadata) if metadata else OK_HEAD)
+            self.connection.touch()
+
+    # ---------------------------------------------------------------------------------------------- the request
+
+    def receive(self, data: bytes, *, ended: bool) -> None:
+        """Bytes of the request. Raises GrpcFault for what is no gRPC message, or too long."""
+        self.ended = ended
+        connection = self.connection
+        size = len(data)
+        limit = connection.message_bytes_max
+        if (
+            ended
+            and self._reader is None
+            and self.kind is not Kind.BIDI
+            and size >= 5
+            and not data[0]
+            and size - 5 <= limit
+            and int.from_bytes(data[1:5], "big") == size - 5
+        ):
+            self._start(data[5:])  # the usual call, in one piece
+            return
+        reader = self._reader
+        if reader is None:
+            reader = self._reader = MessageReader(limit, self.head.encoding)
+            self._messages = deque()
+        messages = self._messages
+        assert messages is not None
+        before = reader.kept_bytes
+        fresh = reader.feed(data)
+        if fresh:
+            messages.extend(fresh)
+            self.stream.since_ms = connection.core.now_ms
+        self._keep(reader.kept_bytes - before + sum(map(len, fresh)))
+        if ended and not reader.clean:
+            raise GrpcFault(Status.INTERNAL, "the request ends inside a message")
+        if self.kind is Kind.BIDI:
+            self._owed += size
+            self._give_window_back()
+            if self._message_waiter is not None and (messages or ended):
+                self._wake_reader()
+            return
+        connection.core.consumed(self.stream, size)
+        if len(messages) > 1:
+            raise GrpcFault(Status.INTERNAL, "the request has more than one message")
+        if ended:
+            if not messages:
+                raise GrpcFault(Status.INTERNAL, "the request has no message")
+            self._keep(-self._kept)
+            self._start(messages.popleft())
+
+    def begin(self) -> None:
+        """Start the handler of a bidirectional stream, before any message."""
+        self._started = True
+        self._run(self.method.handler(self._requests(), self))
+        self.send_headers()  # Rust's SDK waits for them before it sends (wire contract 8.7)
+
+    async def _requests(self) -> AsyncIterator[bytes]:
+        while True:
+            if self._messages:
+                message = self._messages.popleft()
+                self._keep(-len(message))
+                self._give_window_back()
+                yield message
+            elif self.ended:
+                return
+            else:
+                self._message_waiter = self._loop.create_future()
+                try:
+                    await self._message_waiter
+                finally:
+                    self._message_waiter = None
+
+    def _wake_reader(self) -> None:
+        waiter = self._message_waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def _give_window_back(self) -> None:
+        if self._owed and self._kept < self.connection.limits.stream_window_bytes >> 1:
+            self.connection.core.consumed(self.stream, self._owed)
+            self._owed = 0
+            self.connection.touch()
+
+    def _keep(self, change: int) -> None:
+        if change:
+            self._kept += change
+            self.connection.keep(change)
+
+    @property
+    def waits_since_ms(self) -> int | None:
+        """When the message began that the caller has not sent to its end; None: it owes none."""
+        if self.ended or (self.kind is Kind.BIDI and (self._reader is None or self._reader.clean)):
+            return None
+        return self.stream.since_ms
+
+    # ----------------------------------------------------------------------------------------------- the answer
+
+    def _start(self, request: bytes) -> None:
+        self._started = True
+        self._run(self.method.handler(request, self))
+        if self._coroutine is not None and self.deadline_ms is not None:
+            self.connection.server.deadlines.add(self)
+
+    async def send(self, message: bytes) -> None:
+        """Answer with one more message of a stream. Waits while the peer does not read."""
+        if self._write(message):
+            await self._wait_for_room()
+
+    async def pump(self, frames: AsyncIterator[bytes]) -> None:
+        """Answer with all messages of an iterator, and close it, whatever ends it."""
+        try:
+            async for frame in frames:
+                if self._write(frame):
+                    await self._wait_for_room()
+        except BaseException:
+            # A cancelled write leaves the generator where it yielded: its own cleaning up must not wait for the
+            # collector.
+            close = getattr(frames, "aclose", None)
+            if close is not None:
+                await close()
+            raise
+
+    def _write(self, message: bytes) -> bool:
+        """Queue one message; True: wait for room before the next one."""
+        stream, connection = self.stream, self.connection
+        if not stream.sending:
+            return True
+        if not self._headers_sent:
+            self.send_headers()
+        connection.core.send_data(stream, message, prefix(len(message)))
+        connection.touch()
+        return connection.must_wait(stream)
+
+    async def _wait_for_room(self) -> None:
+        connection = self.connection
+        while not self.stream.sending or connection.must_wait(self.stream):
+            # Without a stream to write to, this waits for the cancellation that is on its way.
+            self._room_waiter = self._loop.create_future()
+            connection.waiting[self.stream] = self
+            try:
+                await self._room_waiter
+            finally:
+                self._room_waiter = None
+                connection.waiting.pop(self.stream, None)
+
+    def go_on(self) -> None:
+        """There is room again."""
+        if self._room_waiter is not None and not self._room_waiter.done():
+            self._room_waiter.set_result(None)
+
+    def _returned(self, result: Any) -> None:
+        self._finish()
+        stream, core = self.stream, self.connection.core
+        if not stream.sending:
+            return
+        if self.kind is Kind.UNARY:
+            metadata, trailers = tuple(self.initial_metadata), self.trailers
+            start = head(metadata) if metadata else OK_HEAD
+            end = status(0, "", trailers) if trailers else OK_TAIL
+            message = prefix(len(result)) + result
+            if self._headers_sent:
+                core.send_data(stream, message)
+                core.send_end(stream, end)
+            else:
+                core.respond(stream, start, message, end)
+            self.connection.touch()
+        else:
+            self.send_headers()
+            self.end(0)
+
+    def _raised(self, error: BaseException) -> None:
+        self._finish()
+        if isinstance(error, GrpcFault):
+            self.end(error.code, error.message, error.trailers)
+        elif isinstance(error, asyncio.CancelledError):
+            self.end(Status.CANCELLED, "the server cancelled the call")
+        else:
+            log.error("a handler failed", exc_info=error, extra={"method": self.head.path})
+            self.end(Status.INTERNAL, "internal error")
+
+    def end(self, code: int, message: str = "", trailers: Metadata = ()) -> None:
+        """Answer with this status, if nothing ended the stream before."""
+        if self.stream.sending and self.stream.ending is None:
+            last = status(code, message, [*trailers, *self.trailers], alone=not self._headers_sent)
+            self.connection.core.send_end(self.stream, last)
+            self.connection.touch()
+
+    def abandon(self, _code: ErrorCode = ErrorCode.CANCEL) -> None:
+        """Nobody waits for the answer any more: end the handler, forget the request."""
+        if self._started:
+            self.cancel()
+            self._forget_request()
+        else:
+            self._finish()
+
+    def _forget_request(self) -> None:
+        self.ended = True
+        if self._messages is not None:
+            self._messages.clear()
+        self._keep(-self._kept)
+
+    def _finish(self) -> None:
+        if self._finished:
+            return
+        self._finished = True
+        self._forget_request()
+        if self.deadline_ms is not None:
+            self.connection.server.deadlines.discard(self)
+        self.connection.finished(self)

@@ -1,0 +1,57 @@
+"""Error codes of HTTP/2 (RFC 9113, section 7) and the two scopes of an error.
+
+The core raises these inside and never lets one out: `Connection.receive` turns a `StreamFault` into RST_STREAM and a
+`ConnectionFault` into GOAWAY and the event `ConnectionEnded`.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = ["ConnectionFault", "ErrorCode", "HpackFault", "StreamFault"]
+
+
+class ErrorCode(IntEnum):
+    """What RST_STREAM and GOAWAY carry."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+    INADEQUATE_SECURITY = 12
+    HTTP_1_1_REQUIRED = 13
+
+
+class ConnectionFault(Exception):
+    """The peer broke the protocol, or a bound; the whole connection ends with `code`."""
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+        """For GOAWAY's debug data and our log: ASCII, without anything the peer sent."""
+
+
+class HpackFault(ConnectionFault):
+    """A header block does not decode: both sides' tables differ from now on, so nothing can follow."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(ErrorCode.COMPRESSION_ERROR, reason)
+
+
+class StreamFault(Exception):
+    """One stream is at fault; the others go on."""
+
+    def __init__(self, stream_id: int, code: ErrorCode, reason: str) -> None:
+        super().__init__(reason)
+        self.stream_id = stream_id
+        self.code = code
+        self.reason = reason

@@ -1,0 +1,92 @@
+"""What a connection tells the layer above, in the order in which it came in."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from evenq.serving.http2.codes import ErrorCode
+from evenq.serving.http2.hpack import HeaderBlock
+from evenq.serving.http2.streams import Stream
+
+__all__ = [
+    "ConnectionEnded",
+    "DataReceived",
+    "Event",
+    "PeerGoesAway",
+    "PingAnswered",
+    "RequestStarted",
+    "StreamEnded",
+    "StreamReset",
+]
+
+
+class RequestStarted:
+    """The header block of a new stream."""
+
+    __slots__ = ("block", "ended", "stream")
+
+    def __init__(self, stream: Stream, block: HeaderBlock, *, ended: bool) -> None:
+        self.stream = stream
+        self.block = block
+        self.ended = ended
+        """True: nothing follows."""
+
+
+class DataReceived:
+    """Bytes of a request; `Connection.consumed` opens the stream's window again."""
+
+    __slots__ = ("data", "ended", "stream")
+
+    def __init__(self, stream: Stream, data: bytes, *, ended: bool) -> None:
+        self.stream = stream
+        self.data = data
+        self.ended = ended
+
+
+class StreamEnded:
+    """The peer's side ended with trailers, which gRPC requests do not have and nobody reads."""
+
+    __slots__ = ("stream",)
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+
+class StreamReset:
+    """The stream is over before its time: reset by the peer, or by us for a fault of the peer."""
+
+    __slots__ = ("code", "stream")
+
+    def __init__(self, stream: Stream, code: ErrorCode) -> None:
+        self.stream = stream
+        self.code = code
+
+
+class PingAnswered:
+    """A PING of ours came back."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
+class PeerGoesAway:
+    """The peer opens no more streams."""
+
+    __slots__ = ()
+
+
+class ConnectionEnded:
+    """The peer is at fault; GOAWAY is in the output, and nothing is read any more."""
+
+    __slots__ = ("code", "reason")
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        self.code = code
+        self.reason = reason
+
+
+Event: TypeAlias = (
+    RequestStarted | DataReceived | StreamEnded | StreamReset | PingAnswered | PeerGoesAway | ConnectionEnded
+)

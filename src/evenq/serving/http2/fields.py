@@ -1,0 +1,97 @@
+"""Header fields: what one is, classified once when it comes in, so that a field that is indexed costs a look-up.
+
+Always true: a field of kind MALFORMED (upper case, a character that no name or value may have, a pseudo-header that no
+request has, a header of the connection) makes the request malformed, whatever else is in it (RFC 9113, section 8.2).
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from typing import NamedTuple
+
+__all__ = ["FIELD_OVERHEAD", "Field", "FieldKind", "another", "field"]
+
+FIELD_OVERHEAD = 32
+"""Bytes that a field counts beside its name and value (RFC 7541, section 4.1)."""
+
+_NAME_OK = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+\Z").match
+_VALUE_BAD = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]").search
+
+
+class FieldKind(IntEnum):
+    """What a server of gRPC does with a field."""
+
+    METADATA = 0
+    BINARY = 1
+    METHOD = 2
+    SCHEME = 3
+    PATH = 4
+    AUTHORITY = 5
+    CONTENT_TYPE = 6
+    TIMEOUT = 7
+    ENCODING = 8
+    CONTENT_LENGTH = 9
+    HIDDEN = 10
+    MALFORMED = 11
+
+
+class Field(NamedTuple):
+    """One field."""
+
+    pair: tuple[str, str]
+    """Name and value; bytes above 127 as Latin-1."""
+    kind: int
+    size: int
+    """Bytes, as tables and lists count them."""
+    name: bytes
+
+
+_KINDS = {
+    b":method": FieldKind.METHOD,
+    b":scheme": FieldKind.SCHEME,
+    b":path": FieldKind.PATH,
+    b":authority": FieldKind.AUTHORITY,
+    b"content-type": FieldKind.CONTENT_TYPE,
+    b"content-length": FieldKind.CONTENT_LENGTH,
+    b"grpc-timeout": FieldKind.TIMEOUT,
+    b"grpc-encoding": FieldKind.ENCODING,
+    b"grpc-accept-encoding": FieldKind.HIDDEN,
+    b"connection": FieldKind.MALFORMED,
+    b"keep-alive": FieldKind.MALFORMED,
+    b"proxy-connection": FieldKind.MALFORMED,
+    b"transfer-encoding": FieldKind.MALFORMED,
+    b"upgrade": FieldKind.MALFORMED,
+}
+
+
+_new = tuple.__new__
+
+
+def field(name: bytes, value: bytes) -> Field:
+    """Classify one. A bad one is a field all the same: the peer's table has it, so ours must."""
+    kind = _KINDS.get(name)
+    if kind is None:
+        kind = FieldKind.METADATA
+        if not _NAME_OK(name):
+            kind = FieldKind.MALFORMED
+        elif name.endswith(b"-bin"):
+            kind = FieldKind.BINARY
+        elif name == b"te":
+            kind = FieldKind.HIDDEN if value == b"trailers" else FieldKind.MALFORMED
+    text = value.decode("latin-1")
+    if not text.isprintable() and _VALUE_BAD(value):
+        kind = FieldKind.MALFORMED
+    return _new(Field, ((name.decode("latin-1"), text), int(kind), len(name) + len(value) + FIELD_OVERHEAD, name))
+
+
+def another(known: Field, value: bytes) -> Field:
+    """The field with this name and another value."""
+    pair, kind, _, name = known
+    text = value.decode("latin-1")
+    if kind >= _HIDDEN or not text.isprintable():
+        return field(name, value)
+    return _new(Field, ((pair[0], text), kind, len(name) + len(value) + FIELD_OVERHEAD, name))
+
+
+_HIDDEN = int(FieldKind.HIDDEN)

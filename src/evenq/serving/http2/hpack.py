@@ -1,0 +1,229 @@
+"""HPACK (RFC 7541): a `Decoder` with the tables, and stateless encoding for what a server answers.
+
+Answers use the static table and literals only, so their blocks are constants that no connection's state changes. A
+block that is all references is decoded once for as long as the dynamic table stands as it is.
+Always true: after a block that decoded, the dynamic table is the peer's, also if the list was too large to be kept;
+every other input is an HpackFault, and work and memory are bounded by the bytes of the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from evenq.serving.http2 import huffman
+from evenq.serving.http2.codes import HpackFault
+from evenq.serving.http2.fields import Field, FieldKind, another, field
+
+__all__ = ["TABLE_BYTES", "Decoder", "HeaderBlock", "encode", "integer", "literal"]
+
+TABLE_BYTES = 4_096
+"""Size of the dynamic table, bytes; HTTP/2's default, which needs no SETTINGS."""
+INTEGER_BYTES_MAX = 5
+STRING_CACHE_MAX = 1_024
+STRING_BYTES_CACHED = 256
+BLOCK_CACHE_MAX = 64
+BLOCK_BYTES_CACHED = 1_024
+
+_STATIC_TEXT = """:authority|:method GET|:method POST|:path /|:path /index.html|:scheme http|:scheme https|:status 200|\
+:status 204|:status 206|:status 304|:status 400|:status 404|:status 500|accept-charset|accept-encoding gzip, deflate|\
+accept-language|accept-ranges|accept|access-control-allow-origin|age|allow|authorization|cache-control|\
+content-disposition|content-encoding|content-language|content-length|content-location|content-range|content-type|\
+cookie|date|etag|expect|expires|from|host|if-match|if-modified-since|if-none-match|if-range|if-unmodified-since|\
+last-modified|link|location|max-forwards|proxy-authenticate|proxy-authorization|range|referer|refresh|retry-after|\
+server|set-cookie|strict-transport-security|transfer-encoding|user-agent|vary|via|www-authenticate"""
+STATIC_PAIRS = tuple(
+    (name.encode(), value.encode()) for name, _, value in (text.partition(" ") for text in _STATIC_TEXT.split("|"))
+)
+"""RFC 7541, appendix A; the first has index 1."""
+_STATIC = (None, *(field(name, value) for name, value in STATIC_PAIRS))
+_STATIC_MAX = len(STATIC_PAIRS)
+_STATIC_INDEX = {pair: index for index, pair in reversed(list(enumerate(STATIC_PAIRS, start=1)))}
+_STATIC_NAME = {name: index for index, (name, _) in reversed(list(enumerate(STATIC_PAIRS, start=1)))}
+
+_CONTENT_LENGTH = int(FieldKind.CONTENT_LENGTH)
+
+_strings: dict[bytes, bytes] = {}
+"""Huffman strings that came before, decoded: most clients send the same few. One table for all connections."""
+
+
+class HeaderBlock:
+    """One decoded header block."""
+
+    __slots__ = ("fields", "request", "size")
+
+    def __init__(self, fields: list[Field], size: int) -> None:
+        self.fields = fields
+        self.size = size
+        """Bytes as SETTINGS_MAX_HEADER_LIST_SIZE counts them."""
+        self.request: Any = None
+        """What the layer above made of the fields; stays with a block that comes again."""
+
+
+class Decoder:
+    """The peer's side of header compression, of one connection."""
+
+    def __init__(self, table_bytes_max: int = TABLE_BYTES) -> None:
+        self._bytes_allowed = table_bytes_max
+        """What our SETTINGS allow the peer to choose from."""
+        self._bytes_max = table_bytes_max
+        self._bytes = 0
+        self._dynamic: list[Field] = []
+        """Newest last: index 62 is at -1."""
+        self.knows_length = False
+        """True: a field `content-length` came, which requests of gRPC do not have."""
+        self._blocks: dict[bytes, HeaderBlock] = {}
+        """Blocks that read the table and did not change it, since it was changed last."""
+
+    @property
+    def table_bytes(self) -> int:
+        """Size of the dynamic table as the RFC counts it."""
+        return self._bytes
+
+    def decode(self, block: bytes) -> HeaderBlock:
+        """The fields of a whole block. Raises HpackFault."""
+        known = self._blocks.get(block)
+        if known is not None:
+            return known
+        dynamic, size = self._dynamic, 0
+        fields: list[Field] = []
+        append = fields.append
+        position, end, may_resize, changed = 0, len(block), True, False
+        try:
+            while position < end:
+                byte = block[position]
+                if byte >= 0x80:
+                    position += 1
+                    index = byte & 0x7F
+                    if index == 0x7F:
+                        index, position = _read_integer(block, position, 0x7F)
+                    found = _STATIC[index] if index <= _STATIC_MAX else dynamic[_STATIC_MAX - index]
+                    if found is None:
+                        raise HpackFault("index 0 stands for no field")
+                elif byte >= 0x40:
+                    found, position = self._read_literal(block, position, 0x3F)
+                    self._insert(found)
+                    changed = True
+                elif byte >= 0x20:
+                    if not may_resize:
+                        raise HpackFault("the table's size changes within a block")
+                    position, changed = self._resize(block, position), True
+                    continue
+                else:
+                    found, position = self._read_literal(block, position, 0x0F)
+                may_resize = False
+                size += found[2]
+                append(found)
+        except IndexError:
+            raise HpackFault("the block ends early, or names a field that is in no table") from None
+        decoded = HeaderBlock(fields, size)
+        if not changed and end <= BLOCK_BYTES_CACHED:
+            if len(self._blocks) >= BLOCK_CACHE_MAX:
+                self._blocks.clear()
+            self._blocks[block] = decoded
+        return decoded
+
+    def _read_literal(self, block: bytes, position: int, mask: int) -> tuple[Field, int]:
+        index = block[position] & mask
+        position += 1
+        if index == mask:
+            index, position = _read_integer(block, position, mask)
+        if index:
+            named = _STATIC[index] if index <= _STATIC_MAX else self._dynamic[_STATIC_MAX - index]
+            assert named is not None
+            value, position = _read_string(block, position)
+            new = another(named, value)
+        else:
+            name, position = _read_string(block, position)
+            value, position = _read_string(block, position)
+            new = field(name, value)
+        if new.kind == _CONTENT_LENGTH:
+            self.knows_length = True
+        return new, position
+
+    def _insert(self, new: Field) -> None:
+        self._blocks.clear()
+        self._dynamic.append(new)
+        self._bytes += new.size
+        if self._bytes > self._bytes_max:
+            self._evict()
+
+    def _resize(self, block: bytes, position: int) -> int:
+        bytes_max = block[position] & 0x1F
+        position += 1
+        if bytes_max == 0x1F:
+            bytes_max, position = _read_integer(block, position, 0x1F)
+        if bytes_max > self._bytes_allowed:
+            raise HpackFault(f"a table of {bytes_max} bytes is more than the {self._bytes_allowed} of our SETTINGS")
+        self._bytes_max = bytes_max
+        self._blocks.clear()
+        self._evict()
+        return position
+
+    def _evict(self) -> None:
+        oldest = 0
+        while self._bytes > self._bytes_max:
+            self._bytes -= self._dynamic[oldest].size
+            oldest += 1
+        del self._dynamic[:oldest]
+
+
+def _read_integer(block: bytes, position: int, mask: int) -> tuple[int, int]:
+    """The rest of an integer whose prefix is full; `position` is behind the prefix."""
+    value, shift = mask, 0
+    for count in range(INTEGER_BYTES_MAX):
+        byte = block[position + count]
+        value += (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position + count + 1
+        shift += 7
+    raise HpackFault(f"an integer has more than {INTEGER_BYTES_MAX} bytes")
+
+
+def _read_string(block: bytes, position: int) -> tuple[bytes, int]:
+    first = block[position]
+    length = first & 0x7F
+    position += 1
+    if length == 0x7F:
+        length, position = _read_integer(block, position, 0x7F)
+    end = position + length
+    data = block[position:end]
+    if len(data) < length:
+        raise HpackFault("a string is longer than its block")
+    if first < 0x80:
+        return data, end
+    text = _strings.get(data)
+    if text is None:
+        text = huffman.decode(data)
+        if length <= STRING_BYTES_CACHED:
+            if len(_strings) >= STRING_CACHE_MAX:
+                _strings.clear()
+            _strings[data] = text
+    return text, end
+
+
+def integer(value: int, mask: int, flags: int) -> bytes:
+    """`value` with a prefix of the bits of `mask`, beside `flags`."""
+    if value < mask:
+        return bytes((flags | value,))
+    out, value = bytearray((flags | mask,)), value - mask
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """One field without any state: a reference to the static table, or a literal that enters no table."""
+    whole = _STATIC_INDEX.get((name, value))
+    if whole is not None:
+        return integer(whole, 0x7F, 0x80)
+    index = _STATIC_NAME.get(name)
+    head = integer(index, 0x0F, 0) if index is not None else b"\0" + integer(len(name), 0x7F, 0) + name
+    return head + integer(len(value), 0x7F, 0) + value
+
+
+def encode(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """A header block without any state."""
+    return b"".join(literal(name, value) for name, value in pairs)

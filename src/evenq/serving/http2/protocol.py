@@ -1,0 +1,460 @@
+"""One connection on the loop: bytes between its transport and the core, calls between the core and handlers.
+
+Made by `evenq.serving.http2.server` for each accepted connection. What a turn of the loop answers leaves in one write.
+Always true: while the peer takes nothing from its socket, nothing is read from it either; nothing is written to the
+transport that the core did not hand out; after `connection_lost` the connection counts nowhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+from evenq.serving.http2 import frames as f
+from evenq.serving.http2.calls import Call
+from evenq.serving.http2.codes import ErrorCode
+from evenq.serving.http2.connection import Connection
+from evenq.serving.http2.events import (
+    ConnectionEnded,
+    DataReceived,
+    Event,
+    PingAnswered,
+    RequestStarted,
+    StreamEnded,
+    StreamReset,
+)
+from evenq.serving.http2.messages import GrpcFault, Status, plain, status
+from evenq.serving.http2.requests import request_head
+from evenq.serving.http2.streams import Stream
+from evenq.serving.rpc import Kind
+
+if TYPE_CHECKING:
+    from evenq.serving.http2.server import Address, Http2Server
+
+__all__ = ["Http2Protocol"]
+
+WRITE_BYTES = 256 << 10
+"""Bytes that are handed to the transport at a time, and what it may hold before it says stop."""
+KEEPALIVE, DRAIN = b"evenq-ka", b"evenq-go"
+"""Data of our two kinds of PING."""
+NOT_GRPC = b"This port speaks gRPC.\n"
+
+
+class _Plain:
+    """A request that is no gRPC: read to its end, so that what is wrong with it is seen, and answered in text."""
+
+    __slots__ = ("_connection", "_status", "_stream")
+
+    def __init__(self, connection: Http2Protocol, stream: Stream, http_status: int) -> None:
+        self._connection, self._stream, self._status = connection, stream, http_status
+
+    def receive(self, data: bytes, *, ended: bool) -> None:
+        core = self._connection.core
+        if not ended:
+            core.consumed(self._stream, len(data))
+            return
+        core.send_headers(self._stream, plain(self._status))
+        core.send_data(self._stream, NOT_GRPC)
+        core.send_end(self._stream, f.END_OF_DATA)
+        self._connection.touch()
+
+    @property
+    def waits_since_ms(self) -> int:
+        return self._stream.since_ms
+
+    def end(self, _code: int, _message: str = "") -> None:
+        self._connection.core.reset(self._stream, ErrorCode.CANCEL)
+
+    def abandon(self, _code: ErrorCode = ErrorCode.CANCEL) -> None:
+        pass
+
+
+class Http2Protocol(asyncio.Protocol):
+    """The server's side of one connection."""
+
+    def __init__(self, server: Http2Server) -> None:
+        self.server = server
+        self.loop = server.loop
+        self.limits = server.limits
+        self.message_bytes_max = server.limits.message_bytes_max
+        self.peer = ""
+        self.core = Connection(server.limits, server.totals, 0)
+        self.waiting: dict[Stream, Call] = {}
+        """Calls whose handlers wait for room."""
+        self.request_bytes = 0
+        """What its calls keep of their requests."""
+        self.address: Address
+        self._transport: Any = None
+        self._monotonic_ms = server.clock.monotonic_ms
+        self._opened_ms = 0
+        self._heard_ms = 0
+        self._active_ms = 0
+        self._pinged_ms: int | None = None
+        self._paused_ms: int | None = None
+        self._draining_ms: int | None = None
+        self._busy = False
+        self._scheduled = False
+        self._crowded = False
+        """Handlers wait for more than their own stream's room."""
+        self._closed = False
+        self._begun = False
+        self._early: list[bytes] = []
+        """What came behind a handshake, before its end was seen here."""
+
+    # ---------------------------------------------------------------------------------------------- the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        address = self.server.admit(self, transport)
+        if address is None:
+            self._closed = True
+            self._transport.abort()
+            return
+        self.begin(self._transport, address)
+
+    def begin(self, transport: asyncio.Transport, address: Address) -> None:
+        """Speak HTTP/2 on a transport that was counted."""
+        self._transport, self.address = transport, address
+        self.peer = address.peer_of(transport)
+        transport.set_write_buffer_limits(high=WRITE_BYTES)
+        self._opened_ms = self._heard_ms = self._active_ms = self._monotonic_ms()
+        self.server.connections[self] = None
+        self._begun = True
+        if self._closed:  # lost since the handshake
+            self._closed = False
+            self.connection_lost(None)
+            return
+        self.flush()
+        if self._early:
+            early, self._early = b"".join(self._early), []
+            self.data_received(early)
+
+    def data_received(self, data: bytes) -> None:
+        now_ms = self._heard_ms = self._monotonic_ms()
+        if self._closed:
+            return
+        if not self._begun:
+            self._early.append(data)
+            return
+        self._busy = True
+        try:
+            for event in self.core.receive(data, now_ms):
+                kind = type(event)
+                if kind is DataReceived:
+                    self._on_data(event.stream, event.data, event.ended)  # type: ignore[union-attr]  # by its type
+                elif kind is RequestStarted:
+                    self._on_request(cast("RequestStarted", event))
+                else:
+                    self._on_other(event)
+        finally:
+            self._busy = False
+        self.flush()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._paused_ms = self._monotonic_ms()
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._paused_ms = None
+        if not self._closed:
+            self._transport.resume_reading()
+            self.flush()
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
+        self._closed = True
+        if self not in self.server.connections:
+            return
+        calls = [stream.call for stream in self.core.streams.values()]
+        self.core.release()
+        for call in calls:
+            if call is not None:
+                self.server.totals.cancelled += 1
+                call.abandon()
+        self.server.forget(self)
+
+    @property
+    def peer_certificate(self) -> dict[str, Any]:
+        """What the peer showed in the handshake."""
+        shown: dict[str, Any] | None = self._transport.get_extra_info("peercert")
+        return shown or {}
+
+    # ----------------------------------------------------------------------------------------------------- output
+
+    def touch(self) -> None:
+        """There is output: write it at the end of this turn of the loop."""
+        if not self._busy and not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Write what the core has, as far as the transport takes it."""
+        self._scheduled = False
+        if self._closed:
+            return
+        core = self.core
+        while self._paused_ms is None:
+            output = core.take(WRITE_BYTES)
+            if not output:
+                break
+            self._transport.write(output)
+        if core.unread_bytes > self.limits.connection_unread_bytes_max and not core.ended:
+            self.server.totals.stalled += 1
+            self.fail(ErrorCode.ENHANCE_YOUR_CALM, "answers are not read")
+            return
+        if core.ended:
+            self._end_calls()
+            self._close()
+        elif core.draining_after is not None and not core.streams:
+            self._close()
+        elif self.waiting:
+            self._wake_writers()
+        core.moved.clear()
+
+    def _wake_writers(self) -> None:
+        """Let handlers go on whose answers left; all are looked at only if more than their own streams were full."""
+        crowded, before = self._is_crowded(), self._crowded
+        self._crowded = crowded
+        if crowded:
+            return
+        for stream in list(self.waiting) if before else self.core.moved:
+            call = self.waiting.get(stream)
+            if call is not None and stream.queued_bytes < self.limits.stream_unread_bytes:
+                call.go_on()
+
+    def must_wait(self, stream: Stream) -> bool:
+        """True: what is queued already must leave before more is made."""
+        queued = stream.queued_bytes
+        if not queued:
+            return False
+        if self._is_crowded():
+            self._crowded = True
+            return True
+        return queued >= self.limits.stream_unread_bytes
+
+    def _is_crowded(self) -> bool:
+        core, limits = self.core, self.limits
+        return (
+            self._paused_ms is not None
+            or core.unread_bytes >= limits.connection_unread_bytes
+            or core.totals.unread_bytes >= limits.unread_bytes
+        )
+
+    def fail(self, code: ErrorCode, reason: str) -> None:
+        """End the connection, saying why."""
+        self.core.fail(code, reason)
+        self.server.totals.fault(code.name)
+        self._end_calls()
+        if self._paused_ms is None and not self._closed:
+            self._transport.write(self.core.take(WRITE_BYTES))
+        self._close()
+
+    def _close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            if self._paused_ms is not None:
+                self._transport.abort()
+            else:
+                self._transport.close()
+
+    def finish(self) -> None:
+        """Write what there is, and end the connection."""
+        if not self._closed:
+            self.core.draining_after = self.core.draining_after or self.core.last_stream_id
+            self.flush()
+            self._close()
+
+    def abort(self) -> None:
+        """End the connection without a word: nobody is there."""
+        self._transport.abort()
+
+    # ------------------------------------------------------------------------------------------------------ events
+
+    def _on_request(self, event: RequestStarted) -> None:
+        stream = event.stream
+        request = request_head(event.block)
+        self._active_ms = self._heard_ms
+        if request.malformed:
+            self.core.object_to(stream, ErrorCode.PROTOCOL_ERROR)
+            return
+        call: Any
+        if request.not_grpc:
+            call = stream.call = _Plain(self, stream, request.not_grpc)
+        else:
+            method = self.server.methods.get(request.path)
+            refusal = self._refusal(event) if method is not None else (Status.UNIMPLEMENTED, _unknown(request.path))
+            if request.bad_timeout:
+                refusal = Status.INTERNAL, "grpc-timeout is none"
+            if refusal is not None or method is None:
+                assert refusal is not None
+                self._refuse(stream, *refusal)
+                return
+            timeout = request.timeout_ms
+            deadline_ms = None if timeout is None else self._heard_ms + timeout
+            call = stream.call = Call(self, stream, method, request, deadline_ms)
+            self.address.calls += 1
+            if method.kind is Kind.BIDI:
+                call.begin()
+                if timeout is not None and not call.done():
+                    self.server.deadlines.add(call)
+        if event.ended:
+            self._on_data(stream, b"", True)
+
+    def _refusal(self, event: RequestStarted) -> tuple[Status, str] | None:
+        limits = self.limits
+        if event.block.size > limits.header_list_bytes_max:
+            words = f"the metadata has {event.block.size} bytes, more than {limits.header_list_bytes_max}"
+        elif self.address.calls >= limits.calls_per_address_max:
+            words = f"{limits.calls_per_address_max} calls run from this address, the maximum; try again after a pause"
+        elif self.core.unread_bytes >= limits.connection_unread_bytes:
+            words = f"{self.core.unread_bytes} bytes of answers are not read on this connection; read them first"
+        elif self.server.stopping and self.server.methods[request_head(event.block).path].kind is Kind.BIDI:
+            return Status.UNAVAILABLE, "the server stops"
+        else:
+            return None
+        self.server.totals.calls_refused += 1
+        return Status.RESOURCE_EXHAUSTED, words
+
+    def _refuse(self, stream: Stream, code: Status, message: str) -> None:
+        self.core.send_end(stream, status(code, message, alone=True))
+
+    def _on_data(self, stream: Stream, data: bytes, ended: bool) -> None:
+        call = stream.call
+        if call is None or not stream.sending or stream.ending is not None:
+            return
+        try:
+            call.receive(data, ended=ended)
+        except GrpcFault as fault:
+            call.end(fault.code, fault.message, fault.trailers)
+            call.abandon()
+
+    def _on_other(self, event: Event) -> None:
+        if isinstance(event, StreamEnded):
+            self._on_data(event.stream, b"", True)
+        elif isinstance(event, StreamReset):
+            if event.stream.call is not None:
+                self.server.totals.cancelled += 1
+                event.stream.call.abandon(event.code)
+        elif isinstance(event, PingAnswered):
+            self._pinged_ms = None
+            if event.data == DRAIN and self._draining_ms is not None:
+                self._end_drain()
+        elif isinstance(event, ConnectionEnded):
+            self.server.totals.fault(event.code.name)
+            if not self.core.greeted:
+                self.server.totals.handshakes_failed += 1
+            self._end_calls()
+
+    def _end_calls(self) -> None:
+        for stream in list(self.core.streams.values()):
+            if stream.call is not None:
+                stream.call.abandon()
+        self.core.release()
+
+    def keep(self, change: int) -> None:
+        """Count bytes of requests that are kept; over the bounds the peer waits, or a call is refused."""
+        totals, limits, core = self.server.totals, self.limits, self.core
+        self.request_bytes += change
+        totals.request_bytes += change
+        if change > 0:
+            if self.request_bytes >= limits.connection_request_bytes_max:
+                core.withhold = True
+            if totals.request_bytes > limits.request_bytes_max:
+                totals.calls_refused += 1
+                raise GrpcFault(
+                    Status.RESOURCE_EXHAUSTED,
+                    f"requests that are not complete have {totals.request_bytes} bytes, the maximum; try again",
+                )
+        elif core.withhold and self.request_bytes < limits.connection_request_bytes_max >> 1:
+            core.withhold = False
+            core.announce()
+            self.touch()
+
+    def finished(self, _call: Call) -> None:
+        """A call and its handler are over."""
+        self.address.calls -= 1
+
+    # -------------------------------------------------------------------------------------------------------- time
+
+    def tick(self, now_ms: int) -> None:
+        """Look at what takes too long. Called by the server a few times a second."""
+        core, limits = self.core, self.limits
+        if self._closed:
+            return
+        core.now_ms = now_ms
+        if not core.greeted:
+            if now_ms - self._opened_ms >= limits.preface_ms:
+                self.server.totals.handshakes_failed += 1
+                self.fail(ErrorCode.SETTINGS_TIMEOUT, "no preface came in time")
+            return
+        if self._paused_ms is not None and now_ms - self._paused_ms >= limits.write_stall_ms:
+            self.server.totals.stalled += 1
+            self.abort()
+            return
+        if core.streams:
+            self._active_ms = now_ms
+            self._look_at_streams(now_ms)
+        elif now_ms - self._active_ms >= limits.idle_ms:
+            self.drain(now_ms)
+        if self._draining_ms is not None and now_ms - self._draining_ms >= limits.drain_ping_ms:
+            self._end_drain()
+        if now_ms - self._heard_ms >= limits.keepalive_ms:
+            self._keep_alive(now_ms)
+        self.flush()
+
+    def _keep_alive(self, now_ms: int) -> None:
+        if self._pinged_ms is None:
+            self._pinged_ms = now_ms
+            self.core.out.append(f.ping(KEEPALIVE))
+        elif now_ms - self._pinged_ms >= self.limits.keepalive_timeout_ms:
+            self.server.totals.keepalive_timeouts += 1
+            self.abort()
+
+    def _look_at_streams(self, now_ms: int) -> None:
+        limits, totals, core = self.limits, self.server.totals, self.core
+        pressed = totals.unread_bytes >= limits.unread_bytes
+        stall_ms = limits.pressed_stall_ms if pressed else limits.stall_ms
+        for stream in list(core.streams.values()):
+            call = stream.call
+            if stream.queued_bytes and now_ms - stream.moved_ms >= stall_ms:
+                totals.stalled += 1
+                core.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
+                call.abandon()
+                continue
+            since_ms = call.waits_since_ms if call is not None and stream.receiving else None
+            if since_ms is not None and now_ms - since_ms >= limits.request_ms:
+                totals.late_requests += 1
+                call.end(Status.DEADLINE_EXCEEDED, f"the request was not complete within {limits.request_ms} ms")
+                call.abandon()
+
+    # ------------------------------------------------------------------------------------------------------- drain
+
+    def drain(self, now_ms: int) -> None:
+        """Say that no more calls are taken, wait for those that are on their way, then for those that run."""
+        if self._draining_ms is None and self.core.draining_after is None and not self._closed:
+            self._draining_ms = now_ms
+            self.core.out += (f.go_away(f.WINDOW_MAX, ErrorCode.NO_ERROR), f.ping(DRAIN))
+            self.touch()
+
+    def _end_drain(self) -> None:
+        self._draining_ms = None
+        core = self.core
+        core.draining_after = core.last_stream_id
+        core.out.append(f.go_away(core.last_stream_id, ErrorCode.NO_ERROR))
+        self.touch()
+
+    def end_calls(self, *, endless: bool, code: Status, message: str) -> None:
+        """End the calls that run: only bidirectional streams, or all."""
+        for stream in list(self.core.streams.values()):
+            call = stream.call
+            if isinstance(call, Call) and (call.kind is Kind.BIDI or not endless):
+                if code is Status.OK:
+                    call.send_headers()
+                call.end(code, message)
+                call.abandon()
+
+
+def _unknown(path: str) -> str:
+    return f"no method {path[:256]} is served here"

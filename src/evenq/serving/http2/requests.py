@@ -1,0 +1,105 @@
+"""What a header block asks of a gRPC server: the method, its metadata, its time; or why it is no such request.
+
+Pure. A block that the peer repeats (`HeaderBlock.request`) is read once. Rules: RFC 9113 8.3.1 for what is malformed,
+"gRPC over HTTP2" for the rest. Always true: a request that is accepted has a path, and metadata without any field that
+the transport keeps for itself.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Sequence
+
+from evenq.serving.http2.fields import FieldKind
+from evenq.serving.http2.hpack import HeaderBlock
+
+__all__ = ["RequestHead", "request_head", "timeout_ms"]
+
+_METADATA, _BINARY = int(FieldKind.METADATA), int(FieldKind.BINARY)
+_METHOD, _SCHEME, _PATH = int(FieldKind.METHOD), int(FieldKind.SCHEME), int(FieldKind.PATH)
+_AUTHORITY, _CONTENT_TYPE = int(FieldKind.AUTHORITY), int(FieldKind.CONTENT_TYPE)
+_TIMEOUT, _ENCODING, _MALFORMED = int(FieldKind.TIMEOUT), int(FieldKind.ENCODING), int(FieldKind.MALFORMED)
+_UNITS_NS = {"n": 1, "u": 1_000, "m": 1_000_000, "S": 10**9, "M": 60 * 10**9, "H": 3_600 * 10**9}
+TIMEOUT_DIGITS_MAX = 8  # gRPC over HTTP2, TimeoutValue
+
+
+class RequestHead:
+    """One request's header fields, read."""
+
+    __slots__ = ("authority", "bad_timeout", "encoding", "malformed", "metadata", "not_grpc", "path", "timeout_ms")
+
+    def __init__(self) -> None:
+        self.path = ""
+        """`/package.Service/Rpc`."""
+        self.authority = ""
+        self.metadata: Sequence[tuple[str, str | bytes]] = ()
+        """Lower-case names; values of names that end in `-bin` as bytes."""
+        self.timeout_ms: int | None = None
+        """None: the caller waits for ever."""
+        self.bad_timeout = False
+        self.encoding = "identity"
+        self.malformed = False
+        """True: a stream error, nothing is answered."""
+        self.not_grpc = 0
+        """HTTP status for a request that is no gRPC; 0: it is."""
+
+
+def request_head(block: HeaderBlock) -> RequestHead:
+    """The head of a request; the same object for a block that is repeated."""
+    known: RequestHead | None = block.request
+    if known is None:
+        known = block.request = _read(block)
+    return known
+
+
+def _read(block: HeaderBlock) -> RequestHead:
+    head = RequestHead()
+    metadata: list[tuple[str, str | bytes]] = []
+    append = metadata.append
+    pseudo: dict[int, str] = {}
+    content_type, regular, malformed = "", False, False
+    for pair, kind, _, _ in block.fields:
+        if kind == _METADATA:
+            regular = True
+            append(pair)
+        elif kind == _BINARY:
+            regular = True
+            append((pair[0], _binary(pair[1])))
+        elif kind <= _AUTHORITY:
+            malformed = malformed or regular or kind in pseudo
+            pseudo[kind] = pair[1]
+        elif kind == _MALFORMED:
+            malformed = True
+        else:
+            regular = True
+            if kind == _CONTENT_TYPE:
+                content_type = pair[1]
+            elif kind == _TIMEOUT:
+                head.timeout_ms = timeout_ms(pair[1])
+                head.bad_timeout = head.timeout_ms is None
+            elif kind == _ENCODING:
+                head.encoding = pair[1]
+    head.path, head.authority, method = pseudo.get(_PATH, ""), pseudo.get(_AUTHORITY, ""), pseudo.get(_METHOD, "")
+    head.malformed = malformed or not method or not head.path or _SCHEME not in pseudo
+    head.metadata = metadata
+    if method != "POST":
+        head.not_grpc = 405
+    elif not content_type.startswith("application/grpc") or content_type[16:17] not in {"", "+", ";"}:
+        head.not_grpc = 415
+    return head
+
+
+def _binary(text: str) -> bytes:
+    """The bytes of a `-bin` value, with or without padding; as they are if they are no base64."""
+    try:
+        return binascii.a2b_base64(text + "=" * (-len(text) % 4), strict_mode=True)
+    except (binascii.Error, ValueError):
+        return text.encode("latin-1", "replace")
+
+
+def timeout_ms(text: str) -> int | None:
+    """`grpc-timeout` in ms, rounded up; None if it is none."""
+    digits, unit = text[:-1], _UNITS_NS.get(text[-1:])
+    if unit is None or not digits.isdecimal() or not digits.isascii() or len(digits) > TIMEOUT_DIGITS_MAX:
+        return None
+    return -(-int(digits) * unit // 1_000_000)

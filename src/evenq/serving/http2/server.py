@@ -1,0 +1,266 @@
+"""A gRPC server on HTTP/2: ports and handshakes, what is admitted, deadlines, and how it ends.
+
+`Http2Server` is given methods by path and serves them on `host:port` (IPv4, IPv6, both for a wildcard) or on
+`unix:PATH`, with TLS if it is given contexts. Always true: connections are counted from accept on, before any
+handshake; no connection outlives `stop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import spawn
+from evenq.serving.binding import UNIX, bind
+from evenq.serving.http2.calls import Method
+from evenq.serving.http2.deadlines import Deadlines
+from evenq.serving.http2.eager_task import EagerTask
+from evenq.serving.http2.limits import Limits, Totals
+from evenq.serving.http2.messages import Status
+from evenq.serving.http2.protocol import Http2Protocol
+
+__all__ = ["Address", "Http2Server"]
+
+log = logging.getLogger(__name__)
+
+TICK_MS = 100
+LOOK_EACH = 5
+"""Connections are looked at each so many ticks."""
+LAST_BYTES_MS = 500
+"""Longest time for what was answered last to leave at a shutdown."""
+ALPN = "h2"
+
+
+class Address:
+    """What comes from one peer address."""
+
+    __slots__ = ("calls", "connections", "host")
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.connections = 0
+        self.calls = 0
+
+    def peer_of(self, transport: asyncio.BaseTransport) -> str:
+        """`host:port`, as contexts and logs have it."""
+        if self.host == UNIX:
+            return self.host
+        port = transport.get_extra_info("peername")[1]
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+
+
+class Http2Server:
+    """Belongs to the loop that starts it."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        *,
+        clock: Clock,
+        limits: Limits | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
+        """`tls` is asked at each handshake; None: plain text."""
+        self.methods = methods
+        self.clock = clock
+        self.limits = limits or Limits()
+        self.totals = Totals()
+        self.deadlines = Deadlines()
+        self.connections: dict[Http2Protocol, None] = {}
+        self.stopping = False
+        self.loop: asyncio.AbstractEventLoop
+        self._tls = tls
+        self._addresses: dict[str, Address] = {}
+        self._listening: list[asyncio.AbstractServer] = []
+        self._handshakes: dict[asyncio.Transport, None] = {}
+        self._ticker: asyncio.Task[Any] | None = None
+        self._empty = asyncio.Event()
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; 0 = any free port. The port. Raises PortInUse, SettingsError."""
+        self.loop = asyncio.get_running_loop()
+        for bound in bind(host, port):
+            port = port or (0 if host.startswith(UNIX) else bound.getsockname()[1])
+            make: Any = self.loop.create_unix_server if host.startswith(UNIX) else self.loop.create_server
+            self._listening.append(await make(self._protocol, sock=bound, backlog=4_096))
+        self._ticker = spawn(self._tick(), name="http2 ticks")
+        return port
+
+    def _protocol(self) -> asyncio.Protocol:
+        return Http2Protocol(self) if self._tls is None else _Accepted(self)
+
+    # --------------------------------------------------------------------------------------------------- connections
+
+    def admit(self, protocol: asyncio.BaseProtocol, transport: asyncio.BaseTransport) -> Address | None:  # noqa: ARG002
+        """Count a new connection; None: there are too many, or the server stops."""
+        host = _host(transport)
+        address = self._addresses.get(host)
+        if address is None:
+            address = Address(host)
+        limits = self.limits
+        if (
+            self.stopping
+            or self.totals.connections >= limits.connections_max
+            or address.connections >= limits.connections_per_address_max
+        ):
+            self.totals.connections_refused += 1
+            return None
+        self._addresses[host] = address
+        address.connections += 1
+        self.totals.connections += 1
+        self.totals.accepted += 1
+        return address
+
+    def release(self, address: Address) -> None:
+        """A connection that was counted is over."""
+        self.totals.connections -= 1
+        address.connections -= 1
+        if not address.connections:
+            self._addresses.pop(address.host, None)
+        if not self.totals.connections:
+            self._empty.set()
+
+    def forget(self, connection: Http2Protocol) -> None:
+        """A connection is lost."""
+        del self.connections[connection]
+        self.release(connection.address)
+
+    def shake_hands(self, transport: asyncio.Transport, address: Address) -> None:
+        """TLS on a connection that was counted. Begins at once: what the peer says first must find TLS listening."""
+        self._handshakes[transport] = None
+        _Handshake(self.loop).begin(self._shake_hands(transport, address))
+
+    async def _shake_hands(self, transport: asyncio.Transport, address: Address) -> None:
+        try:
+            encrypted = await self._encrypt(transport, connection := Http2Protocol(self))
+        finally:
+            del self._handshakes[transport]
+        if encrypted is None:
+            self.totals.handshakes_failed += 1
+            transport.abort()
+            self.release(address)
+        else:
+            connection.begin(encrypted, address)
+
+    async def _encrypt(self, transport: asyncio.Transport, connection: Http2Protocol) -> asyncio.Transport | None:
+        assert self._tls is not None
+        try:
+            encrypted = await self.loop.start_tls(
+                transport,
+                connection,
+                self._tls(),
+                server_side=True,
+                ssl_handshake_timeout=self.limits.preface_ms / 1000,
+            )
+        except (OSError, asyncio.CancelledError):  # ssl.SSLError and time-outs are OSErrors
+            return None
+        agreed: Any = encrypted.get_extra_info("ssl_object") if encrypted is not None else None
+        return encrypted if agreed is not None and agreed.selected_alpn_protocol() == ALPN else None
+
+    # ---------------------------------------------------------------------------------------------------------- time
+
+    async def _tick(self) -> None:
+        count = 0
+        while True:
+            await self.clock.sleep_ms(TICK_MS)
+            now_ms = self.clock.monotonic_ms()
+            for call in list(self.deadlines.due(now_ms)):
+                self.totals.deadlines += 1
+                call.end(Status.DEADLINE_EXCEEDED, "the deadline of the call is over")
+                call.abandon()
+            count += 1
+            if count % LOOK_EACH == 0 or self.stopping:
+                for connection in list(self.connections):
+                    connection.tick(now_ms)
+
+    # ----------------------------------------------------------------------------------------------------------- end
+
+    def close_ports(self) -> None:
+        """Accept no more connections, and tell the peers of those that stand to open no more calls."""
+        self.stopping = True
+        for listening in self._listening:
+            listening.close()
+        self._listening = []
+        now_ms = self.clock.monotonic_ms()
+        for connection in list(self.connections):
+            connection.drain(now_ms)
+
+    def end_calls(self, *, endless: bool) -> None:
+        """End the bidirectional streams with OK (decision 25), or all calls with UNAVAILABLE."""
+        for connection in list(self.connections):
+            if endless:
+                connection.end_calls(endless=True, code=Status.OK, message="")
+            else:
+                connection.end_calls(endless=False, code=Status.UNAVAILABLE, message="the server stops")
+
+    async def stop(self, grace_ms: int) -> None:
+        """Wait up to `grace_ms` for the calls that run, then end them. Idempotent."""
+        self.close_ports()
+        for transport in list(self._handshakes):
+            transport.abort()
+        if self.totals.connections and grace_ms > 0:
+            await self._until_empty(grace_ms)
+        self.end_calls(endless=False)
+        for connection in list(self.connections):
+            connection.finish()
+        if self.totals.connections:
+            await self._until_empty(LAST_BYTES_MS)
+        for connection in list(self.connections):
+            connection.abort()
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.gather(self._ticker, return_exceptions=True)
+            self._ticker = None
+
+    async def _until_empty(self, wait_ms: int) -> None:
+        self._empty.clear()
+        if self.totals.connections:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), wait_ms / 1000)
+
+
+class _Accepted(asyncio.Protocol):
+    """A connection that has come and has not said anything yet: it is counted, then TLS begins."""
+
+    def __init__(self, server: Http2Server) -> None:
+        self._server = server
+
+    def connection_made(self, transport: Any) -> None:
+        address = self._server.admit(self, transport)
+        if address is None:
+            transport.abort()
+        else:
+            self._server.shake_hands(transport, address)
+
+
+class _Handshake(EagerTask):
+    """One handshake. uvloop reads from a new connection whatever `connection_made` says, so TLS must be in place when
+    it returns, not a turn of the loop later.
+    """
+
+    __slots__ = ()
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start it."""
+        self._run(work)
+
+    def _returned(self, result: Any) -> None:
+        pass
+
+    def _raised(self, error: BaseException) -> None:
+        log.error("a TLS handshake failed", exc_info=error)
+
+
+def _host(transport: asyncio.BaseTransport) -> str:
+    found: Any = transport.get_extra_info("socket")
+    if found is not None and found.family == socket.AF_UNIX:
+        return UNIX
+    name: Any = transport.get_extra_info("peername")
+    host: str = name[0] if name else ""
+    return host.removeprefix("::ffff:") if host.startswith("::ffff:") and "." in host else host

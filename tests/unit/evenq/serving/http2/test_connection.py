@@ -1,0 +1,334 @@
+"""The protocol core without a network: any split of the input, any bytes, each flood."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenq.serving.http2 import frames as f
+from evenq.serving.http2.codes import ErrorCode
+from evenq.serving.http2.connection import Connection
+from evenq.serving.http2.events import ConnectionEnded, DataReceived, Event, RequestStarted, StreamEnded, StreamReset
+from evenq.serving.http2.hpack import encode
+from evenq.serving.http2.limits import Limits, Totals
+
+HELLO = f.PREFACE + f.settings({})
+REQUEST = encode([
+    (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/s/M"), (b":authority", b"h"),
+    (b"content-type", b"application/grpc"), (b"te", b"trailers"),
+])  # fmt: skip
+HEADERS = f.END_HEADERS
+LAST = f.END_HEADERS | f.END_STREAM
+SMALL = Limits(
+    frame_bytes_max=16_384, stream_window_bytes=70_000, connection_window_bytes=100_000, header_block_bytes_max=8_192,
+    header_list_bytes_max=1_024, header_fields_max=40, continuations_max=4, streams_per_connection_max=8, flood_burst=20,
+    resets_burst=16, empty_data_burst=10, settings_burst=8,
+)  # fmt: skip
+
+
+def connection(limits: Limits = SMALL) -> Connection:
+    return Connection(limits, Totals(), 0)
+
+
+def greeted(limits: Limits = SMALL) -> Connection:
+    made = connection(limits)
+    assert made.receive(HELLO, 0) == []
+    made.take(1 << 20)
+    return made
+
+
+def headers(stream_id: int, flags: int = HEADERS, block: bytes = REQUEST) -> bytes:
+    return f.frame(f.HEADERS, flags, stream_id, block)
+
+
+def data(stream_id: int, payload: bytes, flags: int = 0) -> bytes:
+    return f.frame(f.DATA, flags, stream_id, payload)
+
+
+def shown(events: Sequence[Event]) -> list[tuple[Any, ...]]:
+    """Events as values; DATA of one stream in a row as one."""
+    out: list[tuple[Any, ...]] = []
+    for event in events:
+        match event:
+            case RequestStarted():
+                out.append(("request", event.stream.id, tuple(x.pair for x in event.block.fields), event.ended))
+            case DataReceived():
+                out.append(("data", event.stream.id, event.data, event.ended))
+            case StreamReset():
+                out.append(("reset", event.stream.id, event.code))
+            case StreamEnded():
+                out.append(("ended", event.stream.id))
+            case ConnectionEnded():
+                out.append(("over", event.code))
+            case _:
+                out.append((type(event).__name__,))
+    return out
+
+
+def frames(output: bytes) -> list[tuple[int, int, int, bytes]]:
+    """Type, flags, stream and payload of each frame."""
+    out, position = [], 0
+    while position < len(output):
+        high, low, kind, flags, stream_id = f.HEADER.unpack_from(output, position)
+        position += f.HEADER_BYTES + (high << 8 | low)
+        out.append((kind, flags, stream_id, output[position - (high << 8 | low) : position]))
+    assert position == len(output)
+    return out
+
+
+def ended_with(made: Connection, output: bytes) -> ErrorCode:
+    kind, _, _, payload = frames(output)[-1]
+    assert kind == f.GOAWAY
+    assert made.ended
+    return ErrorCode(int.from_bytes(payload[4:8], "big"))
+
+
+STREAM_IDS = st.sampled_from([0, 1, 2, 3, 5, 7, 9, 0x7FFFFFFF])
+FRAME = st.one_of(
+    st.builds(headers, STREAM_IDS, st.sampled_from([HEADERS, LAST, 0, LAST | f.PADDED, HEADERS | f.PRIORITY])),
+    st.builds(headers, STREAM_IDS, st.just(LAST), st.binary(max_size=40)),
+    st.builds(data, STREAM_IDS, st.binary(max_size=50), st.sampled_from([0, 1, f.PADDED, f.PADDED | 1])),
+    st.builds(f.frame, st.integers(0, 12), st.integers(0, 255), STREAM_IDS, st.binary(max_size=30)),
+    st.builds(f.window_update, STREAM_IDS, st.sampled_from([0, 1, 1000, f.WINDOW_MAX])),
+    st.builds(f.reset, STREAM_IDS, st.sampled_from(ErrorCode)),
+    st.builds(f.settings, st.dictionaries(st.integers(0, 8), st.sampled_from([0, 1, 16_384, f.WINDOW_MAX]))),
+    st.builds(f.frame, st.just(f.CONTINUATION), st.sampled_from([0, HEADERS]), STREAM_IDS, st.just(REQUEST)),
+)
+
+
+@given(st.lists(FRAME, max_size=30), st.lists(st.integers(1, 60), max_size=40))
+@settings(max_examples=300)
+def test_how_the_input_is_split_changes_nothing(parts: list[bytes], cuts: list[int]) -> None:
+    stream = HELLO + b"".join(parts)
+    whole, split = connection(), connection()
+    expected = shown(whole.receive(stream, 0))
+    events, position = [], 0
+    for cut in [*cuts, len(stream)]:
+        events += split.receive(stream[position : position + cut], 0)
+        position += cut
+    assert shown(events) == expected
+    assert split.take(1 << 20) == whole.take(1 << 20)
+    assert split.streams.keys() == whole.streams.keys()
+
+
+@given(st.lists(st.binary(max_size=100) | FRAME, max_size=40), st.booleans())
+@settings(max_examples=300)
+def test_any_bytes_end_in_typed_errors_and_bounded_memory(parts: list[bytes], polite: bool) -> None:
+    made = greeted() if polite else connection()
+    for part in parts:
+        made.receive(part, 0)
+        assert len(made.streams) <= SMALL.streams_per_connection_max
+        assert made.kept_bytes <= max(SMALL.frame_bytes_max + f.HEADER_BYTES, SMALL.header_block_bytes_max)
+        frames(made.take(1 << 20))
+    open_streams = made.totals.streams
+    assert open_streams == len(made.streams)
+    made.release()
+    assert made.totals.streams == made.totals.unread_bytes == 0
+
+
+def test_a_request_comes_with_its_fields_and_data_and_is_answered() -> None:
+    made = greeted()
+    events = made.receive(headers(1) + data(1, b"abc", f.END_STREAM), 5)
+    assert [type(event) for event in events] == [RequestStarted, DataReceived]
+    stream = made.streams[1]
+    made.respond(stream, f.EncodedHeaders(b"\x88"), b"answer", f.EncodedHeaders(b"\x8d"))
+    assert frames(made.take(1 << 20)) == [
+        (f.HEADERS, f.END_HEADERS, 1, b"\x88"),
+        (f.DATA, 0, 1, b"answer"),
+        (f.HEADERS, LAST, 1, b"\x8d"),
+    ]
+    assert not made.streams
+
+
+def test_an_early_answer_tells_the_peer_to_send_no_more_and_forgives_what_is_on_its_way() -> None:
+    made = greeted()
+    made.receive(headers(1), 0)
+    made.respond(made.streams[1], f.EncodedHeaders(b"\x88"), b"no", f.EncodedHeaders(b"\x8d"))
+    assert frames(made.take(1 << 20))[-1] == (f.RST_STREAM, 0, 1, bytes(4))
+    assert made.receive(data(1, b"late", f.END_STREAM) + headers(1, LAST) + headers(3), 0) != []
+    assert not made.ended
+
+
+def test_padding_and_priority_are_read_over() -> None:
+    made = greeted()
+    padded = f.frame(f.HEADERS, LAST | f.PADDED | f.PRIORITY, 1, b"\x03" + bytes(4) + b"\x10" + REQUEST + bytes(3))
+    assert shown(made.receive(padded, 0))[0][1:] == (1, shown(greeted().receive(headers(1), 0))[0][2], True)
+    made.receive(headers(3), 0)
+    events = made.receive(f.frame(f.DATA, f.PADDED, 3, b"\x02xy\0\0"), 0)
+    assert shown(events) == [("data", 3, b"xy", False)]
+
+
+def test_a_header_block_in_pieces_is_one() -> None:
+    made = greeted()
+    pieces = headers(1, f.END_STREAM, REQUEST[:5]) + f.frame(f.CONTINUATION, 0, 1, REQUEST[5:9])
+    assert made.receive(pieces, 0) == []
+    assert shown(made.receive(f.frame(f.CONTINUATION, HEADERS, 1, REQUEST[9:]), 0))[0][3] is True
+
+
+def test_one_stream_more_than_the_maximum_is_refused_and_its_fields_enter_the_tables() -> None:
+    made = greeted()
+    for number in range(8):
+        made.receive(headers(2 * number + 1), 0)
+    with_insert = REQUEST + b"\x40\x01n\x01v"
+    assert made.receive(headers(17, HEADERS, with_insert), 0) == []
+    assert frames(made.take(1 << 20))[-1] == (f.RST_STREAM, 0, 17, ErrorCode.REFUSED_STREAM.to_bytes(4, "big"))
+    made.receive(f.reset(1, ErrorCode.CANCEL), 0)
+    (event,) = made.receive(headers(19, HEADERS, REQUEST + b"\xbe"), 0)
+    assert shown([event])[0][2][-1] == ("n", "v")
+
+
+@given(
+    st.lists(st.integers(0, 40_000), min_size=1, max_size=6),
+    st.lists(st.tuples(st.integers(0, 6), st.integers(1, 30_000)), max_size=40),
+    st.integers(0, 70_000),
+)
+def test_data_stays_within_both_windows_and_arrives_whole_and_in_order(
+    sizes: list[int], updates: list[tuple[int, int]], window: int
+) -> None:
+    made = connection()
+    made.receive(f.PREFACE + f.settings({f.INITIAL_WINDOW_SIZE: window}), 0)
+    total, each = 65_535, {}
+    for number, size in enumerate(sizes):
+        stream_id = 2 * number + 1
+        made.receive(headers(stream_id, LAST), 0)
+        stream = made.streams[stream_id]
+        made.send_headers(stream, f.EncodedHeaders(b"\x88"))
+        body = bytes((number,)) * size
+        for start in range(0, size, 7_000):
+            made.send_data(stream, body[start : start + 7_000], b"")
+        made.send_end(stream, f.EncodedHeaders(b"\x8d"))
+        each[stream_id] = [window, body, b""]
+    for which, increment in [*updates, *((number, 300_000) for number in range(7))]:
+        for kind, _, stream_id, payload in frames(made.take(1 << 20)):
+            if kind == f.DATA:
+                total -= len(payload)
+                each[stream_id][0] -= len(payload)
+                each[stream_id][2] += payload
+                assert total >= 0
+                assert each[stream_id][0] >= 0
+                assert len(payload) <= 16_384
+        stream_id = 2 * which - 1
+        if which == 0:
+            total += increment
+        elif stream_id in each:
+            each[stream_id][0] += increment
+        if which == 0 or stream_id in each:
+            made.receive(f.window_update(max(0, stream_id), increment), 0)
+        assert made.unread_bytes == sum(stream.queued_bytes for stream in made.streams.values())
+    for kind, _, stream_id, payload in frames(made.take(1 << 20)):
+        if kind == f.DATA:
+            each[stream_id][2] += payload
+    assert [sent for _, _, sent in each.values()] == [body for _, body, _ in each.values()]
+    assert not made.streams
+    assert made.totals.unread_bytes == 0
+
+
+def test_our_windows_are_given_back_in_large_steps_unless_they_are_withheld() -> None:
+    made = greeted()
+    made.receive(headers(1), 0)
+    sent = 0
+    for _ in range(4):
+        for event in made.receive(data(1, bytes(16_000)), 0):
+            assert isinstance(event, DataReceived)
+            made.consumed(event.stream, len(event.data))
+        sent += 16_000
+    updates = [(stream_id, int.from_bytes(payload, "big")) for _, _, stream_id, payload in frames(made.take(1 << 20))]
+    assert updates == [(1, 48_000), (0, 64_000)]
+    made.withhold = True
+    made.receive(data(1, bytes(16_000)) * 2, 0)
+    assert frames(made.take(1 << 20)) == []
+    assert ended_with(made, _output(made, data(1, bytes(16_000)) * 5)) is ErrorCode.FLOW_CONTROL_ERROR
+
+
+def _output(made: Connection, received: bytes, now_ms: int = 0) -> bytes:
+    made.receive(received, now_ms)
+    return made.take(1 << 20)
+
+
+def _reset(number: int) -> bytes:
+    return headers(2 * number + 1) + f.reset(2 * number + 1, ErrorCode.CANCEL)
+
+
+FLOODS = {
+    "rapid reset": _reset,
+    "SETTINGS": lambda _: f.settings({f.INITIAL_WINDOW_SIZE: 1}),
+    "SETTINGS acknowledged": lambda _: f.frame(f.SETTINGS, f.ACK, 0),
+    "PING": lambda _: f.ping(bytes(8)),
+    "PING acknowledged": lambda _: f.ping(bytes(8), ack=True),
+    "empty DATA": lambda number: headers(1) if number == 0 else data(1, b""),
+    "WINDOW_UPDATE of nothing": lambda _: f.window_update(0, 1),
+    "PRIORITY": lambda number: f.frame(f.PRIORITY_FRAME, 0, 2 * number + 1, bytes(5)),
+    "unknown frames": lambda _: f.frame(0xEE, 0, 0, b"x"),
+    "GOAWAY": lambda _: f.go_away(0, ErrorCode.NO_ERROR),
+    "CONTINUATION": lambda number: headers(1, 0) if number == 0 else f.frame(f.CONTINUATION, 0, 1, b""),
+    "streams that are refused": lambda number: headers(2 * number + 1),
+    "malformed requests": lambda number: headers(2 * number + 1) + data(2 * number + 1, b"", 1) * 2,
+    "header bomb": lambda number: headers(2 * number + 1, LAST, REQUEST + b"\x40\x01n\x7f\x81\x06" + b"v" * 896 + b"\xbe" * 8),
+    "many fields": lambda number: headers(2 * number + 1, LAST, REQUEST + b"\x82" * 60),
+    "long block": lambda number: headers(2 * number + 1, LAST, b"\x00\x01n\x7f\x81\x7e" + b"v" * 16_256),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+def test_a_flood_ends_the_connection(kind: str) -> None:
+    made = greeted()
+    for number in range(200):
+        output = _output(made, FLOODS[kind](number))
+        if made.ended:
+            break
+    assert ended_with(made, output) is ErrorCode.ENHANCE_YOUR_CALM
+    assert made.receive(headers(999), 0) == []
+
+
+@pytest.mark.parametrize("kind", ["rapid reset", "PING", "WINDOW_UPDATE of nothing", "PRIORITY", "empty DATA"])
+def test_the_same_frames_at_leisure_are_no_flood(kind: str) -> None:
+    made = greeted()
+    for number in range(200):
+        _output(made, FLOODS[kind](number), number * 1_000)
+    assert not made.ended
+
+
+def test_pings_and_updates_that_our_answers_call_for_are_no_flood() -> None:
+    made = greeted()
+    for number in range(300):
+        stream_id = 2 * number + 1
+        made.receive(headers(stream_id, LAST), 0)
+        made.respond(made.streams[stream_id], f.EncodedHeaders(b"\x88"), bytes(100), f.EncodedHeaders(b"\x8d"))
+        made.take(1 << 20)
+        made.receive(f.ping(bytes(8)) + f.window_update(0, 100) * 3, 0)
+    assert not made.ended
+
+
+@pytest.mark.parametrize(
+    ("received", "code"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", ErrorCode.PROTOCOL_ERROR),
+        (f.PREFACE + f.ping(bytes(8)), ErrorCode.PROTOCOL_ERROR),
+        (f.PREFACE + headers(1), ErrorCode.PROTOCOL_ERROR),
+        (HELLO + headers(2), ErrorCode.PROTOCOL_ERROR),
+        (HELLO + headers(5, LAST) + headers(3, LAST), ErrorCode.PROTOCOL_ERROR),
+        (HELLO + headers(1, LAST, b"\xff\xff\xff\xff\xff\xff"), ErrorCode.COMPRESSION_ERROR),
+        (HELLO + headers(1, 0) + headers(3), ErrorCode.PROTOCOL_ERROR),
+        (HELLO + f.HEADER.pack(0xFFFF, 0, f.DATA, 0, 1), ErrorCode.FRAME_SIZE_ERROR),
+        (HELLO + f.frame(f.PUSH_PROMISE, 0, 1, bytes(4)), ErrorCode.PROTOCOL_ERROR),
+        (HELLO + f.settings({f.INITIAL_WINDOW_SIZE: 1 << 31}), ErrorCode.FLOW_CONTROL_ERROR),
+        (HELLO + f.settings({f.MAX_FRAME_SIZE: 1}), ErrorCode.PROTOCOL_ERROR),
+        (HELLO + data(0, b"x"), ErrorCode.PROTOCOL_ERROR),
+    ],
+)
+def test_a_fault_of_the_connection_is_named_in_goaway(received: bytes, code: ErrorCode) -> None:
+    made = connection()
+    events = made.receive(received, 0)
+    assert ended_with(made, made.take(1 << 20)) is code
+    assert shown(events)[-1] == ("over", code)
+
+
+def test_a_drain_serves_what_came_and_refuses_what_comes() -> None:
+    made = greeted()
+    made.receive(headers(1), 0)
+    made.draining_after = 1
+    assert made.receive(headers(3), 0) == []
+    assert frames(made.take(1 << 20))[-1][0] == f.RST_STREAM
+    assert shown(made.receive(data(1, b"x", f.END_STREAM), 0)) == [("data", 1, b"x", True)]

@@ -1,0 +1,134 @@
+"""Messages, statuses and heads of the gRPC mapping."""
+
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenq.serving.http2.hpack import Decoder, encode
+from evenq.serving.http2.messages import GrpcFault, MessageReader, Status, head, prefix, status
+from evenq.serving.http2.requests import RequestHead, request_head, timeout_ms
+
+
+@given(st.lists(st.binary(max_size=200), max_size=8), st.lists(st.integers(0, 90), max_size=20))
+def test_messages_come_out_as_they_went_in_however_they_are_split(messages: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(prefix(len(message)) + message for message in messages)
+    reader, out, position = MessageReader(1_000, "identity"), [], 0
+    for cut in [*cuts, len(stream)]:
+        out += reader.feed(stream[position : position + cut])
+        position += cut
+        assert reader.kept_bytes <= 205
+    assert out == messages
+    assert reader.clean
+
+
+def test_a_long_message_in_single_bytes_costs_no_object_a_byte() -> None:
+    reader, body = MessageReader(100_000, "identity"), bytes(range(256)) * 300
+    stream = prefix(len(body)) + body
+    out = [message for byte in stream for message in reader.feed(bytes((byte,)))]
+    assert out == [body]
+    reader.feed(stream[:2_000])
+    for byte in stream[2_000:60_000]:
+        reader.feed(bytes((byte,)))
+    assert len(reader._parts) == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding", "code", "words"),
+    [
+        (b"\0\0\0\x03\xe9", "identity", Status.RESOURCE_EXHAUSTED, "larger than max (1001 vs. 1000)"),
+        (b"\1\0\0\0\1x", "gzip", Status.UNIMPLEMENTED, "gzip"),
+        (b"\1\0\0\0\1x", "identity", Status.INTERNAL, "no grpc-encoding"),
+        (b"\7\0\0\0\1x", "identity", Status.INTERNAL, "flag 7"),
+    ],
+)
+def test_what_is_not_read_is_refused_by_its_first_five_bytes(
+    data: bytes, encoding: str, code: Status, words: str
+) -> None:
+    with pytest.raises(GrpcFault) as fault:
+        MessageReader(1_000, encoding).feed(data)
+    assert fault.value.code == code
+    assert words in fault.value.message
+
+
+@given(st.text(max_size=300))
+def test_a_status_message_is_printable_ascii_and_says_the_same(text: str) -> None:
+    fields = dict(field.pair for field in Decoder().decode(status(5, text, [("a-bin", b"\xff")]).block).fields)
+    assert fields["grpc-status"] == "5"
+    assert fields["a-bin"] == "/w"
+    if text:
+        assert all(" " <= character <= "~" for character in fields["grpc-message"])
+        assert unquote(fields["grpc-message"], errors="replace") == text.encode("utf-8", "replace").decode()
+
+
+def test_metadata_of_an_answer_stands_behind_its_headers() -> None:
+    fields = [field.pair for field in Decoder().decode(head([("x", "y")]).block).fields]
+    assert fields == [(":status", "200"), ("content-type", "application/grpc"), ("x", "y")]
+
+
+USUAL = [
+    (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/s/M"), (b"content-type", b"application/grpc"),
+    (b"te", b"trailers"),
+]  # fmt: skip
+
+
+def read(*fields: tuple[bytes, bytes]) -> RequestHead:
+    return request_head(Decoder().decode(encode(fields)))
+
+
+def test_a_head_has_what_handlers_ask_for_and_not_what_is_the_transports() -> None:
+    known = read(*USUAL, (b"grpc-timeout", b"1500u"), (b"x-a", b"1"), (b"b-bin", b"/w"), (b"grpc-encoding", b"gzip"))
+    assert (known.path, known.timeout_ms, known.encoding) == ("/s/M", 2, "gzip")
+    assert list(known.metadata) == [("x-a", "1"), ("b-bin", b"\xff")]
+    assert not known.malformed
+    assert not known.not_grpc
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        (b"X", b"y"),
+        (b"connection", b"close"),
+        (b"te", b"gzip"),
+        (b":status", b"200"),
+        (b":path", b"/b"),
+        (b"a", b"b\r\nc"),
+    ],
+)
+def test_a_field_that_no_request_has_makes_it_malformed(field: tuple[bytes, bytes]) -> None:
+    assert read(*USUAL, field).malformed
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_a_request_without_one_of_the_three_pseudo_headers_is_malformed(missing: int) -> None:
+    assert read(*(field for number, field in enumerate(USUAL) if number != missing)).malformed
+
+
+@pytest.mark.parametrize(
+    ("content_type", "code"), [(b"application/grpc+proto", 0), (b"application/grpc-web", 415), (b"text/html", 415)]
+)
+def test_what_is_no_grpc_is_told_so_by_http(content_type: bytes, code: int) -> None:
+    assert read(*USUAL[:3], (b"content-type", content_type)).not_grpc == code
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("1H", 3_600_000),
+        ("2M", 120_000),
+        ("3S", 3_000),
+        ("4m", 4),
+        ("5u", 1),
+        ("6n", 1),
+        ("0n", 0),
+        ("99999999H", 359_999_996_400_000),
+    ],
+)
+def test_a_timeout_is_read_in_each_unit(text: str, ms: int) -> None:
+    assert timeout_ms(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "5", "S", "-1S", "123456789S", "1x", "1.5S", "²S"])
+def test_a_timeout_that_is_none_is_found(text: str) -> None:
+    assert timeout_ms(text) is None

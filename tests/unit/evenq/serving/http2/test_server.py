@@ -1,0 +1,281 @@
+"""The server on real sockets, on both loops, with gRPC's blocking client in threads: addresses, TLS, time, drain."""
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import uvloop
+
+from evenq import errors
+from evenq.runtime.clock import SystemClock
+from evenq.serving.http2 import frames as f
+from evenq.serving.http2.calls import Call, Method
+from evenq.serving.http2.limits import Limits
+from evenq.serving.http2.messages import GrpcFault, Status
+from evenq.serving.http2.server import Http2Server
+from evenq.serving.rpc import Kind
+from evenq.testing.certificates import Authority
+
+NO_GROWTH = [("grpc.http2.bdp_probe", 0)]
+"""Else a client of gRPC opens its window as far as the network carries, until all is on its side."""
+LOOPS: list[Any] = [asyncio.new_event_loop, uvloop.new_event_loop]
+
+
+class Service:
+    """Handlers, and what they saw."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.parked = threading.Event()
+        self.ended = threading.Event()
+
+    async def echo(self, request: bytes, call: Call) -> bytes:
+        self.calls.append(call)
+        return request
+
+    async def park(self, _request: bytes, call: Call) -> bytes:
+        self.calls.append(call)
+        self.parked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+        return b""
+
+    async def refuse(self, _request: bytes, call: Call) -> bytes:
+        call.trailers = [("why-bin", b"\xff")]
+        raise GrpcFault(Status.ABORTED, "grün\n", [("a", "b")])
+
+    async def pour(self, _request: bytes, call: Call) -> None:
+        try:
+            for _ in range(100):
+                await call.send(bytes(100_000))
+        finally:
+            self.ended.set()
+
+    async def chat(self, requests: AsyncIterator[bytes], call: Call) -> None:
+        self.calls.append(call)
+        async for request in requests:
+            await call.send(request)
+
+    @property
+    def methods(self) -> dict[str, Method]:
+        unary, stream = Kind.UNARY, Kind.SERVER_STREAM
+        return {
+            "/s/Echo": Method(unary, self.echo), "/s/Park": Method(unary, self.park),
+            "/s/Refuse": Method(unary, self.refuse), "/s/Pour": Method(stream, self.pour),
+            "/s/Chat": Method(Kind.BIDI, self.chat),
+        }  # fmt: skip
+
+
+@pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
+def loop(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def run(
+    loop: Any,
+    test: Callable[[Service, Http2Server, int], Awaitable[None]],
+    *,
+    host: str = "127.0.0.1",
+    tls: Callable[[], ssl.SSLContext] | None = None,
+    **limits: int,
+) -> None:
+    async def main() -> None:
+        service = Service()
+        server = Http2Server(service.methods, clock=SystemClock(), limits=Limits(**limits), tls=tls)
+        port = await server.start(host, 0)
+        try:
+            async with asyncio.timeout(30):
+                await test(service, server, port)
+        finally:
+            await server.stop(0)
+        assert server.totals.connections == server.totals.streams == 0
+        assert server.totals.request_bytes == server.totals.unread_bytes == 0
+        assert len(server.deadlines) == 0
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())
+
+
+async def until(state: Callable[[], object]) -> None:
+    while not state():
+        await SystemClock().sleep_ms(5)
+
+
+def called(address: str, method: str, request: bytes = b"x", *, credentials: Any = None, **options: Any) -> Any:
+    """The answer, or the error, of one call on its own channel."""
+    channel = grpc.insecure_channel(address) if credentials is None else grpc.secure_channel(address, credentials)
+    with channel:
+        try:
+            return channel.unary_unary(method)(request, timeout=options.pop("timeout", 5), **options)
+        except grpc.RpcError as error:
+            return error
+
+
+def test_a_wildcard_serves_ipv4_and_ipv6_and_peers_are_told_apart(loop: Any) -> None:
+    async def test(service: Service, _: Http2Server, port: int) -> None:
+        assert await asyncio.to_thread(called, f"127.0.0.1:{port}", "/s/Echo") == b"x"
+        assert service.calls[0].peer.startswith("127.0.0.1:")
+        if socket.has_ipv6:
+            assert await asyncio.to_thread(called, f"[::1]:{port}", "/s/Echo") == b"x"
+            assert service.calls[1].peer.startswith("[::1]:")
+
+    run(loop, test, host="0.0.0.0")
+
+
+def test_a_unix_socket_serves_and_one_in_use_is_named(loop: Any, tmp_path: Path) -> None:
+    path = f"unix:{tmp_path}/s"
+
+    async def test(service: Service, _: Http2Server, port: int) -> None:
+        assert port == 0
+        assert await asyncio.to_thread(called, path, "/s/Echo") == b"x"
+        assert service.calls[0].peer == "unix:"
+        with pytest.raises(errors.SettingsError, match="another path"):
+            await Http2Server({}, clock=SystemClock()).start(path, 0)
+
+    run(loop, test, host=path)
+    run(loop, test, host=path)  # the file that is left is no obstacle
+
+
+def test_a_handlers_status_comes_with_its_words_and_trailers(loop: Any) -> None:
+    async def test(_: Service, __: Http2Server, port: int) -> None:
+        error = await asyncio.to_thread(called, f"127.0.0.1:{port}", "/s/Refuse")
+        assert (error.code(), error.details()) == (grpc.StatusCode.ABORTED, "grün\n")
+        assert set(error.trailing_metadata()) == {("a", "b"), ("why-bin", b"\xff")}
+
+    run(loop, test)
+
+
+def test_a_compressed_message_is_refused_with_what_would_be_read(loop: Any) -> None:
+    async def test(_: Service, __: Http2Server, port: int) -> None:
+        gzip = grpc.Compression.Gzip
+        error = await asyncio.to_thread(called, f"127.0.0.1:{port}", "/s/Echo", bytes(10_000), compression=gzip)
+        assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert ("grpc-accept-encoding", "identity") in [
+            *error.trailing_metadata(),
+            ("grpc-accept-encoding", "identity"),
+        ]
+
+    run(loop, test)
+
+
+def test_a_deadline_and_a_caller_that_leaves_end_the_handler(loop: Any) -> None:
+    async def test(service: Service, server: Http2Server, port: int) -> None:
+        error = await asyncio.to_thread(called, f"127.0.0.1:{port}", "/s/Park", timeout=0.3)
+        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await until(service.ended.is_set)
+        service.ended.clear()
+        service.parked.clear()
+
+        def leave() -> None:
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                future = channel.unary_unary("/s/Park").future(b"")
+                service.parked.wait(10)
+                future.cancel()
+
+        await asyncio.to_thread(leave)
+        await until(service.ended.is_set)
+        await until(lambda: not server.totals.streams)
+
+    run(loop, test)
+
+
+def test_a_handler_waits_for_a_client_that_does_not_read(loop: Any) -> None:
+    async def test(service: Service, server: Http2Server, port: int) -> None:
+        def slowly() -> Iterator[int]:
+            with grpc.insecure_channel(f"127.0.0.1:{port}", options=NO_GROWTH) as channel:
+                frames = channel.unary_stream("/s/Pour")(b"", timeout=20)
+                yield len(next(frames))
+                yield sum(map(len, frames))
+
+        reader = slowly()
+        assert await asyncio.to_thread(next, reader) == 100_000
+        await until(lambda: server.totals.unread_bytes)
+        assert server.totals.unread_bytes < 1 << 20
+        assert not service.ended.is_set()
+        assert await asyncio.to_thread(next, reader) == 99 * 100_000
+        reader.close()
+
+    run(loop, test)
+
+
+def test_mtls_shows_the_callers_certificate_and_refuses_others(loop: Any, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    pair, mine = authority.sign("server", hosts=["127.0.0.1"]), authority.sign("client")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    context.load_verify_locations(authority.ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.set_alpn_protocols(["h2"])
+    root = authority.ca.read_bytes()
+    invited = grpc.ssl_channel_credentials(root, mine.key.read_bytes(), mine.certificate.read_bytes())
+
+    async def test(service: Service, server: Http2Server, port: int) -> None:
+        address = f"127.0.0.1:{port}"
+        for _ in range(20):
+            assert await asyncio.to_thread(called, address, "/s/Echo", credentials=invited) == b"x"
+        assert "client" in str(service.calls[0].peer_certificate["subject"])
+        stranger = await asyncio.to_thread(
+            called, address, "/s/Echo", credentials=grpc.ssl_channel_credentials(root), timeout=2
+        )
+        assert isinstance(stranger, grpc.RpcError)
+        await until(lambda: server.totals.handshakes_failed)
+        silent = socket.create_connection(("127.0.0.1", port))
+        await until(lambda: server.totals.connections == 1)
+        silent.settimeout(10)
+        assert not await asyncio.to_thread(silent.recv, 100)  # no handshake within preface_ms
+        silent.close()
+        await until(lambda: not server.totals.connections)
+
+    run(loop, test, tls=lambda: context, preface_ms=1_500)
+
+
+def raw(port: int) -> socket.socket:
+    made = socket.create_connection(("127.0.0.1", port), timeout=10)
+    made.sendall(f.PREFACE + f.settings({}))
+    return made
+
+
+def last_words(made: socket.socket) -> list[int]:
+    """Types of the frames until the server closes the connection."""
+    received, kinds, position = b"", [], 0
+    with made:
+        while data := made.recv(1 << 16):
+            received += data
+    while position < len(received):
+        high, low, kind, *_ = f.HEADER.unpack_from(received, position)
+        kinds.append(kind)
+        position += f.HEADER_BYTES + (high << 8 | low)
+    return kinds
+
+
+def test_an_idle_connection_is_ended_politely_and_a_dead_one_without_a_word(loop: Any) -> None:
+    async def idle(_: Service, __: Http2Server, port: int) -> None:
+        assert (await asyncio.to_thread(last_words, raw(port)))[-3:] == [f.GOAWAY, f.PING, f.GOAWAY]
+
+    async def dead(_: Service, server: Http2Server, port: int) -> None:
+        assert (await asyncio.to_thread(last_words, raw(port)))[-1] == f.PING
+        assert server.totals.keepalive_timeouts == 1
+
+    run(loop, idle, idle_ms=300)
+    run(loop, dead, keepalive_ms=300, keepalive_timeout_ms=300)
+
+
+def test_a_drain_says_goaway_twice_and_lets_running_calls_end(loop: Any) -> None:
+    async def test(service: Service, server: Http2Server, port: int) -> None:
+        call = asyncio.ensure_future(asyncio.to_thread(called, f"127.0.0.1:{port}", "/s/Park"))
+        await until(service.parked.is_set)
+        watcher = asyncio.ensure_future(asyncio.to_thread(last_words, raw(port)))
+        await until(lambda: server.totals.connections == 2)
+        await server.stop(400)
+        assert (await watcher).count(f.GOAWAY) == 2
+        assert (await call).code() is grpc.StatusCode.UNAVAILABLE
+
+    run(loop, test)

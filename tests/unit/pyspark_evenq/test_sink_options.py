@@ -1,0 +1,50 @@
+"""Options of the sink."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from pyspark_evenq.sink_options import Delivery, SchemaStyle, WriteOptions
+
+from evenq.errors import SettingsError
+
+
+def parsed(**more: str) -> WriteOptions:
+    return WriteOptions.parse({"endpoints": "a:1,b:2"} | more)
+
+
+def test_what_is_not_given_is_transactional_and_of_our_own_style() -> None:
+    options = parsed()
+    assert (options.delivery, options.style, options.topic) == (Delivery.TRANSACTIONAL, SchemaStyle.EVENQ, "")
+    assert options.endpoints == ("a:1", "b:2")
+
+
+def test_names_and_words_are_taken_in_any_case_and_what_spark_adds_is_left() -> None:
+    options = parsed(TOPIC="t", Delivery="ATLEASTONCE", schemastyle="Kafka", checkpointLocation="c", inflight="2")
+    assert (options.topic, options.delivery, options.style) == ("t", Delivery.AT_LEAST_ONCE, SchemaStyle.KAFKA)
+    assert options.in_flight == 2
+
+
+def test_options_pickle_and_show_no_secret() -> None:
+    options = parsed(accessKey="me", secretKey="canary-1")
+    assert pickle.loads(pickle.dumps(options)) == options  # our own bytes
+    assert "canary-1" not in repr(options)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"topik": "t"}, "did you mean topic"),
+        ({"topic": "a b"}, "option topic: "),
+        ({"delivery": "twice"}, "give transactional, idempotent, atLeastOnce"),
+        ({"schemaStyle": "x"}, "give evenq, kafka"),
+        ({"writeTimeoutMs": "5"}, "give a whole number in 100"),
+        ({"blockRows": "many"}, "give a whole number"),
+        ({"nameServer": "c:3"}, "given twice"),
+        ({"subscribe": "t"}, "unknown option 'subscribe' of the evenq sink"),
+    ],
+)
+def test_a_wrong_option_says_what_would_be_right(more: dict[str, str], says: str) -> None:
+    with pytest.raises(SettingsError, match=says):
+        parsed(**more)
