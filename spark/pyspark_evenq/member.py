@@ -220,6 +220,7 @@ class _Life:
                 capacity=1.0,
                 incarnation=rng.getrandbits(64) | 1,
                 now_ms=self._clock.now_ms(),
+                hands_over=False,  # it reads on from where it was when the broker is back: nothing is in its hands
             )
             self._sessions = Sessions(
                 self._calls,

@@ -139,6 +139,8 @@ class Join:
     capacity: float = 1.0
     incarnation: int = 0
     """Random per start of the client: tells a reconnect from a twin with the same id."""
+    hands_over: bool = True
+    """On `BrokerLeaving` we finish, commit and unlock; a broker that closes waits a little for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,14 +26,18 @@ class Introduction:
         capacity: float,
         incarnation: int,
         now_ms: int,
+        hands_over: bool = True,
     ) -> None:
-        """`subscriptions` are its user's to change, followed by `changed`; `now_ms` since the epoch."""
+        """`subscriptions` are its user's to change, followed by `changed`; `now_ms` since the epoch; `hands_over`:
+        whether it lets go of its queues when a broker closes.
+        """
         self._group = group
         self._model = model
         self._subscriptions = subscriptions
         self._zone, self._instance, self._capacity = zone, instance, capacity
         self._incarnation = incarnation
         self._version_ms = now_ms
+        self._hands_over = hands_over
 
     def changed(self, now_ms: int) -> None:
         """The subscriptions are others since now (RG-6)."""
@@ -50,6 +54,7 @@ class Introduction:
             instance=self._instance,
             capacity=self._capacity,
             incarnation=self._incarnation,
+            hands_over=self._hands_over,
         )
 
     def other_name(self, client_id: str) -> str:

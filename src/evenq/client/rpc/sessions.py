@@ -68,7 +68,7 @@ class ConsumerCalls(Calls):
         member.client_id = self.client_id
         member.language, member.version, member.protocol = "PYTHON", __version__, "evenq"
         member.zone, member.instance, member.capacity = join.zone, join.instance, join.capacity
-        wire.incarnation, wire.hands_over = join.incarnation, True
+        wire.incarnation, wire.hands_over = join.incarnation, join.hands_over
         if join.model is MessageModel.BROADCASTING:
             member.model = groups_pb2.BROADCASTING
         for topic, wanted in join.subscriptions.items():

@@ -23,4 +23,20 @@ def test_rg_6_a_join_tells_the_subscriptions_of_its_time_and_since_when_they_hol
     assert (set(first.subscriptions), first.version) == ({"t"}, 7)
     assert (set(second.subscriptions), second.version) == ({"t", "u"}, 9)
     assert (second.zone, second.instance, second.capacity, second.incarnation) == ("z", "web-0", 2.0, 255)
+    assert first.hands_over
     assert member.other_name("me") == "me~ff"
+
+
+def test_a_member_that_keeps_its_queues_when_a_broker_closes_says_so() -> None:
+    member = Introduction(
+        group="g",
+        model=MessageModel.CLUSTERING,
+        subscriptions={},
+        zone="",
+        instance="",
+        capacity=1.0,
+        incarnation=1,
+        now_ms=7,
+        hands_over=False,
+    )
+    assert not member.join().hands_over
