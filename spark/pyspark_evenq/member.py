@@ -44,6 +44,7 @@ GHOST_MS = 12_000
 ASK_MS = 1_000
 SETTLE_MS = 3_000
 SAY_MS = 30_000
+ENDS_S = 0.1
 
 
 class GroupBusy(errors.PreconditionFailed):
@@ -96,7 +97,7 @@ class Member:
 
     def refused(self) -> None:
         """A broker refused progress: ask whose the queues are."""
-        if self._background is not None and self._life is not None:
+        if self._background is not None and self._life is not None and not self._left:
             self._background.call_soon(self._life.doubt)
 
     def leave(self, *, timeout_ms: int) -> None:
@@ -108,7 +109,7 @@ class Member:
             self._background.run(self._life.leave(timeout_ms), timeout_ms=timeout_ms + 200)
         except (errors.Error, TimeoutError) as late:
             log.warning("no goodbye to group %s, brokers will miss this member: %s", self._options.group, late)
-        self._background.stop()
+        self._background.close()
 
     def _begun(self) -> tuple[Background, _Life]:
         if self._background is None or self._life is None or self._background.process_id != os.getpid():
@@ -154,14 +155,19 @@ class _Life:
         if not self._held:
             await self._settled(sessions)
         await self._sure(sessions)
+        self._must_be_ours()
         for name in sorted(self._addresses):
             missing = [queue for queue in sorted(route) if queue.broker_name == name and queue not in self._held]
             if missing and sessions.up(name):
                 await self._take(calls, name, missing)
-        if self._taken is not None:
-            raise self._taken
+        self._must_be_ours()
         free = {queue for queue in route if queue.broker_name in self._strangers}
         return frozenset(free | {queue for queue in self._held if sessions.sure(queue.broker_name)})
+
+    def _must_be_ours(self) -> None:
+        """Nothing is taken back from who has a queue that was lost."""
+        if self._taken is not None:
+            raise self._taken
 
     def note(self, positions: Positions) -> None:
         for queue, offset in positions.items():
@@ -196,6 +202,11 @@ class _Life:
             await self._sessions.leave(timeout_ms=timeout_ms)
         if self._calls is not None:
             await self._calls.net.close()
+        left = asyncio.all_tasks() - {asyncio.current_task()}  # the loop is ours alone: nobody else's are in it
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=ENDS_S)
 
     def _opened(self) -> tuple[Sessions, ConsumerCalls]:
         if self._sessions is None or self._calls is None:

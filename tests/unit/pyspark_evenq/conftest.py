@@ -17,6 +17,7 @@ from evenq.store.record import HEADER_BYTES, pack
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, data_pb2, routes_pb2
+from tests.unit.pyspark_evenq.fake_groups import FakeGroups
 
 OK = definition_pb2.Status(code=definition_pb2.Code.OK)
 
@@ -52,6 +53,8 @@ class FakeBroker:
         self.refuse_commits = False
         self.commit_pause = 0.0
         """Seconds that a commit takes."""
+        self.groups: FakeGroups | None = None
+        """None: a broker that knows no members."""
         self.port = 0
         self._grown = threading.Condition()
         self._server: Any = None
@@ -66,6 +69,9 @@ class FakeBroker:
             "/evenq.v1.Data/CommitOffsets": grpc.unary_unary_rpc_method_handler(self._commit),
             "/evenq.v1.Data/Scan": grpc.unary_stream_rpc_method_handler(self._scan),
         }
+
+        if self.groups is not None:
+            handlers |= self.groups.handlers()
 
         class Handler(grpc.GenericRpcHandler):
             def service(self, call: Any) -> Any:
@@ -99,6 +105,13 @@ class FakeBroker:
         with self._grown:
             self.queues[queue].append(message)
             self._grown.notify_all()
+
+    def know_groups(self) -> FakeGroups:
+        """Start again as a broker that knows members."""
+        self.stop()
+        self.groups = FakeGroups(name=self.name, topic=self.topic, committed=self.committed)
+        self.start()
+        return self.groups
 
     def progress(self, group: str) -> dict[int, int]:
         return {queue: offset for (name, queue), offset in sorted(self.committed.items()) if name == group}
@@ -174,7 +187,11 @@ class FakeBroker:
         if self.refuse_commits:
             full = definition_pb2.Status(code=definition_pb2.Code.TOO_MANY_REQUESTS, message="later")
             return data_pb2.CommitOffsetsResponse(status=full).SerializeToString()
+        if self.groups is not None and (refusal := self.groups.refusal(request)) is not None:
+            return data_pb2.CommitOffsetsResponse(status=refusal).SerializeToString()
         for entry in request.offsets:
+            if self.groups is not None and self.groups.ignores(request.group, entry.queue):
+                continue
             key = (request.group, entry.queue.queue_id)
             self.committed[key] = max(self.committed.get(key, -1), entry.offset)
         return data_pb2.CommitOffsetsResponse(status=OK).SerializeToString()

@@ -103,6 +103,12 @@ class Background:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(2)
 
+    def close(self) -> None:
+        """End the thread and free the loop; of one that is not shared, and is not used any more."""
+        self.stop()
+        if self.process_id == os.getpid() and not self.loop.is_running():
+            self.loop.close()
+
     def _begin(self, coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
         try:
             self.check()

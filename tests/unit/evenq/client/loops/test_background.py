@@ -24,6 +24,13 @@ def test_there_is_one_per_process_and_it_runs_coroutines() -> None:
     assert background.run(one()) == 1
 
 
+def test_one_of_ones_own_is_closed_with_its_loop() -> None:
+    background = Background()
+    assert background.run(one()) == 1
+    background.close()
+    assert background.loop.is_closed()
+
+
 def test_a_blocking_call_inside_the_loop_thread_is_refused_instead_of_hanging() -> None:
     background = Background.shared()
 
