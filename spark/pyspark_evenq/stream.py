@@ -155,6 +155,8 @@ class _Runner:
         """Where the last logged batch begins, if it was planned again."""
         self._met = False
         """True once the checkpoint was compared with the group's progress."""
+        self._chosen: dict[MessageQueue, int] = {}
+        """Queues that begin at the group's progress, as soon as they can."""
         self._moved: dict[MessageQueue, tuple[int, int]] = {}
         """Queues that an operator moved: the offset, and the number of the move."""
         self._due: dict[MessageQueue, tuple[QueueOffset, int]] = {}
@@ -223,6 +225,9 @@ class _Runner:
             }
             ahead = self._ahead(trimmed({**begins, **start.ends}, bounds, start.uids))
             bounds = {queue: bound for queue, bound in bounds.items() if queue not in ahead}
+        if late := self._late(moved, bounds):
+            moved = {queue: place for queue, place in moved.items() if queue not in late}
+            start = replace(start, ends={**start.ends, **{queue: logged.ends[queue] for queue in late}})
         gone = trimmed({**begins, **start.ends}, bounds, start.uids)
         if not first_batch:  # the engine asks only after this offset is in its commit log
             self.offer(logged, {entry.queue for entry in gone} | moved.keys())
@@ -295,6 +300,15 @@ class _Runner:
         self.committer.forget(places)
         return places
 
+    def _late(self, moved: Positions, bounds: Mapping[MessageQueue, Bounds]) -> set[MessageQueue]:
+        """Moved queues that this batch cannot begin anew: nobody told how far they go, or not yet as far as that, or
+        their lock is in doubt. A later batch does.
+        """
+        late = moved.keys() - bounds.keys()
+        self._moved = {queue: move for queue, move in self._moved.items() if queue not in late}
+        self._chosen = {queue: place for queue, place in self._chosen.items() if queue in late}
+        return late
+
     def _tell_followed(self) -> None:
         resets = self.member.resets()
         self._due = {queue: due for queue, due in self._due.items() if resets.get(queue) == due[1]}
@@ -304,7 +318,7 @@ class _Runner:
     def _conflicts(self, start: StreamOffset) -> dict[MessageQueue, int]:
         """Where a query that starts goes by the group and not by the checkpoint. Raises OffsetConflict."""
         if self._met:
-            return {}
+            return self._chosen
         replayed = self._replayed or {}
         found = {
             queue: place
@@ -324,7 +338,8 @@ class _Runner:
                 raise OffsetConflict(f"{said}; set onOffsetConflict to checkpoint or broker to say which one counts")
             case OnConflict.BROKER:
                 log.warning("%s; going on at the group's progress", said)
-                return {queue: place for queue, place in found.items() if self._reachable(queue, place)}
+                self._chosen = {queue: place for queue, place in found.items() if self._reachable(queue, place)}
+                return self._chosen
         log.warning("%s; going on at the checkpoint (onOffsetConflict)", said)
         return {}
 

@@ -15,10 +15,12 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark_evenq.arrow_schema import Column
 from pyspark_evenq.cluster import BrokersAway
+from pyspark_evenq.member import QueueTaken
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.stream import StreamReader
 
-from evenq.errors import IllegalOffset
+from evenq.errors import IllegalOffset, PreconditionFailed
+from tests.unit.pyspark_evenq.fake_groups import FakeGroups
 
 ALL = ReadAllAvailable()
 
@@ -337,3 +339,110 @@ def test_two_sigterms_in_a_row_do_not_cut_off_the_last_progress(broker: Any) -> 
         runner.send_signal(signal.SIGTERM)
         assert runner.wait(20) == -signal.SIGTERM
     assert broker.progress("g")[0] == 1
+
+
+def known(broker: Any) -> FakeGroups:
+    groups: FakeGroups = broker.know_groups()
+    return groups
+
+
+def next_batch(reader: StreamReader, start: dict[str, Any], limit: Any = ALL) -> dict[str, Any]:
+    """The end of the next batch, when there is one."""
+    for _ in range(1_000):
+        if (end := wire(reader.latestOffset(start, limit))) != start:
+            return end
+    raise AssertionError("there was no batch")
+
+
+def test_a_stream_that_runs_follows_a_move_and_reports_nothing_until_it_is_logged(broker: Any, made: Any) -> None:
+    groups = known(broker)
+    for number in range(5):
+        broker.send(str(number))
+    reader = made()
+    start = wire(reader.initialOffset())
+    first = wire(reader.latestOffset(start, ALL))
+    assert rows(reader, start, first) == [str(number) for number in range(5)]
+    reader.commit(first)
+    groups.move("g", 0, 2)
+    second = next_batch(reader, first)
+    assert (second["from"], second["gen"]) == ({"flights": {"broker-a": {"0": 2}}}, 1)
+    reader.commit(first)
+    assert broker.progress("g")[0] == 2, "progress from before the move is none any more"
+    assert groups.moved, "the broker is told only when Spark has the batch"
+    assert rows(reader, first, second) == ["2", "3", "4"]
+    assert not groups.moved
+    assert rows(made(group="", schemaStyle="kafka"), first, second) == ["2", "3", "4"], "so does every replay"
+
+
+def test_a_move_does_not_wait_for_a_minimum_of_messages(broker: Any, made: Any) -> None:
+    groups = known(broker)
+    for number in range(5):
+        broker.send(str(number))
+    reader = made(minOffsetsPerTrigger="5")
+    start = wire(reader.initialOffset())
+    first = wire(reader.latestOffset(start, reader.getDefaultReadLimit()))
+    assert rows(reader, start, first) == [str(number) for number in range(5)]
+    groups.move("g", 0, 4)
+    assert rows(reader, first, next_batch(reader, first, reader.getDefaultReadLimit())) == ["4"]
+
+
+def test_a_move_to_what_is_not_known_yet_is_followed_when_it_is(
+    broker: Any, made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = known(broker)
+    reader = made()
+    broker.send("a", queue=1)
+    start = wire(reader.initialOffset())
+    first = wire(reader.latestOffset(start, ALL))
+    bounds = reader._runner.watch.bounds
+    monkeypatch.setattr(reader._runner.watch, "refresh", lambda _: None)
+    for number in range(3):
+        broker.send(str(number))
+    groups.move("g", 0, 2)
+    while not reader._runner.member.resets():
+        reader._runner.member.hold(reader._runner.watch.route())
+    assert wire(reader.latestOffset(first, ALL)) == first
+    monkeypatch.undo()
+    second = next_batch(reader, first)
+    assert bounds[broker.queue(0)].high == 3
+    assert second["from"] == {"flights": {"broker-a": {"0": 2}}}
+    assert rows(reader, first, second) == ["2"]
+    assert not groups.moved
+
+
+@pytest.mark.parametrize("available_now", [True, False])
+@pytest.mark.parametrize(("how", "seen"), [("checkpoint", []), ("broker", ["1", "2"]), ("fail", None)])
+def test_a_start_whose_group_was_moved_goes_by_what_was_chosen(
+    broker: Any, made: Any, how: str, seen: list[str] | None, available_now: bool
+) -> None:
+    known(broker)
+    for number in range(3):
+        broker.send(str(number))
+    one = made()
+    end = wire(one.latestOffset(wire(one.initialOffset()), ALL))
+    one.latestOffset(end, ALL)
+    one.stop()
+    assert broker.progress("g") == {0: 3, 1: 0}
+    broker.committed["g", 0] = 1
+    two = made(onOffsetConflict=how)
+    if available_now:
+        two.prepareForTriggerAvailableNow()
+    if seen is None:
+        with pytest.raises(PreconditionFailed, match=r"flights@broker-a:0 is at 1 in the group and at 3"):
+            two.latestOffset(end, ALL)
+        return
+    following = wire(two.latestOffset(end, ALL))
+    assert ([] if following == end else rows(two, end, following)) == seen
+    assert wire(two.latestOffset(following, ALL)) == following
+
+
+def test_progress_of_a_queue_that_somebody_has_taken_is_refused_and_ends_the_query(broker: Any, made: Any) -> None:
+    groups = known(broker)
+    reader = made()
+    broker.send("a")
+    first = wire(reader.latestOffset(wire(reader.initialOffset()), ALL))
+    groups.holders["g", "flights", 0] = "host@7@other"
+    broker.committed["g", 0] = 0
+    with pytest.raises(QueueTaken, match="host@7@other has it"):
+        next_batch(reader, first)
+    assert broker.progress("g")[0] == 0
