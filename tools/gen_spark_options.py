@@ -77,8 +77,10 @@ ROWS = (
     Row(
         "groupIdPrefix",
         "-",
-        "in place of group: no progress is shown; with schemaStyle=kafka both may be left out",
-        f"{UNIT}test_a_stream_without_a_group_has_a_prefix_or_comes_from_kafka",
+        "streams, in place of group: each run makes a group whose name begins so, shows its progress there and deletes "
+        "it when it stops; it needs the rights to create and to delete such groups. With schemaStyle=kafka both may be "
+        "left out",
+        "unit/pyspark_evenq/test_stream.py::test_a_prefix_makes_a_group_that_is_deleted_when_the_query_stops",
     ),
     Row(
         "includeRetry",

@@ -45,6 +45,7 @@ __all__ = [
     "Survey",
     "by_address",
     "commit",
+    "first_answer",
     "locate",
     "located",
     "ordered_topics",
@@ -145,7 +146,7 @@ def locate(endpoints: Sequence[str], topics: Iterable[str], *, whole: bool = Tru
     told_whole = True
     for topic in topics:
         try:
-            found = _first_answer(endpoints, partial(_route_of, topic, whole=whole))
+            found = first_answer(endpoints, partial(_route_of, topic, whole=whole))
         except errors.TopicNotFound as error:
             missing[topic] = errors.TopicNotFound(error.message + _suggestion(endpoints, topic))
             continue
@@ -186,7 +187,7 @@ def located(options: ReadOptions, known: Iterable[str] = ()) -> Located:
 def matching(options: ReadOptions) -> list[str]:
     """The topics whose whole names fit the pattern, sorted; may be none."""
     pattern = re.compile(options.topic_pattern)
-    names = _first_answer(options.endpoints, _topics_of)
+    names = first_answer(options.endpoints, _topics_of)
     return sorted(name for name in names if pattern.fullmatch(name) and not is_system_topic(name))
 
 
@@ -201,7 +202,8 @@ def _topics_of(endpoint: str) -> list[str]:
     return [summary.topic for summary in answer.topics]
 
 
-def _first_answer(endpoints: Sequence[str], ask: Callable[[str], T]) -> T:
+def first_answer(endpoints: Sequence[str], ask: Callable[[str], T]) -> T:
+    """From the first endpoint that can be reached. Raises what that one refuses with."""
     for endpoint in endpoints[:-1]:
         try:
             return ask(endpoint)
@@ -213,7 +215,7 @@ def _first_answer(endpoints: Sequence[str], ask: Callable[[str], T]) -> T:
 def _suggestion(endpoints: Sequence[str], misspelt: str) -> str:
     """The one name that is really near, for those who may see the list of topics."""
     with contextlib.suppress(errors.Error):
-        names = {name.lower(): name for name in _first_answer(endpoints, _topics_of)}
+        names = {name.lower(): name for name in first_answer(endpoints, _topics_of)}
         for near in difflib.get_close_matches(misspelt.lower(), names, n=1, cutoff=NEAR):
             return f"; did you mean {names[near]!r}?"
     return ""
@@ -272,7 +274,7 @@ def ordered_topics(options: ReadOptions) -> frozenset[str]:
     """
     if not options.min_partitions and not options.max_records_per_partition:
         return frozenset()
-    ask = partial(_first_answer, options.endpoints)
+    ask = partial(first_answer, options.endpoints)
     topics = matching(options) if options.topic_pattern else options.topics
     return frozenset(topic for topic in topics if ask(partial(_takes_groups, topic)))
 

@@ -107,7 +107,7 @@ class ReadOptions:
     group: str = ""
     """Consumer group whose progress is mirrored; empty where nothing is mirrored."""
     group_id_prefix: str = ""
-    """What a group begins with that is made for the query."""
+    """What the group begins with that is made for each run of the query (`made_group`)."""
     starting: OffsetSpec | None = None
     """None: `group` for streams, `earliest` for batch reads."""
     ending: OffsetSpec | None = None
@@ -199,7 +199,7 @@ class ReadOptions:
         if group and (problem := group_problem(group)):
             raise SettingsError(f"option group: {problem}")
         prefix = values.get("groupIdPrefix", "").strip()
-        if prefix and (problem := group_problem(prefix)):
+        if prefix and (problem := group_problem(prefix + "-" + "0" * 16)):  # as `made_group` ends it
             raise SettingsError(f"option groupIdPrefix: {problem}")
         if streaming and not (group or prefix or style is SchemaStyle.KAFKA):
             raise SettingsError("option group is missing; a stream needs a consumer group to show its progress under")
@@ -244,7 +244,7 @@ class ReadOptions:
             commit_interval_ms=_whole(values, "commitIntervalMs", default=1_000),
             read_timeout_ms=_whole(values, "readTimeoutMs", default=60_000, low=100),
             gc_freeze=_flag(values, "gcFreeze", default=True),
-            membership=membership(values, streaming=streaming, group=group),
+            membership=membership(values, streaming=streaming, group=group or prefix),
             **_keys(values),
             **_tls(values, points),
         )

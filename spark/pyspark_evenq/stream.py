@@ -36,6 +36,7 @@ from pyspark_evenq.arrow_schema import Column
 from pyspark_evenq.committer import Committer
 from pyspark_evenq.limits import NO_LIMIT, Limiter
 from pyspark_evenq.losses import counted, named
+from pyspark_evenq.made_group import MadeGroup
 from pyspark_evenq.member import Member
 from pyspark_evenq.member_options import OnConflict
 from pyspark_evenq.offsets import Positions, StreamOffset, place_of
@@ -138,7 +139,8 @@ class _Runner:
     """What lives in the runner process only."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+        self._group = MadeGroup(options)
+        self._options = options = self._group.options
         connection.sign_with(options.credentials())
         connection.secure_with(options.tls())
         self._initial: StreamOffset | None = None
@@ -195,7 +197,7 @@ class _Runner:
             # not move on. A restart that finds it there may plan its logged batch before its predecessor has gone.
             new = {queue: offset for queue, offset in starts.items() if states[queue].committed < 0}
             if new:
-                self.member.hold(self.watch.route())
+                self._hold()
             self.committer.offer(new)
             self.committer.flush(timeout_ms=FLUSH_MS)
         return self._initial
@@ -250,11 +252,15 @@ class _Runner:
             self.committer.flush(timeout_ms=FLUSH_MS)  # nothing will be asked after the last batch of this run
         return None
 
+    def _hold(self) -> frozenset[MessageQueue]:
+        self._group.make()
+        return self.member.hold(self.watch.route())
+
     def _held(self, start: StreamOffset) -> frozenset[MessageQueue]:
         """The queues that are ours to plan. A run that has an end waits for the brokers of all its queues first."""
         give_up = time.monotonic() + self._options.read_timeout_ms / 1000
         while True:
-            held = self.member.hold(self.watch.route())
+            held = self._hold()
             frozen = {} if self._frozen is None or self._frozen_checked else self._frozen
             missing = {queue for queue in frozen.keys() - held if start.ends.get(queue, -1) < frozen[queue].high}
             if not missing or time.monotonic() > give_up:
@@ -359,9 +365,10 @@ class _Runner:
         return self._ordered
 
     def close(self) -> None:
-        self.committer.close(timeout_ms=CLOSE_MS)
+        self.committer.close(timeout_ms=0 if self._group.wanted else CLOSE_MS)
         self.watch.close()
         self.member.leave(timeout_ms=GOODBYE_MS)
+        self._group.delete()
 
     def _begins(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> dict[MessageQueue, int]:
         """Where queues begin that came into the route after the query had begun: at the group's progress, else at their

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
-from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2, groups_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2, groups_pb2
 
 __all__ = ["FakeGroups"]
 
@@ -35,7 +35,12 @@ class FakeGroups:
         """Queues on which the group was moved and that its member does not read from there yet."""
         self.pulls: list[tuple[int, int]] = []
         """Queue id and offset."""
+        self.made: list[str] = []
+        self.deleted: list[str] = []
+        """Groups, by Admin."""
         self.locks: list[groups_pb2.LockQueuesRequest] = []
+        self.refuses: definition_pb2.Status | None = None
+        """What Admin answers."""
         self._lines: dict[str, queue.SimpleQueue[groups_pb2.SessionEvent | None]] = {}
 
     def handlers(self) -> dict[str, Any]:
@@ -43,6 +48,8 @@ class FakeGroups:
             "/evenq.v1.Groups/Session": grpc.stream_stream_rpc_method_handler(self._session),
             "/evenq.v1.Groups/ListMembers": grpc.unary_unary_rpc_method_handler(self._list),
             "/evenq.v1.Groups/LockQueues": grpc.unary_unary_rpc_method_handler(self._lock),
+            "/evenq.v1.Admin/CreateGroup": grpc.unary_unary_rpc_method_handler(self._create),
+            "/evenq.v1.Admin/DeleteGroup": grpc.unary_unary_rpc_method_handler(self._delete),
             "/evenq.v1.Data/Pull": grpc.unary_unary_rpc_method_handler(self._pull),
         }
 
@@ -152,6 +159,18 @@ class FakeGroups:
                 )
             self.changed.notify_all()
         return groups_pb2.LockQueuesResponse(status=OK, queues=answers).SerializeToString()
+
+    def _create(self, encoded: bytes, _context: Any) -> bytes:
+        self.made.append(admin_pb2.CreateGroupRequest.FromString(encoded).group)
+        return admin_pb2.CreateGroupResponse(status=self.refuses or OK).SerializeToString()
+
+    def _delete(self, encoded: bytes, _context: Any) -> bytes:
+        group = admin_pb2.DeleteGroupRequest.FromString(encoded).group
+        if any(join.group == group for join in self.joins.values()):
+            read = definition_pb2.Status(code=definition_pb2.Code.BAD_REQUEST, message=f"group {group} has members")
+            return admin_pb2.DeleteGroupResponse(status=read).SerializeToString()
+        self.deleted.append(group)
+        return admin_pb2.DeleteGroupResponse(status=self.refuses or OK).SerializeToString()
 
     def _pull(self, encoded: bytes, _context: Any) -> bytes:
         request = data_pb2.PullRequest.FromString(encoded)

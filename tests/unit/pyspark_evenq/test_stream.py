@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from pyspark_evenq.member import QueueTaken
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.stream import StreamReader
 
-from evenq.errors import IllegalOffset, PreconditionFailed
+from evenq.errors import Forbidden, IllegalOffset, PreconditionFailed
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from tests.unit.pyspark_evenq.fake_groups import FakeGroups
 
 ALL = ReadAllAvailable()
@@ -446,3 +448,52 @@ def test_progress_of_a_queue_that_somebody_has_taken_is_refused_and_ends_the_que
     with pytest.raises(QueueTaken, match="host@7@other has it"):
         next_batch(reader, first)
     assert broker.progress("g")[0] == 0
+
+
+def test_a_prefix_makes_a_group_that_is_deleted_when_the_query_stops(broker: Any, made: Any) -> None:
+    groups = known(broker)
+    broker.send("before")
+    reader = made(group="", groupIdPrefix="nightly", startingOffsets="latest", queryName="delays")
+    start = wire(reader.initialOffset())
+    (group,) = groups.made
+    assert re.fullmatch(r"nightly-[0-9a-f]{16}", group)
+    ((client_id, join),) = groups.joins.items()
+    assert (join.group, "@spark-delays@" in client_id) == (group, True)
+    broker.send("a")
+    first = wire(reader.latestOffset(start, ALL))
+    assert rows(reader, start, first) == ["a"]
+    assert broker.progress(group) == {0: 1, 1: 0}
+    reader.stop()
+    assert (groups.made, groups.deleted, groups.joins) == ([group], [group], {})
+
+
+def test_a_restart_goes_on_from_its_checkpoint_under_another_made_group(broker: Any, made: Any) -> None:
+    groups = known(broker)
+    broker.send("a")
+    one, two = (made(group="", groupIdPrefix="nightly", startingOffsets="earliest") for _ in range(2))
+    end = wire(one.latestOffset(wire(one.initialOffset()), ALL))
+    one.stop()
+    broker.send("b")
+    assert rows(two, end, next_batch(two, end)) == ["b"]
+    assert len(set(groups.made)) == 2
+
+
+def test_a_query_that_may_not_make_its_group_says_so(broker: Any, made: Any, caplog: pytest.LogCaptureFixture) -> None:
+    groups = known(broker)
+    groups.refuses = definition_pb2.Status(code=definition_pb2.Code.FORBIDDEN, message="spark may not CREATE nightly-1")
+    with pytest.raises(Forbidden, match="may not CREATE"):
+        made(group="", groupIdPrefix="nightly").initialOffset()
+    groups.refuses = None
+    reader = made(group="", groupIdPrefix="nightly")
+    reader.initialOffset()
+    groups.refuses = definition_pb2.Status(code=definition_pb2.Code.FORBIDDEN, message="spark may not DELETE nightly-2")
+    reader.stop()
+    assert f"delete it with `evenq group delete {groups.made[-1]}`" in caplog.text
+
+
+def test_without_a_group_and_a_prefix_nothing_is_made(broker: Any, made: Any) -> None:
+    groups = known(broker)
+    reader = made(group="", schemaStyle="kafka")
+    reader.latestOffset(wire(reader.initialOffset()), ALL)
+    reader.stop()
+    assert (groups.made, groups.deleted, groups.joins, broker.committed) == ([], [], {}, {})

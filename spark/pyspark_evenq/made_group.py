@@ -1,0 +1,82 @@
+"""A group that lives as long as its query: made under `groupIdPrefix` when the query starts, deleted when it stops.
+
+Called by the stream reader's runner. The name ends at random, so nobody else reads in the group, and what the query
+reports there (members, progress, lag) is its own. A restart from a checkpoint makes another one: where the query goes
+on is in the checkpoint. Left behind only where the whole host was lost, or the brokers were out of reach at the stop.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from evenq import errors
+from evenq.client.core.access_points import access_points
+from pyspark_evenq import cluster, connection
+from pyspark_evenq.options import ReadOptions
+
+__all__ = ["MadeGroup"]
+
+log = logging.getLogger(__name__)
+DELETE_MS = 800  # a query that is stopped ends within 2 s
+
+
+class MadeGroup:
+    """Of one run of a query. `options`: with its group, or as they were where there is none to make."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.wanted = bool(options.group_id_prefix) and not options.group
+        self.options = options
+        if self.wanted:
+            self.options = replace(options, group=f"{options.group_id_prefix}-{secrets.token_hex(8)}")
+        self._made = False
+
+    def make(self) -> None:
+        """Before anything is read or reported. Raises what a broker refuses with, as Forbidden."""
+        if not self.wanted or self._made:
+            return
+        options = self.options
+        try:
+            _create(options.endpoints, options.group)
+        except errors.ConnectionFailed as away:  # others have it, and those that are away will hear of it
+            log.warning("group %s is not known to every broker: %s", options.group, away)
+        self._made = True
+
+    def delete(self) -> None:
+        """After its member has left. Never raises: the query is over."""
+        if not self._made:
+            return
+        self._made = False
+        group = self.options.group
+        try:
+            _delete(self.options.endpoints, group)
+        except errors.Error as failure:
+            log.warning("group %s stays; delete it with `evenq group delete %s`: %s", group, group, failure)
+
+
+def _create(endpoints: Sequence[str], group: str) -> None:
+    """At all brokers. Raises ConnectionFailed if some of them are away."""
+    from evenq.wire.status import check
+    from evenq.wire.stubs.evenq.v1 import admin_pb2
+
+    request = admin_pb2.CreateGroupRequest(group=group).SerializeToString()
+    content = cluster.first_answer(endpoints, partial(_admin, "CreateGroup", request, cluster.CALL_MS))
+    check(admin_pb2.CreateGroupResponse.FromString(content).status)
+
+
+def _delete(endpoints: Sequence[str], group: str) -> None:
+    """With its progress, at all brokers. Raises as `_create`."""
+    from evenq.wire.status import check
+    from evenq.wire.stubs.evenq.v1 import admin_pb2
+
+    request = admin_pb2.DeleteGroupRequest(group=group).SerializeToString()
+    content = cluster.first_answer(endpoints, partial(_admin, "DeleteGroup", request, DELETE_MS))
+    check(admin_pb2.DeleteGroupResponse.FromString(content).status)
+
+
+def _admin(name: str, request: bytes, timeout_ms: int, endpoint: str) -> bytes:
+    address = access_points(endpoint).addresses[0]
+    return connection.unary(address, "/evenq.v1.Admin/" + name, request, timeout_ms=timeout_ms)
