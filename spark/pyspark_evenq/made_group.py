@@ -18,7 +18,7 @@ from evenq.client.core.access_points import access_points
 from pyspark_evenq import cluster, connection
 from pyspark_evenq.options import ReadOptions
 
-__all__ = ["MadeGroup"]
+__all__ = ["MadeGroup", "delete_group"]
 
 log = logging.getLogger(__name__)
 DELETE_MS = 800  # a query that is stopped ends within 2 s
@@ -52,7 +52,7 @@ class MadeGroup:
         self._made = False
         group = self.options.group
         try:
-            _delete(self.options.endpoints, group)
+            delete_group(self.options.endpoints, group)
         except errors.Error as failure:
             log.warning("group %s stays; delete it with `evenq group delete %s`: %s", group, group, failure)
 
@@ -67,8 +67,8 @@ def _create(endpoints: Sequence[str], group: str) -> None:
     check(admin_pb2.CreateGroupResponse.FromString(content).status)
 
 
-def _delete(endpoints: Sequence[str], group: str) -> None:
-    """With its progress, at all brokers. Raises as `_create`."""
+def delete_group(endpoints: Sequence[str], group: str) -> None:
+    """Delete a group with its progress, at all brokers. Raises as `_create`."""
     from evenq.wire.status import check
     from evenq.wire.stubs.evenq.v1 import admin_pb2
 

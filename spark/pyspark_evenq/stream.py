@@ -41,6 +41,7 @@ from pyspark_evenq.member import Member
 from pyspark_evenq.member_options import OnConflict
 from pyspark_evenq.offsets import Positions, StreamOffset, place_of
 from pyspark_evenq.options import OffsetSpec, Place, ReadOptions
+from pyspark_evenq.pinned_start import PinnedStart
 from pyspark_evenq.planner import Bounds, Trimmed, advance, batch_ranges, tasks, trimmed
 from pyspark_evenq.positions import DataLost, loss_of, resolve
 from pyspark_evenq.watch import QueueWatch
@@ -138,8 +139,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class _Runner:
     """What lives in the runner process only."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._group = MadeGroup(options)
+    def __init__(self, given: ReadOptions) -> None:
+        self._group = MadeGroup(given)
         self._options = options = self._group.options
         connection.sign_with(options.credentials())
         connection.secure_with(options.tls())
@@ -166,6 +167,7 @@ class _Runner:
         self._limiter = Limiter(options.limits)
         self.watch = QueueWatch(options)
         self.member = Member(options)
+        self._pinned = PinnedStart(given, client_id=self.member.client_id)
         self.committer = Committer(self._send, interval_ms=options.commit_interval_ms)
         _on_sigterm(self)
 
@@ -188,9 +190,11 @@ class _Runner:
                 without_commit=Place.LATEST,
                 left_out=self._survey.unavailable,
             )
+            starts = self._pinned.preferred(starts, states, self.watch.route())
             if options.fail_on_data_loss:
                 for gone in trimmed(starts, bounds):
                     raise loss_of(gone)
+            self._pinned.keep(starts, self.watch.route())
             uids = {place_of(queue): bound.uid for queue, bound in bounds.items() if bound.uid}
             self._initial = StreamOffset(ends=starts, uids=uids)
             # A group without progress gets it now: if the driver dies before Spark's first log entry, `latest` must
@@ -205,6 +209,8 @@ class _Runner:
     def latest(self, start: StreamOffset, *, limit: int) -> StreamOffset | None:
         held = self._held(start)
         first_batch = self._initial is not None and start == self._initial
+        if not first_batch:
+            self._pinned.drop()
         moved = self._followed(start) | ({} if first_batch else self._conflicts(start))
         self._met = True
         logged, start = start, replace(start, ends={**start.ends, **moved})
