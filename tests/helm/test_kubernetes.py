@@ -229,9 +229,12 @@ def test_a_release_with_tls_has_no_plain_port_and_all_its_servers_reach_each_oth
         kubernetes.run("kubectl", "-n", "secure", "create", "secret", "generic", "pair", *files)
         wish = values("tls.enabled=true", "tls.existingSecret=pair", "rebalancer.replicas=2")
         kubernetes.run("helm", "-n", "secure", "install", "evenq", str(CHART), "--wait", *wish, timeout=240)
-        shown: Any = json.loads(kubernetes.run(*kubernetes.evenq("cluster", "show", "--json", namespace="secure")))
-        assert shown["rebalancer_answers"] is True
-        assert [row["answers"] for row in shown["brokers"]] == [True, True]
+
+        def all_answer() -> bool:
+            shown: Any = json.loads(kubernetes.run(*kubernetes.evenq("cluster", "show", "--json", namespace="secure")))
+            return shown["rebalancer_answers"] is True and [row["answers"] for row in shown["brokers"]] == [True, True]
+
+        wait_until(all_answer, 60, "brokers and rebalancer answer")
         assert "Succeeded" in kubernetes.run("helm", "-n", "secure", "test", "evenq", timeout=240)
         pods = kubernetes.listed("pods", "secure", "-l", "app.kubernetes.io/component=broker")
         address = pods[0]["status"]["podIP"]

@@ -17,17 +17,23 @@ from evenq.runtime.clock import SystemClock
 from evenq.wire.credentials import Credentials
 from evenq.wire.net import GrpcNet
 from evenq.wire.signed_net import SignedNet, Signer
-from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as pb
+from evenq.wire.status import check
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2 as pb
 
 async def ask(address, topic):
     net = SignedNet(GrpcNet(), Signer.of(Credentials.of_environment(os.environ), SystemClock()))
     request = pb.QueryRouteRequest()
     request.topic.name = topic
+    host, port = address.rsplit(":", 1)
+    request.endpoints.scheme = definition_pb2.AddressScheme.IPv4
+    request.endpoints.addresses.add(host=host, port=int(port))
     raw = await net.unary(
         address, "/apache.rocketmq.v2.MessagingService/QueryRoute", request.SerializeToString(), timeout_ms=5000,
         metadata={"x-mq-client-id": "outside"},
     )
-    found = [at for queue in pb.QueryRouteResponse.FromString(raw).message_queues for at in queue.broker.endpoints.addresses]
+    answer = pb.QueryRouteResponse.FromString(raw)
+    check(answer.status)
+    found = [at for queue in answer.message_queues for at in queue.broker.endpoints.addresses]
     print(json.dumps(sorted({f"{at.host}:{at.port}" for at in found})))
 
 asyncio.run(ask(*sys.argv[1:]))
