@@ -51,13 +51,13 @@ tidy: dev ## sizes, names, stale stubs and reference pages
 
 test: dev ## unit, spec, storage and simulation tests, then the real servers on loopback
 	$(BIN)/pytest -q -n auto tests/unit tests/spec tests/storage tests/sim
-	$(BIN)/pytest -q -n 2 --dist loadfile tests/integration
+	$(BIN)/pytest -q -n 4 --dist loadfile tests/integration
 
 sim: dev ## play the cluster in virtual time: make sim SEEDS=10000 FIRST=0, or PLANT=drain|fence|ids
 	$(BIN)/python tests/sim/run.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(PLANT),--plant $(PLANT))
 
 integration: dev ## real processes on loopback
-	$(BIN)/pytest -q -n 2 --dist loadfile tests/integration
+	$(BIN)/pytest -q -n 4 --dist loadfile tests/integration
 
 spec: dev ## which test proves which promise; fails if one has none
 	$(BIN)/python tools/spec_table.py

@@ -8,7 +8,6 @@ come back as plain values; protobuf stays in here and in `blocks`. An answer tha
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import difflib
 import logging
 import random
@@ -24,15 +23,14 @@ from evenq.client.core.access_points import access_points
 from evenq.errors import SettingsError
 from evenq.model.names import is_system_topic
 from evenq.model.queue import MessageQueue
-from evenq.model.route import BrokerAddress
 from evenq.runtime.backoff import Backoff
-from evenq.wire.addresses import address_for, host_and_port
 from pyspark_evenq import connection
 from pyspark_evenq.extra_columns import must_be_unique
 from pyspark_evenq.offsets import Positions
 from pyspark_evenq.options import ReadOptions, SchemaStyle
 from pyspark_evenq.planner import Bounds, QueueRange
 from pyspark_evenq.positions import QueueState
+from pyspark_evenq.topic_routes import CALL_MS, first_answer, query_route
 
 if TYPE_CHECKING:
     from evenq.wire.stubs.evenq.v1 import common_pb2
@@ -45,7 +43,6 @@ __all__ = [
     "Survey",
     "by_address",
     "commit",
-    "first_answer",
     "locate",
     "located",
     "ordered_topics",
@@ -62,7 +59,6 @@ T = TypeVar("T")
 
 Route = Mapping[MessageQueue, str]
 """The address (`host:port`) of the broker that serves each readable queue."""
-CALL_MS = 5_000
 SAMPLE_COUNT = 64
 SAMPLE_BYTES = 64 << 10
 RECORDS_VERSION = 1
@@ -146,11 +142,11 @@ def locate(endpoints: Sequence[str], topics: Iterable[str], *, whole: bool = Tru
     told_whole = True
     for topic in topics:
         try:
-            found = first_answer(endpoints, partial(_route_of, topic, whole=whole))
+            found = first_answer(endpoints, partial(query_route, topic, whole=whole))
         except errors.TopicNotFound as error:
             missing[topic] = errors.TopicNotFound(error.message + _suggestion(endpoints, topic))
             continue
-        addresses |= found.addresses
+        addresses |= {one.queue: one.address for one in found.queues if one.readable}
         away |= found.away
         told_whole = told_whole and found.whole
     return Located(addresses=addresses, away=away, missing=missing, whole=told_whole)
@@ -202,16 +198,6 @@ def _topics_of(endpoint: str) -> list[str]:
     return [summary.topic for summary in answer.topics]
 
 
-def first_answer(endpoints: Sequence[str], ask: Callable[[str], T]) -> T:
-    """From the first endpoint that can be reached. Raises what that one refuses with."""
-    for endpoint in endpoints[:-1]:
-        try:
-            return ask(endpoint)
-        except (errors.ConnectionFailed, errors.RequestTimeout) as silent:
-            log.warning("no route from %s, asking the next endpoint: %s", endpoint, silent)
-    return ask(endpoints[-1])
-
-
 def _suggestion(endpoints: Sequence[str], misspelt: str) -> str:
     """The one name that is really near, for those who may see the list of topics."""
     with contextlib.suppress(errors.Error):
@@ -219,53 +205,6 @@ def _suggestion(endpoints: Sequence[str], misspelt: str) -> str:
         for near in difflib.get_close_matches(misspelt.lower(), names, n=1, cutoff=NEAR):
             return f"; did you mean {names[near]!r}?"
     return ""
-
-
-def _route_of(topic: str, endpoint: str, *, whole: bool) -> Located:
-    from evenq.wire.status import check
-    from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-    from evenq.wire.stubs.evenq.v1 import routes_pb2
-
-    points = access_points(endpoint)
-    endpoint = points.addresses[0]
-    host, port = host_and_port(points.targets[0])
-    request = service_pb2.QueryRouteRequest(
-        topic=definition_pb2.Resource(name=topic),
-        endpoints=definition_pb2.Endpoints(
-            scheme=definition_pb2.AddressScheme.DOMAIN_NAME,
-            addresses=[definition_pb2.Address(host=host, port=port)],
-        ),
-    )
-    method = "/apache.rocketmq.v2.MessagingService/QueryRoute"
-    question = routes_pb2.RouteQuestion(schemes=True, whole=whole).SerializeToString()
-    content = connection.unary(endpoint, method, request.SerializeToString() + question, timeout_ms=CALL_MS)
-    answer = service_pb2.QueryRouteResponse.FromString(content)
-    check(answer.status)
-    schemes = routes_pb2.RouteSchemes.FromString(content)
-    secure, any_broker = frozenset(schemes.tls_brokers), schemes.any_broker
-    readable = (definition_pb2.Permission.READ, definition_pb2.Permission.READ_WRITE)
-    queues = {}
-    for queue in answer.message_queues:
-        if queue.permission in readable and queue.broker.endpoints.addresses:
-            address = queue.broker.endpoints.addresses[0]
-            name = queue.broker.name
-            at = BrokerAddress("", address.host, address.port, name in secure).address
-            if points.one_address or any_broker:
-                at = address_for(name, endpoint if points.one_address else at)
-            queues[MessageQueue(topic, name, queue.id)] = at
-    away = {
-        MessageQueue(topic, one.broker_name, queue_id): _since(one.broker_name, one.gone_ms)
-        for one in schemes.away
-        for queue_id in range(one.read_queues)
-    }
-    return Located(addresses=queues, away=away, whole=schemes.whole)
-
-
-def _since(broker_name: str, gone_ms: int) -> str:
-    if not gone_ms:
-        return f"{broker_name} is not there"
-    gone = dt.datetime.fromtimestamp(gone_ms / 1000, dt.UTC)
-    return f"{broker_name} is gone since {gone.isoformat(timespec='seconds')}"
 
 
 def ordered_topics(options: ReadOptions) -> frozenset[str]:
@@ -280,22 +219,7 @@ def ordered_topics(options: ReadOptions) -> frozenset[str]:
 
 
 def _takes_groups(topic: str, endpoint: str) -> bool:
-    from evenq.wire.status import check
-    from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-
-    points = access_points(endpoint)
-    host, port = host_and_port(points.targets[0])
-    asked_at = definition_pb2.Endpoints(
-        scheme=definition_pb2.AddressScheme.DOMAIN_NAME,
-        addresses=[definition_pb2.Address(host=host, port=port)],
-    )
-    request = service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name=topic), endpoints=asked_at)
-    method = "/apache.rocketmq.v2.MessagingService/QueryRoute"
-    answer = service_pb2.QueryRouteResponse.FromString(
-        connection.unary(points.addresses[0], method, request.SerializeToString(), timeout_ms=CALL_MS)
-    )
-    check(answer.status)
-    return any(definition_pb2.MessageType.FIFO in queue.accept_message_types for queue in answer.message_queues)
+    return any(queue.takes_groups for queue in query_route(topic, endpoint).queues)
 
 
 def query(

@@ -15,8 +15,9 @@ from functools import partial
 
 from evenq import errors
 from evenq.client.core.access_points import access_points
-from pyspark_evenq import cluster, connection
+from pyspark_evenq import connection
 from pyspark_evenq.options import ReadOptions
+from pyspark_evenq.topic_routes import CALL_MS, first_answer
 
 __all__ = ["MadeGroup", "delete_group"]
 
@@ -63,7 +64,7 @@ def _create(endpoints: Sequence[str], group: str) -> None:
     from evenq.wire.stubs.evenq.v1 import admin_pb2
 
     request = admin_pb2.CreateGroupRequest(group=group).SerializeToString()
-    content = cluster.first_answer(endpoints, partial(_admin, "CreateGroup", request, cluster.CALL_MS))
+    content = first_answer(endpoints, partial(_admin, "CreateGroup", request, CALL_MS))
     check(admin_pb2.CreateGroupResponse.FromString(content).status)
 
 
@@ -73,7 +74,7 @@ def delete_group(endpoints: Sequence[str], group: str) -> None:
     from evenq.wire.stubs.evenq.v1 import admin_pb2
 
     request = admin_pb2.DeleteGroupRequest(group=group).SerializeToString()
-    content = cluster.first_answer(endpoints, partial(_admin, "DeleteGroup", request, DELETE_MS))
+    content = first_answer(endpoints, partial(_admin, "DeleteGroup", request, DELETE_MS))
     check(admin_pb2.DeleteGroupResponse.FromString(content).status)
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
 
 from evenq.errors import SettingsError
+from pyspark_evenq.option_values import choice
 
 __all__ = ["MEMBER_NAMES", "Membership", "OnBusy", "OnConflict", "membership"]
 
 MEMBER_NAMES = ("onGroupBusy", "onOffsetConflict", "queryName")
-Chosen = TypeVar("Chosen", bound=StrEnum)
 
 
 class OnBusy(StrEnum):
@@ -53,16 +52,7 @@ def membership(values: Mapping[str, str], *, streaming: bool, group: str) -> Mem
         if name in values and not group:
             raise SettingsError(f"option {name} is for members of a group; give the option group as well")
     return Membership(
-        on_busy=_choice(values, "onGroupBusy", OnBusy.FAIL),
-        on_conflict=_choice(values, "onOffsetConflict", OnConflict.CHECKPOINT),
+        on_busy=choice(values, "onGroupBusy", OnBusy.FAIL),
+        on_conflict=choice(values, "onOffsetConflict", OnConflict.CHECKPOINT),
         query_name=values.get("queryName", "").strip(),
     )
-
-
-def _choice(values: Mapping[str, str], name: str, default: Chosen) -> Chosen:
-    text = values.get(name, default).strip().lower()
-    kind = type(default)
-    try:
-        return kind(text)
-    except ValueError:
-        raise SettingsError(f"option {name} is {text!r}; give {', '.join(kind)}") from None

@@ -1,13 +1,10 @@
 """The options of the source: parsed once, checked before anything connects.
 
-Called by the source on the driver. Spark hands over strings under names of any case; an unknown name is an error that
-names the nearest known one, because a misspelt limit would otherwise read everything in silence. Pure: no Spark, no
-network.
+Called by the source on the driver. Pure: no Spark, no network.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -32,6 +29,7 @@ from pyspark_evenq.offset_options import (
     assigned_queues,
     offset_spec,
 )
+from pyspark_evenq.option_values import choice, flag, named, whole
 
 __all__ = [
     "EARLIEST_MARK",
@@ -52,8 +50,6 @@ HINTS = Hints(
     speak_tls="evenqs:// in the option endpoints, and tlsCa",
     speak_plain="evenq://",
 )
-NEAR = 0.8
-"""Names that are less alike (`difflib`'s ratio) are no misspelling of each other."""
 
 
 class SchemaStyle(StrEnum):
@@ -194,7 +190,7 @@ class ReadOptions:
         values = _known(given)
         endpoints = _listed(values.get("endpoints", ""), "endpoints")
         points = _access_points(endpoints)
-        style = _style(values)
+        style = choice(values, "schemaStyle", SchemaStyle.EVENQ)
         group = values.get("group", "").strip()
         if group and (problem := group_problem(group)):
             raise SettingsError(f"option group: {problem}")
@@ -205,10 +201,10 @@ class ReadOptions:
             raise SettingsError("option group is missing; a stream needs a consumer group to show its progress under")
         _only_where_it_counts(values, streaming=streaming)
         starting, ending = _span(values, style, streaming=streaming, group=group)
-        include_retry = _flag(values, "includeRetry", default=False)
+        include_retry = flag(values, "includeRetry", default=False)
         if include_retry and (not group or "assign" in values):
             raise SettingsError("option includeRetry reads the retry topic of a group; give group, and no assign")
-        include_system = _flag(values, "includeSystem", default=False)
+        include_system = flag(values, "includeSystem", default=False)
         if include_system and style is SchemaStyle.KAFKA:
             raise SettingsError("option includeSystem adds columns to those of evenq; leave out schemaStyle=kafka")
         tags, sql_filter = (values.get(name, "").strip() for name in ("tags", "sqlFilter"))
@@ -226,24 +222,24 @@ class ReadOptions:
             starting=starting,
             ending=ending,
             limits=_limits(values),
-            max_partitions=_whole(values, "maxPartitions", default=0),
-            min_partitions=_whole(values, "minPartitions", default=0),
-            max_records_per_partition=_whole(values, "maxRecordsPerPartition", default=0),
-            min_records_per_partition=_whole(values, "minRecordsPerPartition", default=2_000 if streaming else 0),
+            max_partitions=whole(values, "maxPartitions", default=0),
+            min_partitions=whole(values, "minPartitions", default=0),
+            max_records_per_partition=whole(values, "maxRecordsPerPartition", default=0),
+            min_records_per_partition=whole(values, "minRecordsPerPartition", default=2_000 if streaming else 0),
             tags=tags,
             sql_filter=sql_filter,
             schema_style=style,
-            include_headers=_flag(values, "includeHeaders", default=False),
+            include_headers=flag(values, "includeHeaders", default=False),
             include_system=include_system,
-            filter_pushdown=_flag(values, "filterPushdown", default=False),
+            filter_pushdown=flag(values, "filterPushdown", default=False),
             format=kind,
-            fail_on_data_loss=_flag(values, "failOnDataLoss", default=True),
-            fail_on_unavailable=_flag(values, "failOnUnavailable", default=True),
-            block_bytes=_whole(values, "blockBytes", default=1 << 20, low=1 << 10, high=16 << 20),
-            idle_wait_ms=_whole(values, "idleWaitMs", default=300, high=30_000),
-            commit_interval_ms=_whole(values, "commitIntervalMs", default=1_000),
-            read_timeout_ms=_whole(values, "readTimeoutMs", default=60_000, low=100),
-            gc_freeze=_flag(values, "gcFreeze", default=True),
+            fail_on_data_loss=flag(values, "failOnDataLoss", default=True),
+            fail_on_unavailable=flag(values, "failOnUnavailable", default=True),
+            block_bytes=whole(values, "blockBytes", default=1 << 20, low=1 << 10, high=16 << 20),
+            idle_wait_ms=whole(values, "idleWaitMs", default=300, high=30_000),
+            commit_interval_ms=whole(values, "commitIntervalMs", default=1_000),
+            read_timeout_ms=whole(values, "readTimeoutMs", default=60_000, low=100),
+            gc_freeze=flag(values, "gcFreeze", default=True),
             membership=membership(values, streaming=streaming, group=group or prefix),
             **_keys(values),
             **_tls(values, points),
@@ -315,29 +311,10 @@ _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d"
 
 def _known(given: Mapping[str, str]) -> dict[str, str]:
     """The options under their canonical names."""
-    values: dict[str, str] = {}
-    for name, value in given.items():
-        canonical = _BY_LOWER.get(name.lower())
-        if canonical is None:
-            if problem := foreign_problem(name):
-                raise SettingsError(problem)
-            near = difflib.get_close_matches(name.lower(), _BY_LOWER, n=1, cutoff=NEAR)
-            hint = f"did you mean {_BY_LOWER[near[0]]}?" if near else "docs/guides/spark.md lists all of them"
-            raise SettingsError(f"unknown option {name!r} of the evenq source; {hint}")
-        if canonical in values:
-            raise SettingsError(f"option {canonical} is given twice, once as {name!r}; leave one out")
-        values[canonical] = value
+    values = named(given, _BY_LOWER, of="the evenq source", problem_of=foreign_problem)
     if any(name.lower() == "kafka.bootstrap.servers" for name in given):  # a job that was written for Kafka's source
         values.setdefault("schemaStyle", SchemaStyle.KAFKA)
     return values
-
-
-def _style(values: Mapping[str, str]) -> SchemaStyle:
-    text = values.get("schemaStyle", SchemaStyle.EVENQ).strip().lower()
-    try:
-        return SchemaStyle(text)
-    except ValueError:
-        raise SettingsError(f"option schemaStyle is {text!r}; give evenq or kafka") from None
 
 
 def _only_where_it_counts(values: Mapping[str, str], *, streaming: bool) -> None:
@@ -399,9 +376,9 @@ def _what(values: Mapping[str, str]) -> dict[str, Any]:
 
 def _limits(values: Mapping[str, str]) -> Limits:
     limits = Limits(
-        offsets_max=_whole(values, "maxOffsetsPerTrigger", default=0),
-        bytes_max=_whole(values, "maxBytesPerTrigger", default=0),
-        offsets_min=_whole(values, "minOffsetsPerTrigger", default=0),
+        offsets_max=whole(values, "maxOffsetsPerTrigger", default=0),
+        bytes_max=whole(values, "maxBytesPerTrigger", default=0),
+        offsets_min=whole(values, "minOffsetsPerTrigger", default=0),
         delay_ms=_duration(values, "maxTriggerDelay", default="15m"),
     )
     if 0 < limits.offsets_max < limits.offsets_min:
@@ -451,8 +428,8 @@ def _tls(values: Mapping[str, str], points: AccessPoints) -> dict[str, Any]:
     ca, certificate, key, name = (
         values.get(option, "").strip() for option in ("tlsCa", "tlsCertificate", "tlsKey", "tlsServerName")
     )
-    insecure = _flag(values, "tlsInsecure", default=False)
-    asked = _flag(values, "tls", default=False) if "tls" in values else None
+    insecure = flag(values, "tlsInsecure", default=False)
+    asked = flag(values, "tls", default=False) if "tls" in values else None
     details = bool(ca or certificate or key or name or insecure)
     wanted = True if details else asked
     if (details and asked is False) or (wanted is not None and points.tls not in {None, wanted}):
@@ -468,29 +445,7 @@ def _tls(values: Mapping[str, str], points: AccessPoints) -> dict[str, Any]:
 
 
 def _format(values: Mapping[str, str], tags: str) -> Format:
-    text = values.get("format", Format.AUTO).strip().lower()
-    if text not in set(Format):
-        raise SettingsError(f"option format is {values['format']!r}; give one of: {', '.join(Format)}")
-    if text == Format.LOG and tags:
+    found = choice(values, "format", Format.AUTO)
+    if found is Format.LOG and tags:
         raise SettingsError("option format=log does not go with tags, which brokers choose by; use format=auto")
-    return Format(text)
-
-
-def _whole(values: Mapping[str, str], name: str, *, default: int, low: int = 0, high: int = 1 << 62) -> int:
-    text = values.get(name)
-    if text is None:
-        return default
-    try:
-        number = int(text)
-    except ValueError:
-        raise SettingsError(f"option {name} is {text!r}; give a whole number in {low}..{high}") from None
-    if not low <= number <= high:
-        raise SettingsError(f"option {name} is {number}; give a whole number in {low}..{high}")
-    return number
-
-
-def _flag(values: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = values.get(name, str(default)).strip().lower()
-    if text not in {"true", "false"}:
-        raise SettingsError(f"option {name} is {values[name]!r}; give true or false")
-    return text == "true"
+    return found

@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from evenq import errors
-from evenq.client.core.access_points import access_points
 from evenq.model.queue import MessageQueue
-from evenq.model.route import BrokerAddress
-from evenq.wire.addresses import address_for, host_and_port
+from evenq.wire.addresses import address_for
 from pyspark_evenq import connection
-from pyspark_evenq.cluster import CALL_MS, persist
+from pyspark_evenq.cluster import persist
+from pyspark_evenq.topic_routes import CALL_MS, first_answer, query_route
 
 __all__ = ["Brokers", "Winner", "abandon", "coordinator_of", "decide", "route_of", "stage"]
 
@@ -50,56 +50,15 @@ class Winner:
 
 def route_of(endpoints: Sequence[str], topic: str, *, timeout_ms: int) -> Brokers:
     """The writable queues of a topic. Raises TopicNotFound, and Forbidden if none is writable."""
-    return persist(f"the route of {topic}", lambda: _first(endpoints, topic), timeout_ms=timeout_ms)
+    return persist(f"the route of {topic}", lambda: _writable(endpoints, topic), timeout_ms=timeout_ms)
 
 
-def _first(endpoints: Sequence[str], topic: str) -> Brokers:
-    for endpoint in endpoints[:-1]:
-        try:
-            return _route_from(endpoint, topic)
-        except (errors.ConnectionFailed, errors.RequestTimeout):
-            continue
-    return _route_from(endpoints[-1], topic)
-
-
-def _route_from(endpoint: str, topic: str) -> Brokers:
-    from evenq.wire.status import check
-    from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-    from evenq.wire.stubs.evenq.v1 import routes_pb2
-
-    points = access_points(endpoint)
-    endpoint = points.addresses[0]
-    host, port = host_and_port(points.targets[0])
-    request = service_pb2.QueryRouteRequest(
-        topic=definition_pb2.Resource(name=topic),
-        endpoints=definition_pb2.Endpoints(
-            scheme=definition_pb2.AddressScheme.DOMAIN_NAME,
-            addresses=[definition_pb2.Address(host=host, port=port)],
-        ),
-    )
-    question = routes_pb2.RouteQuestion(schemes=True).SerializeToString()
-    method = "/apache.rocketmq.v2.MessagingService/QueryRoute"
-    content = connection.unary(
-        endpoint, method, request.SerializeToString() + question, timeout_ms=CALL_MS, writes=True
-    )
-    answer = service_pb2.QueryRouteResponse.FromString(content)
-    check(answer.status)
-    schemes = routes_pb2.RouteSchemes.FromString(content)
-    secure, any_broker = frozenset(schemes.tls_brokers), schemes.any_broker
-    writable = (definition_pb2.Permission.WRITE, definition_pb2.Permission.READ_WRITE)
-    queues, addresses = [], {}
-    for queue in answer.message_queues:
-        if queue.permission not in writable or not queue.broker.endpoints.addresses:
-            continue
-        address, name = queue.broker.endpoints.addresses[0], queue.broker.name
-        at = BrokerAddress("", address.host, address.port, name in secure).address
-        if points.one_address or any_broker:
-            at = address_for(name, endpoint if points.one_address else at)
-        queues.append(MessageQueue(topic, name, queue.id))
-        addresses[name] = at
+def _writable(endpoints: Sequence[str], topic: str) -> Brokers:
+    found = first_answer(endpoints, partial(query_route, topic, writes=True)).queues
+    queues = {one.queue: one.address for one in sorted(found) if one.writable}
     if not queues:
         raise errors.Forbidden(f"topic {topic} has no writable queue; see `evenq topic show {topic}`")
-    return Brokers(tuple(sorted(queues)), dict(sorted(addresses.items())))
+    return Brokers(tuple(queues), {queue.broker_name: address for queue, address in queues.items()})
 
 
 # -- who decides ------------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ def _once(address: str, request: bytes) -> None:
     from evenq.wire.status import check
     from evenq.wire.stubs.evenq.v1 import data_pb2
     from pyspark_evenq import connection
-    from pyspark_evenq.cluster import CALL_MS
+    from pyspark_evenq.topic_routes import CALL_MS
 
     content = connection.unary(address, SEND_BACK, request, timeout_ms=CALL_MS, writes=True)
     check(data_pb2.SendBackResponse.FromString(content).status)

@@ -6,19 +6,16 @@ reading and is parsed there. Pure: no Spark, no network.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
 
 from evenq.errors import SettingsError
 from evenq.model.names import topic_problem
-from pyspark_evenq.options import ReadOptions
+from pyspark_evenq.option_values import choice, flag, named, whole
+from pyspark_evenq.options import ReadOptions, SchemaStyle
 
-__all__ = ["Delivery", "SchemaStyle", "WriteOptions"]
-
-T = TypeVar("T", bound=StrEnum)
+__all__ = ["Delivery", "WriteOptions"]
 
 
 class Delivery(StrEnum):
@@ -29,13 +26,6 @@ class Delivery(StrEnum):
     IDEMPOTENT = "idempotent"
     """Each row once as long as a task that runs again gives the same rows in the same order."""
     AT_LEAST_ONCE = "atLeastOnce"
-
-
-class SchemaStyle(StrEnum):
-    """How the columns are called."""
-
-    EVENQ = "evenq"
-    KAFKA = "kafka"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +61,13 @@ class WriteOptions:
         return cls(
             connection=ReadOptions.parse({**shared, "subscribe": topic or "any"}, streaming=False),
             topic=topic,
-            delivery=_choice(values, "delivery", Delivery, Delivery.TRANSACTIONAL),
-            style=_choice(values, "schemaStyle", SchemaStyle, SchemaStyle.EVENQ),
-            write_timeout_ms=_whole(values, "writeTimeoutMs", default=60_000, low=100, high=3_600_000),
-            block_rows=_whole(values, "blockRows", default=1_000, low=1, high=10_000),
-            block_bytes=_whole(values, "blockBytes", default=1 << 20, low=1 << 10, high=4 << 20),
-            in_flight=_whole(values, "inFlight", default=4, low=1, high=64),
-            gc_freeze=values.get("gcFreeze", "true").strip().lower() != "false",
+            delivery=choice(values, "delivery", Delivery.TRANSACTIONAL),
+            style=choice(values, "schemaStyle", SchemaStyle.EVENQ),
+            write_timeout_ms=whole(values, "writeTimeoutMs", default=60_000, low=100, high=3_600_000),
+            block_rows=whole(values, "blockRows", default=1_000, low=1, high=10_000),
+            block_bytes=whole(values, "blockBytes", default=1 << 20, low=1 << 10, high=4 << 20),
+            in_flight=whole(values, "inFlight", default=4, low=1, high=64),
+            gc_freeze=flag(values, "gcFreeze", default=True),
         )
 
 
@@ -92,38 +82,7 @@ _BY_LOWER = {name.lower(): name for name in (*_OWN, *_SHARED)} | {"nameserver": 
 
 
 def _known(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    own: dict[str, str] = {}
-    shared: dict[str, str] = {}
-    for name, value in given.items():
-        if name.lower() in _OF_SPARK:
-            continue
-        canonical = _BY_LOWER.get(name.lower())
-        if canonical is None:
-            near = difflib.get_close_matches(name.lower(), _BY_LOWER, n=1, cutoff=0.0)
-            raise SettingsError(f"unknown option {name!r} of the evenq sink; did you mean {_BY_LOWER[near[0]]}?")
-        values = shared if canonical in _SHARED else own
-        if canonical in values:
-            raise SettingsError(f"option {canonical} is given twice, once as {name!r}; leave one out")
-        values[canonical] = value
-    return own, shared
-
-
-def _choice(values: Mapping[str, str], name: str, kind: type[T], default: T) -> T:
-    text = values.get(name, str(default)).strip()
-    for one in kind:
-        if one.value.lower() == text.lower():
-            return one
-    raise SettingsError(f"option {name} is {text!r}; give {', '.join(one.value for one in kind)}")
-
-
-def _whole(values: Mapping[str, str], name: str, *, default: int, low: int, high: int) -> int:
-    text = values.get(name)
-    if text is None:
-        return default
-    try:
-        number = int(text)
-    except ValueError:
-        raise SettingsError(f"option {name} is {text!r}; give a whole number in {low}..{high}") from None
-    if not low <= number <= high:
-        raise SettingsError(f"option {name} is {number}; give a whole number in {low}..{high}")
-    return number
+    ours = {name: value for name, value in given.items() if name.lower() not in _OF_SPARK}
+    values = named(ours, _BY_LOWER, of="the evenq sink")
+    shared = {name: value for name, value in values.items() if name in _SHARED}
+    return {name: value for name, value in values.items() if name not in _SHARED}, shared

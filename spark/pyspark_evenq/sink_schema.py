@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from evenq.errors import SettingsError
-from pyspark_evenq.sink_options import SchemaStyle, WriteOptions
+from pyspark_evenq.options import SchemaStyle
+from pyspark_evenq.sink_options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -229,9 +229,12 @@ def test_a_release_with_tls_has_no_plain_port_and_all_its_servers_reach_each_oth
         kubernetes.run("kubectl", "-n", "secure", "create", "secret", "generic", "pair", *files)
         wish = values("tls.enabled=true", "tls.existingSecret=pair", "rebalancer.replicas=2")
         kubernetes.run("helm", "-n", "secure", "install", "evenq", str(CHART), "--wait", *wish, timeout=240)
-        shown: Any = json.loads(kubernetes.run(*kubernetes.evenq("cluster", "show", "--json", namespace="secure")))
-        assert shown["rebalancer_answers"] is True
-        assert [row["answers"] for row in shown["brokers"]] == [True, True]
+
+        def all_answer() -> bool:
+            shown: Any = json.loads(kubernetes.run(*kubernetes.evenq("cluster", "show", "--json", namespace="secure")))
+            return shown["rebalancer_answers"] is True and [row["answers"] for row in shown["brokers"]] == [True, True]
+
+        wait_until(all_answer, 60, "brokers and rebalancer answer")
         assert "Succeeded" in kubernetes.run("helm", "-n", "secure", "test", "evenq", timeout=240)
         pods = kubernetes.listed("pods", "secure", "-l", "app.kubernetes.io/component=broker")
         address = pods[0]["status"]["podIP"]
@@ -309,7 +312,7 @@ def test_clients_outside_the_cluster_come_in_by_one_address_by_one_for_each_brok
                 "--json",
             )
             got = [json.loads(line)["body"] for line in here.evenq(*read, endpoint=way).splitlines() if line[:1] == "{"]
-            assert sorted(got) == sorted(f"number {n}" for n in range(40))
+            assert sorted(got) == sorted(f"number {n}" for n in range(1, 41))
         assert set(restarts(kubernetes, "outside").values()) == {0}
     finally:
         kubernetes.run("helm", *namespace, "uninstall", "evenq", "--wait", check=False)

@@ -32,7 +32,7 @@ from evenq.wire.net import GrpcNet
 from evenq.wire.signed_net import SignedNet, Signer
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2, groups_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2, groups_pb2, staging_pb2
 
 pytestmark = pytest.mark.timeout(180)
 ROOT = evenq.Credentials(access_key="root", secret_key="canary-root-4711")
@@ -206,6 +206,7 @@ def test_pull_and_simple_consumers_and_delays_and_transactions(way: Way) -> None
 
 
 DATA, GROUPS, V2 = "/evenq.v1.Data/", "/evenq.v1.Groups/", "/apache.rocketmq.v2.MessagingService/"
+STAGING = "/evenq.v1.Staging/"
 
 
 def asked(way: Way, work: Callable[[SignedNet], Any], user: evenq.Credentials = SHOP) -> Any:
@@ -242,6 +243,13 @@ def test_a_call_that_names_another_broker_is_judged_by_its_callers_rights(signed
         V2 + "NotifyClientTermination": service_pb2.NotifyClientTerminationRequest(
             group=definition_pb2.Resource(name="others")
         ),
+    }
+    batch: Any = {"query_id": "q", "topics": ["others"]}
+    requests |= {
+        STAGING + "Begin": staging_pb2.BeginRequest(**batch),
+        STAGING + "Stage": staging_pb2.StageRequest(topic="others", query_id="q", token=b"t" * 16),
+        STAGING + "Decide": staging_pb2.DecideRequest(**batch),
+        STAGING + "Abandon": staging_pb2.AbandonRequest(**batch),
     }
     streams: dict[str, tuple[Any, Callable[[bytes], int]]] = {
         DATA + "Scan": (

@@ -27,7 +27,7 @@ REGRESSIONS = [
     for line in LINES
 ]
 """`open` as the second word: found, and not mended yet."""
-FOUND_BY = {"drain": (29, 59), "fence": (8, 16), "ids": (4, 9), "leave": (23, 32)}
+FOUND_BY = {"drain": (29, 59), "fence": (8, 16), "ids": (4, 9), "leave": (53, 54)}
 """Seeds that find each planted fault, the second in case a change of the programs makes the first one blind."""
 SAME_TWICE = (5, 8, 84)
 

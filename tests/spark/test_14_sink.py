@@ -66,7 +66,10 @@ class Sink:
         return collections.Counter(row.body.decode() for row in self.read())
 
     def staged(self) -> int:
-        """Rows that wait for a decision, at all brokers."""
+        """Rows that wait for a decision, at all brokers that are there or on their way."""
+        for broker in self.cluster.brokers:
+            if broker.alive:
+                broker.wait_ready()
         return int(sum(_metric(broker, "evenq_broker_staged_rows") for broker in self.cluster.brokers if broker.alive))
 
 

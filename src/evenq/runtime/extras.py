@@ -16,6 +16,7 @@ EXTRA_OF = {
     "kubernetes": "kubernetes",
     "lark": "server",
     "lz4": "compression",
+    "numpy": "spark",
     "prometheus_client": "server",
     "pyarrow": "spark",
     "pydantic": "server",

@@ -18,7 +18,7 @@ __all__ = ["UNIX", "bind", "port_in_use", "resolve"]
 
 UNIX = "unix:"
 """In front of a path: a socket of this machine, instead of host and port."""
-WILDCARDS = frozenset({"0.0.0.0", "::", ""})
+WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # nosec B104 - only compared with
 TRIES = 5
 
 

@@ -24,14 +24,13 @@ from evenq import errors
 from evenq.model import PLAIN_DOOR, Listener
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
-from evenq.serving import reflection
 from evenq.serving.binding import bind, port_in_use
 from evenq.serving.failures import grpc_status, has_status, known_error, overload
 from evenq.serving.health import Health
 from evenq.serving.http2.limits import Limits
 from evenq.serving.http2_door import Http2Door
 from evenq.serving.latency import MethodStats
-from evenq.serving.namespaces import resolved
+from evenq.serving.methods import all_served
 from evenq.serving.rpc import Bidi, Kind, Rpc, RpcContext, ServerStream, Unary
 from evenq.wire.net import CODE_TRAILER
 from evenq.wire.status import status_of
@@ -110,10 +109,7 @@ class Door:
         self._stopping = False
         self._endless: set[asyncio.Task[Any]] = set()
         self._server: Any = grpc.aio.server(options=options.channel_arguments())
-        extra = [*self.health.rpcs(), *reflection.rpcs([rpc.method for rpc in rpcs])]
-        methods = {rpc.method: self._method_handler(resolved(rpc)) for rpc in [*extra, *rpcs]}
-        if len(methods) != len(rpcs) + len(extra):
-            raise ValueError("two Rpcs have one method")
+        methods = {rpc.method: self._method_handler(rpc) for rpc in all_served(rpcs, self.health)}
         finder: Any = _Methods(methods)  # all that gRPC wants of its abstract class
         self._server.add_generic_rpc_handlers((finder,))
 

@@ -96,12 +96,12 @@ class Health:
         try:
             told = b""
             while True:
-                changed = self._changed
+                changed, last = self._changed, self._closed  # as of now: both may change while the state is sent
                 state = self._states.get(_service(request), SERVICE_UNKNOWN)
                 if state != told:
                     told = state
                     yield state
-                if self._closed:
+                if last:
                     return
                 await changed.wait()
         finally:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from evenq.runtime.clock import Clock
-from evenq.serving import reflection
 from evenq.serving.failures import grpc_status, has_status, known_error, overload
 from evenq.serving.health import Health
 from evenq.serving.http2.calls import Call, Method
@@ -19,7 +18,7 @@ from evenq.serving.http2.limits import Limits, Totals
 from evenq.serving.http2.messages import GrpcFault
 from evenq.serving.http2.server import Http2Server
 from evenq.serving.latency import MethodStats
-from evenq.serving.namespaces import resolved
+from evenq.serving.methods import all_served
 from evenq.serving.rpc import Kind, Rpc, RpcContext, Unary
 from evenq.wire.net import CODE_TRAILER
 from evenq.wire.status import status_of
@@ -46,10 +45,7 @@ class Http2Door:
         """Calls that have not ended yet."""
         self._clock = clock
         self._options = options
-        extra = [*self.health.rpcs(), *reflection.rpcs([rpc.method for rpc in rpcs])]
-        methods = {rpc.method: self._method(resolved(rpc)) for rpc in [*extra, *rpcs]}
-        if len(methods) != len(rpcs) + len(extra):
-            raise ValueError("two Rpcs have one method")
+        methods = {rpc.method: self._method(rpc) for rpc in all_served(rpcs, self.health)}
         self._server = Http2Server(methods, clock=clock, limits=_limits(options), tls=options.tls)
 
     @property

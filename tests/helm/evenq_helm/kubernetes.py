@@ -86,15 +86,14 @@ class Kubernetes:
     @contextmanager
     def forwarded(self, target: str, port: int, namespace: str = "default") -> Iterator[int]:
         """`kubectl port-forward` while the block runs; the local port."""
-        process = self.start("kubectl", "-n", namespace, "port-forward", target, f":{port}")
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line.startswith("Forwarding from 127.0.0.1:"), line
-            yield int(line.split(" -> ")[0].rsplit(":", 1)[1])
-        finally:
-            process.terminate()
-            process.wait(10)
+        with self.start("kubectl", "-n", namespace, "port-forward", target, f":{port}") as process:
+            try:
+                assert process.stdout is not None
+                line = process.stdout.readline()
+                assert line.startswith("Forwarding from 127.0.0.1:"), line
+                yield int(line.split(" -> ")[0].rsplit(":", 1)[1])
+            finally:
+                process.terminate()
 
     def evenq(self, *command: str, namespace: str = "default", broker: int = 0) -> tuple[str, ...]:
         """The command line in a broker's pod, where it finds access point and keys by itself."""

@@ -73,7 +73,7 @@ def test_one_option_under_two_names_is_refused() -> None:
         ({"minOffsetsPerTrigger": "8", "maxOffsetsPerTrigger": "7"}, "make it smaller"),
         ({"includeRetry": "true", "group": ""}, "give group"),
         ({"tags": "a", "sqlFilter": "x = 1"}, "both given"),
-        ({"schemaStyle": "pulsar"}, "give evenq or kafka"),
+        ({"schemaStyle": "pulsar"}, "give one of: evenq, kafka"),
         ({"schemaStyle": "kafka", "includeSystem": "true"}, "leave out schemaStyle=kafka"),
         ({"groupIdPrefix": "a b"}, "holds a character"),
         ({"kafka.security.protocol": "SASL_SSL"}, "give tls=true"),

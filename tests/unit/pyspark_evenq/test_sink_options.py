@@ -5,7 +5,8 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from pyspark_evenq.sink_options import Delivery, SchemaStyle, WriteOptions
+from pyspark_evenq.options import SchemaStyle
+from pyspark_evenq.sink_options import Delivery, WriteOptions
 
 from evenq.errors import SettingsError
 
@@ -37,12 +38,13 @@ def test_options_pickle_and_show_no_secret() -> None:
     [
         ({"topik": "t"}, "did you mean topic"),
         ({"topic": "a b"}, "option topic: "),
-        ({"delivery": "twice"}, "give transactional, idempotent, atLeastOnce"),
-        ({"schemaStyle": "x"}, "give evenq, kafka"),
+        ({"delivery": "twice"}, "give one of: transactional, idempotent, atLeastOnce"),
+        ({"schemaStyle": "x"}, "give one of: evenq, kafka"),
         ({"writeTimeoutMs": "5"}, "give a whole number in 100"),
         ({"blockRows": "many"}, "give a whole number"),
         ({"nameServer": "c:3"}, "given twice"),
-        ({"subscribe": "t"}, "unknown option 'subscribe' of the evenq sink"),
+        ({"gcFreeze": "no"}, "give true or false"),
+        ({"subscribe": "t"}, "unknown option 'subscribe' of the evenq sink; docs/guides/spark.md lists all"),
     ],
 )
 def test_a_wrong_option_says_what_would_be_right(more: dict[str, str], says: str) -> None:

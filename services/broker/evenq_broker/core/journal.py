@@ -17,9 +17,11 @@ from evenq.model import GroupConfig, MessageQueue, MessageType, Permission, Star
 from evenq_broker.core.policies import balance_json, balance_of, retry_json, retry_of
 from evenq_broker.core.staging_ops import StagingOp, staging_json, staging_op_of
 
+# Kinds 1 to 5, 10, 13 to 16, 24 to 26 and 32 (keys, topics, groups, locks, lite, drains, brokers, staging) are a u32
+# length and JSON. The others:
+#
 # | kind | operation    | content after the kind byte (big-endian)                                                    |
 # |------|--------------|--------------------------------------------------------------------------------------------|
-# | 1-5, 10, 13-16, 24-26, 32: keys, topics, groups, locks, lite, drains, brokers, staging: u32 length, JSON   |
 # | 6    | Committed    | u32 group, u32 topic, u32 queue, u64 offset, u8 reset                                       |
 # | 7    | Acked        | u32 group, u32 topic, u32 queue, u64 offset                                                 |
 # | 8    | Delivered    | 3 u32 place, u64 next, u64 deadline, u16 client length, u16 n, client, n (u64, u32, u16)    |

@@ -29,6 +29,8 @@ NAMED_MAX = 5
 SHARE_NAMED_MAX = 32
 NO_QUEUE = "it has no readable queue"
 NO_MEMBERS = "no broker tells who is in the group"
+UNKNOWN_MS = 2_000
+"""So long that is not worth a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class Dividing:
         """By what, and among how many, each topic was divided the last time."""
         self._why: dict[str, str] = {}
         """Topics that could not be divided in the last round, and the reason."""
+        self._unknown_ms: dict[str, int] = {}
+        """Since when no broker has told the members, by topic."""
         self.undecided = False
         """True once the server said that it will decide in a moment; the caller asks again soon, and resets it."""
         self._decided: dict[str, _Decided] = {}
@@ -209,6 +213,10 @@ class Dividing:
     def _undivided(self, topic: str, why: str) -> None:
         if why in (NO_QUEUE, NO_MEMBERS) and topic.startswith(RETRY_PREFIX):  # RB-9: no news
             return
+        if why == NO_MEMBERS:  # so it is for a moment after a start, or when a topic was just made
+            now_ms = self._clock.monotonic_ms()
+            if now_ms - self._unknown_ms.setdefault(topic, now_ms) < UNKNOWN_MS:
+                return
         if self._why.get(topic) != why:  # one line for each cause, not one a round
             self._why[topic] = why
             log.warning("group %s: topic %s is not divided now: %s", self._group, topic, why)
@@ -219,6 +227,7 @@ class Dividing:
         if not queues or members is None:  # RB-9, RB-10
             self._undivided(topic, NO_MEMBERS if queues else NO_QUEUE)
             return None
+        self._unknown_ms.pop(topic, None)
         # A member that told its topics and does not read this one would leave its share unread (RG-8).
         ids = sorted(m.client_id for m in members if m.protocol != "v2" and (not m.topics or topic in m.topics))
         missing = absence(self._group, self.client_id, ids)

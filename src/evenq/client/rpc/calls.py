@@ -12,7 +12,7 @@ from evenq import __version__
 from evenq.client.core.access_points import access_points
 from evenq.client.core.calls import FINISHED, Assignment, Generation, Locked, Pulled, QueueRange, Stored
 from evenq.client.core.route import Route
-from evenq.client.rpc.messages import check_open, decode, queue_of, repeated
+from evenq.client.rpc.messages import check_published, decode, queue_of, repeated
 from evenq.client.rpc.routing import Routing
 from evenq.errors import (
     ConnectionFailed,
@@ -228,8 +228,7 @@ class Calls:
             try:
                 data = await self.unary(address, DATA + "Publish", head + repeated(2, encoded), timeout_ms=timeout_ms)
                 answer = data_pb2.PublishResponse.FromString(data)
-                check_open(answer)
-                check(answer.status)
+                check_published(answer)
                 first = answer.first_offset
                 if answer.offsets:
                     return Stored(model_queue(answer.queue), list(answer.offsets), list(answer.queue_ids))

@@ -15,11 +15,10 @@ from typing import Protocol
 from evenq.client.core.route import Route
 from evenq.client.loops.outgoing import SendResult
 from evenq.client.rpc.calls import DATA, wire_queue
-from evenq.client.rpc.messages import check_open, repeated
+from evenq.client.rpc.messages import check_published, repeated
 from evenq.errors import Error, NotImplementedYet, Unsupported
 from evenq.model import MessageQueue, QueueOffset
 from evenq.wire.blocking_net import BlockingNet
-from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import data_pb2
 
 __all__ = ["Direct", "Failed"]
@@ -90,8 +89,7 @@ class Direct:
             )  # fmt: skip
             answer = data_pb2.PublishResponse.FromString(data)
             if answer.status.code != OK:
-                check_open(answer)
-                check(answer.status)
+                check_published(answer)
         except (Unsupported, NotImplementedYet):
             return None  # the loop's calls find it out as well, and remember it
         except Error as error:

@@ -14,6 +14,7 @@ from evenq.model.delay_levels import CLASSIC
 from evenq.model.names import RETRY_PREFIX
 from evenq.wire.convert import ms_of, set_ms
 from evenq.wire.packing import IDENTITY, pack, unpack
+from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from evenq.wire.stubs.evenq.v1 import data_pb2
 
-__all__ = ["check_open", "decode", "encode", "queue_of", "repeated"]
+__all__ = ["check_published", "decode", "encode", "queue_of", "repeated"]
 
 UNPACKED_BYTES_MAX = 64 << 20
 """Of a body that a foreign server delivers packed; ours unpacks it itself."""
@@ -101,10 +102,13 @@ def decode(wire: v2.Message, *, broker_name: str) -> ReceivedMessage:
     )
 
 
-def check_open(answer: data_pb2.PublishResponse) -> None:
-    """Raises QueueClosed where the broker says that the queue is why it took nothing."""
+def check_published(answer: data_pb2.PublishResponse) -> None:
+    """Raises QueueClosed where the broker says that the queue is why it took nothing, and the status's class for any
+    other refusal.
+    """
     if answer.closed:
         raise QueueClosed(answer.status.message)
+    check(answer.status)
 
 
 def queue_of(wire: v2.MessageQueue) -> MessageQueue:

@@ -92,3 +92,15 @@ def test_watches_have_a_maximum_and_an_ended_one_makes_room():
             await one.aclose()
 
     asyncio.run(story())
+
+
+def test_a_watch_tells_the_end_even_if_it_comes_while_the_state_before_is_sent():
+    async def story():
+        health = Health()
+        _, watch = handlers(health)
+        states = watch(b"", CONTEXT)
+        assert await anext(states) == SERVING
+        health.close()  # nobody asked for the next state yet
+        assert [state async for state in states] == [NOT_SERVING]
+
+    asyncio.run(story())
