@@ -297,7 +297,9 @@ class Connection(Sender):
     def _on_window_update(self, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE has not 4 bytes")
-        self._updates.spend(self.now_ms, self.sent_frames << 2)
+        # A client opens the window of a stream as soon as it reads from it, maybe of thousands before our first answer.
+        called_for = (self.sent_frames + self.opened << 2) + (self.sent_bytes >> 12)
+        self._updates.spend(self.now_ms, called_for)
         increment = int.from_bytes(payload, "big") & f.WINDOW_MAX
         if not stream_id:
             if not increment:

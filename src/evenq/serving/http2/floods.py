@@ -12,26 +12,37 @@ from evenq.serving.http2.codes import ConnectionFault, ErrorCode
 __all__ = ["Bucket"]
 
 
+CREDIT = 16
+"""Times the burst that may be saved up of what our own frames called for: answers to thousands of streams are
+acknowledged together."""
+
+
 class Bucket:
     """What is left of one kind's budget."""
 
-    __slots__ = ("_at_ms", "_earned", "_left", "_name", "burst", "per_s")
+    __slots__ = ("_at_ms", "_credit", "_earned", "_left", "_name", "burst", "per_s")
 
     def __init__(self, name: str, *, burst: int, per_s: int) -> None:
         self._name = name
         self.burst = burst
         self.per_s = per_s
         self._left = burst * 1_000
+        self._credit = 0
         self._at_ms = 0
         self._earned = 0
 
     def spend(self, now_ms: int, earned: int = 0) -> None:
         """Take one. `earned`: a count that only grows and adds what it grew by. Raises ConnectionFault."""
+        if earned != self._earned:
+            self._credit = min(CREDIT * self.burst, self._credit + earned - self._earned)
+            self._earned = earned
+        if self._credit:
+            self._credit -= 1
+            return
         left = self._left
         if left < self.burst * 1_000:
-            more = (now_ms - self._at_ms) * self.per_s + (earned - self._earned) * 1_000
-            left = min(self.burst * 1_000, left + more)
-        self._at_ms, self._earned = now_ms, earned
+            left = min(self.burst * 1_000, left + (now_ms - self._at_ms) * self.per_s)
+        self._at_ms = now_ms
         if left < 1_000:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"too many frames: {self._name}")
         self._left = left - 1_000

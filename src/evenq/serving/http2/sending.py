@@ -40,6 +40,8 @@ class Sender:
         """Streams with something queued whose own window is open, in the order of their turns."""
         self.send_window = WINDOW_DEFAULT
         self.sent_frames = 0
+        self.opened = 0
+        """Streams that were ever opened."""
         """HEADERS and DATA, since the start."""
         self.sent_bytes = 0
         """Of DATA, since the start."""
@@ -73,6 +75,7 @@ class Sender:
         stream = self.streams[stream_id] = Stream(
             stream_id, send_window=self._stream_window, receive_left=limits.stream_window_bytes, now_ms=self.now_ms
         )
+        self.opened += 1
         self.totals.streams += 1
         self.totals.requests += 1
         return stream

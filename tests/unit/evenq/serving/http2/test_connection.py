@@ -1,6 +1,7 @@
 """The protocol core without a network: any split of the input, any bytes, each flood."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -298,6 +299,25 @@ def test_pings_and_updates_that_our_answers_call_for_are_no_flood() -> None:
         made.respond(made.streams[stream_id], f.EncodedHeaders(b"\x88"), bytes(100), f.EncodedHeaders(b"\x8d"))
         made.take(1 << 20)
         made.receive(f.ping(bytes(8)) + f.window_update(0, 100) * 3, 0)
+    assert not made.ended
+
+
+def test_windows_of_new_streams_are_no_flood_though_none_is_answered_yet() -> None:
+    made = connection(replace(SMALL, streams_per_connection_max=200))
+    made.receive(HELLO, 0)
+    for number in range(100):
+        made.receive(headers(2 * number + 1, LAST) + f.window_update(2 * number + 1, 100) + f.window_update(0, 100), 0)
+    assert not made.ended
+    assert len(made.streams) == 100
+
+
+def test_windows_that_a_long_answer_calls_for_are_no_flood() -> None:
+    made = greeted()
+    made.receive(headers(1, LAST) + f.window_update(0, 1 << 24) + f.window_update(1, 1 << 24), 0)
+    made.send_data(made.streams[1], bytes(1 << 20))
+    made.take(1 << 21)
+    for _ in range(200):
+        made.receive(f.window_update(0, 8_192), 0)
     assert not made.ended
 
 
