@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,8 @@ def signed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
 
 def until(done: Callable[[], bool], seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
-    while not done() and time.monotonic() < deadline:
+    while not done():
+        assert time.monotonic() < deadline, f"the state did not come within {seconds} s"
         time.sleep(0.05)
 
 
@@ -492,9 +494,17 @@ def test_a_topic_of_one_broker_takes_messages_wherever_the_call_lands(way: Way) 
         answer = await net.unary(f"127.0.0.1:{way.doors[2]}", "/evenq.v1.Admin/CreateTopic", request, timeout_ms=5_000)
         check(admin_pb2.CreateTopicResponse.FromString(answer).status)
 
+    async def route_at(net: SignedNet, door: int) -> bool:
+        query = service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name="shop-lone"))
+        query.endpoints.scheme = definition_pb2.IPv4
+        query.endpoints.addresses.add(host="127.0.0.1", port=door)
+        method = "/apache.rocketmq.v2.MessagingService/QueryRoute"
+        content = await net.unary(f"127.0.0.1:{door}", method, query.SerializeToString(), timeout_ms=5_000)
+        return bool(service_pb2.QueryRouteResponse.FromString(content).message_queues)
+
     asked(way, create, ROOT)
-    with way.admin() as admin:
-        until(lambda: "shop-lone" in {topic.topic for topic in admin.list_topics()})
+    for door in way.doors:  # the other brokers hear of it with the next routes
+        until(lambda door=door: asked(way, partial(route_at, door=door), ROOT))  # type: ignore[misc]
     for _ in range(3):  # each producer has a connection of its own, which leads to another broker
         send(way, "shop-lone")
     with way.admin() as admin:
