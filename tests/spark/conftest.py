@@ -46,8 +46,9 @@ def errors_to(path: Path) -> Iterator[None]:
         os.close(before)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def spark(spark_errors: Path) -> Iterator[Any]:
+    """Started before any test calls a broker: a process that has called over gRPC cannot fork the JVM's launcher safely."""
     if not os.environ.get("JAVA_HOME"):
         found = subprocess.run(
             [sys.executable, ROOT / "tools" / "java_home.py"], capture_output=True, text=True, check=True
