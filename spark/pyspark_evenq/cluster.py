@@ -368,7 +368,7 @@ def row_bytes(address: str, queue: MessageQueue, start: int, options: ReadOption
         QueueRange(queue=queue, start=start, end=start + SAMPLE_COUNT),
         uid="",
         tags="",
-        group=options.group,
+        group="",  # a look, not a delivery: it must not count as one
         block_bytes=SAMPLE_BYTES,
         timeout_ms=CALL_MS,
     )
