@@ -126,7 +126,7 @@ bench-spark-idle: dev ## what a Spark query without data costs, calls and CPU; a
 up: dev ## a local cluster in one command
 	$(BIN)/evenq up
 
-demo: dev ## the whole job: a year of flights, a group that changes, two Spark jobs, every figure compared
+demo: dev ## the whole job: a year of flights, a group that changes, two Spark jobs, a stream beside consumers, every figure compared
 	JAVA_HOME=$(JAVA) $(BIN)/python -m evenq.cli.demo
 
 check: dev lint type arch tidy audit sbom spec test helm ## all that CI runs

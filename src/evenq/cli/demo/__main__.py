@@ -23,7 +23,8 @@ def main(arguments: list[str] | None = None) -> int:
             return consume_part(options)
         from evenq.cli.demo.run import Demo
 
-        return 0 if Demo(limit=options.flights, spark=not options.no_spark, folder=options.folder).run() else 1
+        demo = Demo(limit=options.flights, spark=not options.no_spark, shared=options.shared, folder=options.folder)
+        return 0 if demo.run() else 1
     except Error as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
@@ -35,7 +36,10 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m evenq.cli.demo", description="A year of flights through a real cluster, every figure compared."
     )
     top.add_argument("--flights", type=int, metavar="N", help="only the first N flights (default: all 336,776)")
-    top.add_argument("--no-spark", action="store_true", help="leave the two Spark jobs out")
+    top.add_argument("--no-spark", action="store_true", help="leave the Spark jobs and the third act out")
+    top.add_argument(
+        "--shared", action="store_true", help="third act: the stream and the consumers are members of one group"
+    )
     top.add_argument("--folder", type=Path, help="keep logs, histories and data here")
     parts = top.add_subparsers(
         dest="part", metavar="PART", help="one part alone, against a cluster that runs: publish or consume"

@@ -1,0 +1,272 @@
+"""The third act of the demo: a Spark stream and two consumers read the year once more, as members of their groups.
+
+Apart, the stream is the one member of a group of its own, and the consumers share another: each group counts each
+flight once. Shared, all three are members of one group: together they count each flight once. Both forms are one list
+of groups with their readers; how many there are is all that differs. Every reader is a process, and says by itself
+which flights it counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Protocol
+
+from rich.progress import Progress
+
+from evenq.cli.demo.flights import Delay
+from evenq.cli.demo.members import Member
+from evenq.errors import InternalError
+from evenq.runtime.clock import Clock
+from evenq.testing.history import Kind, Op, read_history
+
+__all__ = ["GROUP", "Counted", "Reader", "Stream", "ThirdAct", "spark_environment", "tail_of"]
+
+GROUP = "gate-desk"
+STREAM_GROUP = "gate-desk-spark"
+CONSUMERS = ("eva", "fay")
+EXAMPLE = Path("spark") / "examples" / "count_flights_stream.py"
+ACT_SECONDS = 180
+STOP_SECONDS = 60
+LOOK_SECONDS = 0.1
+TAIL_LINES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What one reader counted."""
+
+    flights: Counter[int]
+    """By their number in the file."""
+    delays: Mapping[str, Delay]
+    """By carrier."""
+
+
+class Reader(Protocol):
+    """A process that counts flights."""
+
+    @property
+    def count(self) -> int:
+        """How many so far, about."""
+
+    def failure(self) -> str:
+        """Why it runs no more; empty while it does."""
+
+    def leave(self) -> None:
+        """Let it commit and go."""
+
+    def counted(self) -> Counted:
+        """Once it has left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """One group."""
+
+    group: str
+    readers: Sequence[Reader]
+
+    @property
+    def count(self) -> int:
+        return sum(reader.count for reader in self.readers)
+
+
+class Consumer:
+    """A member written with the SDK (`members`)."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    @property
+    def count(self) -> int:
+        return self._member.count
+
+    def failure(self) -> str:
+        code = self._member.process.poll()
+        return "" if code is None else f"member {self._member.name} ended with {code}"
+
+    def leave(self) -> None:
+        self._member.leave()
+
+    def counted(self) -> Counted:
+        received = (event for event in read_history(self._member.history) if event.op == Op.RECEIVE)
+        messages = (one for event in received if event.kind == Kind.OK for one in event.messages or ())
+        return Counted(Counter(int(one.body) for one in messages), self._member.sums()[1])
+
+
+class Stream:
+    """The Spark stream (`spark/examples/count_flights_stream.py`)."""
+
+    def __init__(self, *, endpoint: str, topic: str, group: str, folder: Path, options: Sequence[str] = ()) -> None:
+        self.count = 0
+        self._out, self._log = folder / "counted", folder / "stream.log"
+        self._left = False
+        command = [
+            sys.executable, str(EXAMPLE), "--endpoint", endpoint, "--topic", topic, "--group", group,
+            "--checkpoint", str(folder / "checkpoint"), "--out", str(self._out), "--option", *options,
+        ]  # fmt: skip
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=spark_environment()
+            )
+        assert self._process.stdout is not None
+        self._reader = threading.Thread(
+            target=self._read, args=(self._process.stdout,), name="demo-stream", daemon=True
+        )  # fmt: skip
+        self._reader.start()
+
+    def failure(self) -> str:
+        code = self._process.poll()
+        return "" if code is None else f"the Spark stream ended with {code}; the whole log is {tail_of(self._log)}"
+
+    def leave(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            code = self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        self._reader.join(5)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        if code != 0:
+            raise InternalError(f"the Spark stream ended with {code}; the whole log is {tail_of(self._log)}")
+
+    def counted(self) -> Counted:
+        flights: Counter[int] = Counter()
+        delays: dict[str, Delay] = {}
+        for row in rows_of(self._out):
+            flights[int(row["flight"])] += 1
+            delays.setdefault(row["carrier"], Delay()).add(row.get("dep_delay", ""))
+        return Counted(flights, delays)
+
+    def _read(self, output: IO[str]) -> None:
+        for line in output:
+            self.count = json.loads(line)["rows"]
+
+
+class ThirdAct:
+    """One run of it. `run` starts the readers, waits for them and lets them go; then `verdict` compares. The group of
+    the consumers (GROUP) is to be there before, with a strategy.
+    """
+
+    def __init__(self, *, endpoint: str, topic: str, folder: Path, total: int, clock: Clock, shared: bool) -> None:
+        self._total, self._clock, self._shared = total, clock, shared
+        self._endpoint, self._topic, self._folder = endpoint, topic, folder
+        self._desks: list[Desk] = []
+        """Each group once, with all its readers."""
+
+    def run(self, bars: Progress) -> None:
+        """Raises InternalError if a reader fails, or if they are not done in time."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        readers: list[Reader] = []
+        try:
+            self._desks = self._start(readers)
+            self._wait(bars)
+            for reader in readers:
+                reader.leave()
+        except BaseException:
+            for reader in readers:
+                if not reader.failure():
+                    _let_go(reader)
+            raise
+
+    def verdict(self, truth: Mapping[str, Delay]) -> Iterator[tuple[str, str, bool]]:
+        """Lines for `show_verdict`: of each group, that it counted each flight once and has the file's delays."""
+        for desk in self._desks:
+            yield from compared(desk.group, [reader.counted() for reader in desk.readers], truth, self._total)
+
+    def _start(self, readers: list[Reader]) -> list[Desk]:
+        at = {"endpoint": self._endpoint, "topic": self._topic}
+        own = [] if self._shared else [STREAM_GROUP]
+        options = ["assignment=shared"] if self._shared else []
+        readers.append(Stream(**at, group=(*own, GROUP)[0], folder=self._folder, options=options))
+        readers += [Consumer(Member(name, **at, group=GROUP, folder=self._folder)) for name in CONSUMERS]
+        stream, *consumers = readers
+        return [Desk(GROUP, readers)] if self._shared else [Desk(GROUP, consumers), Desk(STREAM_GROUP, [stream])]
+
+    def _wait(self, bars: Progress) -> None:
+        shown = {
+            desk.group: bars.add_task(f"{desk.group}, {members_of(desk.readers)}", total=self._total)
+            for desk in self._desks
+        }
+        until_ms = self._clock.monotonic_ms() + ACT_SECONDS * 1000
+        while True:
+            for desk in self._desks:
+                bars.update(shown[desk.group], completed=desk.count)
+            if all(desk.count >= self._total for desk in self._desks):
+                return
+            for reader in (reader for desk in self._desks for reader in desk.readers):
+                if why := reader.failure():
+                    raise InternalError(why)
+            if self._clock.monotonic_ms() > until_ms:
+                counts = ", ".join(f"{desk.group} {desk.count:,}" for desk in self._desks)
+                raise InternalError(f"of {self._total:,} flights after {ACT_SECONDS} s: {counts}; see {self._folder}")
+            threading.Event().wait(LOOK_SECONDS)
+
+
+def compared(
+    group: str, counted: Iterable[Counted], truth: Mapping[str, Delay], total: int
+) -> Iterator[tuple[str, str, bool]]:
+    """What the readers of one group counted together, beside the file."""
+    flights: Counter[int] = Counter()
+    delays: dict[str, Delay] = {}
+    for one in counted:
+        flights.update(one.flights)
+        for carrier, delay in one.delays.items():
+            delays.setdefault(carrier, Delay()).include(delay)
+    missing = sum(number not in flights for number in range(total))
+    repeated = sum(times - 1 for times in flights.values())
+    once = not missing and not repeated and len(flights) == total
+    said = f"{len(flights):,} of {total:,}, missing {missing}, again {repeated}"
+    yield f"{group} counted each flight once", said, once
+    yield f"delays of {group} = delays of the file", f"{len(delays)} carriers", delays == dict(truth)
+
+
+def members_of(readers: Sequence[Reader]) -> str:
+    """For the bar: who counts."""
+    consumers = sum(isinstance(reader, Consumer) for reader in readers)
+    words = [f"{consumers} consumers"] if consumers else []
+    words += ["the Spark stream"] if consumers < len(readers) else []
+    return " and ".join(words)
+
+
+def rows_of(folder: Path) -> Iterator[dict[str, str]]:
+    """The rows of all batches that Spark has finished."""
+    for batch in sorted(folder.glob("batch-*")):
+        if not (batch / "_SUCCESS").exists():
+            continue
+        for part in sorted(batch.glob("part-*.json")):
+            with part.open(encoding="utf-8") as lines:
+                yield from map(json.loads, lines)
+
+
+def spark_environment() -> dict[str, str]:
+    """Workers run our own interpreter, on loopback."""
+    return {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def tail_of(log: Path) -> str:
+    """The path of a log and its last lines."""
+    return "\n".join([str(log), *log.read_text(errors="replace").splitlines()[-TAIL_LINES:]])
+
+
+def _let_go(reader: Reader) -> None:
+    """After a failure that is told already."""
+    with suppress(InternalError):
+        reader.leave()

@@ -1,0 +1,45 @@
+"""The verdict of the third act: each flight once by each group, and its delays."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from evenq.cli.demo.flights import Delay
+from evenq.cli.demo.third_act import Counted, compared, rows_of, tail_of
+
+TRUTH = {"AA": Delay(1, 1, 7), "UA": Delay(2, 1, 5)}
+
+
+def test_what_the_readers_of_a_group_counted_together_must_be_each_flight_once() -> None:
+    one = Counted(Counter([0, 2]), {"UA": Delay(1, 1, 5), "AA": Delay(1, 1, 7)})
+    other = Counted(Counter([1]), {"UA": Delay(1, 0, 0)})
+    lines = list(compared("desk", [one, other], TRUTH, 3))
+    assert [right for _, _, right in lines] == [True, True]
+    assert lines[0][:2] == ("desk counted each flight once", "3 of 3, missing 0, again 0")
+    assert Delay(2, 1, 5) == TRUTH["UA"], "the truth stays as it was"
+
+
+def test_a_flight_that_is_missing_or_there_twice_is_told() -> None:
+    one = Counted(Counter([0, 2, 2]), {"UA": Delay(3, 2, 10)})
+    once, delays = compared("desk", [one], TRUTH, 3)
+    assert once == ("desk counted each flight once", "2 of 3, missing 1, again 1", False)
+    assert not delays[2]
+    assert not next(iter(compared("desk", [Counted(Counter([0, 1, 2, 3]), {})], TRUTH, 3)))[2], "one that is not there"
+
+
+def test_only_finished_batches_of_spark_are_read(tmp_path: Path) -> None:
+    for number, done in ((0, True), (1, True), (2, False)):
+        batch = tmp_path / f"batch-{number:06}"
+        batch.mkdir()
+        (batch / "part-0.json").write_text(json.dumps({"flight": str(number), "carrier": "UA"}) + "\n")
+        if done:
+            (batch / "_SUCCESS").touch()
+    assert [row["flight"] for row in rows_of(tmp_path)] == ["0", "1"]
+
+
+def test_a_log_is_named_with_its_last_lines(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("\n".join(f"line {number}" for number in range(20)))
+    assert tail_of(log).splitlines() == [str(log), *(f"line {number}" for number in range(12, 20))]
