@@ -24,10 +24,10 @@ from typing import IO, Protocol
 from rich.progress import Progress
 
 from evenq.cli.demo.flights import Delay
-from evenq.cli.demo.members import Member
+from evenq.cli.demo.members import Member, sums_of
 from evenq.errors import InternalError
 from evenq.runtime.clock import Clock
-from evenq.testing.history import Kind, Op, read_history
+from evenq.testing.history import Kind, read_history
 
 __all__ = ["GROUP", "Counted", "Reader", "Stream", "ThirdAct", "spark_environment", "tail_of"]
 
@@ -83,8 +83,9 @@ class Desk:
 class Consumer:
     """A member written with the SDK (`members`)."""
 
-    def __init__(self, member: Member) -> None:
-        self._member = member
+    def __init__(self, name: str, *, endpoint: str, topic: str, group: str, folder: Path) -> None:
+        self._member = Member(name, endpoint=endpoint, topic=topic, group=group, folder=folder)
+        self._folder = folder
 
     @property
     def count(self) -> int:
@@ -98,9 +99,7 @@ class Consumer:
         self._member.leave()
 
     def counted(self) -> Counted:
-        received = (event for event in read_history(self._member.history) if event.op == Op.RECEIVE)
-        messages = (one for event in received if event.kind == Kind.OK for one in event.messages or ())
-        return Counted(Counter(int(one.body) for one in messages), self._member.sums()[1])
+        return counted_by(self._folder, self._member.name)
 
 
 class Stream:
@@ -191,7 +190,7 @@ class ThirdAct:
         own = [] if self._shared else [STREAM_GROUP]
         options = ["assignment=shared"] if self._shared else []
         readers.append(Stream(**at, group=(*own, GROUP)[0], folder=self._folder, options=options))
-        readers += [Consumer(Member(name, **at, group=GROUP, folder=self._folder)) for name in CONSUMERS]
+        readers += [Consumer(name, **at, group=GROUP, folder=self._folder) for name in CONSUMERS]
         stream, *consumers = readers
         return [Desk(GROUP, readers)] if self._shared else [Desk(GROUP, consumers), Desk(STREAM_GROUP, [stream])]
 
@@ -231,6 +230,13 @@ def compared(
     said = f"{len(flights):,} of {total:,}, missing {missing}, again {repeated}"
     yield f"{group} counted each flight once", said, once
     yield f"delays of {group} = delays of the file", f"{len(delays)} carriers", delays == dict(truth)
+
+
+def counted_by(folder: Path, member: str) -> Counted:
+    """What a member's history says it was given, and its own sums."""
+    answers = (event.messages for event in read_history(folder / f"{member}.history.jsonl") if event.kind == Kind.OK)
+    flights = Counter(int(one.body) for messages in answers for one in messages or ())
+    return Counted(flights, sums_of(folder, member)[1])
 
 
 def members_of(readers: Sequence[Reader]) -> str:
