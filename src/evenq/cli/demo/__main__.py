@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from evenq.cli.demo.spark_jobs import serve
 from evenq.errors import Error
 from evenq.runtime.clock import SystemClock
 
@@ -21,6 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
             return publish_part(options)
         if options.part == "consume":
             return consume_part(options)
+        if options.part == "jobs":
+            return serve()
         from evenq.cli.demo.run import Demo
 
         demo = Demo(limit=options.flights, spark=not options.no_spark, shared=options.shared, folder=options.folder)
@@ -58,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     consume.add_argument("--group", default="delay-desk")
     consume.add_argument("--member", required=True)
     consume.add_argument("--folder", type=Path, required=True)
+    parts.add_parser("jobs", help="run Spark's jobs that the demo names on the standard input")
     return top
 
 

@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -28,7 +28,8 @@ from evenq.cli.demo.flights import FLIGHTS_TOTAL, Delay, delays_by_carrier, flig
 from evenq.cli.demo.members import Member
 from evenq.cli.demo.publishing import Published, publish
 from evenq.cli.demo.report import Ownership, show_delays, show_owners, show_verdict
-from evenq.cli.demo.third_act import ThirdAct, spark_environment, tail_of
+from evenq.cli.demo.spark_jobs import SparkJobs
+from evenq.cli.demo.third_act import ThirdAct
 from evenq.errors import Error, InternalError
 from evenq.runtime.clock import SystemClock
 from evenq.testing import LocalCluster
@@ -43,7 +44,6 @@ SPARK_GROUP = "delay-desk-spark"
 QUEUES = 8
 DRAIN_SECONDS = 120
 SPARK_SECONDS = 240
-EXAMPLES = Path("spark") / "examples"
 
 
 class Demo:
@@ -79,9 +79,10 @@ class Demo:
                 self._create(cluster.endpoint)
                 published = self._publish_and_consume(cluster.endpoint)
                 if self.with_spark:
-                    with self.console.status("two Spark jobs read the same topic"):
-                        jobs = self._spark(cluster.endpoint)
-                    third = self._third_act(cluster.endpoint)
+                    with closing(SparkJobs(self.folder / "spark.log")) as spark:
+                        with self.console.status("two Spark jobs read the same topic"):
+                            jobs = self._spark(cluster.endpoint, spark)
+                        third = self._third_act(cluster.endpoint, spark)
             truth = truth_later.result()
         right = self._judge(truth, jobs, published, third)
         seconds = (self.clock.monotonic_ms() - started) / 1000
@@ -187,45 +188,27 @@ class Demo:
         with Progress(*columns, console=self.console) as bars:
             yield bars
 
-    def _spark(self, endpoint: str) -> dict[str, dict[str, tuple[int, float]]]:
+    def _spark(self, endpoint: str, spark: SparkJobs) -> dict[str, dict[str, tuple[int, float]]]:
         """A batch and a streaming job read the same topic, one after the other: two cores gain nothing from both."""
         jobs = {}
-        for name, script, more in (
-            ("batch", "delay_by_carrier.py", []),
+        for name, module, more in (
+            ("batch", "delay_by_carrier", []),
             (
                 "stream",
-                "delay_by_carrier_stream.py",
+                "delay_by_carrier_stream",
                 ["--group", SPARK_GROUP, "--checkpoint", str(self.folder / "checkpoint")],
             ),
         ):
-            out = self.folder / f"{script.removesuffix('.py')}.json"
-            command = [
-                sys.executable,
-                str(EXAMPLES / script),
-                "--endpoint",
-                endpoint,
-                "--topic",
-                TOPIC,
-                "--out",
-                str(out),
-                *more,
-            ]
-            self._call(command, log=out.with_suffix(".log"))
+            out = self.folder / f"{module}.json"
+            arguments = ("--endpoint", endpoint, "--topic", TOPIC, "--out", str(out), *more)
+            spark.run(module, *arguments, seconds=SPARK_SECONDS)
             rows = json.loads(out.read_text())
             jobs[name] = {row["carrier"]: (row["flights"], row["mean_delay"]) for row in rows}
         return jobs
 
-    def _call(self, command: list[str], *, log: Path) -> None:
-        with log.open("wb") as output:
-            job = subprocess.run(
-                command, stdout=output, stderr=output, timeout=SPARK_SECONDS, env=spark_environment(), check=False
-            )
-        if job.returncode != 0:
-            raise InternalError(f"{command[1]} ended with {job.returncode}; the whole log is {tail_of(log)}")
-
-    def _third_act(self, endpoint: str) -> ThirdAct:
+    def _third_act(self, endpoint: str, spark: SparkJobs) -> ThirdAct:
         act = ThirdAct(
-            endpoint=endpoint, topic=TOPIC, folder=self.folder / "third-act", total=self.total, clock=self.clock,
+            spark, endpoint=endpoint, topic=TOPIC, folder=self.folder / "third-act", total=self.total, clock=self.clock,
             shared=self.shared,
         )  # fmt: skip
         run_cli("group", "create", third_act.GROUP, "--strategy", "AVG", "--endpoint", endpoint)

@@ -9,36 +9,31 @@ which flights it counted.
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 from rich.progress import Progress
 
 from evenq.cli.demo.flights import Delay
 from evenq.cli.demo.members import Member, sums_of
+from evenq.cli.demo.spark_jobs import SparkJobs
 from evenq.errors import InternalError
 from evenq.runtime.clock import Clock
 from evenq.testing.history import Kind, read_history
 
-__all__ = ["GROUP", "Counted", "Reader", "Stream", "ThirdAct", "spark_environment", "tail_of"]
+__all__ = ["GROUP", "Counted", "Reader", "Stream", "ThirdAct"]
 
 GROUP = "gate-desk"
 STREAM_GROUP = "gate-desk-spark"
 CONSUMERS = ("eva", "fay")
-EXAMPLE = Path("spark") / "examples" / "count_flights_stream.py"
 ACT_SECONDS = 180
 STOP_SECONDS = 60
 LOOK_SECONDS = 0.1
-TAIL_LINES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,41 +100,25 @@ class Consumer:
 class Stream:
     """The Spark stream (`spark/examples/count_flights_stream.py`)."""
 
-    def __init__(self, *, endpoint: str, topic: str, group: str, folder: Path, options: Sequence[str] = ()) -> None:
-        self.count = 0
-        self._out, self._log = folder / "counted", folder / "stream.log"
-        self._left = False
-        command = [
-            sys.executable, str(EXAMPLE), "--endpoint", endpoint, "--topic", topic, "--group", group,
+    def __init__(
+        self, jobs: SparkJobs, *, endpoint: str, topic: str, group: str, folder: Path, options: Sequence[str] = ()
+    ) -> None:
+        self._jobs, self._out = jobs, folder / "counted"
+        jobs.begin(
+            "count_flights_stream", "--endpoint", endpoint, "--topic", topic, "--group", group,
             "--checkpoint", str(folder / "checkpoint"), "--out", str(self._out), "--option", *options,
-        ]  # fmt: skip
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, text=True, env=spark_environment()
-            )
-        assert self._process.stdout is not None
-        self._reader = threading.Thread(
-            target=self._read, args=(self._process.stdout,), name="demo-stream", daemon=True
         )  # fmt: skip
-        self._reader.start()
+
+    @property
+    def count(self) -> int:
+        return self._jobs.rows
 
     def failure(self) -> str:
-        code = self._process.poll()
-        return "" if code is None else f"the Spark stream ended with {code}; the whole log is {tail_of(self._log)}"
+        return "" if self._jobs.running else "the Spark stream has ended"
 
     def leave(self) -> None:
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-        try:
-            code = self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            code = self._process.wait()
-        self._reader.join(5)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-        if code != 0:
-            raise InternalError(f"the Spark stream ended with {code}; the whole log is {tail_of(self._log)}")
+        self._jobs.interrupt()
+        self._jobs.wait(STOP_SECONDS)
 
     def counted(self) -> Counted:
         flights: Counter[int] = Counter()
@@ -149,18 +128,16 @@ class Stream:
             delays.setdefault(row["carrier"], Delay()).add(row.get("dep_delay", ""))
         return Counted(flights, delays)
 
-    def _read(self, output: IO[str]) -> None:
-        for line in output:
-            self.count = json.loads(line)["rows"]
-
 
 class ThirdAct:
     """One run of it. `run` starts the readers, waits for them and lets them go; then `verdict` compares. The group of
     the consumers (GROUP) is to be there before, with a strategy.
     """
 
-    def __init__(self, *, endpoint: str, topic: str, folder: Path, total: int, clock: Clock, shared: bool) -> None:
-        self._total, self._clock, self._shared = total, clock, shared
+    def __init__(
+        self, jobs: SparkJobs, *, endpoint: str, topic: str, folder: Path, total: int, clock: Clock, shared: bool
+    ) -> None:
+        self._jobs, self._total, self._clock, self._shared = jobs, total, clock, shared
         self._endpoint, self._topic, self._folder = endpoint, topic, folder
         self._desks: list[Desk] = []
         """Each group once, with all its readers."""
@@ -189,7 +166,7 @@ class ThirdAct:
         at = {"endpoint": self._endpoint, "topic": self._topic}
         own = [] if self._shared else [STREAM_GROUP]
         options = ["assignment=shared"] if self._shared else []
-        readers.append(Stream(**at, group=(*own, GROUP)[0], folder=self._folder, options=options))
+        readers.append(Stream(self._jobs, **at, group=(*own, GROUP)[0], folder=self._folder, options=options))
         readers += [Consumer(name, **at, group=GROUP, folder=self._folder) for name in CONSUMERS]
         stream, *consumers = readers
         return [Desk(GROUP, readers)] if self._shared else [Desk(GROUP, consumers), Desk(STREAM_GROUP, [stream])]
@@ -207,6 +184,7 @@ class ThirdAct:
                 return
             for reader in (reader for desk in self._desks for reader in desk.readers):
                 if why := reader.failure():
+                    reader.leave()  # it tells more
                     raise InternalError(why)
             if self._clock.monotonic_ms() > until_ms:
                 counts = ", ".join(f"{desk.group} {desk.count:,}" for desk in self._desks)
@@ -255,21 +233,6 @@ def rows_of(folder: Path) -> Iterator[dict[str, str]]:
         for part in sorted(batch.glob("part-*.json")):
             with part.open(encoding="utf-8") as lines:
                 yield from map(json.loads, lines)
-
-
-def spark_environment() -> dict[str, str]:
-    """Workers run our own interpreter, on loopback."""
-    return {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-
-
-def tail_of(log: Path) -> str:
-    """The path of a log and its last lines."""
-    return "\n".join([str(log), *log.read_text(errors="replace").splitlines()[-TAIL_LINES:]])
 
 
 def _let_go(reader: Reader) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from evenq.cli.demo.flights import Delay
-from evenq.cli.demo.third_act import Counted, compared, counted_by, rows_of, tail_of
+from evenq.cli.demo.third_act import Counted, compared, counted_by, rows_of
 from evenq.runtime.clock import SystemClock
 from evenq.testing.history import Op, Recorder
 
@@ -51,9 +51,3 @@ def test_only_finished_batches_of_spark_are_read(tmp_path: Path) -> None:
         if done:
             (batch / "_SUCCESS").touch()
     assert [row["flight"] for row in rows_of(tmp_path)] == ["0", "1"]
-
-
-def test_a_log_is_named_with_its_last_lines(tmp_path: Path) -> None:
-    log = tmp_path / "x.log"
-    log.write_text("\n".join(f"line {number}" for number in range(20)))
-    assert tail_of(log).splitlines() == [str(log), *(f"line {number}" for number in range(12, 20))]
