@@ -13,7 +13,7 @@ from pyspark_evenq import EvenqProgressListener
 
 from evenq.cli.demo.third_act import rows_of
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(300)
 EXAMPLES = Path(__file__).parents[2] / "spark" / "examples"
 FLIGHTS = [("UA", "2"), ("UA", "-4"), ("UA", ""), ("AA", "11"), ("AA", "NA"), ("B6", None), ("UA", "7.0")]
 WANTED = {"UA": (4, 5 / 3), "AA": (2, 11.0), "B6": (1, 0.0)}
@@ -71,7 +71,7 @@ def test_the_stream_that_counts_has_each_flight_once_also_after_a_restart(
     job = importlib.import_module("count_flights_stream")
     listener = EvenqProgressListener()
     spark.streams.addListener(listener)
-    options = {"endpoints": topic.endpoints, "subscribe": topic.name, "group": topic.name, "maxOffsetsPerTrigger": "3"}
+    options = {"endpoints": topic.endpoints, "subscribe": topic.name, "group": topic.name}
 
     def run(wanted: int) -> list[tuple[int, str, str]]:
         stop = threading.Event()
