@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-spark up demo check clients clean
+.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-spark bench-spark-idle up demo check clients clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -120,10 +120,13 @@ bench-rebalance: dev ## how long queues rest while 100 members of 1,000 queues c
 bench-spark: dev ## Spark reads from evenq, from Kafka and from nowhere in turn: make bench-spark ROWS=400000 ROUNDS=5
 	JAVA_HOME=$(JAVA) $(BIN)/python benchmarks/spark.py --rows $(or $(ROWS),400000) --rounds $(or $(ROUNDS),5)
 
+bench-spark-idle: dev ## what a Spark query without data costs, calls and CPU; a minute
+	JAVA_HOME=$(JAVA) $(BIN)/python benchmarks/spark.py --only idle --no-kafka --rows 1000
+
 up: dev ## a local cluster in one command
 	$(BIN)/evenq up
 
-demo: dev ## the whole job: a year of flights, a group that changes, two Spark jobs, every figure compared
+demo: dev ## the whole job: a year of flights, a group that changes, two Spark jobs, a stream beside consumers, every figure compared
 	JAVA_HOME=$(JAVA) $(BIN)/python -m evenq.cli.demo
 
 check: dev lint type arch tidy audit sbom spec test helm ## all that CI runs

@@ -18,11 +18,13 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -52,6 +54,7 @@ FIRST_TRIGGERS = 2  # workers start and import in them
 TRIGGER_MS = 1_000
 SINGLE_ROUNDS, SINGLE_ROWS, SINGLE_FIRST = 3, 9, 3
 IDLE_S = 20.0
+FIRST_CALLS = 12  # of a query that joins: route, offsets, session, locks, and the first look
 WAIT_S = 120.0
 RATE_MARGIN_MS = 80.0
 
@@ -76,9 +79,10 @@ class Line:
 class Evenq:
     """Rows into a broker of ours."""
 
-    def __init__(self, server: servers.Server) -> None:
+    def __init__(self, server: servers.Server, metrics_port: int) -> None:
         self.pid, self.address = server.pid, server.address
         self.broker = ""
+        self._metrics = f"http://127.0.0.1:{metrics_port}/metrics"
         self._sent = 0
 
     def create(self, topic: str, queues: int) -> None:
@@ -115,6 +119,12 @@ class Evenq:
 
     def options(self, topic: str) -> dict[str, str]:
         return {"endpoints": self.address, "subscribe": topic}
+
+    def calls(self) -> int:
+        """Calls that the broker has answered."""
+        with urllib.request.urlopen(self._metrics, timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(int(float(line.split()[-1])) for line in lines if line.startswith("rocketmq_rpc_latency_count{"))
 
     def _call(self, method: str, request: Any) -> bytes:
         return connection.unary(self.address, method, request.SerializeToString(), timeout_ms=30_000)
@@ -270,19 +280,23 @@ class Bench:
         runner, broker = Line("idle query: CPU of its runner", unit="% of a core"), Line(
             "idle query: CPU of the broker", unit="% of a core"
         )  # fmt: skip
+        calls = Line("idle query: calls to the broker", unit="calls/s")
         options = self._streams(TOPIC, {"startingOffsets": "latest"})["evenq"]
         before = set(_python_children(os.getpid()))
         query = self._start("evenq", options)
-        _until(lambda: bool(query.recentProgress) or query.lastProgress is not None or query.status["isTriggerActive"])
-        time.sleep(3.0)  # the imports
+        joined = self.evenq.calls() + FIRST_CALLS
+        _until(lambda: self.evenq.calls() >= joined)
+        time.sleep(3.0)  # the rest of its imports
         ours = [pid for pid in _python_children(os.getpid()) if pid not in before]
+        called = self.evenq.calls()
         start = sum(map(_cpu, ours)), servers.cpu_s(self.evenq.pid), time.perf_counter()
         time.sleep(IDLE_S)
         took = time.perf_counter() - start[2]
         runner.add("evenq", (sum(map(_cpu, ours)) - start[0]) / took * 100)
         broker.add("evenq", (servers.cpu_s(self.evenq.pid) - start[1]) / took * 100)
+        calls.add("evenq", (self.evenq.calls() - called) / took)
         query.stop()
-        self.lines += [runner, broker]
+        self.lines += [runner, broker, calls]
 
     # ------------------------------------------------------------------------------------------------------ shared
 
@@ -318,6 +332,11 @@ def _until(ready: Callable[[], bool]) -> None:
         if time.monotonic() > deadline:
             raise SystemExit(f"nothing for {WAIT_S:.0f} s")
         time.sleep(0.01)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
 
 
 def _python_children(pid: int) -> list[int]:
@@ -367,6 +386,9 @@ def verdicts(lines: list[Line]) -> list[tuple[str, str, str, bool | None]]:
         if line.what.startswith("idle query: CPU of its runner"):
             share = statistics.median(line.values["evenq"])
             found.append(("idle query, % of a core", f"{share:.1f}", "<= 2", share <= 2.0))
+        if line.what.startswith("idle query: calls"):
+            rate = statistics.median(line.values["evenq"])
+            found.append(("idle query, calls/s", f"{rate:.1f}", "<= 5", rate <= 5.0))
     if stream is not None:
         found.append(_ratio("stream, evenq to Kafka", stream.ratio("evenq", "kafka"), 1.0))
     for line in (one, latency):
@@ -478,8 +500,10 @@ def main() -> int:
         jars = [] if asked.no_kafka else spark_jars()
         spark = stack.enter_context(session(jars, scratch))
         (scratch / "evenq").mkdir()
-        server = stack.enter_context(servers.broker(scratch / "evenq", EVENQ_BROKER_BROKER_NAME="bench"))
-        evenq = Evenq(server)
+        port = _free_port()
+        settings = {"EVENQ_BROKER_BROKER_NAME": "bench", "EVENQ_BROKER_METRICS_PORT": str(port)}
+        server = stack.enter_context(servers.broker(scratch / "evenq", **settings))
+        evenq = Evenq(server, port)
         evenq.broker = "bench"
         evenq.create(TOPIC, QUEUES)
         evenq.fill(asked.rows)

@@ -106,6 +106,9 @@ none. The usual `process_*` metrics (memory, CPU, open files, start) come too. E
 labels `cluster`, `node_type` (broker, nameserver, rebalancer) and `node_id` (a broker's name; of others random per
 start).
 """
+SPARK_METRICS = """\
+On a driver with [`EvenqProgressListener`](../guides/spark.md#what-a-query-does): at its port, or in a registry of the
+driver's own. They have no labels but these; those of queues and topics end with the query."""
 CLI_HEAD = """
 # Command line
 
@@ -177,6 +180,7 @@ def metric_lists() -> dict[str, list[Metric]]:
     from evenq_nameserver.metrics import metrics as nameserver_metrics
     from evenq_rebalancer.metrics import leading_metrics
     from evenq_rebalancer.metrics import metrics as rebalancer_metrics
+    from pyspark_evenq.metrics import listener_metrics
 
     nothing = cast("Any", SimpleNamespace(registry=None, watchers=None))
     return {
@@ -185,6 +189,7 @@ def metric_lists() -> dict[str, list[Metric]]:
         "Broker, one queue at a time": single_queue_metrics(nothing),
         "Nameserver": nameserver_metrics(nothing, nothing),
         "Rebalancer": [*rebalancer_metrics(nothing, nothing, nothing), *leading_metrics(leads=bool, transitions=int)],
+        "Spark streams": listener_metrics(list, queues_max=0),
     }
 
 
@@ -240,6 +245,8 @@ def metric_lines() -> Iterator[str]:
                 "At `/metrics/queues`, for a look or a scrape of its own: one series for each group and queue.",
                 "",
             )
+        if where == "Spark streams":
+            yield from (SPARK_METRICS, "")
         rows = (
             (f"`{metric.name}`", str(metric.kind), metric.unit, ", ".join(metric.labels), metric.help)
             for metric in listed

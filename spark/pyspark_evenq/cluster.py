@@ -357,7 +357,7 @@ def scan(
     )  # fmt: skip
 
 
-def row_bytes(address: str, queue: MessageQueue, start: int, options: ReadOptions) -> float | None:
+def row_bytes(address: str, queue: MessageQueue, start: int) -> float | None:
     """The mean size of the bodies of the next messages, by their first block; None if the broker does not say."""
     from evenq.wire.stubs.evenq.v1.data_pb2 import ScanBlock
 
@@ -368,7 +368,7 @@ def row_bytes(address: str, queue: MessageQueue, start: int, options: ReadOption
         QueueRange(queue=queue, start=start, end=start + SAMPLE_COUNT),
         uid="",
         tags="",
-        group=options.group,
+        group="",  # a look, not a delivery: it must not count as one
         block_bytes=SAMPLE_BYTES,
         timeout_ms=CALL_MS,
     )

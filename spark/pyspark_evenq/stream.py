@@ -441,7 +441,7 @@ class _Runner:
         return replace(end, lost=lost, away=self._told_away)
 
     def _row_bytes(self, queue: MessageQueue, waiting: Positions) -> float | None:
-        return cluster.row_bytes(self.watch.route().get(queue, ""), queue, waiting.get(queue, -1), self._options)
+        return cluster.row_bytes(self.watch.route().get(queue, ""), queue, waiting.get(queue, -1))
 
     def _send(self, positions: Positions) -> None:
         if not self._options.group:  # nobody to report for

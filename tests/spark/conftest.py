@@ -104,14 +104,21 @@ class Topic:
             MessageQueue(self.name, broker.name, queue_id) for broker in cluster.brokers for queue_id in range(2)
         ]
 
-    def send(self, bodies: dict[int, list[str]], *, tags: dict[str, str] | None = None) -> None:
-        """Bodies per queue number, as one block each; `tags` by body."""
+    def send(
+        self,
+        bodies: dict[int, list[str]],
+        *,
+        tags: dict[str, str] | None = None,
+        properties: dict[str, dict[str, str]] | None = None,
+    ) -> None:
+        """Bodies per queue number, as one block each; `tags` and more properties by body."""
         for number, texts in bodies.items():
             queue = self.queues[number]
             messages = []
             for text in texts:
                 message = definition_pb2.Message(body=text.encode(), user_properties={"length": str(len(text))})
                 message.system_properties.message_id = f"{self.name}-{number}-{next(_numbers)}"
+                message.user_properties.update((properties or {}).get(text, {}))
                 if tags:
                     message.system_properties.tag = tags[text]
                 messages.append(message)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark_evenq import EvenqProgressListener
 
-pytestmark = pytest.mark.timeout(150)
+from evenq.cli.demo.third_act import rows_of
+
+pytestmark = pytest.mark.timeout(300)
 EXAMPLES = Path(__file__).parents[2] / "spark" / "examples"
 FLIGHTS = [("UA", "2"), ("UA", "-4"), ("UA", ""), ("AA", "11"), ("AA", "NA"), ("B6", None), ("UA", "7.0")]
 WANTED = {"UA": (4, 5 / 3), "AA": (2, 11.0), "B6": (1, 0.0)}
@@ -58,3 +62,38 @@ def test_the_streaming_job_goes_on_where_it_ended(
     flights.send({0: ['{"dep_delay": 3}']}, tags={'{"dep_delay": 3}': "AA"})
     assert run() == WANTED | {"AA": (3, 7.0)}
     assert sum(flights.progress(flights.name)) == len(FLIGHTS) + 1
+
+
+def test_the_stream_that_counts_has_each_flight_once_also_after_a_restart(
+    spark: Any, topic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    job = importlib.import_module("count_flights_stream")
+    listener = EvenqProgressListener()
+    spark.streams.addListener(listener)
+    options = {"endpoints": topic.endpoints, "subscribe": topic.name, "group": topic.name}
+
+    def run(wanted: int) -> list[tuple[int, str, str]]:
+        stop = threading.Event()
+
+        def say() -> None:
+            if sum(query.rows for query in listener.queries()) >= wanted:
+                stop.set()
+
+        query = job.count_flights(spark, options, checkpoint=tmp_path / "checkpoint", out=tmp_path / "counted")
+        job.until(stop, query, say)
+        rows = rows_of(tmp_path / "counted")
+        return sorted((int(row["flight"]), row["carrier"], row.get("dep_delay", "")) for row in rows)
+
+    def send(numbers: range) -> None:
+        for number in numbers:
+            body = json.dumps({"dep_delay": str(number)})
+            topic.send({number % 4: [body]}, tags={body: "UA"}, properties={body: {"flight": str(number)}})
+
+    try:
+        send(range(8))
+        assert run(8) == [(number, "UA", str(number)) for number in range(8)]
+        send(range(8, 13))
+        assert run(13) == [(number, "UA", str(number)) for number in range(13)]
+    finally:
+        spark.streams.removeListener(listener)

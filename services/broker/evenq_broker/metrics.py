@@ -46,8 +46,10 @@ def broker_metrics(broker: Broker) -> list[Metric]:
         metric(
             "evenq_broker_duplicates_total", counter, "messages", _TOPIC, "Retries, not stored again.", "duplicates"
         ),
-        metric("rocketmq_messages_out_total", counter, "messages", _GROUP_TOPIC, "Messages delivered.", "messages_out"),
-        metric("rocketmq_throughput_out_total", counter, "bytes", _GROUP_TOPIC, "Bytes delivered.", "bytes_out"),
+        metric(
+            "rocketmq_messages_out_total", counter, "messages", _GROUP_TOPIC, "Delivered, or scanned.", "messages_out"
+        ),
+        metric("rocketmq_throughput_out_total", counter, "bytes", _GROUP_TOPIC, "Bytes of them.", "bytes_out"),
         metric(
             "rocketmq_send_to_dlq_messages_total", counter, "messages", _GROUP_TOPIC, "Dead letters.", "dead_letters"
         ),

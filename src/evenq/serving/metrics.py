@@ -9,7 +9,7 @@ gone.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -21,7 +21,17 @@ from evenq.serving.latency import BOUNDS_MS, MethodStats
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
 
-__all__ = ["BUILD_INFO", "Distribution", "Metric", "MetricKind", "Sample", "door_metrics", "exposition", "gathered"]
+__all__ = [
+    "BUILD_INFO",
+    "Distribution",
+    "Metric",
+    "MetricKind",
+    "Sample",
+    "door_metrics",
+    "exposition",
+    "families",
+    "gathered",
+]
 
 
 class MetricKind(StrEnum):
@@ -93,6 +103,11 @@ def exposition(metrics: Sequence[Metric], constant: Mapping[str, str] | None = N
 
     registry: Any = Scrape()  # generate_latest asks for `collect` only
     return generate_latest(registry)
+
+
+def families(metrics: Iterable[Metric]) -> Iterator[Family]:
+    """The metrics as collectors of prometheus_client give them, for a registry of somebody else."""
+    return (_family(metric, {}) for metric in metrics)
 
 
 def _labelled(family: Family, constant: Mapping[str, str]) -> Family:

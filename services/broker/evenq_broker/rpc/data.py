@@ -39,6 +39,7 @@ from evenq_broker.loops.translation import filter_of, generation_of, queue_messa
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
 from evenq_broker.rpc.publishing import Publishing, must_be_here
+from evenq_broker.stats import GroupTopicStats
 
 if TYPE_CHECKING:
     from evenq_broker.broker import Broker
@@ -206,10 +207,11 @@ class _Data:
         if not low <= position <= high:
             yield _scan_refused(_out_of_range(position, low, high), context)
             return
+        taken = self._taken(asked.group, topic)
         if wanted is EVERYTHING and asked.records.version == FRAME_VERSION:
             told = asked.records
             kept = Kept(head=told.head, system=told.system, check=not told.verifies)
-            async for frame in self._records(topic, queue, position, end, size, kept, context):
+            async for frame in self._records(topic, queue, position, end, size, kept, context, taken):
                 yield frame
             return
         look = SCAN_LOOK_FIRST if wanted is EVERYTHING else SCAN_COUNT_MAX
@@ -222,7 +224,10 @@ class _Data:
             messages = [message for message in found.messages if message.queue_offset < end]
             following = min(found.next_offset, end)
             head = (SCAN_OK, varint_field(2, position), varint_field(3, following))
-            yield b"".join((*head, *_frames(4, messages)))
+            block = b"".join((*head, *_frames(4, messages)))
+            taken.messages_out += len(messages)
+            taken.bytes_out += len(block)
+            yield block
             if following <= position:  # deleted under the reader
                 return
             position = following
@@ -230,7 +235,7 @@ class _Data:
 
     async def _records(
         self, topic: TopicConfig, queue: MessageQueue, position: int, end: int, size: int, kept: Kept,
-        context: RpcContext,
+        context: RpcContext, taken: GroupTopicStats,
     ) -> AsyncGenerator[bytes, None]:  # fmt: skip
         """The blocks of a scan as records: what is in the log goes out as it is."""
         parts = b"".join((varint_field(1, kept.head), varint_field(2, kept.system)))
@@ -250,9 +255,17 @@ class _Data:
             before = (parts, varint_field(5, found.checked), sizes, b"\x22", varint(length))  # 4 frames
             inner = sum(map(len, before)) + length
             head = (SCAN_OK, varint_field(2, position), varint_field(3, found.next_offset), b"\x2a", varint(inner))
-            yield b"".join((*head, *before, *found.frames))  # 5 records
+            block = b"".join((*head, *before, *found.frames))  # 5 records
+            taken.messages_out += len(found.sizes)
+            taken.bytes_out += len(block)
+            yield block
             position = found.next_offset
             look = _next_look(len(found.sizes), count)
+
+    def _taken(self, name: str, topic: TopicConfig) -> GroupTopicStats:
+        """Where a scan counts what it gives: at the group that it names, if that is one. A scan makes none."""
+        group = self._broker.groups.get(name) if name else None
+        return GroupTopicStats() if group is None else self._broker.stats.group_topic(group.group_id, topic.topic_id)
 
     # ------------------------------------------------------------------------------------------------ offsets
 

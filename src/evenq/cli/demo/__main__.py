@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from evenq.cli.demo.spark_jobs import serve
 from evenq.errors import Error
 from evenq.runtime.clock import SystemClock
 
@@ -21,9 +22,12 @@ def main(arguments: list[str] | None = None) -> int:
             return publish_part(options)
         if options.part == "consume":
             return consume_part(options)
+        if options.part == "jobs":
+            return serve()
         from evenq.cli.demo.run import Demo
 
-        return 0 if Demo(limit=options.flights, spark=not options.no_spark, folder=options.folder).run() else 1
+        demo = Demo(limit=options.flights, spark=not options.no_spark, shared=options.shared, folder=options.folder)
+        return 0 if demo.run() else 1
     except Error as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
@@ -35,7 +39,10 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m evenq.cli.demo", description="A year of flights through a real cluster, every figure compared."
     )
     top.add_argument("--flights", type=int, metavar="N", help="only the first N flights (default: all 336,776)")
-    top.add_argument("--no-spark", action="store_true", help="leave the two Spark jobs out")
+    top.add_argument("--no-spark", action="store_true", help="leave the Spark jobs and the third act out")
+    top.add_argument(
+        "--shared", action="store_true", help="third act: the stream and the consumers are members of one group"
+    )
     top.add_argument("--folder", type=Path, help="keep logs, histories and data here")
     parts = top.add_subparsers(
         dest="part", metavar="PART", help="one part alone, against a cluster that runs: publish or consume"
@@ -54,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     consume.add_argument("--group", default="delay-desk")
     consume.add_argument("--member", required=True)
     consume.add_argument("--folder", type=Path, required=True)
+    parts.add_parser("jobs", help="run Spark's jobs that the demo names on the standard input")
     return top
 
 

@@ -57,6 +57,12 @@ class Delay:
             self.delayed_known += 1
             self.minutes += int(float(dep_delay))
 
+    def include(self, other: Delay) -> None:
+        """Add what somebody else has counted."""
+        self.flights += other.flights
+        self.delayed_known += other.delayed_known
+        self.minutes += other.minutes
+
 
 def flights_file() -> Path:
     """Where the zipped CSV is installed. Raises NotFound with the command that installs it."""

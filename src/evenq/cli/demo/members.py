@@ -23,7 +23,7 @@ from evenq.client.options import PushOptions
 from evenq.runtime.clock import Clock, SystemClock
 from evenq.testing.history import Action, Op, Recorder
 
-__all__ = ["Member", "consume"]
+__all__ = ["Member", "consume", "sums_of"]
 
 COUNT_EVERY = 2_000
 STOP_SECONDS = 30
@@ -105,6 +105,12 @@ def consume(*, endpoint: str, topic: str, group: str, member: str, folder: Path,
     say(count=tally.messages, closed=True)
 
 
+def sums_of(folder: Path, member: str) -> tuple[int, dict[str, Delay]]:
+    """What a member wrote when it left: messages, delays per carrier."""
+    result = json.loads((folder / f"{member}.sums.json").read_text())
+    return result["messages"], {carrier: Delay(*figures) for carrier, figures in result["delays"].items()}
+
+
 class Member:
     """A member in a process of its own."""
 
@@ -168,8 +174,7 @@ class Member:
 
     def sums(self) -> tuple[int, dict[str, Delay]]:
         """What it wrote when it left: messages, delays per carrier."""
-        result = json.loads((self._folder / f"{self.name}.sums.json").read_text())
-        return result["messages"], {carrier: Delay(*figures) for carrier, figures in result["delays"].items()}
+        return sums_of(self._folder, self.name)
 
     def _read(self, output: IO[str]) -> None:
         for line in output:

@@ -1,4 +1,7 @@
-"""The whole job, end to end, on one machine: a two-broker cluster, a year of flights, a changing group, two Spark jobs.
+"""The whole job, end to end, on one machine: a two-broker cluster and a year of flights, in three acts.
+
+A group that changes reads while the flights come in; two Spark jobs read them; a Spark stream and two consumers read
+them side by side (`third_act`).
 
 Everything runs in real processes on loopback. Every figure is compared with the CSV read directly, and the merged
 history of producer and members is judged by `evenq.testing.checker`. The exit code is 0 only if nothing differs.
@@ -7,7 +10,6 @@ history of producer and members is judged by `evenq.testing.checker`. The exit c
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -15,16 +17,19 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from evenq.cli.demo import third_act
 from evenq.cli.demo.flights import FLIGHTS_TOTAL, Delay, delays_by_carrier, flights
 from evenq.cli.demo.members import Member
 from evenq.cli.demo.publishing import Published, publish
 from evenq.cli.demo.report import Ownership, show_delays, show_owners, show_verdict
+from evenq.cli.demo.spark_jobs import SparkJobs
+from evenq.cli.demo.third_act import ThirdAct
 from evenq.errors import Error, InternalError
 from evenq.runtime.clock import SystemClock
 from evenq.testing import LocalCluster
@@ -39,15 +44,19 @@ SPARK_GROUP = "delay-desk-spark"
 QUEUES = 8
 DRAIN_SECONDS = 120
 SPARK_SECONDS = 240
-EXAMPLES = Path("spark") / "examples"
 
 
 class Demo:
-    """One run. `folder` keeps logs, histories and data; without it a temporary one is removed after success."""
+    """One run. `folder` keeps logs, histories and data; without it a temporary one is removed after success. `shared`:
+    in the third act, stream and consumers are members of one group.
+    """
 
-    def __init__(self, *, limit: int | None = None, spark: bool = True, folder: Path | None = None) -> None:
+    def __init__(
+        self, *, limit: int | None = None, spark: bool = True, shared: bool = False, folder: Path | None = None
+    ) -> None:
         self.total = min(limit or FLIGHTS_TOTAL, FLIGHTS_TOTAL)
         self.with_spark = spark
+        self.shared = shared
         self.keep = folder is not None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="evenq-demo-"))
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -62,6 +71,7 @@ class Demo:
         with ThreadPoolExecutor(1) as pool:
             truth_later = pool.submit(delays_by_carrier, self.total)
             jobs: dict[str, dict[str, tuple[int, float]]] = {}
+            third: ThirdAct | None = None
             with LocalCluster(brokers=2, folder=self.folder / "cluster") as cluster:
                 self.console.print(
                     f"[bold]A cluster of two brokers, a nameserver and a rebalancer[/] at {cluster.endpoint}"
@@ -69,10 +79,12 @@ class Demo:
                 self._create(cluster.endpoint)
                 published = self._publish_and_consume(cluster.endpoint)
                 if self.with_spark:
-                    with self.console.status("two Spark jobs read the same topic"):
-                        jobs = self._spark(cluster.endpoint)
+                    with closing(SparkJobs(self.folder / "spark.log")) as spark:
+                        with self.console.status("two Spark jobs read the same topic"):
+                            jobs = self._spark(cluster.endpoint, spark)
+                        third = self._third_act(cluster.endpoint, spark)
             truth = truth_later.result()
-        right = self._judge(truth, jobs, published)
+        right = self._judge(truth, jobs, published, third)
         seconds = (self.clock.monotonic_ms() - started) / 1000
         self.console.print(
             f"{'[green]All figures agree[/]' if right else '[bold red]Something differs[/]'} after {seconds:.0f} s."
@@ -176,51 +188,40 @@ class Demo:
         with Progress(*columns, console=self.console) as bars:
             yield bars
 
-    def _spark(self, endpoint: str) -> dict[str, dict[str, tuple[int, float]]]:
+    def _spark(self, endpoint: str, spark: SparkJobs) -> dict[str, dict[str, tuple[int, float]]]:
         """A batch and a streaming job read the same topic, one after the other: two cores gain nothing from both."""
         jobs = {}
-        for name, script, more in (
-            ("batch", "delay_by_carrier.py", []),
+        for name, module, more in (
+            ("batch", "delay_by_carrier", []),
             (
                 "stream",
-                "delay_by_carrier_stream.py",
+                "delay_by_carrier_stream",
                 ["--group", SPARK_GROUP, "--checkpoint", str(self.folder / "checkpoint")],
             ),
         ):
-            out = self.folder / f"{script.removesuffix('.py')}.json"
-            command = [
-                sys.executable,
-                str(EXAMPLES / script),
-                "--endpoint",
-                endpoint,
-                "--topic",
-                TOPIC,
-                "--out",
-                str(out),
-                *more,
-            ]
-            self._call(command, log=out.with_suffix(".log"))
+            out = self.folder / f"{module}.json"
+            arguments = ("--endpoint", endpoint, "--topic", TOPIC, "--out", str(out), *more)
+            spark.run(module, *arguments, seconds=SPARK_SECONDS)
             rows = json.loads(out.read_text())
             jobs[name] = {row["carrier"]: (row["flights"], row["mean_delay"]) for row in rows}
         return jobs
 
-    def _call(self, command: list[str], *, log: Path) -> None:
-        environment = {
-            **os.environ,
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
-        with log.open("wb") as output:
-            job = subprocess.run(
-                command, stdout=output, stderr=output, timeout=SPARK_SECONDS, env=environment, check=False
-            )
-        if job.returncode != 0:
-            tail = "\n".join(log.read_text(errors="replace").splitlines()[-8:])
-            raise InternalError(f"{command[1]} ended with {job.returncode}; the whole log is {log}\n{tail}")
+    def _third_act(self, endpoint: str, spark: SparkJobs) -> ThirdAct:
+        act = ThirdAct(
+            spark, endpoint=endpoint, topic=TOPIC, folder=self.folder / "third-act", total=self.total, clock=self.clock,
+            shared=self.shared,
+        )  # fmt: skip
+        run_cli("group", "create", third_act.GROUP, "--strategy", "AVG", "--endpoint", endpoint)
+        with self._bars() as bars:
+            act.run(bars)
+        return act
 
     def _judge(
-        self, truth: dict[str, Delay], jobs: dict[str, dict[str, tuple[int, float]]], published: Published
+        self,
+        truth: dict[str, Delay],
+        jobs: dict[str, dict[str, tuple[int, float]]],
+        published: Published,
+        third: ThirdAct | None,
     ) -> bool:
         consumed: dict[str, Delay] = {}
         read = 0
@@ -229,10 +230,7 @@ class Demo:
             read += messages
             self.ownerships += member.ownerships
             for carrier, delay in sums.items():
-                total = consumed.setdefault(carrier, Delay())
-                total.flights += delay.flights
-                total.delayed_known += delay.delayed_known
-                total.minutes += delay.minutes
+                consumed.setdefault(carrier, Delay()).include(delay)
         report = self._check()
         self.console.print()
         show_delays(self.console, truth, consumed, jobs)
@@ -266,6 +264,9 @@ class Demo:
                 carrier: (count, round(mean, 6)) for carrier, (count, mean) in job.items()
             }
             rows.append((f"Spark {name} = file", f"{sum(count for count, _ in job.values()):,} flights", same))
+        if third is not None:
+            with self.console.status("each flight of the third act is looked up"):
+                rows += third.verdict(truth)
         for anomaly in report.anomalies[:5]:
             self.console.print(f"[red]{anomaly.kind}[/]: {anomaly.text}")
         return show_verdict(self.console, rows)

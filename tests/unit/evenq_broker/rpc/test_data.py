@@ -93,6 +93,29 @@ def test_a_scan_ends_at_the_newest_message_and_outside_the_queue_tells_the_range
     run(story)
 
 
+@pytest.mark.parametrize("records", [False, True])
+def test_what_a_scan_gives_counts_as_delivered_to_the_group_that_it_names(run: Run, records: bool) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begin(stage)
+        await publish(stage, block(place(0), *(f"{number:04}" + "x" * 1_000 for number in range(100))))
+        await publish(stage, block(place(1), "one"))
+        group = await stage.during(broker.ensure_group("g"))
+        asked = data_pb2.ScanRequest(queue=place(0), start=10, end=90, block_bytes=16 << 10, group="g")
+        if records:
+            asked.records.version, asked.records.head = 1, True
+        blocks = await scan(stage, asked)
+        await scan(stage, data_pb2.ScanRequest(queue=place(1), end=1, group="g"))
+        await scan(stage, data_pb2.ScanRequest(queue=place(0), end=100))
+        await scan(stage, data_pb2.ScanRequest(queue=place(0), end=100, group="nobody"))
+        ((key, counted),) = broker.stats.group_topics.items()
+        assert key == (group.group_id, broker.topics.get("t").topic_id)
+        assert counted.messages_out == 81
+        assert sum(len(one.SerializeToString()) for one in blocks) < counted.bytes_out < 100 * 2_000
+        assert broker.groups.get("nobody") is None
+
+    run(story)
+
+
 def test_offsets_of_a_topic_are_told_for_all_its_queues_and_for_a_time(run: Run) -> None:
     async def story(stage: Any) -> None:
         await begin(stage)

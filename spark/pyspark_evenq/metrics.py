@@ -1,0 +1,88 @@
+"""The metrics of `EvenqProgressListener`, once: name, kind, unit, labels, help, and where the number is read.
+
+Series are bounded. A query has some twenty, and one for each part of a batch that Spark names; and one for each of its
+queues and topics, unless it has more of them than `queues_max`: then it has none of these, and what is told of it are
+its sums, and its worst queues in the log. (Only the worst as series would be others at each scrape, which is what a
+time-series database cannot bear.) `listener` bounds the number of queries. Nothing here runs between scrapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from evenq.serving.metrics import Metric, MetricKind, Sample
+from pyspark_evenq.query_figures import QueryFigures
+
+__all__ = ["listener_metrics"]
+
+Queries = Callable[[], Sequence[QueryFigures]]
+Number = Callable[[QueryFigures], float]
+Read = Callable[[], Iterable[Sample]]
+
+
+def listener_metrics(queries: Queries, *, queues_max: int) -> list[Metric]:
+    """`queries` gives copies: they are read in the thread of the scrape."""
+    read, counter, gauge = _Source(queries, queues_max), MetricKind.COUNTER, MetricKind.GAUGE
+
+    def metric(name: str, kind: MetricKind, unit: str, text: str, read: Read, *labels: str) -> Metric:
+        return Metric(
+            name=f"evenq_spark_{name}", kind=kind, unit=unit, labels=("query", *labels), help=text, read=read
+        )  # fmt: skip
+
+    one, known = read.one, read.known
+    return [
+        metric("query_active", gauge, "queries", "1 while it runs, 0 once it has ended.", one(lambda q: q.active)),
+        metric("last_event_timestamp_seconds", gauge, "s", "Spark told of it last.", one(lambda q: q.last_event_s)),
+        metric("queues", gauge, "queues", "Queues that it reads.", known(lambda q: len(q.lags))),
+        metric("queue_lag_messages", gauge, "messages", "In no batch yet.", read.by_queue, "topic", "broker", "queue"),
+        metric("topic_lag_messages", gauge, "messages", "In no batch yet.", read.by_topic, "topic"),
+        metric("lag_messages", gauge, "messages", "In no batch yet.", known(lambda q: q.lag.total)),
+        metric("lag_min_messages", gauge, "messages", "The least lag of a queue.", known(lambda q: q.lag.least)),
+        metric("lag_max_messages", gauge, "messages", "The most lag of a queue.", known(lambda q: q.lag.most)),
+        metric("lag_avg_messages", gauge, "messages", "The mean lag of its queues.", known(lambda q: q.lag.mean)),
+        metric("rows_total", counter, "rows", "Read; those of a batch that ran again, again.", one(lambda q: q.rows)),
+        metric("rows_in_per_second", gauge, "rows/s", "How fast they came, last batch.", one(lambda q: q.rows_in)),
+        metric(
+            "rows_through_per_second", gauge, "rows/s", "How fast it was, last batch.", one(lambda q: q.rows_through)
+        ),
+        metric("batch_seconds", gauge, "s", "Parts of the last batch, by Spark's names.", read.by_part, "part"),
+        metric("lost_messages_total", counter, "messages", "Gone before they were read.", one(lambda q: q.lost)),
+        metric("losses_total", counter, "losses", "Times that a queue lost messages.", one(lambda q: q.losses)),
+        metric("away_queues", gauge, "queues", "Without a broker at the last batch.", one(lambda q: len(q.away))),
+        metric("resets_total", counter, "resets", "Moves by operators that it followed.", one(lambda q: q.resets)),
+        metric("gained_queues_total", counter, "queues", "Came to it after its first batch.", one(lambda q: q.gained)),
+        metric("left_queues_total", counter, "queues", "Are its own no more.", one(lambda q: q.left)),
+        metric("failures_total", counter, "runs", "Failed; queue_taken: it lost queues.", read.by_reason, "reason"),
+    ]
+
+
+class _Source:
+    def __init__(self, queries: Queries, queues_max: int) -> None:
+        self._queries, self._queues_max = queries, queues_max
+
+    def one(self, number: Number) -> Read:
+        return lambda: [((query.name,), number(query)) for query in self._queries()]
+
+    def known(self, number: Number) -> Read:
+        """Of queues: nothing as long as none are known."""
+        return lambda: [((query.name,), number(query)) for query in self._queries() if query.lags]
+
+    def by_queue(self) -> Iterable[Sample]:
+        for query in self._queries():
+            if len(query.lags) <= self._queues_max:
+                for queue, lag in query.lags.items():
+                    yield (query.name, queue.topic, queue.broker_name, str(queue.queue_id)), lag
+
+    def by_topic(self) -> Iterable[Sample]:
+        for query in self._queries():
+            sums = query.lag_by_topic()
+            if len(sums) <= self._queues_max:
+                yield from (((query.name, topic), lag) for topic, lag in sums.items())
+
+    def by_part(self) -> Iterable[Sample]:
+        for query in self._queries():
+            yield from (((query.name, part), took / 1000) for part, took in sorted(query.durations_ms.items()))
+
+    def by_reason(self) -> Iterable[Sample]:
+        for query in self._queries():
+            yield from (((query.name, str(why)), count) for why, count in sorted(query.failures.items()))

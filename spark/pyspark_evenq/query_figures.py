@@ -1,0 +1,203 @@
+"""What the progress of one query says of its topics: lag by queue, rows, losses, resets, how it failed.
+
+`listener` feeds it with Spark's progress events, which hold the offsets of this source as JSON (`offsets`): where the
+batch ended, the newest offsets known at its planning, what it left out and where an operator moved it. Numbers that
+only grow count since this driver met the query; a restart of the query in the same driver goes on with them. Sources
+of other makers are passed over. Pure, and never raises for what Spark tells: a listener must not disturb a query.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from evenq.errors import Unsupported
+from evenq.model.queue import MessageQueue
+from pyspark_evenq.offsets import StreamOffset
+
+__all__ = ["Change", "Failure", "Lag", "QueryFigures", "failure_of"]
+
+_OURS = re.compile(r"\b(?:pyspark_evenq|evenq)(?:\.\w+)*\.([A-Z]\w+)")
+"""The class of an error of ours in the text of a failed query."""
+
+
+class Failure(StrEnum):
+    """Why a query ended by itself."""
+
+    QUEUE_TAKEN = "queue_taken"
+    """It lost the ownership of a queue."""
+    GROUP_BUSY = "group_busy"
+    OFFSET_CONFLICT = "offset_conflict"
+    DATA_LOST = "data_lost"
+    BROKERS_AWAY = "brokers_away"
+    OTHER = "other"
+
+
+_CLASSES = {
+    "QueueTaken": Failure.QUEUE_TAKEN,
+    "GroupBusy": Failure.GROUP_BUSY,
+    "OffsetConflict": Failure.OFFSET_CONFLICT,
+    "DataLost": Failure.DATA_LOST,
+    "BrokersAway": Failure.BROKERS_AWAY,
+}
+
+
+def failure_of(text: str) -> Failure | None:
+    """What ended a query, by the text of its exception; None: nothing of ours is in it."""
+    found = _OURS.findall(text)
+    return next((_CLASSES[name] for name in found if name in _CLASSES), Failure.OTHER) if found else None
+
+
+class Lag(NamedTuple):
+    """Messages that some queues hold and no batch has read."""
+
+    total: int = 0
+    least: int = 0
+    most: int = 0
+    mean: float = 0.0
+
+    @classmethod
+    def of(cls, lags: Sequence[int]) -> Lag:
+        return cls(sum(lags), min(lags), max(lags), sum(lags) / len(lags)) if lags else cls()
+
+
+class Change(NamedTuple):
+    """What one progress event told that is worth a line of its own."""
+
+    lost: Mapping[MessageQueue, int]
+    """Messages that a batch left out because they are gone; 0: it is not known how many."""
+    away: frozenset[MessageQueue]
+    """Queues that have no broker any more."""
+    back: frozenset[MessageQueue]
+    resets: int
+    """Moves of the group by operators that the batch follows."""
+    gained: frozenset[MessageQueue]
+    left: frozenset[MessageQueue]
+    """Queues that are the query's no more."""
+
+
+@dataclass(slots=True)
+class QueryFigures:
+    """One query. What its fields hold is replaced and never changed, so a shallow copy is how it was at that time."""
+
+    name: str
+    id: str = ""
+    """Of the query in Spark; the same after a restart from its checkpoint."""
+    active: bool = True
+    last_event_s: float = 0.0
+    """When the last event came, seconds since the epoch."""
+    batch: int = -1
+    rows: int = 0
+    rows_in: float = 0.0
+    """A second, as they came; of the last batch."""
+    rows_through: float = 0.0
+    """A second, while it was worked on them."""
+    durations_ms: dict[str, int] = field(default_factory=dict)
+    """Parts of the last batch, by Spark's names."""
+    lags: dict[MessageQueue, int] = field(default_factory=dict)
+    """Of the queues that are the query's, as of the planning of the last batch."""
+    away: frozenset[MessageQueue] = frozenset()
+    lost: int = 0
+    """Messages, as far as it is known how many."""
+    losses: int = 0
+    """How often a queue lost some."""
+    resets: int = 0
+    gained: int = 0
+    left: int = 0
+    failures: Counter[Failure] = field(default_factory=Counter)
+    _counted: dict[int, str] = field(default_factory=dict)
+    """By source: the end of the batch that was counted last. An idle query tells of it again and again."""
+
+    def begin(self, query_id: str) -> None:
+        """A run of the query begins, or was met."""
+        if query_id != self.id:
+            self.id, self._counted = query_id, {}
+        self.active = True
+
+    def end(self, why: Failure | None) -> None:
+        """The run is over. Where the topics grow to is not known from now on."""
+        self.active = False
+        self.lags, self.away = {}, frozenset()
+        self.rows_in = self.rows_through = 0.0
+        if why is not None:
+            self.failures = self.failures + Counter([why])
+
+    def take(self, progress: Any) -> Change | None:
+        """What a progress event says (`StreamingQueryProgress`). None: no source of the query is ours."""
+        sources = [(at, source, _offset(source.endOffset)) for at, source in enumerate(progress.sources)]
+        ours = [(at, source, end) for at, source, end in sources if end is not None]
+        if not ours:
+            return None
+        self.batch = progress.batchId
+        self.durations_ms = dict(progress.durationMs)
+        self.rows += sum(source.numInputRows for _, source, _ in ours)
+        self.rows_in = sum(_rate(source.inputRowsPerSecond) for _, source, _ in ours)
+        self.rows_through = sum(_rate(source.processedRowsPerSecond) for _, source, _ in ours)
+        lags: dict[MessageQueue, int] = {}
+        away: set[MessageQueue] = set()
+        lost: Counter[MessageQueue] = Counter()
+        gained: set[MessageQueue] = set()
+        left: set[MessageQueue] = set()
+        resets = 0
+        for at, source, end in ours:
+            away |= set(end.away)
+            newest = _offset(source.latestOffset)
+            for queue, read in end.ends.items():
+                high = read if newest is None else newest.ends.get(queue, read)
+                lags[queue] = max(lags.get(queue, 0), high - read)
+            if source.endOffset == self._counted.get(at):
+                continue
+            self._counted = {**self._counted, at: source.endOffset}
+            for queue, messages in end.lost.items():
+                lost[queue] += messages
+            if (start := _offset(source.startOffset)) is not None:
+                resets += max(0, end.generation - start.generation)
+                gained |= end.ends.keys() - start.ends.keys()
+                left |= start.ends.keys() - end.ends.keys()
+        change = Change(
+            lost=dict(lost), away=frozenset(away) - self.away, back=self.away - frozenset(away), resets=resets,
+            gained=frozenset(gained), left=frozenset(left),
+        )  # fmt: skip
+        self.lags, self.away = lags, frozenset(away)
+        self.lost += lost.total()
+        self.losses += len(lost)
+        self.resets += resets
+        self.gained += len(gained)
+        self.left += len(left)
+        return change
+
+    @property
+    def lag(self) -> Lag:
+        """Over all queues."""
+        return Lag.of(list(self.lags.values()))
+
+    def lag_by_topic(self) -> dict[str, int]:
+        """The sum of each topic's queues."""
+        sums: Counter[str] = Counter()
+        for queue, lag in self.lags.items():
+            sums[queue.topic] += lag
+        return dict(sorted(sums.items()))
+
+    def furthest_behind(self, count: int) -> list[tuple[MessageQueue, int]]:
+        """The queues with the most lag, and none without."""
+        behind = sorted(((-lag, queue) for queue, lag in self.lags.items() if lag > 0))
+        return [(queue, -lag) for lag, queue in behind[:count]]
+
+
+def _offset(text: str | None) -> StreamOffset | None:
+    """An offset of ours; None for another source's, for one of a newer version, and for none."""
+    try:
+        document = json.loads(text or "null")
+        return StreamOffset.from_json(document) if isinstance(document, dict) and "q" in document else None
+    except (ValueError, TypeError, KeyError, AttributeError, Unsupported):
+        return None
+
+
+def _rate(number: float | None) -> float:
+    """Spark tells infinity or NaN for triggers that took no time."""
+    return float(number) if number is not None and 0 <= number < float("inf") else 0.0

@@ -1,0 +1,241 @@
+"""The third act of the demo: a Spark stream and two consumers read the year once more, as members of their groups.
+
+Apart, the stream is the one member of a group of its own, and the consumers share another: each group counts each
+flight once. Shared, all three are members of one group: together they count each flight once. Both forms are one list
+of groups with their readers; how many there are is all that differs. Every reader is a process, and says by itself
+which flights it counted.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rich.progress import Progress
+
+from evenq.cli.demo.flights import Delay
+from evenq.cli.demo.members import Member, sums_of
+from evenq.cli.demo.spark_jobs import SparkJobs
+from evenq.errors import InternalError
+from evenq.runtime.clock import Clock
+from evenq.testing.history import Kind, read_history
+
+__all__ = ["GROUP", "Counted", "Reader", "Stream", "ThirdAct"]
+
+GROUP = "gate-desk"
+STREAM_GROUP = "gate-desk-spark"
+CONSUMERS = ("eva", "fay")
+ACT_SECONDS = 180
+STOP_SECONDS = 60
+LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What one reader counted."""
+
+    flights: Counter[int]
+    """By their number in the file."""
+    delays: Mapping[str, Delay]
+    """By carrier."""
+
+
+class Reader(Protocol):
+    """A process that counts flights."""
+
+    @property
+    def count(self) -> int:
+        """How many so far, about."""
+
+    def failure(self) -> str:
+        """Why it runs no more; empty while it does."""
+
+    def leave(self) -> None:
+        """Let it commit and go."""
+
+    def counted(self) -> Counted:
+        """Once it has left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """One group."""
+
+    group: str
+    readers: Sequence[Reader]
+
+    @property
+    def count(self) -> int:
+        return sum(reader.count for reader in self.readers)
+
+
+class Consumer:
+    """A member written with the SDK (`members`)."""
+
+    def __init__(self, name: str, *, endpoint: str, topic: str, group: str, folder: Path) -> None:
+        self._member = Member(name, endpoint=endpoint, topic=topic, group=group, folder=folder)
+        self._folder = folder
+
+    @property
+    def count(self) -> int:
+        return self._member.count
+
+    def failure(self) -> str:
+        code = self._member.process.poll()
+        return "" if code is None else f"member {self._member.name} ended with {code}"
+
+    def leave(self) -> None:
+        self._member.leave()
+
+    def counted(self) -> Counted:
+        return counted_by(self._folder, self._member.name)
+
+
+class Stream:
+    """The Spark stream (`spark/examples/count_flights_stream.py`)."""
+
+    def __init__(
+        self, jobs: SparkJobs, *, endpoint: str, topic: str, group: str, folder: Path, options: Sequence[str] = ()
+    ) -> None:
+        self._jobs, self._out = jobs, folder / "counted"
+        jobs.begin(
+            "count_flights_stream", "--endpoint", endpoint, "--topic", topic, "--group", group,
+            "--checkpoint", str(folder / "checkpoint"), "--out", str(self._out), "--option", *options,
+        )  # fmt: skip
+
+    @property
+    def count(self) -> int:
+        return self._jobs.rows
+
+    def failure(self) -> str:
+        return "" if self._jobs.running else "the Spark stream has ended"
+
+    def leave(self) -> None:
+        self._jobs.interrupt()
+        self._jobs.wait(STOP_SECONDS)
+
+    def counted(self) -> Counted:
+        flights: Counter[int] = Counter()
+        delays: dict[str, Delay] = {}
+        for row in rows_of(self._out):
+            flights[int(row["flight"])] += 1
+            delays.setdefault(row["carrier"], Delay()).add(row.get("dep_delay", ""))
+        return Counted(flights, delays)
+
+
+class ThirdAct:
+    """One run of it. `run` starts the readers, waits for them and lets them go; then `verdict` compares. The group of
+    the consumers (GROUP) is to be there before, with a strategy.
+    """
+
+    def __init__(
+        self, jobs: SparkJobs, *, endpoint: str, topic: str, folder: Path, total: int, clock: Clock, shared: bool
+    ) -> None:
+        self._jobs, self._total, self._clock, self._shared = jobs, total, clock, shared
+        self._endpoint, self._topic, self._folder = endpoint, topic, folder
+        self._desks: list[Desk] = []
+        """Each group once, with all its readers."""
+
+    def run(self, bars: Progress) -> None:
+        """Raises InternalError if a reader fails, or if they are not done in time."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        readers: list[Reader] = []
+        try:
+            self._desks = self._start(readers)
+            self._wait(bars)
+            for reader in readers:
+                reader.leave()
+        except BaseException:
+            for reader in readers:
+                if not reader.failure():
+                    _let_go(reader)
+            raise
+
+    def verdict(self, truth: Mapping[str, Delay]) -> Iterator[tuple[str, str, bool]]:
+        """Lines for `show_verdict`: of each group, that it counted each flight once and has the file's delays."""
+        for desk in self._desks:
+            yield from compared(desk.group, [reader.counted() for reader in desk.readers], truth, self._total)
+
+    def _start(self, readers: list[Reader]) -> list[Desk]:
+        at = {"endpoint": self._endpoint, "topic": self._topic}
+        own = [] if self._shared else [STREAM_GROUP]
+        options = ["assignment=shared"] if self._shared else []
+        readers.append(Stream(self._jobs, **at, group=(*own, GROUP)[0], folder=self._folder, options=options))
+        readers += [Consumer(name, **at, group=GROUP, folder=self._folder) for name in CONSUMERS]
+        stream, *consumers = readers
+        return [Desk(GROUP, readers)] if self._shared else [Desk(GROUP, consumers), Desk(STREAM_GROUP, [stream])]
+
+    def _wait(self, bars: Progress) -> None:
+        shown = {
+            desk.group: bars.add_task(f"{desk.group}, {members_of(desk.readers)}", total=self._total)
+            for desk in self._desks
+        }
+        until_ms = self._clock.monotonic_ms() + ACT_SECONDS * 1000
+        while True:
+            for desk in self._desks:
+                bars.update(shown[desk.group], completed=desk.count)
+            if all(desk.count >= self._total for desk in self._desks):
+                return
+            for reader in (reader for desk in self._desks for reader in desk.readers):
+                if why := reader.failure():
+                    reader.leave()  # it tells more
+                    raise InternalError(why)
+            if self._clock.monotonic_ms() > until_ms:
+                counts = ", ".join(f"{desk.group} {desk.count:,}" for desk in self._desks)
+                raise InternalError(f"of {self._total:,} flights after {ACT_SECONDS} s: {counts}; see {self._folder}")
+            threading.Event().wait(LOOK_SECONDS)
+
+
+def compared(
+    group: str, counted: Iterable[Counted], truth: Mapping[str, Delay], total: int
+) -> Iterator[tuple[str, str, bool]]:
+    """What the readers of one group counted together, beside the file."""
+    flights: Counter[int] = Counter()
+    delays: dict[str, Delay] = {}
+    for one in counted:
+        flights.update(one.flights)
+        for carrier, delay in one.delays.items():
+            delays.setdefault(carrier, Delay()).include(delay)
+    missing = sum(number not in flights for number in range(total))
+    repeated = sum(times - 1 for times in flights.values())
+    once = not missing and not repeated and len(flights) == total
+    said = f"{len(flights):,} of {total:,}, missing {missing}, again {repeated}"
+    yield f"{group} counted each flight once", said, once
+    yield f"delays of {group} = delays of the file", f"{len(delays)} carriers", delays == dict(truth)
+
+
+def counted_by(folder: Path, member: str) -> Counted:
+    """What a member's history says it was given, and its own sums."""
+    answers = (event.messages for event in read_history(folder / f"{member}.history.jsonl") if event.kind == Kind.OK)
+    flights = Counter(int(one.body) for messages in answers for one in messages or ())
+    return Counted(flights, sums_of(folder, member)[1])
+
+
+def members_of(readers: Sequence[Reader]) -> str:
+    """For the bar: who counts."""
+    consumers = sum(isinstance(reader, Consumer) for reader in readers)
+    words = [f"{consumers} consumers"] if consumers else []
+    words += ["the Spark stream"] if consumers < len(readers) else []
+    return " and ".join(words)
+
+
+def rows_of(folder: Path) -> Iterator[dict[str, str]]:
+    """The rows of all batches that Spark has finished."""
+    for batch in sorted(folder.glob("batch-*")):
+        if not (batch / "_SUCCESS").exists():
+            continue
+        for part in sorted(batch.glob("part-*.json")):
+            with part.open(encoding="utf-8") as lines:
+                yield from map(json.loads, lines)
+
+
+def _let_go(reader: Reader) -> None:
+    """After a failure that is told already."""
+    with suppress(InternalError):
+        reader.leave()
