@@ -4,8 +4,8 @@
         --group alarm-desk --checkpoint checkpoints/alarms --once
 
 "In a row" needs an order: send the flights with their carrier as message group, so that each carrier's are in one
-queue. Spark keeps the state in the checkpoint beside the offsets, and the sink writes each alarm once. Options and message
-bodies are as in `late_flights.py`; Spark Connect works as well.
+queue. Spark keeps the state in the checkpoint beside the offsets, and the sink writes each alarm once. Options and
+message bodies are as in `late_flights.py`; Spark Connect works as well.
 """
 
 # ruff: noqa: INP001  scripts, not a package
