@@ -20,9 +20,13 @@ from typing import Any
 
 import pyspark
 import pytest
+import yaml
 from pyspark_evenq.arrow_schema import Column
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.reader import BatchReader
+
+import evenq
+from evenq.testing.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.timeout(240)
 HOME = Path(pyspark.__file__).parent
@@ -202,3 +206,87 @@ def test_a_declarative_pipeline_reads_a_topic_into_tables_and_writes_another_top
     assert json.loads(printed.splitlines()[-1]) == [["AA", 2, 14.5], ["B6", 2, 16.0], ["UA", 3, 202 / 3]]
     assert late_in(late) == Counter([*LATE, ("B6", 16.0)])
     assert sum(flights.progress(flights.name)) == len(FLIGHTS) + 1
+
+
+LETTERS = textwrap.dedent(
+    """
+    import sys
+    from pyspark.sql import SparkSession
+    from pyspark_evenq import to_dlq
+    spark = SparkSession.builder.getOrCreate()
+    endpoints, topic, group = sys.argv[1:]
+    flights = spark.read.format("evenq").option("endpoints", endpoints).option("subscribe", topic).load()
+    print(to_dlq(flights.where("tag = 'B6'"), group=group, endpoints=endpoints))
+    """
+)
+
+
+def test_rows_that_a_client_of_spark_connect_cannot_handle_become_dead_letters(
+    client: Callable[..., str], flights: Any
+) -> None:
+    printed = client(sys.executable, "-c", LETTERS, flights.endpoints, flights.name, "desk")
+    assert printed.splitlines()[-1] == "1"
+    letters = {"endpoints": flights.endpoints, "subscribe": "%DLQ%desk"}
+    reader = BatchReader(ReadOptions.parse(letters, streaming=False), (Column("body", nullable=True),))
+    bodies: list[Any] = [
+        row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()
+    ]
+    assert [json.loads(row["body"])["number"] for row in bodies] == [FLIGHTS.index(("B6", None))]
+
+
+def test_the_job_of_the_kubernetes_example_runs_with_the_rights_that_its_values_give(
+    client: Callable[..., str], tmp_path: Path
+) -> None:
+    """The arguments of the Job, the grants of the values for the chart, and keys in a file as a Secret is mounted."""
+    manifests = list(yaml.safe_load_all((EXAMPLES / "kubernetes" / "late_flights.yaml").read_text()))
+    (job,) = (one for one in manifests if one["kind"] == "Job")
+    given: list[str] = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    values = yaml.safe_load((EXAMPLES / "kubernetes" / "values.yaml").read_text())
+    grants = ", ".join(
+        f"{{resource = {json.dumps(one['resource'])}, actions = {json.dumps(one['actions'])}}}"
+        for one in values["auth"]["users"]["spark"]["allow"]
+    )
+    users, keys = tmp_path / "users.toml", tmp_path / "credentials.toml"
+    users.write_text(
+        '[users.evenq-internal]\nsecret = "canary-internal-1"\ninternal = true\n'
+        '[users.root]\nsecret = "canary-root-1"\nadmin = true\n'
+        f'[users.spark]\nsecret = "canary-spark-1"\nallow = [{grants}]\n'
+    )
+    keys.write_text('access_key = "spark"\nsecret_key = "canary-spark-1"\n')
+    on = {"AUTH__ENABLED": "true", "AUTH__USERS": str(users)}
+    root = evenq.Credentials(access_key="root", secret_key="canary-root-1")
+    with LocalCluster(
+        brokers=2, rebalancer=False, folder=tmp_path / "cluster", broker_settings=on, nameserver_settings=on
+    ) as cluster:
+        with evenq.Admin(endpoint=cluster.endpoint, credentials=root) as admin:
+            for topic in ("flights", "late"):
+                admin.create_topic(topic, queues=2)
+            admin.create_group("late-desk")
+        with evenq.Producer(endpoint=cluster.endpoint, credentials=root) as producer:
+            for carrier, delay in FLIGHTS:
+                producer.send(
+                    evenq.Message(topic="flights", body=json.dumps({"dep_delay": delay}).encode(), tag=carrier)
+                )
+        here = {
+            "/opt/late-flights/job/late_flights.py": str(EXAMPLES / "late_flights.py"),
+            "evenq.default.svc.cluster.local:8081": cluster.endpoints,
+            "file:///checkpoint": f"file://{tmp_path}/checkpoint",
+            "/etc/evenq/credentials.toml": str(keys),
+        }
+        arguments = given[next(at for at, one in enumerate(given) if one.endswith(".py")) :]
+        for place, mine in here.items():
+            assert any(place in one for one in arguments)
+            arguments = [one.replace(place, mine) for one in arguments]
+        for _ in range(2):
+            client(sys.executable, *arguments)
+        options = {
+            "endpoints": cluster.endpoints,
+            "subscribe": "late",
+            "accessKey": "root",
+            "secretKey": "canary-root-1",
+        }
+        reader = BatchReader(ReadOptions.parse(options, streaming=False), (Column("body", nullable=True),))
+        late = [
+            json.loads(row["body"]) for task in reader.partitions() for b in reader.read(task) for row in b.to_pylist()
+        ]
+    assert Counter((row["carrier"], row["delay"]) for row in late) == Counter(LATE)
