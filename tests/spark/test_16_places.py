@@ -28,7 +28,7 @@ from pyspark_evenq.reader import BatchReader
 import evenq
 from evenq.testing.local_cluster import LocalCluster
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)  # a busy machine starts many processes slowly
 HOME = Path(pyspark.__file__).parent
 EXAMPLES = Path(__file__).parents[2] / "spark" / "examples"
 FLIGHTS = [("UA", 20), ("UA", 2), ("AA", 15), ("B6", None), ("UA", 180), ("AA", 14)]
@@ -44,6 +44,7 @@ def server(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) ->
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": port,
+        "spark.python.authenticate.socketTimeout": "120s",  # until a Python process that was started calls back
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": 2,
         "spark.sql.warehouse.dir": folder / "warehouse",
@@ -68,7 +69,7 @@ def client(server: str) -> Callable[..., str]:
 
     def run(*command: str | Path) -> str:
         environment = {**os.environ, "SPARK_REMOTE": server, "SPARK_HOME": str(HOME)}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment, check=False)
         assert done.returncode == 0, f"{command}\n{done.stdout[-4_000:]}{done.stderr[-6_000:]}"
         return done.stdout
 
