@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-spark bench-spark-idle up demo check clients clean
+.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-spark bench-spark-idle up demo check clients clean spark-refused oldest
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -95,9 +95,22 @@ helm: dev ## the chart, rendered and validated
 kubernetes: dev ## install the chart on a real one-node Kubernetes and break a pod
 	$(BIN)/pytest -q tests/helm -m kubernetes
 
-spark-oldest: dev ## the units of the Spark source on the oldest PySpark that it takes (480 MB)
-	@test -d build/pyspark-4.2 || $(BIN)/python -m pip install --quiet --no-deps --target build/pyspark-4.2 pyspark==4.2.0
-	PYTHONPATH=build/pyspark-4.2 $(BIN)/pytest -q tests/unit/pyspark_evenq
+# Wheels of other versions, in front of those of .venv by PYTHONPATH.
+build/%/.ready:
+	rm -rf $(@D) && $(BIN)/python -m pip install --quiet --no-deps --target $(@D) $(subst +, ,$(subst _,==,$*))
+	@touch $@
+
+# The lower bounds of pyproject.toml, as tests/unit/tools/test_lock.py checks.
+OLDEST := protobuf_6.33.0+grpcio_1.76.0+pyarrow_18.0.0+numpy_1.26.0+crc32c_2.7
+oldest: dev build/$(OLDEST)/.ready ## stubs, SDK and Spark source on the oldest protobuf, grpcio, pyarrow and numpy that they take
+	PYTHONPATH=build/$(OLDEST) $(BIN)/pytest -q tests/unit/pyspark_evenq tests/unit/evenq/wire tests/unit/evenq/client
+
+spark-oldest: dev build/pyspark_4.2.0/.ready ## the Spark source and sink on the oldest PySpark that they take (480 MB)
+	PYTHONPATH=build/pyspark_4.2.0 $(BIN)/pytest -q tests/unit/pyspark_evenq
+	JAVA_HOME=$(JAVA) PYTHONPATH=build/pyspark_4.2.0 $(BIN)/pytest -q tests/spark/test_batch.py tests/spark/test_stream.py tests/spark/test_14_sink.py tests/spark/test_16_places.py
+
+spark-refused: dev build/pyspark_4.1.1/.ready ## what a PySpark that is too old is told (450 MB)
+	JAVA_HOME=$(JAVA) PYTHONPATH=build/pyspark_4.1.1 $(BIN)/pytest -q tests/spark/test_old_spark.py
 
 spark: dev ## a real Spark reads a real broker
 	JAVA_HOME=$(JAVA) $(BIN)/pytest -q tests/spark

@@ -1,23 +1,25 @@
-"""The table of options in docs/guides/spark.md: what each means, and the test that proves it.
+"""The tables of options in the guides to Spark: what each means, and the test that proves it.
 
-    python tools/gen_spark_options.py            write the table into the guide
-    python tools/gen_spark_options.py --check    write nothing; exit 1 if the table in the guide is another one
+    python tools/gen_spark_options.py            write the tables into the guides
+    python tools/gen_spark_options.py --check    write nothing; exit 1 if a table in a guide is another one
 
-`tests/unit/tools/test_gen_spark_options.py` checks the rest: all options of ours and of Spark's Kafka source have a
-row, and the tests exist.
+`tests/unit/tools/test_gen_spark_options.py` checks the rest: all options of ours and of Spark's Kafka source and sink
+have a row, and the tests exist.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pyspark_evenq.foreign_options import FOREIGN
+from pyspark_evenq.foreign_options import FOREIGN, FOREIGN_SINK
+from pyspark_evenq.options import ALIASES
+from pyspark_evenq.sink_options import WRITE_ALIASES
 
 ROOT = Path(__file__).resolve().parents[1]
-GUIDE = ROOT / "docs" / "guides" / "spark.md"
+GUIDES = ROOT / "docs" / "guides"
 BEGIN = "<!-- written by tools/gen_spark_options.py, do not edit -->\n"
 END = "<!-- end of the options -->\n"
 
@@ -173,7 +175,7 @@ ROWS = (
     Row(
         "schemaStyle, includeHeaders",
         "`evenq`, false",
-        "`kafka`: [the columns of Spark's Kafka source](#jobs-written-for-kafka), with headers if asked for",
+        "`kafka`: [the columns of Spark's Kafka source](spark_from_kafka.md#columns), with headers if asked for",
         f"{OPTIONS}test_columns_in_kafkas_style",
     ),
     Row(
@@ -288,6 +290,72 @@ ROWS = (
     ),
 )
 
+SINK = "spark/test_14_sink.py::"
+SINK_SECURE = "spark/test_14_sink_secure.py::"
+
+SINK_ROWS = (
+    Row(
+        "endpoints (nameServer, kafka.bootstrap.servers)",
+        "required",
+        "brokers to ask for the route, as for reading. Under Kafka's name, schemaStyle is `kafka` unless given",
+        "spark/test_kafka_job.py::test_a_job_of_kafkas_sink_runs_with_another_format_and_address",
+    ),
+    Row(
+        "topic",
+        "the column topic",
+        "topic of all rows",
+        f"{SINK}test_a_batch_job_writes_every_row_once_and_a_second_one_again",
+    ),
+    Row(
+        "delivery",
+        "`transactional`",
+        "`transactional`, `idempotent` or `atLeastOnce`, [see below](#what-is-promised)",
+        f"{SINK}test_a_task_that_runs_again_is_told_by_its_rows_only_when_idempotent",
+    ),
+    Row(
+        "schemaStyle",
+        "`evenq`",
+        "`evenq` or `kafka`: whose columns the rows have",
+        f"{SINK}test_deliveries_without_a_decision_write_every_row_in_kafka_style",
+    ),
+    Row(
+        "writeTimeoutMs",
+        "60000",
+        "how long a broker that does not answer is tried before the task or the commit fails",
+        f"{SINK}test_a_broker_that_does_not_answer_is_tried_for_as_long_as_the_option_says",
+    ),
+    Row(
+        "blockRows, blockBytes",
+        "1000, 1 MiB",
+        "size of a transfer",
+        f"{SINK}test_a_message_group_keeps_its_order_over_many_blocks_under_way",
+    ),
+    Row(
+        "inFlight",
+        "4",
+        "transfers of one task at once",
+        f"{SINK}test_a_message_group_keeps_its_order_over_many_blocks_under_way",
+    ),
+    Row(
+        "gcFreeze",
+        "true",
+        "as for reading",
+        "unit/pyspark_evenq/test_scanning.py::test_a_worker_freezes_its_libraries_once_unless_told_not_to",
+    ),
+    Row(
+        "accessKey, secretKey, credentialsFile",
+        "the environment's",
+        "what calls are signed with, as for reading",
+        f"{SINK_SECURE}test_the_sink_signs_its_calls_and_may_write_only_where_it_may_publish",
+    ),
+    Row(
+        "tls, tlsCa, tlsCertificate, tlsKey, tlsServerName, tlsInsecure",
+        "-",
+        "TLS, as for reading",
+        f"{SINK_SECURE}test_the_sink_speaks_tls_with_a_certificate",
+    ),
+)
+
 KAFKA = (
     "kafka.bootstrap.servers",
     "assign",
@@ -314,46 +382,94 @@ KAFKA = (
     "includeHeaders",
 )
 """The options of reading in Spark's guide to Kafka (Structured Streaming + Kafka Integration Guide)."""
-REFUSED = f"{UNIT}test_a_wrong_value_is_named_with_what_would_be_right"
+REFUSED = "unit/pyspark_evenq/test_foreign_options.py::test_an_option_of_kafkas_source_says_what_to_give_instead"
 """Proves that an option without a meaning here is an error that says what to give instead."""
+REFUSED_SINK = "unit/pyspark_evenq/test_foreign_options.py::test_an_option_of_kafkas_sink_says_what_to_give_instead"
 
 
-def table() -> str:
-    """The part of the guide between the marks."""
+KAFKA_SINK = ("kafka.bootstrap.servers", "topic", "includeHeaders")
+"""The same of writing."""
+PASSED_OVER = {"includeHeaders": "taken, and changes nothing: a column headers is always written"}
+"""Options of Kafka's sink that are taken and change nothing."""
+HEADERS = "spark/test_kafka_job.py::test_a_job_of_kafkas_sink_runs_with_another_format_and_address"
+
+
+def options_table(rows: Sequence[Row]) -> str:
+    """Ours, with the test of each."""
     lines = ["| option | default | meaning | proved by |", "| --- | --- | --- | --- |"]
-    for row in ROWS:
-        name = row.test.rpartition("::")[2]
-        path = row.test.rpartition("::")[0]
-        proof = f"[{name.removeprefix('test_').replace('_', ' ')}](../../tests/{path})"
-        lines.append(f"| {row.names} | {row.default} | {row.meaning} | {proof} |")
-    refused = f"../../tests/{REFUSED.partition('::')[0]}"
-    lines += [
-        "",
-        f"Other options of Spark's Kafka source are errors that say what to give instead ([test]({refused})):",
-        "",
-        "| option of Kafka's source | instead |",
-        "| --- | --- |",
-        *(f"| {name}{'*' if name.endswith('.') else ''} | {instead} |" for name, instead in FOREIGN.items()),
-    ]
+    lines += [f"| {row.names} | {row.default} | {row.meaning} | {_proof(row.test)} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
-def with_table(text: str) -> str:
+def kafka_tables() -> str:
+    """Kafka's, with what stands for each."""
+    return "\n".join([
+        "| option of Kafka's source | here | proved by |",
+        "| --- | --- | --- |",
+        *(_kafka_row(name, ROWS, FOREIGN, REFUSED) for name in KAFKA),
+        *(
+            f"| {_starred(name)} | an error: {instead} | {_proof(REFUSED)} |"
+            for name, instead in FOREIGN.items()
+            if name not in KAFKA
+        ),
+        "",
+        "| option of Kafka's sink | here | proved by |",
+        "| --- | --- | --- |",
+        *(_kafka_row(name, SINK_ROWS, PASSED_OVER, HEADERS) for name in KAFKA_SINK),
+        *(f"| {_starred(name)} | an error: {what} | {_proof(REFUSED_SINK)} |" for name, what in FOREIGN_SINK.items()),
+        "",
+    ])  # fmt: skip
+
+
+def _kafka_row(name: str, rows: Sequence[Row], others: Mapping[str, str], proof_of_others: str) -> str:
+    for row in rows:
+        if name in row.options:
+            ours = row.options[0] if name in row.options[1:] and name in ALIASES | WRITE_ALIASES else name
+            here = "the same" if ours == name else f"taken as it is, another name of {ours}"
+            return f"| {name} | {here} | {_proof(row.test)} |"
+    instead = others[name]
+    return f"| {name} | {instead if others is PASSED_OVER else f'an error: {instead}'} | {_proof(proof_of_others)} |"
+
+
+def _starred(name: str) -> str:
+    return name + "*" if name.endswith(".") else name
+
+
+def _proof(test: str) -> str:
+    path, _, name = test.partition("::")
+    return f"[{name.removeprefix('test_').replace('_', ' ')}](../../tests/{path})"
+
+
+def tables() -> dict[str, str]:
+    """By page."""
+    return {
+        "spark.md": options_table(ROWS),
+        "spark_sink.md": options_table(SINK_ROWS),
+        "spark_from_kafka.md": kafka_tables(),
+    }
+
+
+def with_table(text: str, table: str) -> str:
     """The guide with the table as it should be."""
     head, _, rest = text.partition(BEGIN)
     tail = rest.partition(END)[2]
-    return head + BEGIN + table() + END + tail
+    return head + BEGIN + table + END + tail
 
 
 def main(arguments: Sequence[str]) -> int:
-    text = GUIDE.read_text()
-    wanted = with_table(text)
-    if arguments == ["--check"]:
-        if text != wanted:
-            sys.stderr.write(f"{GUIDE} is out of date; run python tools/gen_spark_options.py\n")
-        return int(text != wanted)
-    GUIDE.write_text(wanted)
-    return 0
+    stale = 0
+    for name, table in tables().items():
+        page = GUIDES / name
+        text = page.read_text()
+        wanted = with_table(text, table)
+        if text == wanted:
+            continue
+        if arguments == ["--check"]:
+            sys.stderr.write(f"{page} is out of date; run python tools/gen_spark_options.py\n")
+            stale = 1
+        else:
+            page.write_text(wanted)
+    return stale
 
 
 if __name__ == "__main__":

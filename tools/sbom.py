@@ -18,6 +18,7 @@ LISTS = {
     "broker": ("requirements-server.txt",),
     "nameserver": ("requirements-server.txt",),
     "rebalancer": ("requirements-server.txt", "requirements-kubernetes.txt"),
+    "spark": ("requirements-spark.txt",),
 }
 """Image -> the lists below docker/ that it installs."""
 

@@ -1,13 +1,16 @@
-"""Options of Spark's Kafka source that mean nothing here, and what to give instead.
+"""Options of Spark's Kafka source and sink that mean nothing here, and what to give instead.
 
-Called by `options` for a name that it does not know, so that a job that comes from Kafka is told what to change.
+Called by `options` and `sink_options` for a name that they do not know, so that a job that comes from Kafka is told
+what to change. Pure.
 """
 
 from __future__ import annotations
 
-__all__ = ["FOREIGN", "foreign_problem"]
+from collections.abc import Mapping
 
-FOREIGN = {
+__all__ = ["FOREIGN", "FOREIGN_SINK", "foreign_problem", "foreign_sink_problem"]
+
+_CALLS = {
     "kafka.security.protocol": "give tls=true for TLS, and accessKey and secretKey to sign calls",
     "kafka.sasl.": "give accessKey and secretKey, or credentialsFile",
     "kafka.ssl.truststore.": "give tlsCa, a PEM file",
@@ -15,6 +18,12 @@ FOREIGN = {
     "kafka.ssl.key.": "give tlsKey, a PEM file without a password",
     "kafka.ssl.endpoint.identification.algorithm": "give tlsServerName, or tlsInsecure in tests",
     "kafka.ssl.": "give evenqs:// in the address, and tlsCa, tlsCertificate, tlsKey",
+}
+_REST = {
+    "kafka.": "leave it out: it is for Kafka's own client",
+}
+FOREIGN = {
+    **_CALLS,
     "kafka.auto.offset.reset": "give startingOffsets; failOnDataLoss says what happens when messages are gone",
     "kafka.enable.auto.commit": "leave it out: progress is reported when Spark has logged it",
     "kafka.key.deserializer": "leave it out: keys are binary; cast them after loading",
@@ -32,15 +41,48 @@ FOREIGN = {
     "kafkaConsumer.pollTimeoutMs": "give readTimeoutMs",
     "fetchOffset.numRetries": "give readTimeoutMs: a broker is tried for so long, however often",
     "fetchOffset.retryIntervalMs": "give readTimeoutMs: a broker is tried for so long, with growing pauses",
-    "kafka.": "leave it out: it is for Kafka's own client",
+    **_REST,
 }
 """By name, or by the beginning of names where it ends in a dot; the first one that fits counts."""
 
 
+FOREIGN_SINK = {
+    **_CALLS,
+    "kafka.acks": "give delivery: each of them waits until the brokers have kept the rows",
+    "kafka.enable.idempotence": "give delivery=idempotent, or leave it out: transactional, the default, promises more",
+    "kafka.transactional.id": "leave it out: the checkpoint names the query, and delivery=transactional is the default",
+    "kafka.transaction.timeout.ms": "leave it out; the brokers' staging.timeout_ms says how long a batch may take",
+    "kafka.retries": "give writeTimeoutMs: a broker is tried for so long, however often",
+    "kafka.delivery.timeout.ms": "give writeTimeoutMs",
+    "kafka.request.timeout.ms": "give writeTimeoutMs",
+    "kafka.max.block.ms": "give writeTimeoutMs",
+    "kafka.batch.size": "give blockBytes and blockRows, the size of a transfer",
+    "kafka.linger.ms": "leave it out: a transfer is sent when it is full or the task ends",
+    "kafka.max.in.flight.requests.per.connection": "give inFlight",
+    "kafka.compression.type": "leave it out: rows travel as they are",
+    "kafka.partitioner.class": "give columns messageGroup, or brokerName and queueId (partition)",
+    "kafka.max.request.size": "give blockBytes; brokers say how large a message may be (body_bytes_max)",
+    "kafka.buffer.memory": "give inFlight and blockBytes",
+    "kafka.key.serializer": "leave it out: keys are text or bytes as they are; cast them before writing",
+    "kafka.value.serializer": "leave it out: values are text or bytes as they are; cast them before writing",
+    **_REST,
+}
+"""The same of the sink."""
+
+
 def foreign_problem(name: str) -> str | None:
     """What to do about an option of Kafka's source, as a sentence; None for any other name."""
+    return _problem(name, FOREIGN, "source")
+
+
+def foreign_sink_problem(name: str) -> str | None:
+    """What to do about an option of Kafka's sink; as above."""
+    return _problem(name, FOREIGN_SINK, "sink")
+
+
+def _problem(name: str, foreign: Mapping[str, str], side: str) -> str | None:
     lower = name.lower()
-    for known, instead in FOREIGN.items():
+    for known, instead in foreign.items():
         if lower == known.lower() or (known.endswith(".") and lower.startswith(known.lower())):
-            return f"option {name!r} of Spark's Kafka source means nothing to the evenq source; {instead}"
+            return f"option {name!r} of Spark's Kafka {side} means nothing to the evenq {side}; {instead}"
     return None

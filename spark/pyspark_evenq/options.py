@@ -33,6 +33,7 @@ from pyspark_evenq.option_values import choice, flag, named, whole
 
 __all__ = [
     "EARLIEST_MARK",
+    "KAFKA_ADDRESS",
     "LATEST_MARK",
     "NAMES",
     "Format",
@@ -295,9 +296,11 @@ NAMES = (
     "tlsInsecure",
 )
 """Every option of the source."""
+KAFKA_ADDRESS = "kafka.bootstrap.servers"
+"""Who gives the address under this name gets Kafka's columns, unless told otherwise."""
 ALIASES = {
     "nameServer": "endpoints",
-    "kafka.bootstrap.servers": "endpoints",
+    KAFKA_ADDRESS: "endpoints",
     "topic": "subscribe",
     "maxRowsPerTrigger": "maxOffsetsPerTrigger",
     "kafka.group.id": "group",
@@ -312,7 +315,7 @@ _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d"
 def _known(given: Mapping[str, str]) -> dict[str, str]:
     """The options under their canonical names."""
     values = named(given, _BY_LOWER, of="the evenq source", problem_of=foreign_problem)
-    if any(name.lower() == "kafka.bootstrap.servers" for name in given):  # a job that was written for Kafka's source
+    if any(name.lower() == KAFKA_ADDRESS for name in given):  # a job that was written for Kafka's source
         values.setdefault("schemaStyle", SchemaStyle.KAFKA)
     return values
 

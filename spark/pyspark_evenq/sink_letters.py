@@ -8,12 +8,14 @@ pyarrow and grpc are imported by the tasks, never by the module.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from evenq.errors import SettingsError
 from evenq.model.names import group_problem
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from pyspark_evenq.options import ReadOptions
@@ -56,13 +58,14 @@ def _given_back(df: DataFrame, group: str, options: Mapping[str, str], *, delay_
         )
     parsed = ReadOptions.parse({**options, "subscribe": "any"}, streaming=False)
 
-    def work(rows: Iterable[Any]) -> Iterator[tuple[int]]:
-        yield (_task(rows, parsed, group, delay_level, attempts),)
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
 
-    counts = df.select(*PLACE).rdd.mapPartitions(work) if hasattr(df, "rdd") else None
-    if counts is None:
-        raise SettingsError("to_dlq and send_back need a classic Spark session, not Spark Connect")
-    return sum(count for (count,) in counts.collect())
+        rows = (SimpleNamespace(**row) for batch in batches for row in batch.to_pylist())
+        yield pa.record_batch({"given": [_task(rows, parsed, group, delay_level, attempts)]})
+
+    given = df.select(*PLACE).mapInArrow(work, "given long")  # works with Spark Connect as well
+    return sum(row.given for row in given.collect())
 
 
 def _task(rows: Iterable[Any], options: ReadOptions, group: str, delay_level: int, attempts: int) -> int:

@@ -12,10 +12,11 @@ from enum import StrEnum
 
 from evenq.errors import SettingsError
 from evenq.model.names import topic_problem
+from pyspark_evenq.foreign_options import foreign_sink_problem
 from pyspark_evenq.option_values import choice, flag, named, whole
-from pyspark_evenq.options import ReadOptions, SchemaStyle
+from pyspark_evenq.options import KAFKA_ADDRESS, ReadOptions, SchemaStyle
 
-__all__ = ["Delivery", "WriteOptions"]
+__all__ = ["WRITE_ALIASES", "WRITE_NAMES", "Delivery", "WriteOptions"]
 
 
 class Delivery(StrEnum):
@@ -76,13 +77,21 @@ _SHARED = (
     "endpoints", "accessKey", "secretKey", "credentialsFile", "tls", "tlsCa", "tlsCertificate", "tlsKey",
     "tlsServerName", "tlsInsecure",
 )  # fmt: skip
-_OF_SPARK = {"checkpointlocation", "path", "queryname"}
-"""Spark hands these on to every sink."""
-_BY_LOWER = {name.lower(): name for name in (*_OWN, *_SHARED)} | {"nameserver": "endpoints"}
+WRITE_NAMES = (*_OWN, *_SHARED)
+"""Every option of the sink."""
+WRITE_ALIASES = {"nameServer": "endpoints", KAFKA_ADDRESS: "endpoints"}
+"""Names of other sinks for the same."""
+_PASSED_OVER = {"checkpointlocation", "path", "queryname", "includeheaders"}
+"""Spark hands the first ones on to every sink. The last is of Kafka's; here a column headers is always written."""
+_BY_LOWER = {name.lower(): name for name in WRITE_NAMES} | {
+    alias.lower(): name for alias, name in WRITE_ALIASES.items()
+}
 
 
 def _known(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    ours = {name: value for name, value in given.items() if name.lower() not in _OF_SPARK}
-    values = named(ours, _BY_LOWER, of="the evenq sink")
+    ours = {name: value for name, value in given.items() if name.lower() not in _PASSED_OVER}
+    values = named(ours, _BY_LOWER, of="the evenq sink", problem_of=foreign_sink_problem)
+    if any(name.lower() == KAFKA_ADDRESS for name in given):  # a job that was written for Kafka's sink
+        values.setdefault("schemaStyle", SchemaStyle.KAFKA)
     shared = {name: value for name, value in values.items() if name in _SHARED}
     return {name: value for name, value in values.items() if name not in _SHARED}, shared

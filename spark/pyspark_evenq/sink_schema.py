@@ -64,7 +64,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> tuple[str, ...]:
         raise SettingsError(f"the column {body} is missing; the columns of the evenq sink are: {listed}")
     if not options.topic and "topic" not in names:
         raise SettingsError("no topic: give the option topic, or a column topic")
-    if options.topic and "topic" in names:
+    if options.topic and "topic" in names and style is not SchemaStyle.KAFKA:  # Kafka's sink lets the option win
         raise SettingsError(f"option topic is {options.topic!r} and there is a column topic; leave out one of the two")
     if queue in names and "brokerName" not in names:
         raise SettingsError(f"column {queue} needs the column brokerName: a queue is one of a broker; or drop {queue}")

@@ -123,7 +123,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query_id = context.getLocalProperty(QUERY_ID) if context is not None else None
         batch_id = context.getLocalProperty(BATCH_ID) if context is not None else None
         if not query_id or batch_id is None:
-            raise errors.InternalError("Spark does not tell the query and batch of this task; the sink needs Spark 4.3")
+            raise errors.InternalError("Spark does not tell the query and batch of this task; use PySpark 4.2 or newer")
         return write(self._options, query_id, int(batch_id), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name

@@ -46,9 +46,9 @@ def errors_to(path: Path) -> Iterator[None]:
         os.close(before)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def spark(spark_errors: Path) -> Iterator[Any]:
-    """Started before any test calls a broker: a process that has called over gRPC cannot fork the JVM's launcher safely."""
+@pytest.fixture(scope="session")
+def spark_environment() -> None:
+    """Java, this Python and the loopback address, for every Spark that is started from here."""
     if not os.environ.get("JAVA_HOME"):
         found = subprocess.run(
             [sys.executable, ROOT / "tools" / "java_home.py"], capture_output=True, text=True, check=True
@@ -56,6 +56,11 @@ def spark(spark_errors: Path) -> Iterator[Any]:
         os.environ["JAVA_HOME"] = found.stdout.strip()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def spark(spark_environment: None, spark_errors: Path) -> Iterator[Any]:
+    """Started before any test calls a broker: a process that has called over gRPC cannot fork the JVM's launcher safely."""
     from pyspark.sql import SparkSession
 
     builder = (

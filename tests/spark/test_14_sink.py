@@ -472,6 +472,14 @@ def test_a_query_does_not_begin_while_a_broker_that_may_know_it_is_silent(sink: 
     assert (name in route.addresses, decided) == (True, False)
 
 
+def test_a_broker_that_does_not_answer_is_tried_for_as_long_as_the_option_says() -> None:
+    options = WriteOptions.parse({"endpoints": "127.0.0.1:1", "topic": "t", "writeTimeoutMs": "300"})
+    began = time.monotonic()
+    with pytest.raises(evenq.errors.ConnectionFailed, match="is a broker running there"):
+        sink_staging.stage(options, Attempt(query_id="q", batch_id=0, partition_id=0, attempt_id=0), iter(()))
+    assert time.monotonic() - began < 30  # the default is a minute
+
+
 def test_an_ordinary_consumer_gets_each_row_once(sink: Sink) -> None:
     job = Job(sink)
     job.commit(*[job.attempt(partition, bodies_of(partition)) for partition in range(5)])

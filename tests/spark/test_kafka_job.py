@@ -1,4 +1,4 @@
-"""A job that was written for Spark's Kafka source runs from a topic of evenq with two lines changed."""
+"""Jobs that were written for Spark's Kafka source and sink run with topics of evenq with two lines changed."""
 
 from __future__ import annotations
 
@@ -121,3 +121,42 @@ def test_a_streaming_job_of_kafkas_source_runs_with_another_format_and_address(
     query.awaitTermination(100)
     assert query.exception() is None
     assert rows(spark.read.parquet(str(tmp_path / "rows"))) == records
+
+
+def test_a_job_of_kafkas_sink_runs_with_another_format_and_address(
+    spark: Any, make_topic: Any, topic: Any, records: list[tuple[Any, ...]], tmp_path: Path
+) -> None:
+    other = make_topic()
+    frame = (
+        spark.readStream.format(FORMAT)
+        .option("kafka.bootstrap.servers", topic.endpoints)  # was: the address of Kafka
+        .option("subscribe", topic.name)
+        .option("startingOffsets", "earliest")
+        .option("includeHeaders", "true")
+        .load()
+    )
+    query = (
+        frame.selectExpr("key", "concat(cast(value as string), '!') as value", "headers", "'unused' as topic")
+        .writeStream.format(FORMAT)
+        .option("kafka.bootstrap.servers", topic.endpoints)  # was: the address of Kafka
+        .option("topic", other.name)  # as in Kafka's sink, it wins over the column
+        .option("includeHeaders", "true")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(100)
+    assert query.exception() is None
+    spark.createDataFrame([("k", "by a batch")], "key string, value string").write.format(FORMAT).option(
+        "kafka.bootstrap.servers", topic.endpoints
+    ).option("topic", other.name).mode("append").save()
+    written = (
+        spark.read.format(FORMAT)
+        .option("kafka.bootstrap.servers", topic.endpoints)
+        .option("subscribe", other.name)
+        .option("includeHeaders", "true")
+        .load()
+    )
+    wanted = [(key, f"{value}!", headers) for _, _, key, value, headers in records] + [("k", "by a batch", None)]
+    found = [(key, value, headers) for _, _, key, value, headers in rows(written.selectExpr(*COLUMNS))]
+    assert sorted(found, key=str) == sorted(wanted, key=str)

@@ -27,6 +27,13 @@ def test_names_and_words_are_taken_in_any_case_and_what_spark_adds_is_left() -> 
     assert options.in_flight == 2
 
 
+def test_an_address_under_kafkas_name_brings_kafkas_columns_unless_told_otherwise() -> None:
+    moved = {"kafka.bootstrap.servers": "a:1,b:2", "topic": "t", "includeHeaders": "true"}
+    options = WriteOptions.parse(moved)
+    assert (options.endpoints, options.style) == (("a:1", "b:2"), SchemaStyle.KAFKA)
+    assert WriteOptions.parse(moved | {"schemaStyle": "evenq"}).style is SchemaStyle.EVENQ
+
+
 def test_options_pickle_and_show_no_secret() -> None:
     options = parsed(accessKey="me", secretKey="canary-1")
     assert pickle.loads(pickle.dumps(options)) == options  # our own bytes
@@ -45,6 +52,9 @@ def test_options_pickle_and_show_no_secret() -> None:
         ({"nameServer": "c:3"}, "given twice"),
         ({"gcFreeze": "no"}, "give true or false"),
         ({"subscribe": "t"}, "unknown option 'subscribe' of the evenq sink; docs/guides/spark.md lists all"),
+        ({"kafka.acks": "all"}, "Spark's Kafka sink means nothing to the evenq sink; give delivery"),
+        ({"kafka.sasl.jaas.config": "x"}, "give accessKey and secretKey, or credentialsFile"),
+        ({"kafka.some.thing": "x"}, "leave it out: it is for Kafka's own client"),
     ],
 )
 def test_a_wrong_option_says_what_would_be_right(more: dict[str, str], says: str) -> None:

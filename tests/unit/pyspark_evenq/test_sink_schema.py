@@ -45,6 +45,7 @@ def test_every_column_of_either_style_is_taken() -> None:
     assert len(columns(EVERY)) == 9
     assert len(columns(KAFKA, style="kafka")) == 5
     assert columns("topic string, body binary", topic="") == ("topic", "body")
+    assert columns("topic string, value binary", style="kafka") == ("topic", "value")  # the option wins, as in Kafka's
 
 
 @pytest.mark.parametrize(

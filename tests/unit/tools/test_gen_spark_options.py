@@ -1,4 +1,4 @@
-"""The table of options in docs/guides/spark.md is whole, true and up to date."""
+"""The tables of options in the guides to Spark are whole, true and up to date."""
 
 import importlib.util
 import re
@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 from pyspark_evenq.foreign_options import foreign_problem
 from pyspark_evenq.options import ALIASES, NAMES
+from pyspark_evenq.sink_options import WRITE_ALIASES, WRITE_NAMES
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -24,15 +25,17 @@ def load_tool() -> ModuleType:
 tool = load_tool()
 
 
-def test_the_guide_holds_the_table_as_the_tool_writes_it() -> None:
+def test_the_guides_hold_the_tables_as_the_tool_writes_them() -> None:
     assert tool.main(["--check"]) == 0
 
 
-def test_another_table_in_the_guide_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy = tmp_path / "spark.md"
-    copy.write_text(tool.GUIDE.read_text().replace("| 1 MiB |", "| 2 MiB |"))
-    monkeypatch.setattr(tool, "ROOT", tmp_path)
-    monkeypatch.setattr(tool, "GUIDE", copy)
+def test_another_table_in_a_guide_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in tool.tables():
+        (tmp_path / name).write_text((tool.GUIDES / name).read_text())
+    (tmp_path / "spark_sink.md").write_text(
+        (tool.GUIDES / "spark_sink.md").read_text().replace("| 1000, 1 MiB |", "| 7 |")
+    )
+    monkeypatch.setattr(tool, "GUIDES", tmp_path)
     assert tool.main(["--check"]) == 1
     assert tool.main([]) == 0
     assert tool.main(["--check"]) == 0
@@ -41,15 +44,20 @@ def test_another_table_in_the_guide_is_noticed(tmp_path: Path, monkeypatch: pyte
 def test_every_option_and_every_other_name_has_one_row() -> None:
     described = [name for row in tool.ROWS for name in row.options]
     assert sorted(described) == sorted([*NAMES, *ALIASES])
+    described = [name for row in tool.SINK_ROWS for name in row.options]
+    assert sorted(described) == sorted([*WRITE_NAMES, *WRITE_ALIASES])
 
 
-def test_every_option_of_kafkas_source_has_a_row_or_is_refused_with_what_to_give_instead() -> None:
+def test_every_option_of_kafkas_source_and_sink_has_a_row_or_is_refused_with_what_to_give_instead() -> None:
     described = {name for row in tool.ROWS for name in row.options}
-    left = [name for name in tool.KAFKA if name not in described and foreign_problem(name) is None]
-    assert left == []
+    assert [name for name in tool.KAFKA if name not in described and foreign_problem(name) is None] == []
+    described = {name for row in tool.SINK_ROWS for name in row.options}
+    assert {name for name in tool.KAFKA_SINK if name not in described} == set(tool.PASSED_OVER)
+    for name in (*tool.KAFKA, *tool.KAFKA_SINK):
+        assert f"\n| {name} | " in tool.kafka_tables()
 
 
 def test_every_row_names_a_test_that_exists() -> None:
-    for row in tool.ROWS:
-        path, _, name = row.test.partition("::")
-        assert re.search(rf"^def {name}\(", (ROOT / "tests" / path).read_text(), re.MULTILINE), row.test
+    for test in (*(row.test for row in (*tool.ROWS, *tool.SINK_ROWS)), tool.REFUSED, tool.REFUSED_SINK):
+        path, _, name = test.partition("::")
+        assert re.search(rf"^def {name}\(", (ROOT / "tests" / path).read_text(), re.MULTILINE), test

@@ -36,7 +36,9 @@ def versions(path: Path) -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in lock.PIN.findall(path.read_text())}
 
 
-@pytest.mark.parametrize("name", ["constraints.txt", "requirements-server.txt", "requirements-kubernetes.txt"])
+@pytest.mark.parametrize(
+    "name", ["constraints.txt", "requirements-server.txt", "requirements-kubernetes.txt", "requirements-spark.txt"]
+)
 def test_a_requirement_that_no_pin_satisfies_is_noticed(name: str) -> None:
     wanted = lock.direct(tomllib.loads((ROOT / "pyproject.toml").read_text()))[name]
     pinned = versions(ROOT / name if name == "constraints.txt" else ROOT / "docker" / name)
