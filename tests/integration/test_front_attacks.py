@@ -21,10 +21,10 @@ import grpc
 import pytest
 
 from evenq.serving.fields import write_bytes, write_varint
-from evenq.serving.http2 import frames as f
-from evenq.serving.http2.codes import ErrorCode
-from evenq.serving.http2.hpack import encode
 from evenq.testing.peer import Peer
+from evenq.wire.http2 import frames as f
+from evenq.wire.http2.codes import ErrorCode
+from evenq.wire.http2.hpack import encode
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 

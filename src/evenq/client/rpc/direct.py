@@ -18,7 +18,7 @@ from evenq.client.rpc.calls import DATA, wire_queue
 from evenq.client.rpc.messages import check_published, repeated
 from evenq.errors import Error, NotImplementedYet, Unsupported
 from evenq.model import MessageQueue, QueueOffset
-from evenq.wire.blocking_net import BlockingNet
+from evenq.runtime.net import BlockingCalls
 from evenq.wire.stubs.evenq.v1 import data_pb2
 
 __all__ = ["Direct", "Failed"]
@@ -51,7 +51,7 @@ class Direct:
 
     def __init__(
         self,
-        net: BlockingNet,
+        net: BlockingCalls,
         calls: PublishCalls,
         *,
         route: Callable[[str], Route | None],

@@ -10,9 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
-from evenq.serving.http2 import frames as f
 from evenq.serving.http2.calls import Call
-from evenq.serving.http2.codes import ErrorCode
 from evenq.serving.http2.connection import Connection
 from evenq.serving.http2.events import (
     ConnectionEnded,
@@ -23,10 +21,12 @@ from evenq.serving.http2.events import (
     StreamEnded,
     StreamReset,
 )
-from evenq.serving.http2.messages import GrpcFault, Status, plain, status
+from evenq.serving.http2.messages import GrpcFault, plain, status
 from evenq.serving.http2.requests import request_head
 from evenq.serving.http2.streams import Stream
 from evenq.serving.rpc import Kind
+from evenq.wire.http2 import frames as f
+from evenq.wire.http2.codes import ErrorCode, Status
 
 if TYPE_CHECKING:
     from evenq.serving.http2.server import Address, Http2Server

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenq.serving.http2 import frames as f
-from evenq.serving.http2.codes import ErrorCode
 from evenq.serving.http2.connection import Connection
 from evenq.serving.http2.events import ConnectionEnded, DataReceived, Event, RequestStarted, StreamEnded, StreamReset
-from evenq.serving.http2.hpack import encode
 from evenq.serving.http2.limits import Limits, Totals
+from evenq.wire.http2 import frames as f
+from evenq.wire.http2.codes import ErrorCode
+from evenq.wire.http2.hpack import encode
 
 HELLO = f.PREFACE + f.settings({})
 REQUEST = encode([

@@ -14,13 +14,14 @@ import uvloop
 
 from evenq import errors
 from evenq.runtime.clock import SystemClock
-from evenq.serving.http2 import frames as f
 from evenq.serving.http2.calls import Call, Method
 from evenq.serving.http2.limits import Limits
-from evenq.serving.http2.messages import GrpcFault, Status
+from evenq.serving.http2.messages import GrpcFault
 from evenq.serving.http2.server import Http2Server
 from evenq.serving.rpc import Kind
 from evenq.testing.certificates import Authority
+from evenq.wire.http2 import frames as f
+from evenq.wire.http2.codes import Status
 
 NO_GROWTH = [("grpc.http2.bdp_probe", 0)]
 """Else a client of gRPC opens its window as far as the network carries, until all is on its side."""
