@@ -35,7 +35,7 @@ CONNECTIONS_MAX = 32
 """To one address: so many threads call it at once, the next ones wait."""
 IDLE_MS = 30_000
 """A connection that nobody needed for so long is closed, before servers ask whether somebody is still there."""
-QUIET_MS = 500
+QUIET_MS = 250
 """A connection that was used within this time is not looked after: its next call does."""
 EXPLAINED_MS = 2_000
 HEADERS_MAX = 256

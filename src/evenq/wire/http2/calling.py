@@ -230,7 +230,7 @@ class Calling:
                 self._finish(head)
         elif 100 <= head.http_status < 200:
             if ends:
-                self._stop(Status.INTERNAL, "RST_STREAM: the answer ends with informational headers")
+                self._stop(Status.INTERNAL, "RST_STREAM: the answer ends with informational headers", ended=True)
         elif head.http_status != 200 or not head.is_grpc:
             if head.status:
                 self._finish(head)  # gRPC all the same
