@@ -3,7 +3,8 @@
 `receive` is given what came from the peer and returns events; the methods of `Sender` (`evenq.serving.http2.sending`),
 which it extends, make output, which `take` hands over. A fault of the peer never leaves as an exception: it is
 answered with RST_STREAM or GOAWAY. Rules and section numbers are those of RFC 9113.
-Always true: the bytes that are kept between two calls are bounded by `Limits`, however the input is split; after
+Always true: the bytes that are kept between two calls are bounded by `Limits`, however the input is split, unless they
+are `pending`, and then by what was given; after
 `ConnectionEnded` nothing is read; the two tables of header compression are in step, also for refused streams.
 """
 
@@ -43,6 +44,8 @@ class Connection(Sender):
         """The preface and the peer's first SETTINGS came."""
         self.draining_after: int | None = None
         """Streams above this one are refused: the connection ends."""
+        self.pending = False
+        """There is more input than one turn reads: `receive` is to be called again, with nothing or with more."""
         self._rest = b""
         self._preface = f.PREFACE
         self._decoder = Decoder()
@@ -69,8 +72,9 @@ class Connection(Sender):
     # ------------------------------------------------------------------------------------------------------ input
 
     def receive(self, data: bytes, now_ms: int) -> list[Event]:
-        """What the peer's bytes mean. `now_ms`: a monotonic clock."""
+        """What the peer's bytes mean, as far as `frames_per_turn` go; see `pending`. `now_ms`: a monotonic clock."""
         events: list[Event] = []
+        self.pending = False
         if self.ended:
             return events
         self.now_ms = now_ms
@@ -101,8 +105,12 @@ class Connection(Sender):
         end = len(data) - _HEADER_BYTES
         if self._preface:
             return position
-        frame_bytes_max = self.limits.frame_bytes_max
+        frame_bytes_max, turns = self.limits.frame_bytes_max, self.limits.frames_per_turn
         while position <= end:
+            if not turns:
+                self.pending = True
+                break
+            turns -= 1
             high, low, kind, flags, stream_id = _HEADER(data, position)
             length = high << 8 | low
             if length > frame_bytes_max:
