@@ -1,21 +1,23 @@
-"""What one `send` of the SDK costs beside the least that gRPC costs in Python.
+"""What one `send` of the SDK costs beside the least that gRPC costs in Python, on both fronts and over both carriers.
 
-    python benchmarks/micro/sdk_send.py [--seconds 3] [--rounds 5] [--only NAME ...]
+    python benchmarks/micro/sdk_send.py [--seconds 3] [--rounds 5] [--only WORD ...] [--fronts http2 grpcio]
 
 The floor is a door of ours in a process of its own whose Publish reads nothing and answers the same bytes, called one
-call after another with ready bytes by `grpc` (threads) and `grpc.aio`. `broker, threads` calls the broker so: a longer
-wait costs a client CPU as well, so this is the floor of the SDK's own code. The SDK sends to a broker in a process of
-its own: data on disk, asynchronous flush, default settings, eight queues, messages of 1 KiB. All take turns, round by
-round; `send_async` waits for its answers at the end of its round only, `send_async + flush` and `send_batch` after each
-thousand. `client CPU` is user and system time of the client's process for each message: it means something on a machine
-with other work, where calls a second do not. Goals: 3,000 sends a second on a calm machine, `send_batch` not slower
-than `send_async`.
+call after another with ready bytes by `grpc` (threads), `grpc.aio`, and by the SDK's own blocking calls over sockets.
+`broker, threads` calls the broker so by `grpc`: a longer wait costs a client CPU as well. The SDK sends to a broker in
+a process of its own: data on disk, asynchronous flush, default settings, eight queues, messages of 1 KiB. All take
+turns, round by round, with a broker for each front; `send_async` waits for its answers at the end of its round only,
+`send_async + flush` and `send_batch` after each thousand. `client CPU` is user and system time of the client's process
+for each message: it means something on a machine with other work, where calls a second do not. Goals: 3,000 sends a
+second and 250 us on a calm machine with `http2` and sockets, `send_batch` not slower than `send_async`. Ratios are
+those of each front; its floor is `floor, grpc threads`.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import os
 import statistics
@@ -28,7 +30,10 @@ from pathlib import Path
 import grpc
 
 import evenq
+from evenq.serving.door import Front
 from evenq.testing import LocalCluster
+from evenq.wire import net
+from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
@@ -40,10 +45,10 @@ Work = Callable[[float], int]
 """Works for so many seconds; how many messages that were."""
 
 
-def serve() -> None:
+def serve(front: Front) -> None:
     """The floor's server: prints its port."""
     from evenq.runtime.clock import SystemClock
-    from evenq.serving.door import open_door
+    from evenq.serving.door import DoorOptions, open_door
     from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 
     answer = data_pb2.PublishResponse(
@@ -57,7 +62,7 @@ def serve() -> None:
     async def run() -> None:
         access = Access(resource=Resource.NONE, action=Action.DESCRIBE)
         row = Rpc(method=METHOD, kind=Kind.UNARY, handler=publish, response=data_pb2.PublishResponse, access=access)
-        door = await open_door([row], host="127.0.0.1", port=0, clock=SystemClock())
+        door = await open_door([row], host="127.0.0.1", port=0, clock=SystemClock(), options=DoorOptions(front=front))
         sys.stdout.write(f"{door.port}\n")
         sys.stdout.flush()
         await asyncio.Event().wait()
@@ -81,6 +86,19 @@ def raw_threads(port: int) -> Work:
         count, until = 0, time.perf_counter() + seconds
         while time.perf_counter() < until:
             call(data, timeout=3)
+            count += 1
+        return count
+
+    return work
+
+
+def raw_sockets(port: int) -> Work:
+    call, data = GrpcNet().blocking().unary, request()
+
+    def work(seconds: float) -> int:
+        count, until = 0, time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            call(f"127.0.0.1:{port}", METHOD, data, timeout_ms=3_000, metadata=())
             count += 1
         return count
 
@@ -200,54 +218,72 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--fronts", nargs="*", default=["http2", "grpcio"], choices=["http2", "grpcio"])
+    parser.add_argument("--serve", default="", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.serve:
-        serve()
+        serve(asked.serve)
         return
-    floor = subprocess.Popen([sys.executable, str(Path(__file__)), "--serve"], stdout=subprocess.PIPE, text=True)
-    try:
-        assert floor.stdout is not None
-        port = int(floor.stdout.readline())
-        with LocalCluster(brokers=1, nameservers=1, rebalancer=False) as cluster:
-            with evenq.Admin(endpoint=cluster.endpoint) as admin:
-                admin.create_topic("bench", queues=8)
-            with evenq.Producer(endpoint=cluster.endpoint) as producer:
-                compare(port, cluster.endpoint, producer, asked)
-    finally:
-        floor.terminate()
-        floor.wait(10)
+    with contextlib.ExitStack() as stack:
+        compare([opened(stack, front) for front in asked.fronts], asked)
 
 
-def compare(port: int, endpoint: str, producer: evenq.Producer, asked: argparse.Namespace) -> None:
-    works: dict[str, Work] = {
-        "floor, threads": raw_threads(port),
-        "floor, aio": raw_aio(port),
-        "broker, threads": raw_broker(endpoint),
-        "Producer.send": send(producer),
-        "aio.Producer.send": aio_send(endpoint),
-        "send_async": send_async(producer),
-        "send_async + flush": send_async_and_flush(producer),
-        "send_batch": send_batch(producer),
+def opened(stack: contextlib.ExitStack, front: Front) -> dict[str, Work]:
+    """What is measured on one front."""
+    command = [sys.executable, str(Path(__file__)), "--serve", front]
+    floor = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    stack.callback(floor.terminate)
+    assert floor.stdout is not None
+    port = int(floor.stdout.readline())
+    cluster = stack.enter_context(LocalCluster(brokers=1, nameservers=1, rebalancer=False, front=front))
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        admin.create_topic("bench", queues=8)
+    producers = {}
+    for over in ("sockets", "grpcio"):
+        net.BLOCKING_OVER = over
+        producers[over] = stack.enter_context(evenq.Producer(endpoint=cluster.endpoint))
+    net.BLOCKING_OVER = "sockets"
+    works = {
+        "floor, grpc threads": raw_threads(port),
+        "floor, grpc aio": raw_aio(port),
+        "floor, sockets": raw_sockets(port),
+        "broker, grpc threads": raw_broker(cluster.endpoint),
+        "send over sockets": send(producers["sockets"]),
+        "send over grpcio": send(producers["grpcio"]),
+        "aio.Producer.send": aio_send(cluster.endpoint),
+        "send_async": send_async(producers["sockets"]),
+        "send_async + flush": send_async_and_flush(producers["sockets"]),
+        "send_batch": send_batch(producers["sockets"]),
     }
-    works = {name: work for name, work in works.items() if not asked.only or name in asked.only}
+    return {f"{front}: {name}": work for name, work in works.items()}
+
+
+def compare(fronts: list[dict[str, Work]], asked: argparse.Namespace) -> None:
+    works = {
+        name: work
+        for group in zip(*(front.items() for front in fronts), strict=True)
+        for name, work in group
+        if not asked.only or any(word in name for word in asked.only)
+    }
     figures: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
     for number in range(asked.rounds + 1):
         for name, work in works.items():
             figure = measure(work, asked.seconds)
             if number:  # the first round warms up
                 figures[name].append(figure)
-    floors = figures.get("floor, threads") or [(0.0, 0.0)] * asked.rounds
-    rivals = figures.get("send_async") or [(0.0, 0.0)] * asked.rounds
+    none = [(0.0, 0.0)] * asked.rounds
     print(
-        f"{'':20} {'messages/s':>12} {'client CPU, us':>16} {'speed : floor':>14} {'CPU : floor':>12} "
+        f"{'':30} {'messages/s':>12} {'client CPU, us':>16} {'speed : floor':>14} {'CPU : floor':>12} "
         f"{'speed : send_async':>20}"
     )
     for name, rounds in figures.items():
+        front = name.partition(":")[0]
+        floors = figures.get(f"{front}: floor, grpc threads", none)
+        rivals = figures.get(f"{front}: send_async", none)
         rate, cpu = (statistics.median(one[at] for one in rounds) for at in (0, 1))
         ratio, work_ratio = (ratio_of(rounds, floors, at) for at in (0, 1))
         rival = ratio_of(rounds, rivals, 0)
-        print(f"{name:20} {rate:12,.0f} {cpu:16,.0f} {ratio:14.2f} {work_ratio:12.2f} {rival:20.2f}")
+        print(f"{name:30} {rate:12,.0f} {cpu:16,.0f} {ratio:14.2f} {work_ratio:12.2f} {rival:20.2f}")
 
 
 def ratio_of(rounds: list[tuple[float, float]], others: list[tuple[float, float]], at: int) -> float:

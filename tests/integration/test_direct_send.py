@@ -20,9 +20,14 @@ from evenq.wire.tls import Tls
 pytestmark = pytest.mark.timeout(120)
 
 
+@pytest.fixture(params=["http2", "grpcio"])
+def front(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=2) as running:
+def cluster(front: str) -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=2, front=front) as running:
         with evenq.Admin(endpoint=running.endpoint) as admin:
             admin.create_topic("t", queues=2)
         yield running
@@ -67,7 +72,7 @@ def test_a_forked_child_is_told_and_can_make_its_own(cluster: LocalCluster) -> N
 
 
 def test_over_tls_the_first_and_all_further_sends_succeed_while_the_certificate_of_the_client_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, front: str
 ) -> None:
     """Brokers speak nothing but TLS and let nobody in without a certificate; nothing is hidden by a retry."""
     monkeypatch.setattr("evenq.wire.tls_channels.LOOK_MS", 100)
@@ -80,7 +85,7 @@ def test_over_tls_the_first_and_all_further_sends_succeed_while_the_certificate_
 
     monkeypatch.setattr(BlockingNet, "unary", noted)
     settings = {"TLS__CLIENT_CA": str(tmp_path / "tls" / "ca.pem"), "AUTO_CREATE_TOPICS": "true"}
-    with LocalCluster(brokers=2, folder=tmp_path, tls=True, broker_settings=settings) as running:
+    with LocalCluster(brokers=2, folder=tmp_path, tls=True, front=front, broker_settings=settings) as running:
         assert running.authority is not None
         mine = running.authority.sign("client")
         tls = Tls(ca=running.authority.ca, certificate=mine.certificate, key=mine.key)
@@ -97,10 +102,11 @@ def test_over_tls_the_first_and_all_further_sends_succeed_while_the_certificate_
                     running.authority.sign("client")
                     signed_at, signed = time.monotonic(), signed + 1
             assert producer._direct is not None
-            links = producer._direct._net._links
-            assert len(links) == 2
-            assert all(address.startswith("evenqs://") for address in links)
-            assert all(link.version >= 3 for link in links.values())
+            assert isinstance(producer._direct._net, BlockingNet)
+            pools = producer._direct._net._pools
+            assert len(pools) == 2
+            assert all(address.startswith("evenqs://") for address in pools)
+            assert all(connection.version >= 3 for pool in pools.values() for connection in pool.idle)
         assert signed >= 4
         assert len(called) > 100
         assert {thread for thread, _ in called} == {"MainThread"}
@@ -112,3 +118,30 @@ def test_over_tls_the_first_and_all_further_sends_succeed_while_the_certificate_
             while not sent <= seen and time.monotonic() < until:
                 seen |= {message.message_id for message in consumer.poll(1_000, wait_ms=1_000)}
         assert seen == sent
+
+
+def test_a_broker_stops_at_once_beside_a_producer_that_rests(cluster: LocalCluster) -> None:
+    """Its idle connections answer: else grpcio's server waits for them as long as it may."""
+    with evenq.Producer(endpoint=cluster.endpoint) as producer:
+        for _ in range(8):
+            producer.send(evenq.Message(topic="t", body=b"x"))
+        started = time.monotonic()
+        cluster.brokers[1].stop()
+        assert time.monotonic() - started < 8  # drain_ms is 10 s
+        for _ in range(8):
+            producer.send(evenq.Message(topic="t", body=b"x"))
+
+
+def test_threads_share_a_producer(cluster: LocalCluster) -> None:
+    results: list[evenq.SendResult] = []
+
+    def work(producer: evenq.Producer) -> None:
+        results.extend(producer.send(evenq.Message(topic="t", body=b"x")) for _ in range(50))
+
+    with evenq.Producer(endpoint=cluster.endpoint) as producer:
+        threads = [threading.Thread(target=work, args=(producer,)) for _ in range(48)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert len({(result.queue, result.offset) for result in results}) == 48 * 50

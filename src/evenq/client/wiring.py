@@ -205,7 +205,9 @@ def producer_parts(
 
 
 def direct_part(ground: Ground, calls: TransactionCalls, sending: Sending, options: ProducerOptions) -> Direct | None:
-    """A sync producer's short way to the brokers; None where each message must take the one over the loop."""
+    """A sync producer's short way to the brokers; None where each message must take the one over the loop. Called in
+    the loop.
+    """
     from evenq.client.rpc.direct import Direct
 
     make = getattr(calls.net, "blocking", None)
@@ -214,7 +216,9 @@ def direct_part(ground: Ground, calls: TransactionCalls, sending: Sending, optio
         return None
     timeout_ms = min(options.timeout_ms, options.send_timeout_ms)
     turn = ground.rng.randrange(1 << 16)
-    return Direct(net, calls, route=sending.fresh_route, timeout_ms=timeout_ms, first_turn=turn)
+    direct = Direct(net, calls, route=sending.fresh_route, timeout_ms=timeout_ms, first_turn=turn)
+    direct.look_after_connections(ground.clock)
+    return direct
 
 
 def pushing_parts(

@@ -7,10 +7,10 @@ answer itself says is the caller's business, because every response of ours carr
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol
 
-__all__ = ["Net"]
+__all__ = ["BlockingCalls", "Net"]
 
 
 class Net(Protocol):
@@ -36,4 +36,25 @@ class Net(Protocol):
 
     async def close(self) -> None:
         """End all channels."""
+        ...
+
+
+class BlockingCalls(Protocol):
+    """Ways to call another process from a thread that waits for the answer. Thread-safe."""
+
+    sign: Callable[[], Mapping[str, str]] | None
+    """Makes further headers of each call; None: there are none."""
+
+    def unary(
+        self, address: str, method: str, request: bytes, *, timeout_ms: int, metadata: Sequence[tuple[str, str]]
+    ) -> bytes:
+        """One request, one answer. `metadata` is a tuple, which is read once for all calls that give an equal one."""
+        ...
+
+    def look_after(self) -> None:
+        """Do what connections need that nobody uses. Does not wait; call it about once a second, in any thread."""
+        ...
+
+    def close(self) -> None:
+        """End all connections."""
         ...

@@ -32,7 +32,7 @@ from evenq.serving.http2_door import Http2Door
 from evenq.serving.latency import MethodStats
 from evenq.serving.methods import all_served
 from evenq.serving.rpc import Bidi, Kind, Rpc, RpcContext, ServerStream, Unary
-from evenq.wire.net import CODE_TRAILER
+from evenq.wire.call_errors import CODE_TRAILER
 from evenq.wire.status import status_of
 
 __all__ = ["Door", "DoorOptions", "Front", "open_door"]

@@ -10,8 +10,8 @@ import os
 from typing import Any
 
 from evenq import errors
-from evenq.serving.http2.messages import Status
 from evenq.serving.rpc import Rpc
+from evenq.wire.http2.codes import Status
 from evenq.wire.status import INTERNAL, DecodeError
 
 __all__ = ["grpc_status", "has_status", "known_error", "overload"]

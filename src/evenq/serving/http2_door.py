@@ -20,7 +20,7 @@ from evenq.serving.http2.server import Http2Server
 from evenq.serving.latency import MethodStats
 from evenq.serving.methods import all_served
 from evenq.serving.rpc import Kind, Rpc, RpcContext, Unary
-from evenq.wire.net import CODE_TRAILER
+from evenq.wire.call_errors import CODE_TRAILER
 from evenq.wire.status import status_of
 
 if TYPE_CHECKING:

@@ -1,54 +1,74 @@
 """Calls from a thread that waits for the answer: the twin of `GrpcNet` for the hot path of the sync face.
 
-A hop to the loop's thread and back costs more than a call. `GrpcNet.blocking` and `SignedNet.blocking` make it, with
-the same channel options and the same TLS, per address and with files that may change. Only single calls: streams, and
-all that may wait long, belong to the loop.
-Always true: errors are those of `GrpcNet`.
+A hop to the loop's thread and back costs more than a call, and a call over grpcio three times as much as one over a
+socket (decision 38). `GrpcNet.blocking` and `SignedNet.blocking` make it, with the same TLS, per address and with files
+that may change. Only single calls: streams, and all that may wait long, belong to the loop.
+Always true: errors are those of `GrpcNet`; a connection serves one call at a time; connections are bounded, and a
+thread that finds none waits no longer than its call may last; a call is made a second time only if the server cannot
+have done anything of the first. Forked children begin without connections.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import grpc
 
 from evenq import errors
 from evenq.runtime.clock import SystemClock
 from evenq.wire.addresses import target_of
+from evenq.wire.blocking_socket import PLAIN, BlockingSocket, Lost, Unreachable
+from evenq.wire.call_errors import call_error, late, no_answer, shutting_down
+from evenq.wire.http2.answers import request_headers
+from evenq.wire.http2.codes import ConnectionFault, Status
+from evenq.wire.http2.frames import EncodedHeaders
 from evenq.wire.tls import Hints
-from evenq.wire.tls_channels import TlsChannels
-from evenq.wire.tls_diagnosis import explain, worth_asking
+from evenq.wire.tls_channels import SecureSocket, TlsChannels
+from evenq.wire.tls_diagnosis import explain
 
 __all__ = ["BlockingNet"]
 
-Translate = Callable[[Any, str, str, int | None], errors.Error]
-
+CONNECTIONS_MAX = 32
+"""To one address: so many threads call it at once, the next ones wait."""
+IDLE_MS = 30_000
+"""A connection that nobody needed for so long is closed, before servers ask whether somebody is still there."""
+QUIET_MS = 250
+"""A connection that was used within this time is not looked after: its next call does."""
 EXPLAINED_MS = 2_000
-_PLAIN = -1
+HEADERS_MAX = 256
+"""Header blocks that are kept for one address; all are made anew when there are more."""
+TRIES = 2
+CLOCKS_DIFFER_MS = 50
 _monotonic_ms = SystemClock().monotonic_ms
+_Metadata = tuple[tuple[str, str], ...]
 
 
-class _Link:
-    """The channel to one address and its call objects by method."""
+class _Pool:
+    """The connections to one address."""
 
-    __slots__ = ("calls", "channel", "target", "used_ms", "version")
+    __slots__ = ("changed", "closed", "encrypted", "headers", "idle", "open", "target", "used_ms", "waiting")
 
-    def __init__(self, target: str, channel: grpc.Channel, version: int) -> None:
+    def __init__(self, target: str, *, encrypted: bool) -> None:
         self.target = target
-        self.channel = channel
-        self.version = version
-        """Of the TLS files that the channel was made with; -1: plain text."""
-        self.used_ms = _monotonic_ms()
-        """When the last call began."""
-        self.calls: dict[str, Any] = {}
+        self.encrypted = encrypted
+        self.headers: dict[tuple[str, int, _Metadata], EncodedHeaders] = {}
+        self.idle: deque[BlockingSocket] = deque()
+        """Newest last; taken and given back without a lock."""
+        self.open = 0
+        """Connections, idle ones and those that are being made among them; changed with `changed` held."""
+        self.changed = threading.Condition()
+        self.waiting = 0
+        """Threads that wait for a connection."""
+        self.used_ms = 0
+        self.closed = False
 
 
 class BlockingNet:
-    """Thread-safe; calls do not wait for each other. One channel per address, made on first use; of `channels_max` the
-    least recently used one without a running call makes room.
+    """Thread-safe; calls do not wait for each other. At most `addresses_max` addresses have connections; the least
+    recently used one without a running call makes room.
     """
 
     def __init__(
@@ -57,129 +77,241 @@ class BlockingNet:
         tls: Callable[[], TlsChannels],
         encrypted: bool,
         hints: Hints,
-        options: Sequence[tuple[str, int | str]],
-        channels_max: int,
-        translate: Translate,
-        sign: Callable[[], Mapping[str, str]] | None = None,
+        addresses_max: int = 256,
+        connections_max: int = CONNECTIONS_MAX,
     ) -> None:
-        """`encrypted`: whether addresses without a scheme are called with TLS. `sign`: makes further headers of each
-        call.
-        """
+        """`encrypted`: whether addresses without a scheme are called with TLS. `connections_max`: to one address."""
+        self.sign: Callable[[], Mapping[str, str]] | None = None
+        """Makes further headers of each call."""
         self._tls = tls
         self._encrypted = encrypted
         self._hints = hints
-        self._options = options
-        self._channels_max = channels_max
-        self._translate = translate
-        self.sign = sign
-        self._links: dict[str, _Link] = {}
-        self._retired: deque[tuple[int, grpc.Channel]] = deque()
-        """Channels of TLS files that were changed, and when the last call over them has ended, ms."""
-        self._longest_ms = 0
+        self._addresses_max = addresses_max
+        self._connections_max = connections_max
+        self._pools: dict[str, _Pool] = {}
         self._explained: dict[str, tuple[int, str]] = {}
         self._lock = threading.Lock()
         self._explaining = threading.Lock()
         self._closed = False
+        _nets.add(self)
 
     def unary(
         self, address: str, method: str, request: bytes, *, timeout_ms: int, metadata: Sequence[tuple[str, str]]
     ) -> bytes:
-        """One request, one answer; waits at most `timeout_ms`. Raises as `GrpcNet.unary`."""
-        link = self._links.get(address)
-        if link is None or (link.version != _PLAIN and link.version != self._tls().version):
-            link = self._renew(address, link)
-        link.used_ms = _monotonic_ms()
-        self._longest_ms = max(self._longest_ms, timeout_ms)
-        if self.sign is not None:
-            metadata = (*metadata, *self.sign().items())
-        try:
-            call = link.calls.get(method)
-            if call is None:
-                call = link.calls.setdefault(method, link.channel.unary_unary(method, None, None))  # bytes as they are
-            answer: bytes = call(request, timeout_ms / 1000, metadata)
-        except grpc.RpcError as error:
-            raise self._failure(error, link, address, method, timeout_ms) from error
-        except ValueError as error:  # the channel was closed
-            raise errors.ConnectionFailed(f"cannot call {address}: this side is shutting down") from error
-        return answer
+        """One request, one answer; waits at most `timeout_ms`, but for the look-up of a name. Raises as
+        `GrpcNet.unary`.
+        """
+        now_ms = _monotonic_ms()
+        until_ms = now_ms + timeout_ms
+        pool = self._pools.get(address)
+        if pool is None:
+            pool = self._add(address)
+        pool.used_ms = now_ms
+        all_metadata = tuple(metadata) if self.sign is None else (*metadata, *self.sign().items())
+        key = (method, timeout_ms, all_metadata)
+        headers = pool.headers.get(key)
+        if headers is None:
+            headers = self._make_headers(pool, key)
+        for attempt in range(TRIES, 0, -1):
+            connection = self._take(pool, address, method, until_ms)
+            try:
+                connection.call(headers, request, timeout_ms=timeout_ms, until_ms=until_ms)
+            except TimeoutError:
+                self._discard(pool, connection)
+                raise late(pool.target, method, timeout_ms) from None
+            except (Lost, ConnectionFault) as error:
+                self._discard(pool, connection)
+                if attempt > 1 and isinstance(error, Lost) and error.undone:
+                    continue
+                raise no_answer(pool.target, method, str(error)) from error
+            except BaseException:
+                self._discard(pool, connection)
+                raise
+            core = connection.core
+            status, message, refused = core.status, core.message, core.refused
+            details, trailers = core.details, core.trailers
+            self._give_back(pool, connection)
+            if not status:
+                return message if type(message) is bytes else bytes(message)
+            if not (refused and attempt > 1):
+                break
+        if status == Status.CANCELLED and _monotonic_ms() >= until_ms - CLOCKS_DIFFER_MS:
+            raise late(pool.target, method, timeout_ms)  # the server's clock was a little faster
+        raise call_error(status, details, trailers, address=pool.target, method=method, timeout_ms=timeout_ms)
 
     def close(self) -> None:
-        """End all channels; running calls are cancelled."""
+        """End all connections; those of running calls when the calls end."""
         with self._lock:
             self._closed = True
-            channels = [*(link.channel for link in self._links.values()), *(channel for _, channel in self._retired)]
-            self._links.clear()
-            self._retired.clear()
-        for channel in channels:
-            channel.close()
+            pools = list(self._pools.values())
+            self._pools.clear()
+        for pool in pools:
+            _empty(pool)
 
-    def _renew(self, address: str, stale: _Link | None) -> _Link:
-        if stale is not None:
-            self._retire(address, stale)
-        made = self._open(address)
-        with self._lock:
-            closed = self._closed
-            link = self._links.get(address)  # of two threads one makes it for both
-            if link is None and not closed and (len(self._links) < self._channels_max or self._make_room()):
-                link = self._links[address] = made
-        if link is not made:
-            made.channel.close()
-        if closed:
-            raise errors.ConnectionFailed(f"cannot call {address}: this side is shutting down")
-        if link is None:
-            raise errors.TooManyRequests(
-                f"calls run to {self._channels_max} addresses at once, the maximum; wait for one to end"
-            )
-        return link
+    # -------------------------------------------------------------------------------------------------- addresses
 
-    def _make_room(self) -> bool:
-        """With the lock held; False: calls may run on all channels."""
-        now_ms = _monotonic_ms()
-        address, idle = min(self._links.items(), key=lambda item: item[1].used_ms)
-        if now_ms - idle.used_ms <= self._longest_ms:
-            return False
-        del self._links[address]
-        self._retired.append((now_ms + 2 * self._longest_ms, idle.channel))  # a call may just have found it
-        return True
-
-    def _open(self, address: str) -> _Link:
+    def _add(self, address: str) -> _Pool:
         target, scheme = target_of(address)
-        if not (self._encrypted if scheme is None else scheme):
-            return _Link(target, grpc.insecure_channel(target, options=self._options), _PLAIN)
-        tls = self._tls()
-        try:
-            credentials, more, version = tls.secure(target)
-        except OSError as error:
-            reason = self._explain(target, secure=True)
-            raise errors.TlsFailed(reason or f"no certificate can be fetched from {target}: {error}") from error
-        channel = grpc.secure_channel(target, credentials, options=(*self._options, *more))
-        return _Link(target, channel, version)
-
-    def _retire(self, address: str, link: _Link) -> None:
-        """Let running calls end on the old channel; the next call makes a new one."""
-        now_ms, ended = _monotonic_ms(), []
+        made = _Pool(target, encrypted=self._encrypted if scheme is None else scheme)
+        spare: _Pool | None = None
         with self._lock:
-            if self._links.get(address) is link:
-                del self._links[address]
-                self._retired.append((now_ms + 2 * self._longest_ms, link.channel))
-            while self._retired and self._retired[0][0] <= now_ms:
-                ended.append(self._retired.popleft()[1])
-        for channel in ended:
-            channel.close()
+            if self._closed:
+                raise shutting_down(address)
+            pool = self._pools.get(address)  # of two threads one makes it for both
+            if pool is None:
+                if len(self._pools) >= self._addresses_max:
+                    spare = self._make_room()
+                pool = self._pools[address] = made
+        if spare is not None:
+            _empty(spare)
+        return pool
 
-    def _failure(self, error: grpc.RpcError, link: _Link, address: str, method: str, timeout_ms: int) -> errors.Error:
-        known = self._translate(error, link.target, method, timeout_ms)
-        if not isinstance(known, errors.ConnectionFailed) or not worth_asking(error.details() or "", link.target):
-            return known
-        secure = link.version != _PLAIN
-        reason = self._explain(link.target, secure=secure)
-        if secure:  # a new authority, or a new certificate of the server that is pinned, ends the trouble
-            tls = self._tls()
-            tls.look(_monotonic_ms())
-            tls.forget(link.target)
-            if tls.tls.insecure or link.version != tls.version:
-                self._retire(address, link)
-        return errors.TlsFailed(reason) if reason else known
+    def _make_room(self) -> _Pool:
+        for address, pool in sorted(self._pools.items(), key=lambda item: item[1].used_ms):
+            if pool.open == len(pool.idle) and not pool.waiting:
+                return self._pools.pop(address)
+        raise errors.TooManyRequests(
+            f"calls run to {self._addresses_max} addresses at once, the maximum; wait for one to end"
+        )
+
+    def _make_headers(self, pool: _Pool, key: tuple[str, int, _Metadata]) -> EncodedHeaders:
+        method, timeout_ms, metadata = key
+        if len(pool.headers) >= HEADERS_MAX:
+            pool.headers.clear()
+        made = pool.headers[key] = request_headers(
+            method,
+            scheme="https" if pool.encrypted else "http",
+            authority=pool.target,
+            timeout_ms=timeout_ms,
+            metadata=metadata,
+        )
+        return made
+
+    # ------------------------------------------------------------------------------------------------ connections
+
+    def _take(self, pool: _Pool, address: str, method: str, until_ms: int) -> BlockingSocket:
+        """A connection that stands, for this thread alone."""
+        version = self._tls().version if pool.encrypted else PLAIN
+        while True:
+            try:
+                connection = pool.idle.pop()
+            except IndexError:
+                waited = self._wait(pool, address, method, until_ms)
+                if waited is None:
+                    break
+                connection = waited
+            try:
+                if connection.version == version and connection.is_fresh():
+                    return connection
+            except BaseException:
+                self._discard(pool, connection)
+                raise
+            self._discard(pool, connection)
+        try:
+            return self._open(pool, address, method, until_ms)
+        except BaseException:
+            self._leave(pool)
+            raise
+
+    def _wait(self, pool: _Pool, address: str, method: str, until_ms: int) -> BlockingSocket | None:
+        """Wait until one is idle, or may be made: None, and its place is taken."""
+        with pool.changed:
+            pool.waiting += 1  # before the look: who gives one back looks at it afterwards
+            try:
+                while True:
+                    if pool.closed:
+                        raise shutting_down(address)
+                    if pool.idle:
+                        with contextlib.suppress(IndexError):  # a thread that came by may be faster
+                            return pool.idle.pop()
+                    if pool.open < self._connections_max:
+                        pool.open += 1
+                        return None
+                    left_ms = until_ms - _monotonic_ms()
+                    if left_ms <= 0:
+                        raise errors.TooManyRequests(
+                            f"{self._connections_max} calls to {pool.target} run at once, the maximum, and none ended "
+                            f"in time for {method.rpartition('/')[2]}; use fewer threads"
+                        )
+                    pool.changed.wait(left_ms / 1000)
+            finally:
+                pool.waiting -= 1
+
+    def _give_back(self, pool: _Pool, connection: BlockingSocket) -> None:
+        if pool.closed or connection.core.leaving:
+            self._discard(pool, connection)
+            return
+        connection.used_ms = _monotonic_ms()
+        pool.idle.append(connection)
+        if pool.waiting:
+            with pool.changed:
+                pool.changed.notify()
+        if pool.closed:  # meanwhile
+            _empty(pool)
+
+    def look_after(self) -> None:
+        """Answer what servers asked on connections that nobody uses, and close those that a server leaves or that
+        nobody needs. Does not wait; call it about once a second: else a server that stops waits for an answer.
+        """
+        now_ms = _monotonic_ms()
+        for pool in list(self._pools.values()):
+            for _ in range(len(pool.idle)):
+                try:
+                    connection = pool.idle.popleft()
+                except IndexError:
+                    break
+                quiet_ms = now_ms - connection.used_ms
+                if quiet_ms < QUIET_MS:  # those behind it were used still later
+                    pool.idle.appendleft(connection)
+                    break
+                if quiet_ms < IDLE_MS and connection.is_fresh():
+                    pool.idle.append(connection)
+                else:
+                    self._discard(pool, connection)
+            if pool.closed:
+                _empty(pool)
+
+    def _discard(self, pool: _Pool, connection: BlockingSocket) -> None:
+        connection.give_up()
+        self._leave(pool)
+
+    def _leave(self, pool: _Pool) -> None:
+        """One connection less."""
+        with pool.changed:
+            pool.open -= 1
+            pool.changed.notify()
+
+    # ------------------------------------------------------------------------------------------------------ opening
+
+    def _open(self, pool: _Pool, address: str, method: str, until_ms: int) -> BlockingSocket:
+        target, secure = pool.target, self._secure(pool)
+        if self._closed:
+            raise shutting_down(address)
+        try:
+            connection = BlockingSocket.open(target, secure, until_ms=until_ms)
+        except Unreachable as error:
+            reason = self._explain(target, secure=pool.encrypted) if error.listens else ""
+            if error.listens and pool.encrypted:
+                # A new authority, or a new certificate of the server that is pinned, ends the trouble.
+                tls = self._tls()
+                tls.look(_monotonic_ms())
+                tls.forget(target)
+            if reason:
+                raise errors.TlsFailed(reason) from error
+            raise no_answer(target, method, str(error)) from error
+        if connection.core.leaving:
+            connection.close()
+            raise no_answer(target, method, "the server takes no calls")
+        return connection
+
+    def _secure(self, pool: _Pool) -> SecureSocket | None:
+        if not pool.encrypted:
+            return None
+        try:
+            return self._tls().secure_socket(pool.target)
+        except OSError as error:
+            reason = self._explain(pool.target, secure=True)
+            raise errors.TlsFailed(reason or f"no certificate can be fetched from {pool.target}: {error}") from error
 
     def _explain(self, target: str, *, secure: bool) -> str:
         with self._explaining:
@@ -188,7 +320,39 @@ class BlockingNet:
             if known is not None and now_ms - known[0] < EXPLAINED_MS:
                 return known[1]
             reason = explain(target, self._tls().files if secure else None, self._hints)
-            if len(self._explained) >= self._channels_max:
+            if len(self._explained) >= self._addresses_max:
                 self._explained.clear()
             self._explained[target] = (_monotonic_ms(), reason)
             return reason
+
+    def begin_anew(self) -> None:
+        """In a forked child: the connections are the parent's, and locks may be held by threads that are not here."""
+        pools, self._pools = list(self._pools.values()), {}
+        self._lock, self._explaining = threading.Lock(), threading.Lock()
+        for pool in pools:
+            for connection in pool.idle:
+                connection.close()
+
+
+def _empty(pool: _Pool) -> None:
+    """Close a pool: its idle connections now, others when they are given back."""
+    with pool.changed:
+        pool.closed = True
+        pool.changed.notify_all()
+    while True:
+        try:
+            connection = pool.idle.popleft()
+        except IndexError:
+            return
+        connection.give_up()
+
+
+_nets: weakref.WeakSet[BlockingNet] = weakref.WeakSet()
+
+
+def _forget_after_fork() -> None:
+    for net in list(_nets):
+        net.begin_anew()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

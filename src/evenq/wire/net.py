@@ -14,25 +14,24 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 import grpc.aio
 
 from evenq import errors
 from evenq.runtime.clock import SystemClock
+from evenq.runtime.net import BlockingCalls
 from evenq.runtime.tasks import spawn
 from evenq.wire.addresses import target_of
+from evenq.wire.blocking_grpc import GrpcBlockingNet
 from evenq.wire.blocking_net import BlockingNet
-from evenq.wire.status import error_of
+from evenq.wire.call_errors import grpc_call_error, shutting_down
 from evenq.wire.tls import CLIENT_HINTS, Tls
 from evenq.wire.tls_channels import Secure, TlsChannels
 from evenq.wire.tls_diagnosis import explain, worth_asking
 
-__all__ = ["CODE_TRAILER", "GrpcNet"]
-
-CODE_TRAILER = "evenq-code"
-"""Trailer of a call that ends with a gRPC error: the number of `apache.rocketmq.v2.Code` that is meant."""
+__all__ = ["GrpcNet"]
 
 CHANNEL_OPTIONS: Sequence[tuple[str, int | str]] = (
     ("grpc.max_receive_message_length", -1),  # the servers bound what they send; a batch of messages may pass 4 MiB
@@ -53,6 +52,8 @@ CHANNEL_OPTIONS: Sequence[tuple[str, int | str]] = (
 )
 
 
+BLOCKING_OVER: Literal["sockets", "grpcio"] = "sockets"
+"""What carries calls from threads; grpcio in any case for a net that has options for gRPC's channels."""
 _monotonic_ms = SystemClock().monotonic_ms
 _EXPLAINED_MS = 2_000
 """So long one explanation of a failure serves all calls to its address: a probe costs two connections."""
@@ -171,15 +172,18 @@ class GrpcNet:
             if peer.retired:
                 await self._end(peer)
 
-    def blocking(self) -> BlockingNet:
-        """For calls from threads; another set of channels, closed by itself."""
-        return BlockingNet(
+    def blocking(self) -> BlockingCalls:
+        """For calls from threads; another set of connections, closed by itself."""
+        if BLOCKING_OVER == "sockets" and self._options == CHANNEL_OPTIONS:
+            return BlockingNet(
+                tls=self._channels, encrypted=self._encrypted, hints=self._hints, addresses_max=self._channels_max
+            )
+        return GrpcBlockingNet(
             tls=self._channels,
             encrypted=self._encrypted,
             hints=self._hints,
             options=self._options,
             channels_max=self._channels_max,
-            translate=_translate,
         )
 
     async def close(self) -> None:
@@ -197,7 +201,7 @@ class GrpcNet:
             self._peers.move_to_end(address)
             return peer
         if self._closed:
-            raise errors.ConnectionFailed(f"cannot call {address}: this side is shutting down")
+            raise shutting_down(address)
         if peer is not None:
             await self._retire(address, peer)
         return await self._open(address)
@@ -250,7 +254,7 @@ class GrpcNet:
     async def _failure(
         self, error: grpc.aio.AioRpcError, peer: _Peer, address: str, method: str, timeout_ms: int | None
     ) -> errors.Error:
-        known = _translate(error, peer.target, method, timeout_ms)
+        known = grpc_call_error(error, peer.target, method, timeout_ms)
         if not isinstance(known, errors.ConnectionFailed) or not worth_asking(error.details() or "", peer.target):
             return known
         reason = await self._explain(peer)
@@ -288,33 +292,3 @@ def _is_cancelled() -> bool:
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _translate(error: Any, address: str, method: str, timeout_ms: int | None) -> errors.Error:
-    trailers: Any = error.trailing_metadata()
-    for key, value in trailers or ():
-        if key == CODE_TRAILER and str(value).isdigit():
-            return error_of(int(value), error.details() or "no reason given")
-    reason = error.details() or "no reason given"
-    call = method.rpartition("/")[2]
-    match error.code():
-        case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return errors.RequestTimeout(
-                f"{address} did not answer {call} within {timeout_ms} ms; it may or may not have taken effect"
-            )
-        case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
-            return errors.Unauthorized(f"{address} refuses {call}: {reason}; check the credentials")
-        case grpc.StatusCode.UNIMPLEMENTED:
-            return errors.Unsupported(
-                f"{address} does not serve {method}; is this the right port, and does its version match?"
-            )
-        case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in reason:
-            return errors.PayloadTooLarge(f"{address} does not read {call}: {reason}; send less at once")
-        case grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return errors.TooManyRequests(f"{address} is overloaded: {reason}; try again later")
-        case grpc.StatusCode.INTERNAL | grpc.StatusCode.UNKNOWN if "RST_STREAM" not in reason:
-            return errors.InternalError(f"{address} failed in {call}: {reason}")
-        case _:
-            return errors.ConnectionFailed(
-                f"no evenq server answers at {address} ({call}: {reason}); is it running, and is host:port right?"
-            )

@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Self
 
 from evenq.runtime.clock import Clock
-from evenq.runtime.net import Net
-from evenq.wire.blocking_net import BlockingNet
+from evenq.runtime.net import BlockingCalls, Net
 from evenq.wire.credentials import Credentials
 from evenq.wire.signature import AUTHORIZATION, DATE_TIME, SESSION_TOKEN, Secret, authorization, date_time
 
@@ -78,12 +77,12 @@ class SignedNet:
         headers = {**(metadata or {}), **self._signer.headers()}
         return self._net.stream(address, method, requests, timeout_ms=timeout_ms, metadata=headers)
 
-    def blocking(self) -> BlockingNet | None:
+    def blocking(self) -> BlockingCalls | None:
         """For calls from threads, signed as well; None: the net below has no such."""
         make = getattr(self._net, "blocking", None)
         if make is None:
             return None
-        net: BlockingNet = make()
+        net: BlockingCalls = make()
         net.sign = self._signer.headers
         return net
 

@@ -1,7 +1,8 @@
-"""gRPC's credentials for channels with TLS, made from a `Tls` and made again when its files change.
+"""What connections with TLS are made with, from a `Tls` and again when its files change: gRPC's credentials for
+channels, contexts of Python's `ssl` for sockets.
 
-Used by `wire.net` and by the Spark source. gRPC cannot be asked to trust any certificate, so `Tls.insecure` fetches
-the one that the server shows and trusts exactly that one ("pins" it) until `forget` is called.
+Used by `wire.net`, `wire.blocking_net` and by the Spark source. gRPC cannot be asked to trust any certificate, so
+`Tls.insecure` fetches the one that the server shows and trusts exactly that one ("pins" it) until `forget` is called.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from evenq.errors import TlsFailed
 from evenq.wire.addresses import host_and_port
 from evenq.wire.tls import Tls, TlsFiles
 
-__all__ = ["Secure", "TlsChannels", "client_context", "handshake", "names_of"]
+__all__ = ["Secure", "SecureSocket", "TlsChannels", "client_context", "handshake", "names_of"]
 
 LOOK_MS = 2_000
 FETCH_MS = 3_000
@@ -35,8 +36,17 @@ class Secure(NamedTuple):
     """Of the files; `TlsChannels.version` is another one when they have changed."""
 
 
+class SecureSocket(NamedTuple):
+    """What a socket to one address is secured with."""
+
+    context: ssl.SSLContext
+    server_name: str
+    version: int
+    """As of `Secure`."""
+
+
 class TlsChannels:
-    """Makes credentials. Thread-safe."""
+    """Makes credentials and contexts. Thread-safe."""
 
     def __init__(self, tls: Tls, *, now_ms: Callable[[], int]) -> None:
         """`now_ms`: a monotonic clock. Raises SettingsError for files that make no sense."""
@@ -47,6 +57,8 @@ class TlsChannels:
         self._version = 0
         self._looked_ms = now_ms()
         self._pinned: dict[str, tuple[bytes, str]] = {}
+        self._contexts: dict[str, tuple[bytes, SecureSocket]] = {}
+        """By address if its certificate is pinned, else one; with the authorities that each trusts."""
 
     @property
     def version(self) -> int:
@@ -74,6 +86,27 @@ class TlsChannels:
             authorities, name = self._pin(address)
         options = [("grpc.ssl_target_name_override", name)] if name else []
         return Secure(grpc.ssl_channel_credentials(authorities, pem.key, pem.certificate), options, version)
+
+    def secure_socket(self, address: str) -> SecureSocket:
+        """For a socket to `host:port`; blocks and raises as `secure`."""
+        version, name = self.version, self.tls.server_name or host_and_port(address)[0]
+        key, authorities = "", b""
+        if self.tls.insecure:
+            key = address
+            authorities, name = self._pin(address)
+        known = self._contexts.get(key)
+        if known is None or known[0] != authorities or known[1].version != version:
+            try:
+                context = client_context(self.files, verify=True, authorities=authorities.decode("ascii", "ignore"))
+            except OSError as error:  # the files change this very moment
+                if known is None or known[0] != authorities:
+                    raise TlsFailed(f"the TLS files of this side cannot be used: {error}; write them once") from error
+                context = known[1].context
+            context.check_hostname = not self.tls.insecure  # exactly this certificate is trusted, whatever its name
+            if len(self._contexts) >= PINNED_MAX:
+                self._contexts.clear()
+            known = self._contexts[key] = authorities, SecureSocket(context, name, version)
+        return SecureSocket(known[1].context, name, version)
 
     def forget(self, address: str) -> None:
         """The pinned certificate does not help: fetch the server's again for the next channel."""

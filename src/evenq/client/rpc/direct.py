@@ -7,6 +7,7 @@ routes; there it counts as the first try, with the same message id.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,12 +19,16 @@ from evenq.client.rpc.calls import DATA, wire_queue
 from evenq.client.rpc.messages import check_published, repeated
 from evenq.errors import Error, NotImplementedYet, Unsupported
 from evenq.model import MessageQueue, QueueOffset
-from evenq.wire.blocking_net import BlockingNet
+from evenq.runtime.clock import Clock
+from evenq.runtime.net import BlockingCalls
+from evenq.runtime.tasks import spawn
 from evenq.wire.stubs.evenq.v1 import data_pb2
 
 __all__ = ["Direct", "Failed"]
 
 HEADS_MAX = 10_000
+LOOK_MS = 500
+"""A server that stops waits for connections that do not answer; longer than this for none of ours."""
 OK = 20000
 
 
@@ -51,7 +56,7 @@ class Direct:
 
     def __init__(
         self,
-        net: BlockingNet,
+        net: BlockingCalls,
         calls: PublishCalls,
         *,
         route: Callable[[str], Route | None],
@@ -68,6 +73,16 @@ class Direct:
         self._turns = itertools.count(first_turn)
         self._metadata = tuple(calls.metadata.items())
         self._heads: dict[MessageQueue, bytes] = {}
+        self._care: asyncio.Task[None] | None = None
+
+    def look_after_connections(self, clock: Clock) -> None:
+        """Begin to, until `close`. In the loop, as `close`: threads that send look after those that they use."""
+        self._care = spawn(self._look_after(clock), name="idle connections")
+
+    async def _look_after(self, clock: Clock) -> None:
+        while True:
+            await clock.sleep_ms(LOOK_MS)
+            self._net.look_after()
 
     def publish(self, topic: str, message_id: str, content: bytes) -> SendResult | Failed | None:
         """None: not this way, nothing was tried."""
@@ -103,6 +118,8 @@ class Direct:
 
     def close(self) -> None:
         """End the connections."""
+        if self._care is not None:
+            self._care.cancel()
         self._net.close()
 
     def _head(self, queue: MessageQueue) -> bytes:

@@ -16,12 +16,12 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from evenq.serving.http2.codes import ErrorCode
 from evenq.serving.http2.eager_task import EagerTask
-from evenq.serving.http2.messages import OK_HEAD, OK_TAIL, GrpcFault, MessageReader, Status, head, prefix, status
+from evenq.serving.http2.messages import OK_HEAD, OK_TAIL, GrpcFault, MessageReader, head, prefix, status
 from evenq.serving.http2.requests import RequestHead
 from evenq.serving.http2.streams import Stream
 from evenq.serving.rpc import Kind
+from evenq.wire.http2.codes import ErrorCode, Status
 
 if TYPE_CHECKING:
     from evenq.serving.http2.protocol import Http2Protocol

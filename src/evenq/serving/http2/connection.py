@@ -3,14 +3,13 @@
 `receive` is given what came from the peer and returns events; the methods of `Sender` (`evenq.serving.http2.sending`),
 which it extends, make output, which `take` hands over. A fault of the peer never leaves as an exception: it is
 answered with RST_STREAM or GOAWAY. Rules and section numbers are those of RFC 9113.
-Always true: the bytes that are kept between two calls are bounded by `Limits`, however the input is split; after
+Always true: the bytes that are kept between two calls are bounded by `Limits`, however the input is split, unless they
+are `pending`, and then by what was given; after
 `ConnectionEnded` nothing is read; the two tables of header compression are in step, also for refused streams.
 """
 
 from __future__ import annotations
 
-from evenq.serving.http2 import frames as f
-from evenq.serving.http2.codes import ConnectionFault, ErrorCode, StreamFault
 from evenq.serving.http2.events import (
     ConnectionEnded,
     DataReceived,
@@ -21,12 +20,14 @@ from evenq.serving.http2.events import (
     StreamEnded,
     StreamReset,
 )
-from evenq.serving.http2.fields import FieldKind
 from evenq.serving.http2.floods import Bucket
-from evenq.serving.http2.hpack import Decoder, HeaderBlock
 from evenq.serving.http2.limits import Limits, Totals
 from evenq.serving.http2.sending import Sender
 from evenq.serving.http2.streams import Stream
+from evenq.wire.http2 import frames as f
+from evenq.wire.http2.codes import ConnectionFault, ErrorCode, StreamFault
+from evenq.wire.http2.fields import FieldKind
+from evenq.wire.http2.hpack import Decoder, HeaderBlock
 
 __all__ = ["Connection"]
 
@@ -43,6 +44,8 @@ class Connection(Sender):
         """The preface and the peer's first SETTINGS came."""
         self.draining_after: int | None = None
         """Streams above this one are refused: the connection ends."""
+        self.pending = False
+        """There is more input than one turn reads: `receive` is to be called again, with nothing or with more."""
         self._rest = b""
         self._preface = f.PREFACE
         self._decoder = Decoder()
@@ -69,8 +72,9 @@ class Connection(Sender):
     # ------------------------------------------------------------------------------------------------------ input
 
     def receive(self, data: bytes, now_ms: int) -> list[Event]:
-        """What the peer's bytes mean. `now_ms`: a monotonic clock."""
+        """What the peer's bytes mean, as far as `frames_per_turn` go; see `pending`. `now_ms`: a monotonic clock."""
         events: list[Event] = []
+        self.pending = False
         if self.ended:
             return events
         self.now_ms = now_ms
@@ -101,8 +105,12 @@ class Connection(Sender):
         end = len(data) - _HEADER_BYTES
         if self._preface:
             return position
-        frame_bytes_max = self.limits.frame_bytes_max
+        frame_bytes_max, turns = self.limits.frame_bytes_max, self.limits.frames_per_turn
         while position <= end:
+            if not turns:
+                self.pending = True
+                break
+            turns -= 1
             high, low, kind, flags, stream_id = _HEADER(data, position)
             length = high << 8 | low
             if length > frame_bytes_max:
@@ -140,7 +148,7 @@ class Connection(Sender):
             self._on_settings(flags, stream_id, payload)
         elif kind == f.GOAWAY:
             if stream_id or len(payload) < 8:
-                raise ConnectionFault(_size_or_protocol(stream_id), "a GOAWAY has a stream, or less than 8 bytes")
+                raise ConnectionFault(f.size_or_protocol(stream_id), "a GOAWAY has a stream, or less than 8 bytes")
             self._others.spend(self.now_ms)
             events.append(PeerGoesAway())
         elif kind == f.PUSH_PROMISE:
@@ -156,7 +164,7 @@ class Connection(Sender):
         if not stream_id & 1 or not self.greeted:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "HEADERS with a stream that no client opens, or too early")
         if flags & (f.PADDED | f.PRIORITY):
-            payload = _without_extras(flags, stream_id, payload)
+            payload = f.without_extras(flags, stream_id, payload)
         stream = self.streams.get(stream_id)
         if stream is None and stream_id <= self.last_stream_id and stream_id not in self.reset_ids:
             code = ErrorCode.STREAM_CLOSED if stream_id == self.last_stream_id else ErrorCode.PROTOCOL_ERROR
@@ -257,7 +265,7 @@ class Connection(Sender):
         if stream.receive_left < 0:
             raise StreamFault(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the stream's window")
         if flags & f.PADDED:
-            payload = _without_extras(flags & f.PADDED, stream_id, payload)
+            payload = f.without_extras(flags & f.PADDED, stream_id, payload)
             self.consumed(stream, length - len(payload))
         if not payload and not ended:
             self._empty.spend(self.now_ms)
@@ -329,11 +337,11 @@ class Connection(Sender):
             self._check_not_idle(stream_id, "RST_STREAM")
             return
         self.close_stream(stream)
-        events.append(StreamReset(stream, _code(int.from_bytes(payload, "big"))))
+        events.append(StreamReset(stream, ErrorCode.of(int.from_bytes(payload, "big"))))
 
     def _on_ping(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
         if stream_id or len(payload) != 8:
-            raise ConnectionFault(_size_or_protocol(stream_id), "a PING has a stream, or not 8 bytes")
+            raise ConnectionFault(f.size_or_protocol(stream_id), "a PING has a stream, or not 8 bytes")
         self._pings.spend(self.now_ms, self.sent_frames)
         if flags & f.ACK:
             events.append(PingAnswered(payload))
@@ -342,7 +350,7 @@ class Connection(Sender):
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id or len(payload) % 6 or (flags & f.ACK and payload):
-            raise ConnectionFault(_size_or_protocol(stream_id), "SETTINGS has a stream, or a wrong length")
+            raise ConnectionFault(f.size_or_protocol(stream_id), "SETTINGS has a stream, or a wrong length")
         if flags & f.ACK:
             if not self.greeted:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the first frame is no SETTINGS")
@@ -375,33 +383,3 @@ class Connection(Sender):
             events.append(StreamReset(stream, fault.code))
         self.remember_reset(fault.stream_id)
         self.out.append(f.reset(fault.stream_id, fault.code))
-
-
-def _without_extras(flags: int, stream_id: int, payload: bytes) -> bytes:
-    """The payload without padding and priority, both of which say nothing to us."""
-    padding = start = 0
-    if flags & f.PADDED:
-        if not payload:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a padded frame is empty")
-        padding, start = payload[0], 1
-    if flags & f.PRIORITY:
-        if len(payload) < start + 5:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "HEADERS are too short for their priority")
-        if int.from_bytes(payload[start : start + 4], "big") & f.WINDOW_MAX == stream_id:
-            # The block must be decoded all the same, or the tables part: so the connection ends.
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
-        start += 5
-    if padding > len(payload) - start:
-        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding is longer than its frame")
-    return payload[start : len(payload) - padding]
-
-
-def _size_or_protocol(stream_id: int) -> ErrorCode:
-    return ErrorCode.PROTOCOL_ERROR if stream_id else ErrorCode.FRAME_SIZE_ERROR
-
-
-def _code(number: int) -> ErrorCode:
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.INTERNAL_ERROR

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from evenq.serving.http2.codes import ErrorCode
-from evenq.serving.http2.hpack import HeaderBlock
 from evenq.serving.http2.streams import Stream
+from evenq.wire.http2.codes import ErrorCode
+from evenq.wire.http2.hpack import HeaderBlock
 
 __all__ = [
     "ConnectionEnded",

@@ -7,7 +7,7 @@ ENHANCE_YOUR_CALM, and a connection that only does what its calls need never emp
 
 from __future__ import annotations
 
-from evenq.serving.http2.codes import ConnectionFault, ErrorCode
+from evenq.wire.http2.codes import ConnectionFault, ErrorCode
 
 __all__ = ["Bucket"]
 

@@ -38,6 +38,9 @@ class Limits:
     message_bytes_max: int = 8 << 20
     """One request message; a longer one is answered RESOURCE_EXHAUSTED as soon as its length is known."""
 
+    frames_per_turn: int = 128
+    """Frames of one connection that one turn of the loop reads; then the others have theirs. A unary call is two."""
+
     stream_window_bytes: int = 4 << 20
     """What a peer may send on one stream before we say more: the largest usual message in one go."""
     connection_window_bytes: int = 16 << 20
@@ -72,6 +75,11 @@ class Limits:
     """A stream whose window stays shut for this long is reset."""
     pressed_stall_ms: int = 5_000
     """The same while all connections together are at `unread_bytes`."""
+    linger_bytes: int = 1 << 20
+    """Of a connection that ends for a fault, what is still read and thrown away, so that its GOAWAY arrives: the
+    system resets a connection that is closed over unread bytes."""
+    linger_ms: int = 500
+    """The longest time for that."""
     drain_ping_ms: int = 200
     """Longest wait between the two GOAWAY of a drain, for requests that are on their way."""
 

@@ -7,40 +7,18 @@ it keeps any of it; a `grpc-message` is printable ASCII whatever the text is.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import IntEnum
 from urllib.parse import quote
 
-from evenq.serving.http2.frames import EncodedHeaders
-from evenq.serving.http2.hpack import encode, literal
+from evenq.wire.http2.codes import Status
+from evenq.wire.http2.frames import EncodedHeaders
+from evenq.wire.http2.hpack import encode, literal
 
-__all__ = ["OK_HEAD", "OK_TAIL", "GrpcFault", "MessageReader", "Status", "metadata_block", "plain", "prefix", "status"]
+__all__ = ["OK_HEAD", "OK_TAIL", "GrpcFault", "MessageReader", "metadata_block", "plain", "prefix", "status"]
 
 PREFIX_BYTES = 5
 SMALL_PIECE = 1_024
 STATUS_TEXT_MAX = 1_024
 """Characters of a status message; clients take 8 KiB of trailers, percent-encoded."""
-
-
-class Status(IntEnum):
-    """gRPC's status codes."""
-
-    OK = 0
-    CANCELLED = 1
-    UNKNOWN = 2
-    INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
-    NOT_FOUND = 5
-    ALREADY_EXISTS = 6
-    PERMISSION_DENIED = 7
-    RESOURCE_EXHAUSTED = 8
-    FAILED_PRECONDITION = 9
-    ABORTED = 10
-    OUT_OF_RANGE = 11
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
-    UNAVAILABLE = 14
-    DATA_LOSS = 15
-    UNAUTHENTICATED = 16
 
 
 class GrpcFault(Exception):

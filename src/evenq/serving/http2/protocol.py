@@ -10,9 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
-from evenq.serving.http2 import frames as f
 from evenq.serving.http2.calls import Call
-from evenq.serving.http2.codes import ErrorCode
 from evenq.serving.http2.connection import Connection
 from evenq.serving.http2.events import (
     ConnectionEnded,
@@ -23,10 +21,13 @@ from evenq.serving.http2.events import (
     StreamEnded,
     StreamReset,
 )
-from evenq.serving.http2.messages import GrpcFault, Status, plain, status
+from evenq.serving.http2.messages import GrpcFault, status
+from evenq.serving.http2.plain_requests import PlainRequest
 from evenq.serving.http2.requests import request_head
 from evenq.serving.http2.streams import Stream
 from evenq.serving.rpc import Kind
+from evenq.wire.http2 import frames as f
+from evenq.wire.http2.codes import ErrorCode, Status
 
 if TYPE_CHECKING:
     from evenq.serving.http2.server import Address, Http2Server
@@ -37,36 +38,6 @@ WRITE_BYTES = 256 << 10
 """Bytes that are handed to the transport at a time, and what it may hold before it says stop."""
 KEEPALIVE, DRAIN = b"evenq-ka", b"evenq-go"
 """Data of our two kinds of PING."""
-NOT_GRPC = b"This port speaks gRPC.\n"
-
-
-class _Plain:
-    """A request that is no gRPC: read to its end, so that what is wrong with it is seen, and answered in text."""
-
-    __slots__ = ("_connection", "_status", "_stream")
-
-    def __init__(self, connection: Http2Protocol, stream: Stream, http_status: int) -> None:
-        self._connection, self._stream, self._status = connection, stream, http_status
-
-    def receive(self, data: bytes, *, ended: bool) -> None:
-        core = self._connection.core
-        if not ended:
-            core.consumed(self._stream, len(data))
-            return
-        core.send_headers(self._stream, plain(self._status))
-        core.send_data(self._stream, NOT_GRPC)
-        core.send_end(self._stream, f.END_OF_DATA)
-        self._connection.touch()
-
-    @property
-    def waits_since_ms(self) -> int:
-        return self._stream.since_ms
-
-    def end(self, _code: int, _message: str = "") -> None:
-        self._connection.core.reset(self._stream, ErrorCode.CANCEL)
-
-    def abandon(self, _code: ErrorCode = ErrorCode.CANCEL) -> None:
-        pass
 
 
 class Http2Protocol(asyncio.Protocol):
@@ -99,7 +70,13 @@ class Http2Protocol(asyncio.Protocol):
         self._closed = False
         self._begun = False
         self._early: list[bytes] = []
-        """What came behind a handshake, before its end was seen here."""
+        """What came behind a handshake, before its end was seen here, or while there was more than a turn's work."""
+        self._more = False
+        """Input waits for the next turn of the loop, and nothing is read meanwhile."""
+        self._going_on = False
+        self._lingers_ms: int | None = None
+        """Since when what comes is thrown away, so that our GOAWAY arrives."""
+        self._thrown_away = 0
 
     # ---------------------------------------------------------------------------------------------- the transport
 
@@ -130,15 +107,19 @@ class Http2Protocol(asyncio.Protocol):
             self.data_received(early)
 
     def data_received(self, data: bytes) -> None:
-        now_ms = self._heard_ms = self._monotonic_ms()
+        self._heard_ms = self._monotonic_ms()
         if self._closed:
-            return
-        if not self._begun:
+            self._throw_away(len(data))
+        elif not self._begun or self._more:
             self._early.append(data)
-            return
+        else:
+            self._take_in(data)
+
+    def _take_in(self, data: bytes) -> None:
+        """Begin what a turn of the loop may begin of it; the rest has its turn after the other connections."""
         self._busy = True
         try:
-            for event in self.core.receive(data, now_ms):
+            for event in self.core.receive(data, self._monotonic_ms()):
                 kind = type(event)
                 if kind is DataReceived:
                     self._on_data(event.stream, event.data, event.ended)  # type: ignore[union-attr]  # by its type
@@ -148,19 +129,45 @@ class Http2Protocol(asyncio.Protocol):
                     self._on_other(event)
         finally:
             self._busy = False
+        if self.core.pending and not self._more:
+            self._more = True
+            if self._paused_ms is None:
+                self._transport.pause_reading()
         self.flush()
+        if self._more and self._paused_ms is None:
+            self._go_on_later()
+
+    def _go_on_later(self) -> None:
+        if not self._going_on:
+            self._going_on = True
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._going_on = False
+        if self._closed or self._paused_ms is not None:
+            return
+        data, self._early = b"".join(self._early), []
+        if self.core.pending or data:
+            self._take_in(data)
+        else:
+            self._more = False
+            self._transport.resume_reading()
 
     def eof_received(self) -> bool:
         return False
 
     def pause_writing(self) -> None:
         self._paused_ms = self._monotonic_ms()
-        self._transport.pause_reading()
+        if not self._more:
+            self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._paused_ms = None
         if not self._closed:
-            self._transport.resume_reading()
+            if self._more:
+                self._go_on_later()
+            else:
+                self._transport.resume_reading()
             self.flush()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
@@ -252,15 +259,33 @@ class Http2Protocol(asyncio.Protocol):
         self._close()
 
     def _close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            if self._paused_ms is not None:
-                self._transport.abort()
-            else:
-                self._transport.close()
+        if self._closed:
+            return
+        self._closed = True
+        if self._paused_ms is not None:
+            self._transport.abort()
+        elif not self.core.ended or self._transport.is_closing():
+            self._transport.close()
+        else:
+            self._lingers_ms = self._monotonic_ms()
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            if self._more:
+                self._transport.resume_reading()
+
+    def _throw_away(self, size: int) -> None:
+        self._thrown_away += size
+        if self._lingers_ms is not None and self._thrown_away > self.limits.linger_bytes:
+            self._end_lingering()
+
+    def _end_lingering(self) -> None:
+        self._lingers_ms = None
+        self._transport.close()
 
     def finish(self) -> None:
         """Write what there is, and end the connection."""
+        if self._lingers_ms is not None:
+            self._end_lingering()
         if not self._closed:
             self.core.draining_after = self.core.draining_after or self.core.last_stream_id
             self.flush()
@@ -281,7 +306,7 @@ class Http2Protocol(asyncio.Protocol):
             return
         call: Any
         if request.not_grpc:
-            call = stream.call = _Plain(self, stream, request.not_grpc)
+            call = stream.call = PlainRequest(self, stream, request.not_grpc)
         else:
             method = self.server.methods.get(request.path)
             refusal = self._refusal(event) if method is not None else (Status.UNIMPLEMENTED, _unknown(request.path))
@@ -382,6 +407,8 @@ class Http2Protocol(asyncio.Protocol):
         """Look at what takes too long. Called by the server a few times a second."""
         core, limits = self.core, self.limits
         if self._closed:
+            if self._lingers_ms is not None and now_ms - self._lingers_ms >= limits.linger_ms:
+                self._end_lingering()
             return
         core.now_ms = now_ms
         if not core.greeted:

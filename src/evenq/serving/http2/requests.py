@@ -10,8 +10,8 @@ from __future__ import annotations
 import binascii
 from collections.abc import Sequence
 
-from evenq.serving.http2.fields import FieldKind
-from evenq.serving.http2.hpack import HeaderBlock
+from evenq.wire.http2.fields import FieldKind
+from evenq.wire.http2.hpack import HeaderBlock
 
 __all__ = ["RequestHead", "request_head", "timeout_ms"]
 

@@ -8,10 +8,10 @@ Always true: no more DATA leaves than both windows allow; frames of one stream l
 
 from __future__ import annotations
 
-from evenq.serving.http2 import frames as f
-from evenq.serving.http2.codes import ConnectionFault, ErrorCode
 from evenq.serving.http2.limits import Limits, Totals
 from evenq.serving.http2.streams import Stream
+from evenq.wire.http2 import frames as f
+from evenq.wire.http2.codes import ConnectionFault, ErrorCode
 
 __all__ = ["Sender"]
 

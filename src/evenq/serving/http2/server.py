@@ -22,8 +22,8 @@ from evenq.serving.http2.calls import Method
 from evenq.serving.http2.deadlines import Deadlines
 from evenq.serving.http2.eager_task import EagerTask
 from evenq.serving.http2.limits import Limits, Totals
-from evenq.serving.http2.messages import Status
 from evenq.serving.http2.protocol import Http2Protocol
+from evenq.wire.http2.codes import Status
 
 __all__ = ["Address", "Http2Server"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from evenq.serving.http2.frames import EncodedHeaders
+from evenq.wire.http2.frames import EncodedHeaders
 
 __all__ = ["Stream"]
 

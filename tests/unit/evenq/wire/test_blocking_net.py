@@ -12,10 +12,13 @@ import pytest
 
 from evenq import errors
 from evenq.runtime.clock import SystemClock
+from evenq.runtime.net import BlockingCalls
+from evenq.serving.door import DoorOptions, Front
 from evenq.serving.doors import Doors, open_doors, usual_places
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 from evenq.serving.tls import TlsSettings
 from evenq.testing.certificates import Authority, Pair
+from evenq.wire.blocking_grpc import GrpcBlockingNet
 from evenq.wire.blocking_net import BlockingNet
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.evenq.v1 import registry_pb2
@@ -38,18 +41,42 @@ RPC = Rpc(
 )  # fmt: skip
 
 
+@pytest.fixture(params=["sockets", "grpcio"], autouse=True)
+def carrier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr("evenq.wire.net.BLOCKING_OVER", request.param)
+    return str(request.param)
+
+
+@pytest.fixture(params=["http2", "grpcio"])
+def front(request: pytest.FixtureRequest) -> Front:
+    chosen: Front = request.param
+    return chosen
+
+
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "authority")
 
 
-async def opened(pair: Pair, port: int = -1, **more: Any) -> Doors:
+async def opened(pair: Pair, front: Front, port: int = -1, host: str = "127.0.0.1", **more: Any) -> Doors:
     tls = TlsSettings(**{"port": 0, "certificate": pair.certificate, "key": pair.key, **more})
-    return await open_doors([RPC], usual_places("127.0.0.1", port, tls), tls, clock=SystemClock())
+    options = DoorOptions(front=front)
+    return await open_doors([RPC], usual_places(host, port, tls), tls, clock=SystemClock(), options=options)
 
 
-def said(net: BlockingNet, address: str, request: bytes = b"hello") -> str:
+def said(net: BlockingCalls, address: str, request: bytes = b"hello") -> str:
     return net.unary(address, METHOD, request, timeout_ms=5_000, metadata=()).decode()
+
+
+def version_at(net: BlockingCalls, address: str) -> int:
+    if isinstance(net, GrpcBlockingNet):
+        return net._links[address].version
+    assert isinstance(net, BlockingNet)
+    while True:  # other threads take them as well
+        assert said(net, address)
+        versions = [connection.version for connection in list(net._pools[address].idle)]
+        if versions:
+            return max(versions)
 
 
 def played(story: Callable[[], Awaitable[None]]) -> None:
@@ -60,9 +87,9 @@ def played(story: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_each_address_is_called_as_its_scheme_or_the_net_says(authority: Authority) -> None:
+def test_each_address_is_called_as_its_scheme_or_the_net_says(authority: Authority, front: Front) -> None:
     async def story() -> None:
-        doors = await opened(authority.sign("server", hosts=HERE), port=0)
+        doors = await opened(authority.sign("server", hosts=HERE), front, port=0)
         trusting, plain = GrpcNet(tls=Tls(ca=authority.ca)).blocking(), GrpcNet().blocking()
         plain_port, tls_port = doors.port, doors.port_of("tls")
         try:
@@ -83,9 +110,11 @@ def test_each_address_is_called_as_its_scheme_or_the_net_says(authority: Authori
     played(story)
 
 
-def test_a_name_of_the_clients_choice_and_a_certificate_that_is_pinned_get_in(authority: Authority) -> None:
+def test_a_name_of_the_clients_choice_and_a_certificate_that_is_pinned_get_in(
+    authority: Authority, front: Front
+) -> None:
     async def story() -> None:
-        doors = await opened(authority.sign("server", hosts=["broker.example"]))
+        doors = await opened(authority.sign("server", hosts=["broker.example"]), front)
         for tls in (Tls(ca=authority.ca, server_name="broker.example"), Tls(insecure=True)):
             net = GrpcNet(tls=tls).blocking()
             assert await asyncio.to_thread(said, net, f"127.0.0.1:{doors.port}") == "tls True"
@@ -96,7 +125,7 @@ def test_a_name_of_the_clients_choice_and_a_certificate_that_is_pinned_get_in(au
 
 
 def test_a_mistake_is_the_sentence_of_the_other_net_and_is_not_looked_into_by_each_call(
-    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, front: Front, carrier: str
 ) -> None:
     probes: list[str] = []
 
@@ -104,10 +133,11 @@ def test_a_mistake_is_the_sentence_of_the_other_net_and_is_not_looked_into_by_ea
         probes.append(target)
         return explain(target, *rest)
 
-    monkeypatch.setattr("evenq.wire.blocking_net.explain", counted)
+    module = "blocking_net" if carrier == "sockets" else "blocking_grpc"
+    monkeypatch.setattr(f"evenq.wire.{module}.explain", counted)
 
     async def story() -> None:
-        doors = await opened(authority.sign("server", hosts=HERE), port=0)
+        doors = await opened(authority.sign("server", hosts=HERE), front, port=0)
         stranger = Authority(tmp_path / "stranger")
         for tls, address, words in (
             (None, f"127.0.0.1:{doors.port_of('tls')}", "speaks TLS and this side plain text"),
@@ -133,7 +163,7 @@ def test_a_mistake_is_the_sentence_of_the_other_net_and_is_not_looked_into_by_ea
 
 
 def test_new_files_are_used_by_the_next_call_while_running_ones_end_on_the_old_channel(
-    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, front: Front, carrier: str
 ) -> None:
     """A new authority of the cluster and a new certificate of the client's, under calls of four threads."""
     monkeypatch.setattr("evenq.wire.tls_channels.LOOK_MS", 50)
@@ -142,7 +172,7 @@ def test_new_files_are_used_by_the_next_call_while_running_ones_end_on_the_old_c
         server, client = authority.sign("server", hosts=HERE), authority.sign("client")
         both = tmp_path / "both.pem"
         both.write_bytes(authority.ca.read_bytes())
-        doors = await opened(server, client_ca=both, reload_ms=100)
+        doors = await opened(server, front, client_ca=both, reload_ms=100)
         net = GrpcNet(tls=Tls(ca=both, certificate=client.certificate, key=client.key)).blocking()
         address, over, failures = f"127.0.0.1:{doors.port}", threading.Event(), list[BaseException]()
 
@@ -157,7 +187,7 @@ def test_new_files_are_used_by_the_next_call_while_running_ones_end_on_the_old_c
         loads = [asyncio.create_task(asyncio.to_thread(load, request)) for request in (b"", b"", b"slow", b"slow")]
         try:
             await asyncio.sleep(0.3)
-            first = net._links[address]
+            first = await asyncio.to_thread(version_at, net, address)
             successor = Authority(tmp_path / "successor")
             both.write_bytes(authority.ca.read_bytes() + successor.ca.read_bytes())  # first trusted, then used
             await asyncio.sleep(0.3)
@@ -168,8 +198,9 @@ def test_new_files_are_used_by_the_next_call_while_running_ones_end_on_the_old_c
             both.write_bytes(successor.ca.read_bytes())  # the old authority is out: only new files get in
             await asyncio.sleep(0.7)
             assert failures == []
-            assert net._links[address].version > first.version
-            assert len(net._retired) >= 1
+            assert await asyncio.to_thread(version_at, net, address) > first
+            if isinstance(net, GrpcBlockingNet):
+                assert len(net._retired) >= 1
         finally:
             over.set()
             await asyncio.gather(*loads)
@@ -184,12 +215,12 @@ def test_new_files_are_used_by_the_next_call_while_running_ones_end_on_the_old_c
 
 
 def test_a_retired_channel_is_closed_once_its_last_call_must_be_over(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, front: Front, carrier: str
 ) -> None:
     monkeypatch.setattr("evenq.wire.tls_channels.LOOK_MS", 0)
 
     async def story() -> None:
-        doors = await opened(authority.sign("server", hosts=HERE))
+        doors = await opened(authority.sign("server", hosts=HERE), front)
         own = authority.sign("client")
         net = GrpcNet(tls=Tls(ca=authority.ca, certificate=own.certificate, key=own.key)).blocking()
         address = f"127.0.0.1:{doors.port}"
@@ -197,16 +228,20 @@ def test_a_retired_channel_is_closed_once_its_last_call_must_be_over(
             await asyncio.to_thread(net.unary, address, METHOD, b"", timeout_ms=200, metadata=())
             authority.sign("client")
             await asyncio.sleep(0.45)
-        assert 1 <= len(net._retired) <= 2
+        if isinstance(net, GrpcBlockingNet):
+            assert 1 <= len(net._retired) <= 2
+        else:
+            assert isinstance(net, BlockingNet)
+            assert net._pools[address].open == 1
         net.close()
         await doors.stop()
 
     played(story)
 
 
-def test_a_pinned_server_with_a_new_certificate_is_pinned_again(authority: Authority) -> None:
+def test_a_pinned_server_with_a_new_certificate_is_pinned_again(authority: Authority, front: Front) -> None:
     async def story() -> None:
-        doors = await opened(authority.sign("server", hosts=HERE))
+        doors = await opened(authority.sign("server", hosts=HERE), front)
         net, port, failed = GrpcNet(tls=Tls(insecure=True)).blocking(), doors.port, 0
         assert await asyncio.to_thread(said, net, f"127.0.0.1:{port}")
         await doors.stop()
@@ -214,7 +249,8 @@ def test_a_pinned_server_with_a_new_certificate_is_pinned_again(authority: Autho
             await asyncio.to_thread(said, net, f"127.0.0.1:{port}")
         pair = authority.sign("server", hosts=HERE)
         tls = TlsSettings(port=port, certificate=pair.certificate, key=pair.key)
-        doors = await open_doors([RPC], usual_places("127.0.0.1", -1, tls), tls, clock=SystemClock())
+        options = DoorOptions(front=front)
+        doors = await open_doors([RPC], usual_places("127.0.0.1", -1, tls), tls, clock=SystemClock(), options=options)
         while failed < 50:
             try:
                 assert await asyncio.to_thread(said, net, f"127.0.0.1:{port}") == "tls True"
@@ -230,9 +266,11 @@ def test_a_pinned_server_with_a_new_certificate_is_pinned_again(authority: Autho
     played(story)
 
 
-def test_addresses_are_bounded_and_a_closed_net_says_so() -> None:
+def test_addresses_are_bounded_and_a_closed_net_says_so(carrier: str) -> None:
     async def story() -> None:
         net = GrpcNet(channels_max=1).blocking()
+        if not isinstance(net, GrpcBlockingNet):  # tests/unit/evenq/wire/test_blocking_socket.py
+            return
         with pytest.raises(errors.ConnectionFailed):
             await asyncio.to_thread(said, net, "127.0.0.1:1")
         with pytest.raises(errors.TooManyRequests, match="1 addresses"):
@@ -248,3 +286,39 @@ def test_addresses_are_bounded_and_a_closed_net_says_so() -> None:
                 said(net, address)
 
     played(story)
+
+
+def test_a_server_at_an_ipv6_address_is_called(authority: Authority, front: Front) -> None:
+    async def story() -> None:
+        doors = await opened(authority.sign("server", hosts=("::1",)), front, port=0, host="::1")
+        for tls, name in ((None, "default"), (Tls(ca=authority.ca), "tls")):
+            net = GrpcNet(tls=tls).blocking()
+            assert (await asyncio.to_thread(said, net, f"[::1]:{doors.port_of(name)}")).startswith(name)
+            net.close()
+        await doors.stop()
+
+    played(story)
+
+
+def test_a_server_with_connections_that_nobody_uses_stops_at_once_if_they_are_looked_after(
+    authority: Authority, front: Front
+) -> None:
+    async def story() -> None:
+        doors = await opened(authority.sign("server", hosts=HERE), front, port=0)
+        net = GrpcNet(tls=Tls(ca=authority.ca)).blocking()
+        addresses = [f"evenq://127.0.0.1:{doors.port}", f"127.0.0.1:{doors.port_of('tls')}"]
+        for address in addresses:
+            assert await asyncio.to_thread(said, net, address)
+        stopping = asyncio.create_task(doors.stop(25_000))
+        async with asyncio.timeout(8):
+            while not stopping.done():
+                await asyncio.sleep(0.1)
+                net.look_after()
+        net.close()
+
+    played(story)
+
+
+def test_options_for_channels_of_grpc_have_them_used(carrier: str) -> None:
+    assert isinstance(GrpcNet(options=[("grpc.enable_http_proxy", 1)]).blocking(), GrpcBlockingNet)
+    assert isinstance(GrpcNet().blocking(), BlockingNet if carrier == "sockets" else GrpcBlockingNet)

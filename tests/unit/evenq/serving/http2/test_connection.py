@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenq.serving.http2 import frames as f
-from evenq.serving.http2.codes import ErrorCode
 from evenq.serving.http2.connection import Connection
 from evenq.serving.http2.events import ConnectionEnded, DataReceived, Event, RequestStarted, StreamEnded, StreamReset
-from evenq.serving.http2.hpack import encode
 from evenq.serving.http2.limits import Limits, Totals
+from evenq.wire.http2 import frames as f
+from evenq.wire.http2.codes import ErrorCode
+from evenq.wire.http2.hpack import encode
 
 HELLO = f.PREFACE + f.settings({})
 REQUEST = encode([
@@ -352,3 +352,29 @@ def test_a_drain_serves_what_came_and_refuses_what_comes() -> None:
     assert made.receive(headers(3), 0) == []
     assert frames(made.take(1 << 20))[-1][0] == f.RST_STREAM
     assert shown(made.receive(data(1, b"x", f.END_STREAM), 0)) == [("data", 1, b"x", True)]
+
+
+def test_a_turn_reads_so_many_frames_and_the_rest_in_its_order_later() -> None:
+    limits = replace(SMALL, frames_per_turn=5)
+    given = b"".join(headers(number) + data(number, b"x", f.END_STREAM) for number in range(1, 15, 2)) + b"\0\0"
+    whole, parts = greeted(replace(SMALL, frames_per_turn=100)), greeted(limits)
+    expected = shown(whole.receive(given, 0))
+    assert not whole.pending
+    seen = [parts.receive(given, 0)]
+    while parts.pending:
+        seen.append(parts.receive(b"", 0))
+    assert [len(events) for events in seen] == [5, 5, 4]
+    assert shown([event for events in seen for event in events]) == expected
+    assert parts.kept_bytes == 2
+    parts.receive(b"\0" * 6 + f.ping(b"12345678"), 0)
+    assert not parts.pending
+
+
+def test_more_may_come_while_there_is_more() -> None:
+    made = greeted(replace(SMALL, frames_per_turn=1))
+    made.receive(f.ping(b"1" * 8) + f.ping(b"2" * 8), 0)
+    assert made.pending
+    made.receive(f.ping(b"3" * 8), 0)
+    made.receive(b"", 0)
+    assert not made.pending
+    assert [frame[3] for frame in frames(made.take(1 << 20))] == [b"1" * 8, b"2" * 8, b"3" * 8]

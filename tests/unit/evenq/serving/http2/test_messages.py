@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenq.serving.http2.hpack import Decoder, encode
-from evenq.serving.http2.messages import GrpcFault, MessageReader, Status, head, prefix, status
+from evenq.serving.http2.messages import GrpcFault, MessageReader, head, prefix, status
 from evenq.serving.http2.requests import RequestHead, request_head, timeout_ms
+from evenq.wire.http2.codes import Status
+from evenq.wire.http2.hpack import Decoder, encode
 
 
 @given(st.lists(st.binary(max_size=200), max_size=8), st.lists(st.integers(0, 90), max_size=20))

@@ -14,13 +14,16 @@ import uvloop
 
 from evenq import errors
 from evenq.runtime.clock import SystemClock
-from evenq.serving.http2 import frames as f
 from evenq.serving.http2.calls import Call, Method
 from evenq.serving.http2.limits import Limits
-from evenq.serving.http2.messages import GrpcFault, Status
+from evenq.serving.http2.messages import GrpcFault
+from evenq.serving.http2.protocol import Http2Protocol
 from evenq.serving.http2.server import Http2Server
 from evenq.serving.rpc import Kind
 from evenq.testing.certificates import Authority
+from evenq.wire.http2 import frames as f
+from evenq.wire.http2.codes import Status
+from evenq.wire.http2.hpack import encode
 
 NO_GROWTH = [("grpc.http2.bdp_probe", 0)]
 """Else a client of gRPC opens its window as far as the network carries, until all is on its side."""
@@ -277,5 +280,148 @@ def test_a_drain_says_goaway_twice_and_lets_running_calls_end(loop: Any) -> None
         await server.stop(400)
         assert (await watcher).count(f.GOAWAY) == 2
         assert (await call).code() is grpc.StatusCode.UNAVAILABLE
+
+    run(loop, test)
+
+
+class FakeTransport:
+    """What a connection asks of its transport, without a socket."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.reads = True
+        self.written = b""
+        self.closed = False
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("10.0.0.1", self.number) if name == "peername" else None
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def pause_reading(self) -> None:
+        assert self.reads
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        assert not self.reads
+        self.reads = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+
+HELLO = f.PREFACE + f.settings({})
+CALL = encode([
+    (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/s/Echo"), (b":authority", b"h"),
+    (b"content-type", b"application/grpc"), (b"te", b"trailers"),
+])  # fmt: skip
+
+
+def calls(count: int, first: int = 1) -> bytes:
+    return b"".join(
+        f.frame(f.HEADERS, f.END_HEADERS, number, CALL) + f.frame(f.DATA, f.END_STREAM, number, bytes(5))
+        for number in range(first, first + 2 * count, 2)
+    )
+
+
+async def in_a_turn(work: Callable[[], None]) -> None:
+    """Do it as the loop calls a protocol, in no task."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def turn() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001  the test shows it
+            done.set_exception(error)
+
+    asyncio.get_running_loop().call_soon(turn)
+    await done
+
+
+@pytest.mark.parametrize("writes", ["taken", "stopped"])
+def test_thousands_of_calls_in_one_piece_leave_the_others_their_turns(loop: Any, writes: str) -> None:
+    async def test(service: Service, server: Http2Server, _: int) -> None:
+        crowd, other = Http2Protocol(server), Http2Protocol(server)
+        ends = [FakeTransport(1), FakeTransport(2)]
+
+        def one_turn() -> None:
+            for protocol, end in zip((crowd, other), ends, strict=True):
+                protocol.connection_made(end)  # type: ignore[arg-type]  # as much of it as is used
+                protocol.data_received(HELLO)
+            crowd.data_received(calls(2_000))
+            assert len(service.calls) == 64
+            assert not ends[0].reads
+            crowd.data_received(calls(10, first=4_001))  # what a transport had read already
+            assert len(service.calls) == 64
+            other.data_received(calls(1))
+            assert service.calls[-1].connection is other
+            if writes == "stopped":
+                crowd.pause_writing()
+
+        await in_a_turn(one_turn)
+        if writes == "stopped":
+            await SystemClock().sleep_ms(20)
+            assert len(service.calls) == 65, "who reads no answers gets no more of them"
+            crowd.resume_writing()
+            crowd.pause_writing()
+            crowd.resume_writing()
+        turns, before = 0, len(service.calls)
+        while len(service.calls) < 2_011:
+            await SystemClock().sleep_ms(0)
+            assert len(service.calls) - before <= 64
+            before, turns = len(service.calls), turns + 1
+        assert turns >= 2_010 // 64 - 1
+        await until(lambda: ends[0].reads)
+        for protocol in (crowd, other):
+            protocol.connection_lost(None)
+
+    run(loop, test)
+
+
+def test_a_goaway_for_a_flood_arrives_though_the_flood_goes_on(loop: Any) -> None:
+    async def test(_: Service, server: Http2Server, port: int) -> None:
+        def flood() -> bytes:
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as attacker:
+                attacker.sendall(HELLO + f.ping(b"12345678") * 50_000)
+                said = b""
+                while data := attacker.recv(65_536):
+                    said += data
+                return said
+
+        said = await asyncio.to_thread(flood)
+        assert said.endswith(b"too many frames: PING")
+        await until(lambda: not server.totals.connections)
+        assert server.totals.faults == {"ENHANCE_YOUR_CALM": 1}
+
+    run(loop, test)
+
+
+def test_a_flood_that_does_not_end_is_not_listened_to_for_long(loop: Any) -> None:
+    async def test(_: Service, server: Http2Server, port: int) -> None:
+        def flood() -> int:
+            sent = 0
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as attacker:
+                try:
+                    attacker.sendall(HELLO)
+                    while sent < 1 << 28:
+                        sent += attacker.send(f.ping(b"12345678") * 1_000)
+                except OSError:
+                    pass
+                return sent
+
+        assert await asyncio.to_thread(flood) < 1 << 27
+        await until(lambda: not server.totals.connections)
 
     run(loop, test)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenq.serving.http2.codes import HpackFault
-from evenq.serving.http2.hpack import STATIC_PAIRS, Decoder, encode
+from evenq.wire.http2.codes import HpackFault
+from evenq.wire.http2.hpack import STATIC_PAIRS, Decoder, encode
 
 Pairs = Sequence[tuple[bytes, bytes]]
 

@@ -1,14 +1,14 @@
-"""Error codes of HTTP/2 (RFC 9113, section 7) and the two scopes of an error.
+"""Error codes of HTTP/2 (RFC 9113, section 7), the two scopes of an error, and the status codes of gRPC.
 
-The core raises these inside and never lets one out: `Connection.receive` turns a `StreamFault` into RST_STREAM and a
-`ConnectionFault` into GOAWAY and the event `ConnectionEnded`.
+The cores raise the errors inside and never let one out: a server's `Connection.receive` turns a `StreamFault` into
+RST_STREAM and a `ConnectionFault` into GOAWAY and the event `ConnectionEnded`; `Calling.receive` ends the connection.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["ConnectionFault", "ErrorCode", "HpackFault", "StreamFault"]
+__all__ = ["ConnectionFault", "ErrorCode", "HpackFault", "Status", "StreamFault"]
 
 
 class ErrorCode(IntEnum):
@@ -28,6 +28,36 @@ class ErrorCode(IntEnum):
     ENHANCE_YOUR_CALM = 11
     INADEQUATE_SECURITY = 12
     HTTP_1_1_REQUIRED = 13
+
+    @classmethod
+    def of(cls, number: int) -> ErrorCode:
+        """The code of a frame; one that nobody knows is INTERNAL_ERROR (RFC 9113, section 7)."""
+        try:
+            return cls(number)
+        except ValueError:
+            return cls.INTERNAL_ERROR
+
+
+class Status(IntEnum):
+    """gRPC's status codes."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
 
 
 class ConnectionFault(Exception):

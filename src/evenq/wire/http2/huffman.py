@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from evenq.serving.http2.codes import HpackFault
+from evenq.wire.http2.codes import HpackFault
 
 __all__ = ["CODES", "CODE_LENGTHS", "decode"]
 

@@ -6,8 +6,8 @@ from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenq.serving.http2 import huffman
-from evenq.serving.http2.codes import HpackFault
+from evenq.wire.http2 import huffman
+from evenq.wire.http2.codes import HpackFault
 
 ENCODER = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from evenq.serving.http2 import huffman
-from evenq.serving.http2.codes import HpackFault
-from evenq.serving.http2.fields import Field, FieldKind, another, field
+from evenq.wire.http2 import huffman
+from evenq.wire.http2.codes import HpackFault
+from evenq.wire.http2.fields import Field, FieldKind, another, field
 
 __all__ = ["TABLE_BYTES", "Decoder", "HeaderBlock", "encode", "integer", "literal"]
 

@@ -8,8 +8,8 @@
 | 4 | stream, the highest bit is reserved |
 | length | payload |
 
-Frames are read by `evenq.serving.http2.connection`. Always true: a builder's frame fits the smallest
-SETTINGS_MAX_FRAME_SIZE; DATA is cut by `evenq.serving.http2.sending`.
+Frames are read by `evenq.serving.http2.connection` and `evenq.wire.http2.calling`. Always true: a builder's frame fits
+the smallest SETTINGS_MAX_FRAME_SIZE; DATA is cut by `evenq.serving.http2.sending` and by `calling`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from evenq.serving.http2.codes import ErrorCode
+from evenq.wire.http2.codes import ConnectionFault, ErrorCode
 
 __all__ = [
     "ACK",
@@ -38,7 +38,9 @@ __all__ = [
     "ping",
     "reset",
     "settings",
+    "size_or_protocol",
     "window_update",
+    "without_extras",
 ]
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -127,3 +129,27 @@ def header_block(stream_id: bytes, headers: EncodedHeaders, *, end: bool) -> byt
         parts.append(frame(kind, flags, int.from_bytes(stream_id, "big"), piece))
         kind, flags = CONTINUATION, 0
     return b"".join(parts)
+
+
+def without_extras(flags: int, stream_id: int, payload: bytes) -> bytes:
+    """The payload without padding and priority, both of which say nothing to us."""
+    padding = start = 0
+    if flags & PADDED:
+        if not payload:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a padded frame is empty")
+        padding, start = payload[0], 1
+    if flags & PRIORITY:
+        if len(payload) < start + 5:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "HEADERS are too short for their priority")
+        if int.from_bytes(payload[start : start + 4], "big") & WINDOW_MAX == stream_id:
+            # The block must be decoded all the same, or the tables part: so the connection ends.
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
+        start += 5
+    if padding > len(payload) - start:
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding is longer than its frame")
+    return payload[start : len(payload) - padding]
+
+
+def size_or_protocol(stream_id: int) -> ErrorCode:
+    """What a frame of the connection is at fault of that has a stream, or else a wrong length."""
+    return ErrorCode.PROTOCOL_ERROR if stream_id else ErrorCode.FRAME_SIZE_ERROR

@@ -1,0 +1,49 @@
+"""A request that is no gRPC: read to its end, so that what is wrong with it is seen, and answered in text.
+
+Stands where a `Call` would, for browsers, health checks and clients of HTTP that found the wrong port.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from evenq.serving.http2.messages import plain
+from evenq.serving.http2.streams import Stream
+from evenq.wire.http2 import frames as f
+from evenq.wire.http2.codes import ErrorCode
+
+if TYPE_CHECKING:
+    from evenq.serving.http2.protocol import Http2Protocol
+
+__all__ = ["PlainRequest"]
+
+NOT_GRPC = b"This port speaks gRPC.\n"
+
+
+class PlainRequest:
+    """A request that is no gRPC: read to its end, so that what is wrong with it is seen, and answered in text."""
+
+    __slots__ = ("_connection", "_status", "_stream")
+
+    def __init__(self, connection: Http2Protocol, stream: Stream, http_status: int) -> None:
+        self._connection, self._stream, self._status = connection, stream, http_status
+
+    def receive(self, data: bytes, *, ended: bool) -> None:
+        core = self._connection.core
+        if not ended:
+            core.consumed(self._stream, len(data))
+            return
+        core.send_headers(self._stream, plain(self._status))
+        core.send_data(self._stream, NOT_GRPC)
+        core.send_end(self._stream, f.END_OF_DATA)
+        self._connection.touch()
+
+    @property
+    def waits_since_ms(self) -> int:
+        return self._stream.since_ms
+
+    def end(self, _code: int, _message: str = "") -> None:
+        self._connection.core.reset(self._stream, ErrorCode.CANCEL)
+
+    def abandon(self, _code: ErrorCode = ErrorCode.CANCEL) -> None:
+        pass

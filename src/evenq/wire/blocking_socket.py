@@ -1,0 +1,340 @@
+"""One connection to a server for calls from threads: a plain blocking socket, TLS if wanted, HTTP/2 above.
+
+Made and kept by `evenq.wire.blocking_net`; owned by one thread at a time. The kernel's own time limits (SO_RCVTIMEO,
+SO_SNDTIMEO) bound each wait, because a time-out of Python's sockets costs a system call more for each read and write.
+TLS goes through memory, so that one way of reading serves both.
+Always true: no call waits longer than its time; after any error the connection is of no more use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import struct
+from typing import Self
+
+from evenq.runtime.clock import SystemClock
+from evenq.wire.addresses import host_and_port
+from evenq.wire.http2.calling import Calling
+from evenq.wire.http2.codes import ConnectionFault
+from evenq.wire.http2.frames import EncodedHeaders
+from evenq.wire.tls_channels import SecureSocket
+
+__all__ = ["BlockingSocket", "Lost", "Unreachable"]
+
+RECEIVE_BYTES = 64 << 10
+PLACES_MAX = 8
+"""Addresses of one name that are tried."""
+LOOKS_MAX = 16
+"""Reads of what came while nothing was called; a server that says more is not worth a call."""
+SLACK_MS = 20
+"""By so much a wait may outlast its call before the kernel is told a new limit."""
+PLAIN = -1
+DEAD_AFTER_S = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 2))
+"""Finds a dead peer behind NAT, as gRPC's pings do for the loop's net."""
+_TIME = struct.Struct("@ll")
+_monotonic_ms = SystemClock().monotonic_ms
+
+
+class Unreachable(Exception):
+    """No connection came about; nothing was sent."""
+
+    def __init__(self, reason: str, *, listens: bool = False) -> None:
+        super().__init__(reason)
+        self.listens = listens
+        """Somebody listens there, and does not speak as we do: it may be TLS."""
+
+
+class Lost(Exception):
+    """The connection ended before the call did."""
+
+    def __init__(self, reason: str, *, undone: bool = False) -> None:
+        super().__init__(reason)
+        self.undone = undone
+        """The server cannot have done anything of it: it never had the whole request."""
+
+
+class BlockingSocket:
+    """A connection that greeted; for one call after another."""
+
+    __slots__ = ("_armed_ms", "_cipher", "_poll", "_socket", "core", "used_ms", "version")
+
+    def __init__(self, connected: socket.socket, secure: SecureSocket | None) -> None:
+        self.core = Calling()
+        self.version = PLAIN if secure is None else secure.version
+        """Of the TLS files that it was made with; -1: plain text."""
+        self.used_ms = 0
+        """When its last call ended; for whoever keeps it."""
+        self._socket = connected
+        self._cipher = None if secure is None else _Cipher(secure)
+        self._poll = select.poll()
+        self._poll.register(connected, select.POLLIN)
+        self._armed_ms = -1
+
+    @classmethod
+    def open(cls, target: str, secure: SecureSocket | None, *, until_ms: int) -> Self:
+        """Connect to `host:port`, shake hands, and wait until the server greeted. Raises Unreachable."""
+        connected = _connect(target, until_ms)
+        try:
+            made = cls(connected, secure)
+            made._greet(until_ms)
+        except TimeoutError:
+            connected.close()
+            raise Unreachable("it listens and says nothing in time") from None
+        except (Lost, ConnectionFault) as error:
+            connected.close()
+            raise Unreachable(str(error), listens=True) from error
+        except BaseException:
+            connected.close()
+            raise
+        return made
+
+    def call(self, headers: EncodedHeaders, message: bytes, *, timeout_ms: int, until_ms: int) -> None:
+        """Make one call; its outcome is in `core`. Raises TimeoutError, Lost, ConnectionFault."""
+        core = self.core
+        if timeout_ms != self._armed_ms:
+            self._arm(timeout_ms)
+        try:
+            self._write(core.begin(headers, message), until_ms)
+        except Lost as error:
+            if not self._answered_early():
+                raise Lost(str(error), undone=True) from error
+            return
+        while True:
+            ended = core.receive(self._read())
+            output = core.take()
+            if output:
+                written = core.written
+                try:
+                    self._write(output, until_ms)
+                except Lost as error:
+                    if not (ended or self._answered_early()):
+                        raise Lost(str(error), undone=not written) from error
+                    core.leaving = True
+                    return
+            if ended:
+                return
+            self._arm_what_is_left(until_ms)
+
+    def is_fresh(self) -> bool:
+        """Read what came since the last call; False: the server went, or takes no further call."""
+        core = self.core
+        for _ in range(LOOKS_MAX):
+            if core.leaving:
+                return False
+            if not self._poll.poll(0):
+                return True
+            try:
+                core.receive(self._read(socket.MSG_DONTWAIT))
+                output = core.take()
+                if output and not self._write_at_once(output):
+                    return False
+            except (TimeoutError, Lost, ConnectionFault):
+                return False
+        return False
+
+    def give_up(self) -> None:
+        """End it; the server is told that nobody waits for the answer, if that can be done at once."""
+        farewell = self.core.give_up()
+        if farewell:
+            with contextlib.suppress(Lost, TimeoutError):
+                self._write_at_once(farewell)
+        self.close()
+
+    def close(self) -> None:
+        """End it."""
+        self._socket.close()
+
+    # ---------------------------------------------------------------------------------------------------- the start
+
+    def _greet(self, until_ms: int) -> None:
+        self._arm_what_is_left(until_ms)
+        cipher = self._cipher
+        if cipher is not None:
+            data = b""
+            while not cipher.shake(data):
+                self._send(cipher.take(), until_ms)
+                self._arm_what_is_left(until_ms)
+                data = self._receive()
+            self._send(cipher.take(), until_ms)
+        core = self.core
+        self._write(core.take(), until_ms)
+        while not core.greeted:
+            self._arm_what_is_left(until_ms)
+            core.receive(self._read())
+        self._write(core.take(), until_ms)
+
+    # -------------------------------------------------------------------------------------------------------- bytes
+
+    def _write(self, data: bytes, until_ms: int) -> None:
+        if self._cipher is not None:
+            data = self._cipher.encrypt(data)
+        self._send(data, until_ms)
+
+    def _send(self, data: bytes, until_ms: int) -> None:
+        try:
+            sent, size = self._socket.send(data), len(data)
+            if sent == size:
+                return
+            rest = memoryview(data)
+            while sent < size:
+                self._arm_what_is_left(until_ms)
+                sent += self._socket.send(rest[sent:])
+        except BlockingIOError:
+            raise TimeoutError from None
+        except TimeoutError as error:  # the kernel's, of a peer that acknowledges nothing, has a number
+            if error.errno is None:
+                raise
+            raise Lost(_words(error)) from error
+        except OSError as error:
+            raise Lost(_words(error)) from error
+
+    def _write_at_once(self, data: bytes) -> bool:
+        """Write without waiting; False: not all of it could be."""
+        if self._cipher is not None:
+            data = self._cipher.encrypt(data)
+        try:
+            return self._socket.send(data, socket.MSG_DONTWAIT) == len(data)
+        except OSError:
+            return False
+
+    def _read(self, flags: int = 0) -> bytes:
+        data = self._receive(flags)
+        return data if self._cipher is None else self._cipher.decrypt(data)
+
+    def _receive(self, flags: int = 0) -> bytes:
+        try:
+            data = self._socket.recv(RECEIVE_BYTES, flags)
+        except BlockingIOError:
+            raise TimeoutError from None
+        except OSError as error:
+            raise Lost(_words(error)) from error
+        if not data:
+            raise Lost("the server closed the connection")
+        return data
+
+    def _answered_early(self) -> bool:
+        """The server closed while we wrote: did it answer before?"""
+        core = self.core
+        core.leaving = True
+        try:
+            while not core.receive(self._read(socket.MSG_DONTWAIT)):
+                pass
+        except (TimeoutError, Lost, ConnectionFault):
+            return False
+        return True
+
+    def _arm_what_is_left(self, until_ms: int) -> None:
+        left_ms = until_ms - _monotonic_ms()
+        if left_ms <= 0:
+            raise TimeoutError
+        if not left_ms <= self._armed_ms <= left_ms + SLACK_MS:
+            self._arm(left_ms)
+
+    def _arm(self, wait_ms: int) -> None:
+        """Bound each wait. 0 would mean for ever."""
+        wait_ms = max(1, wait_ms)
+        limit = _TIME.pack(wait_ms // 1000, wait_ms % 1000 * 1000)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        except OSError as error:
+            raise Lost(_words(error)) from error
+        self._armed_ms = wait_ms
+
+
+class _Cipher:
+    """TLS through memory."""
+
+    __slots__ = ("_incoming", "_object", "_outgoing")
+
+    def __init__(self, secure: SecureSocket) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        try:
+            self._object = secure.context.wrap_bio(self._incoming, self._outgoing, server_hostname=secure.server_name)
+        except ValueError as error:  # of a name that cannot be one, also UnicodeError
+            raise Lost(f"{secure.server_name!r} cannot be the name of a host: {error}") from error
+
+    def shake(self, data: bytes) -> bool:
+        """One step of the handshake; True: it is over. `take` has what must be sent."""
+        self._incoming.write(data)
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except OSError as error:
+            raise Lost(_words(error)) from error
+        if self._object.selected_alpn_protocol() != "h2":
+            raise Lost("the server does not agree on HTTP/2 (ALPN)")
+        return True
+
+    def take(self) -> bytes:
+        return self._outgoing.read()
+
+    def encrypt(self, data: bytes) -> bytes:
+        try:
+            written, size = self._object.write(data) if data else 0, len(data)
+            while written < size:
+                written += self._object.write(memoryview(data)[written:])
+        except OSError as error:
+            raise Lost(_words(error)) from error
+        return self._outgoing.read()
+
+    def decrypt(self, data: bytes) -> bytes:
+        """What is readable of it; may be nothing."""
+        incoming, read = self._incoming, self._object.read
+        incoming.write(data)
+        parts: list[bytes] = []
+        try:
+            while True:
+                part = read(RECEIVE_BYTES)
+                if not part:
+                    raise Lost("the server closed the connection")
+                parts.append(part)
+                if not incoming.pending and not self._object.pending():
+                    break
+        except ssl.SSLWantReadError:
+            pass
+        except Lost:
+            if not parts:
+                raise
+        except OSError as error:
+            raise Lost(_words(error)) from error
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _connect(target: str, until_ms: int) -> socket.socket:
+    host, port = host_and_port(target)
+    try:
+        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[:PLACES_MAX]
+    except (OSError, UnicodeError) as error:
+        raise Unreachable(f"the name {host} leads nowhere: {_words(error)}") from error
+    reason = "there was no time left to connect"
+    for number, (family, kind, protocol, _, place) in enumerate(places):
+        left_ms = until_ms - _monotonic_ms()
+        if left_ms <= 0:
+            break
+        connected: socket.socket | None = None
+        try:
+            connected = socket.socket(family, kind, protocol)
+            connected.settimeout(left_ms / 1000 / (len(places) - number))
+            connected.connect(place)
+            connected.settimeout(None)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in DEAD_AFTER_S:
+                if hasattr(socket, option):
+                    connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        except OSError as error:
+            if connected is not None:
+                connected.close()
+            reason = f"cannot connect to {place[0]}: {_words(error)}"
+        else:
+            return connected
+    raise Unreachable(reason)
+
+
+def _words(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,83 @@
+"""What is raised for a call that gRPC ended with a status: one table for all nets, whoever carries their bytes.
+
+`evenq.wire.net` and the two blocking nets ask it. Our own answers carry their errors inside; a status comes from below
+them, from streams whose frames hold none, or from somebody else's server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from evenq import errors
+from evenq.wire.http2.codes import Status
+from evenq.wire.status import error_of
+
+__all__ = ["CODE_TRAILER", "call_error", "grpc_call_error", "late", "no_answer", "shutting_down"]
+
+CODE_TRAILER = "evenq-code"
+"""Trailer of a call that ends with a gRPC error: the number of `apache.rocketmq.v2.Code` that is meant."""
+
+
+def call_error(
+    code: int,
+    details: str,
+    trailers: Iterable[tuple[str, str | bytes]],
+    *,
+    address: str,
+    method: str,
+    timeout_ms: int | None,
+) -> errors.Error:
+    """The error for gRPC's status `code`, which is not OK."""
+    reason = details or "no reason given"
+    for key, value in trailers:
+        if key == CODE_TRAILER and str(value).isdigit():
+            return error_of(int(value), reason)
+    call = method.rpartition("/")[2]
+    match code:
+        case Status.DEADLINE_EXCEEDED:
+            return late(address, method, timeout_ms)
+        case Status.UNAUTHENTICATED | Status.PERMISSION_DENIED:
+            return errors.Unauthorized(f"{address} refuses {call}: {reason}; check the credentials")
+        case Status.UNIMPLEMENTED:
+            return errors.Unsupported(
+                f"{address} does not serve {method}; is this the right port, and does its version match?"
+            )
+        case Status.RESOURCE_EXHAUSTED if "larger than max" in reason:
+            return errors.PayloadTooLarge(f"{address} does not read {call}: {reason}; send less at once")
+        case Status.RESOURCE_EXHAUSTED:
+            return errors.TooManyRequests(f"{address} is overloaded: {reason}; try again later")
+        case Status.INTERNAL | Status.UNKNOWN if "RST_STREAM" not in reason:
+            return errors.InternalError(f"{address} failed in {call}: {reason}")
+        case _:
+            return no_answer(address, method, reason)
+
+
+def grpc_call_error(error: Any, address: str, method: str, timeout_ms: int | None) -> errors.Error:
+    """The same for an error of grpcio, of either face."""
+    code: int = error.code().value[0]
+    trailers = error.trailing_metadata() or ()
+    return call_error(
+        code, error.details() or "", trailers, address=address, method=method, timeout_ms=timeout_ms
+    )  # fmt: skip
+
+
+def late(address: str, method: str, timeout_ms: int | None) -> errors.RequestTimeout:
+    """No answer in time."""
+    call = method.rpartition("/")[2]
+    return errors.RequestTimeout(
+        f"{address} did not answer {call} within {timeout_ms} ms; it may or may not have taken effect"
+    )
+
+
+def no_answer(address: str, method: str, reason: str) -> errors.ConnectionFailed:
+    """Nobody is there, or went away."""
+    call = method.rpartition("/")[2]
+    return errors.ConnectionFailed(
+        f"no evenq server answers at {address} ({call}: {reason}); is it running, and is host:port right?"
+    )
+
+
+def shutting_down(address: str) -> errors.ConnectionFailed:
+    """The net was closed."""
+    return errors.ConnectionFailed(f"cannot call {address}: this side is shutting down")
