@@ -60,7 +60,11 @@ def server(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) ->
         yield f"sc://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(30)
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
+            process.wait(60)
 
 
 @pytest.fixture
@@ -223,8 +227,10 @@ LETTERS = textwrap.dedent(
 
 
 def test_rows_that_a_client_of_spark_connect_cannot_handle_become_dead_letters(
-    client: Callable[..., str], flights: Any
+    client: Callable[..., str], cluster: LocalCluster, flights: Any
 ) -> None:
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        admin.create_group("desk")
     printed = client(sys.executable, "-c", LETTERS, flights.endpoints, flights.name, "desk")
     assert printed.splitlines()[-1] == "1"
     letters = {"endpoints": flights.endpoints, "subscribe": "%DLQ%desk"}
