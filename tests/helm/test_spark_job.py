@@ -112,9 +112,8 @@ def test_the_chart_makes_that_secret_and_grants_what_the_arguments_name(helm: st
     keys = tomllib.loads(base64.b64decode(secrets[SECRET][Path(KEYS).name]).decode())
     users = tomllib.loads(base64.b64decode(secrets["evenq-auth"]["users.toml"]).decode())["users"]
     assert keys == {"access_key": "spark", "secret_key": users["spark"]["secret"]}
-    given = dict(
-        one.removeprefix("--").split("=", 1) for one in driver["containers"][0]["args"] if one.startswith("--")
-    )
+    arguments = driver["containers"][0]["args"]
+    given = dict(one.removeprefix("--").split("=", 1) for one in arguments if one.startswith("--") and "=" in one)
     granted = {one["resource"]: one["actions"] for one in users["spark"]["allow"]}
     assert granted == {
         f"topic:{given['source']}": ["consume"], f"topic:{given['target']}": ["publish"], f"group:{given['group']}": ["consume"],

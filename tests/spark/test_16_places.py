@@ -28,7 +28,7 @@ from pyspark_evenq.reader import BatchReader
 import evenq
 from evenq.testing.local_cluster import LocalCluster
 
-pytestmark = pytest.mark.timeout(600)  # a busy machine starts many processes slowly
+pytestmark = pytest.mark.timeout(1_200)  # a busy machine starts many processes slowly
 HOME = Path(pyspark.__file__).parent
 EXAMPLES = Path(__file__).parents[2] / "spark" / "examples"
 FLIGHTS = [("UA", 20), ("UA", 2), ("AA", 15), ("B6", None), ("UA", 180), ("AA", 14)]
@@ -60,7 +60,11 @@ def server(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) ->
         yield f"sc://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(30)
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
+            process.wait(60)
 
 
 @pytest.fixture
@@ -69,7 +73,12 @@ def client(server: str) -> Callable[..., str]:
 
     def run(*command: str | Path) -> str:
         environment = {**os.environ, "SPARK_REMOTE": server, "SPARK_HOME": str(HOME)}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment, check=False)
+        for _ in range(4):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=500, env=environment, check=False)
+            # Spark waits 10 s, whatever is set, for a Python process that it started. On a busy machine that may be too
+            # short; the job is run again then, as Kubernetes and every scheduler do.
+            if done.returncode == 0 or "Python worker failed to connect back" not in done.stderr:
+                break
         assert done.returncode == 0, f"{command}\n{done.stdout[-4_000:]}{done.stderr[-6_000:]}"
         return done.stdout
 
@@ -223,8 +232,10 @@ LETTERS = textwrap.dedent(
 
 
 def test_rows_that_a_client_of_spark_connect_cannot_handle_become_dead_letters(
-    client: Callable[..., str], flights: Any
+    client: Callable[..., str], cluster: LocalCluster, flights: Any
 ) -> None:
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        admin.create_group("desk")
     printed = client(sys.executable, "-c", LETTERS, flights.endpoints, flights.name, "desk")
     assert printed.splitlines()[-1] == "1"
     letters = {"endpoints": flights.endpoints, "subscribe": "%DLQ%desk"}

@@ -87,3 +87,20 @@ def test_images_take_their_base_by_digest_and_packages_only_by_hash() -> None:
     assert {base for base, _ in bases} - stages == {"${PYTHON_IMAGE}"}
     for command in re.findall(r"pip (?:install|wheel) ([^&\n]*)", dockerfile):
         assert "--require-hashes" in command or "--no-build-isolation" in command or "--no-index" in command, command
+
+
+def test_the_oldest_versions_that_make_tests_are_the_lower_bounds_of_the_project() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    asked = [Requirement(one) for one in project["project"]["dependencies"] + lock.extra_of(project, "spark")]
+    wanted = {one.name: one for one in asked}
+    listed = re.search(r"^OLDEST := (\S+)$", makefile, re.MULTILINE)
+    assert listed is not None
+    oldest = dict(one.split("_") for one in listed[1].split("+")) | {"pyspark": "4.2.0"}
+    assert "build/pyspark_4.2.0/" in makefile
+    assert oldest.keys() == wanted.keys()
+    for name, version in oldest.items():
+        (bound,) = wanted[name].specifier
+        assert bound.operator == ">="
+        assert bound.contains(version)
+        assert version.startswith(bound.version), f"{name}: {bound} is the bound, {version} is tested"
