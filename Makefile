@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-spark up demo check clients clean
+.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-chaos spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-spark up demo check clients clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -98,6 +98,9 @@ kubernetes: dev ## install the chart on a real one-node Kubernetes and break a p
 spark-oldest: dev ## the units of the Spark source on the oldest PySpark that it takes (480 MB)
 	@test -d build/pyspark-4.2 || $(BIN)/python -m pip install --quiet --no-deps --target build/pyspark-4.2 pyspark==4.2.0
 	PYTHONPATH=build/pyspark-4.2 $(BIN)/pytest -q tests/unit/pyspark_evenq
+
+spark-chaos: dev ## kill -9 of every part of two Spark queries and of the brokers: make spark-chaos ROUNDS=50
+	JAVA_HOME=$(JAVA) EVENQ_TEST_ROUNDS=$(or $(ROUNDS),50) $(BIN)/pytest -q -s tests/spark/test_01_kill_loop.py
 
 spark: dev ## a real Spark reads a real broker
 	JAVA_HOME=$(JAVA) $(BIN)/pytest -q tests/spark
