@@ -21,6 +21,7 @@ import pytest
 
 from evenq.testing.local_cluster import LocalCluster
 from tests.spark.chaos.kills import KINDS, Kill
+from tests.spark.chaos.processes import left_by
 from tests.spark.chaos.world import JOBS, Ends, World, Writer, hooked, until
 
 ROUNDS = int(os.environ.get("EVENQ_TEST_ROUNDS", "3"))
@@ -68,12 +69,13 @@ def test_whatever_is_killed_each_message_is_one_row_and_one_message(world: World
             for number, kill in enumerate(kinds):
                 rounds.append(_round(world, kill, rng))
                 print(f"\n{number + 1:3} {rounds[-1]}", end="", flush=True)
-        left = _lag_is_gone(world)
+        left = world.triggers_until_no_lag(seconds=RECOVERY_S)
         world.driver.peer.stop()
         world.driver.end()
         with Writer(world.cluster.endpoints, world.topics.source, rate=RATE) as more:
             until(60, lambda: more.sent >= 2 * RATE, "nothing is written")
-        _available_now(world)
+        world.available_now()
+        until(60, lambda: not left_by(world.hooks), "processes of killed drivers go on")
     finally:
         _print(rounds)
     print(f"\n{writer.sent + more.sent:,} messages; lag 0 after {left} triggers, and after availableNow")
@@ -127,34 +129,6 @@ def _faults(world: World, ends: Ends) -> tuple[int, int]:
         if missing or repeated:
             print(f"\n{job}: missing {sorted(missing)[:10]}, repeated {sorted(repeated.items())[:10]}", end="")
     return sum(len(missing) for missing, _ in found), sum(count - 1 for _, many in found for count in many.values())
-
-
-def _lag_is_gone(world: World) -> dict[str, int]:
-    """Triggers of each query, after the one whose batch was the last, until its group has no lag at the brokers."""
-    ends = world.topics.ends()
-    nested: dict[str, dict[str, int]] = collections.defaultdict(dict)
-    for queue, high in ends.items():
-        nested[queue.broker_name][str(queue.queue_id)] = high
-    final = {world.topics.source: dict(nested)}
-    left: dict[str, int] = {}
-
-    def seen() -> bool:
-        for job in JOBS:
-            if job not in left and world.caught_up(ends, jobs=(job,)):
-                left[job] = sum(trigger["ends"] == final for trigger in world.triggers(job))
-        return len(left) == len(JOBS)
-
-    until(RECOVERY_S, seen, "a group has lag")
-    return left
-
-
-def _available_now(world: World) -> None:
-    """Both queries from their checkpoints to what is there now; no lag is left when they have ended."""
-    ends = world.topics.ends()
-    driver = world.start(now=True)
-    driver.peer.wait_done(seconds=RECOVERY_S * 2)
-    assert world.caught_up(ends), f"lag after availableNow: {world.reached} of {ends}"
-    driver.end()
 
 
 def _all_is_there_once(world: World, acknowledged: set[int]) -> None:

@@ -308,14 +308,18 @@ class World:
         )
         return self.driver
 
-    def arm(self, point: str, *victims: int) -> None:
-        """Let who passes the point next end, or these processes."""
+    def arm(self, point: str, *victims: int | str) -> None:
+        """Let who passes the point next end, or these processes; with `stop` it stands still."""
         beside = self.hooks / f"{point}.new"
         beside.write_text(" ".join(map(str, victims)))
         beside.rename(self.hooks / point)
 
     def armed(self, point: str) -> bool:
         return (self.hooks / point).exists()
+
+    def passed(self, point: str) -> list[int]:
+        """The processes that found the point armed."""
+        return [int(path.suffix[1:]) for path in (self.hooks / "hit").glob(f"{point}.*")]
 
     def disarm(self, point: str) -> None:
         with suppress(FileNotFoundError):
@@ -345,6 +349,34 @@ class World:
         until(60, lambda: follower.read(wait_ms=200) >= 0 and len(follower.messages) >= count, "the first topic")
         follower.close()
         return follower.messages
+
+    def triggers_until_no_lag(self, *, seconds: float) -> dict[str, int]:
+        """Triggers of each query, after the one with the last batch, until its group has no lag at the brokers."""
+        ends = self.topics.ends()
+        nested: dict[str, dict[str, int]] = collections.defaultdict(dict)
+        for queue, high in ends.items():
+            nested[queue.broker_name][str(queue.queue_id)] = high
+        final = {self.topics.source: dict(nested)}
+        left: dict[str, int] = {}
+
+        def seen() -> bool:
+            for job in self.settings["jobs"]:
+                if job not in left and self.caught_up(ends, jobs=(job,)):
+                    left[job] = sum(trigger["ends"] == final for trigger in self.triggers(job))
+            return len(left) == len(self.settings["jobs"])
+
+        until(seconds, seen, "a group has lag")
+        return left
+
+    def available_now(self) -> None:
+        """The queries once, from their checkpoints to what is there now. Raises AssertionError if a lag is left."""
+        ends = self.topics.ends()
+        driver = self.start(now=True)
+        driver.peer.wait_done(seconds=DONE_S)
+        assert self.caught_up(ends, jobs=tuple(self.settings["jobs"])), (
+            f"lag after availableNow: {self.reached}, {ends}"
+        )
+        driver.end()
 
     def close(self) -> None:
         for driver in self.drivers:
