@@ -27,10 +27,10 @@ from tests.spark.chaos.world import JOBS, Ends, World, Writer, hooked, until
 ROUNDS = int(os.environ.get("EVENQ_TEST_ROUNDS", "3"))
 SEED = int(os.environ.get("EVENQ_TEST_SEED", "1"))
 RATE = int(os.environ.get("EVENQ_TEST_RATE", "150"))
-RECOVERY_S = 120.0
+RECOVERY_S = 300.0
 """What a machine that starts JVMs all the time may need."""
 TRIGGERS_MAX = 2
-pytestmark = pytest.mark.timeout(300 + 60 * ROUNDS)
+pytestmark = pytest.mark.timeout(900 + 60 * ROUNDS)
 
 
 @dataclass
@@ -91,7 +91,9 @@ def _begin(world: World, writer: Writer) -> None:
     world.arm("source.initial.after")
     world.arm("rows.offsets.before")
     first = world.start()
-    until(RECOVERY_S, lambda: not (world.armed("source.initial.after") or world.armed("rows.offsets.before")), "start")
+    points = ("source.initial.after", "rows.offsets.before")
+    until(RECOVERY_S, lambda: not (first.alive and any(map(world.armed, points))), "the first batch")
+    assert not any(map(world.armed, points)), f"the driver ended: see {first.peer.log_path}"
     until(60, lambda: not first.jvm_lives, "the first driver does not end")
     first.end()
     world.start()

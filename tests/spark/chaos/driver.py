@@ -20,6 +20,8 @@ from pyspark.sql import SparkSession
 HOOKS = Path(__file__).resolve().parent / "hooks"
 PAUSE_S = 0.05
 STARTS_MAX = 500
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For processes that live for half a minute."""
 ROW = "brokerName string, queueId int, queueOffset long, messageGroup string, body binary"
 
 
@@ -37,9 +39,13 @@ def session(settings: dict[str, Any]) -> Any:
         "spark.executor.memory": "600m",
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.extraClassPath": str(classes),
+        "spark.driver.extraJavaOptions": JAVA,
+        "spark.executor.extraJavaOptions": JAVA,
         "spark.deploy.maxExecutorRetries": "-1",
         "spark.task.maxFailures": "8",
         "spark.sql.streaming.checkpointFileManagerClass": "LogHooks",
+        # Else Spark refuses a query that was killed as it wrote its first entry: half of that is in the way.
+        "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
         **settings.get("spark", {}),
     }.items():
         builder = builder.config(name, value)
@@ -48,6 +54,7 @@ def session(settings: dict[str, Any]) -> Any:
     if not (classes / "LogHooks.class").exists():
         jvm: Any = spark._jvm
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setTargetVersion(8)
         compiler.cook((HOOKS / "LogHooks.java").read_text())
         beside = classes / f"{os.getpid()}.new"
         beside.write_bytes(bytes(compiler.getBytecodes()["LogHooks"]))

@@ -39,7 +39,7 @@ __all__ = ["JOBS", "Driver", "Ends", "Place", "Topics", "World", "Writer", "hook
 HOOKS = Path(__file__).resolve().parent / "hooks"
 JOBS = ("rows", "copy")
 """The two queries: into a table of files, and into the second topic."""
-READY_S, DONE_S = 120.0, 240.0
+READY_S, DONE_S = 300.0, 300.0
 TICK_S = 0.02
 Place = tuple[str, int, int]
 """Broker name, queue id and offset: one message of the first topic."""
@@ -265,6 +265,11 @@ class Driver:
         return self.peer.process.poll() is None
 
     @property
+    def done(self) -> bool:
+        """Whether it said that it is at its end."""
+        return bool(self.peer.of("done"))
+
+    @property
     def jvm_lives(self) -> bool:
         """Whether its JVM runs."""
         return bool(self.parts(Part.DRIVER))
@@ -326,7 +331,10 @@ class World:
             (self.hooks / point).unlink()
 
     def caught_up(self, ends: Ends, *, jobs: tuple[str, ...] = JOBS) -> bool:
-        """Whether the progress of the queries, at the brokers, is at these ends."""
+        """Whether the progress of the queries, at the brokers, is at these ends. Raises AssertionError if there is no
+        driver any more.
+        """
+        assert self.driver.alive or self.driver.done, f"the driver ended: see {self.driver.peer.log_path}"
         for job in jobs:
             now, before = self.topics.progress(self.topics.groups[job]), self.reached[job]
             for queue, committed in now.items():
