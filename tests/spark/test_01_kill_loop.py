@@ -43,6 +43,10 @@ class Round:
     lost: int
     repeated: int
 
+    def __str__(self) -> str:
+        counts = f"{self.rows} rows, {self.lost} lost, {self.repeated} repeated"
+        return f"kill -9 of a {self.kill}: {counts}, recovery {self.recovery_s:.1f} s"
+
 
 @pytest.fixture
 def world(tmp_path: Path, java: None) -> Iterator[World]:
@@ -68,7 +72,7 @@ def test_whatever_is_killed_each_message_is_one_row_and_one_message(world: World
             _begin(world, writer)
             for number, kill in enumerate(kinds):
                 rounds.append(_round(world, kill, rng))
-                print(f"\n{number + 1:3} {rounds[-1]}", end="", flush=True)
+                print(f"\n{number + 1:3}. {rounds[-1]}", end="", flush=True)
         left = world.triggers_until_no_lag(seconds=RECOVERY_S)
         world.driver.peer.stop()
         world.driver.end()

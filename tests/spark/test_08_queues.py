@@ -16,9 +16,9 @@ import evenq
 from evenq.testing.local_cluster import LocalCluster
 from tests.spark.chaos.world import until
 
-pytestmark = pytest.mark.timeout(240)
-ROUTE_S = 60.0
-"""A query looks for new queues every 30 s."""
+pytestmark = pytest.mark.timeout(700)
+ROUTE_S = 150.0
+"""A query looks for new queues every 30 s; the rest is for a machine that does other things as well."""
 
 
 class Sender:
@@ -37,7 +37,6 @@ class Sender:
             self.places[queue.topic, queue.broker_name, queue.queue_id] += 1
 
     def __enter__(self) -> Self:
-        self._producer.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -87,7 +86,7 @@ def test_more_and_fewer_queues_lose_and_repeat_nothing(
         admin.create_topic(topic, queues=2)
         sender.send(topic, 100)
         query = follow(subscribe=topic, group=group)
-        until(60, lambda: bodies(seen()) == sender.wanted, "the first messages")
+        until(ROUTE_S, lambda: bodies(seen()) == sender.wanted, "the first messages")
         admin.scale_topic(topic, queues=4)
         give_up = time.monotonic() + 30
         while len(sender.places) < 8:  # until the producer knows them
@@ -118,7 +117,7 @@ def test_a_topic_that_comes_and_fits_the_pattern_is_read_from_its_first_message(
         admin.create_topic("fits-1", queues=1)
         sender.send("fits-1", 20)
         query = follow(subscribePattern="fits-[0-9]", group="fits-group")
-        until(60, lambda: bodies(seen()) == sender.wanted, "the first topic")
+        until(ROUTE_S, lambda: bodies(seen()) == sender.wanted, "the first topic")
         admin.create_topic("fits-2", queues=1)
         admin.create_topic("fits-not", queues=1)
         sender.send("fits-2", 20)

@@ -345,11 +345,6 @@ class World:
                 return False
         return True
 
-    def triggers(self, job: str) -> list[dict[str, Any]]:
-        """Each trigger of a query, with the ends of the batch before it."""
-        path = self.hooks / "triggers" / self.topics.groups[job]
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
     def source(self) -> dict[tuple[MessageQueue, int], Any]:
         """The whole first topic, by queue and offset."""
         follower = Follower(self.cluster.endpoints, self.topics.source)
@@ -359,22 +354,25 @@ class World:
         return follower.messages
 
     def triggers_until_no_lag(self, *, seconds: float) -> dict[str, int]:
-        """Triggers of each query, after the one with the last batch, until its group has no lag at the brokers."""
+        """Triggers of each query, from the first one after the last batch, until brokers had taken progress without any
+        lag. Waits until they have.
+        """
         ends = self.topics.ends()
-        nested: dict[str, dict[str, int]] = collections.defaultdict(dict)
-        for queue, high in ends.items():
-            nested[queue.broker_name][str(queue.queue_id)] = high
-        final = {self.topics.source: dict(nested)}
-        left: dict[str, int] = {}
+        until(seconds, lambda: self.caught_up(ends, jobs=tuple(self.settings["jobs"])), "a group has lag")
+        final = {f"{queue.broker_name}/{queue.queue_id}": high for queue, high in ends.items()}
+        return {job: self._triggers(job, final) for job in self.settings["jobs"]}
 
-        def seen() -> bool:
-            for job in self.settings["jobs"]:
-                if job not in left and self.caught_up(ends, jobs=(job,)):
-                    left[job] = sum(trigger["ends"] == final for trigger in self.triggers(job))
-            return len(left) == len(self.settings["jobs"])
-
-        until(seconds, seen, "a group has lag")
-        return left
+    def _triggers(self, job: str, final: dict[str, int]) -> int:
+        """What the runner noted, in its order."""
+        committed: dict[str, int] = {}
+        count = 0
+        for line in (self.hooks / "notes" / self.topics.groups[job]).read_text().splitlines():
+            noted = json.loads(line)
+            count += noted.get("ends") == final
+            committed |= noted.get("committed", {})
+            if committed == final:
+                break
+        return count
 
     def available_now(self) -> None:
         """The queries once, from their checkpoints to what is there now. Raises AssertionError if a lag is left."""
@@ -405,7 +403,7 @@ def spark_home(folder: Path) -> Path:
 @contextmanager
 def hooked(folder: Path) -> Iterator[Path]:
     """Processes that are started in here pass points; the folder is where they are armed."""
-    for name in ("hit", "triggers", "classes"):
+    for name in ("hit", "notes", "classes"):
         (folder / name).mkdir(parents=True)
     before = {name: os.environ.get(name) for name in ("CHAOS_HOOKS", "PYTHONPATH")}
     os.environ["CHAOS_HOOKS"] = str(folder)
