@@ -99,8 +99,8 @@ spark-oldest: dev ## the units of the Spark source on the oldest PySpark that it
 	@test -d build/pyspark-4.2 || $(BIN)/python -m pip install --quiet --no-deps --target build/pyspark-4.2 pyspark==4.2.0
 	PYTHONPATH=build/pyspark-4.2 $(BIN)/pytest -q tests/unit/pyspark_evenq
 
-spark-chaos: dev ## kill -9 of every part of two Spark queries and of the brokers: make spark-chaos ROUNDS=50
-	JAVA_HOME=$(JAVA) EVENQ_TEST_ROUNDS=$(or $(ROUNDS),50) $(BIN)/pytest -q -s tests/spark/test_01_kill_loop.py
+spark-chaos: dev ## kill -9 of every part of two Spark queries and of the brokers: make spark-chaos ROUNDS=50 ONLY=broker
+	JAVA_HOME=$(JAVA) EVENQ_TEST_ROUNDS=$(or $(ROUNDS),50) EVENQ_TEST_ONLY="$(ONLY)" $(BIN)/pytest -q -s tests/spark/test_01_kill_loop.py
 
 spark: dev ## a real Spark reads a real broker
 	JAVA_HOME=$(JAVA) $(BIN)/pytest -q tests/spark

@@ -12,7 +12,7 @@ import pytest
 from evenq.testing.local_cluster import LocalCluster
 from tests.spark.chaos.world import JOBS, World, Writer, hooked, until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 POINT = "source.read.middle"
 SPECULATION = {
     "spark.speculation": "true",
@@ -36,15 +36,15 @@ def test_speculative_and_repeated_tasks_double_nothing(cluster: LocalCluster, tm
                 for victim in ((), ("stop",), (), ("stop",)):
                     before = set(world.passed(POINT))
                     world.arm(POINT, *victim)
-                    until(120, lambda: not world.armed(POINT), "nobody reads")
+                    until(300, lambda: not world.armed(POINT), "nobody reads")
                     ends = world.topics.ends()
                     # What stands still is passed over: only a speculative copy of its task can end the batch.
-                    until(120, lambda ends=ends: world.caught_up(ends), "the queries go on")  # type: ignore[misc]
+                    until(300, lambda ends=ends: world.caught_up(ends), "the queries go on")  # type: ignore[misc]
                     for pid in set(world.passed(POINT)) - before:
                         with suppress(ProcessLookupError):  # Spark ends the workers of attempts that lost
                             os.kill(pid, signal.SIGCONT)
             ends = world.topics.ends()
-            until(120, lambda: world.caught_up(ends), "the queries read to the end")
+            until(300, lambda: world.caught_up(ends), "the queries read to the end")
             world.judge.look()
             for job in JOBS:
                 assert world.judge.faults(ends, job=job) == (set(), {}), job

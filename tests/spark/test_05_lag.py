@@ -9,7 +9,7 @@ import pytest
 from evenq.testing.local_cluster import LocalCluster
 from tests.spark.chaos.world import World, Writer, hooked, until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 TRIGGERS_MAX = 2
 
 
@@ -22,7 +22,7 @@ def test_no_lag_is_left_after_the_last_batch(cluster: LocalCluster, tmp_path: Pa
             for _ in range(3):
                 with Writer(cluster.endpoints, world.topics.source, rate=200) as writer:
                     until(30, lambda writer=writer: writer.sent >= 100, "nothing is written")  # type: ignore[misc]
-                triggers = world.triggers_until_no_lag(seconds=120)
+                triggers = world.triggers_until_no_lag(seconds=300)
                 assert max(triggers.values()) <= TRIGGERS_MAX, triggers
             world.driver.peer.stop()
             world.driver.end()

@@ -292,9 +292,9 @@ class World:
             "endpoints": ",".join(broker.address for broker in cluster.brokers),
             "source": self.topics.source, "target": self.topics.target, "groups": self.topics.groups,
             "folder": str(folder), "hooks": str(self.hooks), "jobs": JOBS, "now": False,
-            "master": "local-cluster[2,1,600]", "trigger": "300 milliseconds", "sink": {"blockRows": "50"},
+            "master": "local-cluster[2,1,600]", "trigger": "500 milliseconds", "sink": {"blockRows": "50"},
             "options": {"startingOffsets": "earliest", "commitIntervalMs": "50", "maxOffsetsPerTrigger": "2000",
-                        "minRecordsPerPartition": "20"},
+                        "minRecordsPerPartition": "50"},
         } | settings  # fmt: skip
         self.drivers: list[Driver] = []
         self.reached: dict[str, dict[MessageQueue, int]] = {job: {} for job in JOBS}

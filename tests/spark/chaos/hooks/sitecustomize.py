@@ -15,7 +15,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -42,6 +41,12 @@ def reached(point: str) -> None:
             os.kill(pid, signal.SIGKILL)
     if not victims:
         threading.Event().wait()
+
+
+def note(group: str, **noted: Any) -> None:
+    """Write down what the query of a group did."""
+    with open(os.path.join(FOLDER, "notes", group), "a", encoding="utf-8") as file:
+        file.write(json.dumps(noted) + "\n")
 
 
 def around(point: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,11 +79,25 @@ def stream(module: Any) -> None:
     @functools.wraps(reader.latestOffset)
     def latest_offset(self: Any, start: Any, limit: Any) -> Any:
         """Each trigger of a query is noted in a file: the place where its batch begins."""
-        with open(os.path.join(FOLDER, "triggers", self._options.group), "a", encoding="utf-8") as file:
-            print(json.dumps({"at": time.time(), "ends": start["q"]}), file=file)
+        (brokers,) = start["q"].values()
+        ends = {f"{broker}/{one}": at for broker, queues in brokers.items() for one, at in queues.items()}
+        note(self._options.group, ends=ends)
         return latest(self, start, limit)
 
     reader.latestOffset = latest_offset
+
+
+def cluster(module: Any) -> None:
+    commit = module.commit
+
+    @functools.wraps(commit)
+    def hooked(address: str, group: str, positions: Any, **named: Any) -> Any:
+        """Progress that a broker has taken is noted, too."""
+        answer = commit(address, group, positions, **named)
+        note(group, committed={f"{one.broker_name}/{one.queue_id}": at for one, at in positions.items()})
+        return answer
+
+    module.commit = hooked
 
 
 def scanning(module: Any) -> None:
@@ -106,6 +125,7 @@ def sink_writer(module: Any) -> None:
 PATCHES: dict[str, Callable[[Any], None]] = {
     "evenq.runtime.failpoints": failpoints,
     "pyspark_evenq.stream": stream,
+    "pyspark_evenq.cluster": cluster,
     "pyspark_evenq.scanning": scanning,
     "pyspark_evenq.sink_cluster": sink_cluster,
     "pyspark_evenq.sink_writer": sink_writer,
