@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -313,22 +313,14 @@ class World:
         )
         return self.driver
 
-    def arm(self, point: str, *victims: int | str) -> None:
-        """Let who passes the point next end, or these processes; with `stop` it stands still."""
+    def arm(self, point: str, *victims: int) -> None:
+        """Let who passes the point next end, or these processes."""
         beside = self.hooks / f"{point}.new"
         beside.write_text(" ".join(map(str, victims)))
         beside.rename(self.hooks / point)
 
     def armed(self, point: str) -> bool:
         return (self.hooks / point).exists()
-
-    def passed(self, point: str) -> list[int]:
-        """The processes that found the point armed."""
-        return [int(path.suffix[1:]) for path in (self.hooks / "hit").glob(f"{point}.*")]
-
-    def disarm(self, point: str) -> None:
-        with suppress(FileNotFoundError):
-            (self.hooks / point).unlink()
 
     def caught_up(self, ends: Ends, *, jobs: tuple[str, ...] = JOBS) -> bool:
         """Whether the progress of the queries, at the brokers, is at these ends. Raises AssertionError if there is no

@@ -2,7 +2,7 @@
 
 `CHAOS_HOOKS` names a folder. A file there with the name of a point arms it: the first process, of Spark's or of the
 brokers, that passes the point takes the file away and ends by SIGKILL; if the file holds process ids, these end instead
-and who passed goes on, and with `stop` in it who passed stands still (SIGSTOP). So each arming hits once, however many processes pass. Points of brokers are those of
+and who passed goes on. So each arming hits once, however many processes pass. Points of brokers are those of
 `evenq.runtime.failpoints`; `LogHooks.java` does the same for the logs of Spark's checkpoints.
 """
 
@@ -31,11 +31,7 @@ def reached(point: str) -> None:
     except FileNotFoundError:
         return
     with open(taken, encoding="utf-8") as file:
-        words = file.read().split()
-    if words == ["stop"]:
-        os.kill(os.getpid(), signal.SIGSTOP)
-        return
-    victims = [int(word) for word in words]
+        victims = [int(word) for word in file.read().split()]
     for pid in victims or [os.getpid()]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
