@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-spark bench-spark-idle up demo check clean spark-refused oldest
+.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos clients
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -111,6 +111,9 @@ spark-oldest: dev build/pyspark_4.2.0/.ready ## the Spark source and sink on the
 
 spark-refused: dev build/pyspark_4.1.1/.ready ## what a PySpark that is too old is told (450 MB)
 	JAVA_HOME=$(JAVA) PYTHONPATH=build/pyspark_4.1.1 $(BIN)/pytest -q tests/spark/test_old_spark.py
+
+spark-chaos: dev ## kill -9 of every part of two Spark queries and of the brokers: make spark-chaos ROUNDS=50 ONLY=broker
+	JAVA_HOME=$(JAVA) EVENQ_TEST_ROUNDS=$(or $(ROUNDS),50) EVENQ_TEST_ONLY="$(ONLY)" $(BIN)/pytest -q -s tests/spark/test_01_kill_loop.py
 
 spark: dev ## a real Spark reads a real broker
 	JAVA_HOME=$(JAVA) $(BIN)/pytest -q tests/spark

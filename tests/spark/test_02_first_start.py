@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import signal
@@ -11,10 +12,14 @@ from typing import Any
 
 import pytest
 
+from evenq.model.queue import MessageQueue
 from evenq.testing.local_cluster import LocalCluster
+from tests.spark.chaos.world import World, Writer, hooked, until
 from tests.spark.members import driver, members, process_of, within
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
+START_S = 300.0
+"""What a driver may need on a machine that does other things as well."""
 
 
 def test_latest_is_what_it_was_before_the_driver_died_without_a_batch(
@@ -46,3 +51,42 @@ def test_latest_is_what_it_was_before_the_driver_died_without_a_batch(
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_latest_loses_and_repeats_nothing_if_the_driver_dies_at_its_first_entry(
+    cluster: LocalCluster, tmp_path: Path, spark_environment: None, when: str
+) -> None:
+    """Exactly before and after the entry of batch 0 in Spark's offset log."""
+    (tmp_path / "job").mkdir()
+    with hooked(tmp_path / "hooks"):
+        world = World(
+            cluster, f"latest-{when}", tmp_path / "job", jobs=["rows"], master="local[2]",
+            options={"startingOffsets": "latest", "commitIntervalMs": "50"},
+        )  # fmt: skip
+        try:
+            earlier = _written(world)
+            world.arm(f"rows.offsets.{when}")
+            first = world.start()
+            kept = f"{world.topics.groups['rows']}-start"
+            until(START_S, lambda: world.topics.progress(kept) == earlier, "the start is kept")
+            _written(world)
+            until(START_S, lambda: not world.armed(f"rows.offsets.{when}"), "the first entry")
+            until(START_S, lambda: not first.jvm_lives, "the end of the driver")
+            first.end()
+            ends = _written(world)
+            world.start()
+            until(START_S, lambda: world.caught_up(ends, jobs=("rows",)), "the second driver reads on")
+            world.judge.look()
+        finally:
+            world.close()
+    assert world.judge.rows == collections.Counter(
+        (queue.broker_name, queue.queue_id, at) for queue, end in ends.items() for at in range(earlier[queue], end)
+    )
+
+
+def _written(world: World) -> dict[MessageQueue, int]:
+    """A few messages to the first topic; where its queues end then."""
+    with Writer(world.cluster.endpoints, world.topics.source, rate=200) as writer:
+        until(30, lambda: writer.sent >= 50, "nothing is written")
+    return world.topics.ends()

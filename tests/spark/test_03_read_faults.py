@@ -1,0 +1,44 @@
+"""A worker that dies in the middle of its range: another one reads the range again, and nothing is there twice.
+
+What a speculative copy of a task leaves behind in the sink is in `test_14_sink.py`: Spark makes such copies on other
+hosts only, and there is one here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from evenq.testing.local_cluster import LocalCluster
+from tests.spark.chaos.world import JOBS, World, Writer, hooked, until
+
+pytestmark = pytest.mark.timeout(900)
+START_S = 300.0
+"""What a driver may need on a machine that does other things as well."""
+
+
+@pytest.mark.parametrize("point", ["source.read.middle", "source.read.after"])
+def test_a_range_that_is_read_again_doubles_nothing(
+    cluster: LocalCluster, tmp_path: Path, spark_environment: None, point: str
+) -> None:
+    (tmp_path / "job").mkdir()
+    with hooked(tmp_path / "hooks"):
+        world = World(cluster, f"faults-{point[-5:].strip('.')}", tmp_path / "job", master="local[2,4]")
+        world.settings["options"] |= {"minRecordsPerPartition": "1", "blockBytes": "4096"}
+        try:
+            with Writer(cluster.endpoints, world.topics.source, rate=200) as writer:
+                until(60, lambda: writer.sent > 400, "nothing is written")
+                world.start()
+                for _ in range(3):
+                    world.arm(point)
+                    until(START_S, lambda: not world.armed(point), "nobody reads")
+                    ends = world.topics.ends()
+                    until(START_S, lambda ends=ends: world.caught_up(ends), "the queries go on")  # type: ignore[misc]
+            ends = world.topics.ends()
+            until(START_S, lambda: world.caught_up(ends), "the queries read to the end")
+            world.judge.look()
+            for job in JOBS:
+                assert world.judge.faults(ends, job=job) == (set(), {}), job
+        finally:
+            world.close()
