@@ -94,7 +94,7 @@ class Locking:
             if queue not in own and locks.holder(group, queue) == client_id:
                 deliveries.let_go(self._broker, group, queue)
         await self._safe()
-        while any([self._is_in_hand(group, client_id, queue) for queue in queues]):
+        while [queue for queue in queues if self._is_in_hand(group, client_id, queue)]:
             left_ms = deadline_ms - self._broker.clock.monotonic_ms()
             if left_ms <= 0:
                 break

@@ -211,8 +211,8 @@ async def _planned(
     queue = MessageQueue(topic.name, broker.settings.broker_name, queue_id)
     stays = broker.members.refusing(asked.group, topic.name)
     refusal = (
-        f"its member {stays} reads {topic.name} and does not follow resets (a Spark query with honorOffsetReset=false); "
-        "stop it first"
+        f"its member {stays} reads {topic.name} and does not follow resets (as a Spark query with "
+        "honorOffsetReset=false); stop it first"
     )
     return admin_pb2.OffsetMove(
         queue=queue_message(queue),
