@@ -60,7 +60,11 @@ def spark(options: str, folder: str) -> None:
                 time.sleep(0.001)
             failed = str(query.exception() or "")
             query.stop()
-            say(stopped=True, failed=failed, batch_ms=max((one.batchDuration for one in query.recentProgress), default=0))
+            say(
+                stopped=True,
+                failed=failed,
+                batch_ms=max((one.batchDuration for one in query.recentProgress), default=0),
+            )
 
 
 def consumer(endpoint: str, topic: str, group: str, file: str) -> None:

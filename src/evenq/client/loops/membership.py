@@ -160,7 +160,6 @@ class Membership:
             arrived=arrived,
             troubles=self._troubles,
         )
-        self.ownership.paused = not plan.fetches
         self._tasks: list[asyncio.Task[None]] = []
         self._doubting: asyncio.Task[None] | None = None
         self._rng = rng
@@ -206,6 +205,7 @@ class Membership:
 
     def start(self) -> None:
         """Begin; the first rebalance comes at once (CS-5, CS-6)."""
+        self.ownership.paused = not self._plan.fetches
         self._tasks = [
             spawn(self.ownership.run(), name=f"evenq-rebalance-{self._plan.group}"),
             spawn(self.progress.run(), name=f"evenq-commit-{self._plan.group}"),
