@@ -231,8 +231,8 @@ ROWS = (
     Row(
         "assignment",
         "`exclusive`",
-        "stream: `exclusive` reads all queues of its topics, or does not run; `shared` reads those that the group gives it, "
-        "[beside other members](#sharing-a-group)",
+        "stream: `exclusive` reads all queues of its topics, or does not run; `shared` reads those that the group "
+        "gives it, [beside other members](#sharing-a-group)",
         "spark/test_06_group.py::test_two_queries_divide_the_queues_and_one_goes_on_with_all_of_them",
     ),
     Row(

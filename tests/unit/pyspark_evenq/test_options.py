@@ -186,7 +186,7 @@ def test_a_stream_is_told_how_it_meets_others_and_a_batch_read_is_no_member() ->
     given = {"onGroupBusy": "TakeOver", "onOffsetConflict": "broker", "queryName": " nightly "}
     told = ReadOptions.parse(LEAST | given, streaming=True).membership
     assert (told.on_busy, told.on_conflict, told.query_name) == (OnBusy.TAKEOVER, OnConflict.BROKER, "nightly")
-    with pytest.raises(SettingsError, match=r"onGroupBusy is 'maybe'; give fail, wait, takeover"):
+    with pytest.raises(SettingsError, match=r"onGroupBusy is 'maybe'; give one of: fail, wait, takeover"):
         ReadOptions.parse(LEAST | {"onGroupBusy": "maybe"}, streaming=True)
     nameless = {"endpoints": "a:1", "subscribe": "flights", "schemaStyle": "kafka"}
     for name, value in given.items():
