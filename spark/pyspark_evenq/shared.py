@@ -45,6 +45,8 @@ class SharedQueues:
         self._claimed: dict[MessageQueue, Tenure] = {}
         self._tenures: dict[MessageQueue, Tenure] = {}
         """Under which a queue is in the newest offset."""
+        self._begins: dict[MessageQueue, tuple[Tenure, int]] = {}
+        """Where tenures begin of which there is no batch yet."""
         self._start: StreamOffset | None = None
         self._inherited: dict[MessageQueue, int] | None = None
         """Where a run before ended on the queues that were its own, until this one gets them or others."""
@@ -83,7 +85,8 @@ class SharedQueues:
                 )
 
     def wait(self, start: StreamOffset) -> None:
-        known = {queue: start.ends[queue] for queue in self._claimed if queue in start.ends}
+        known = {queue: place for queue, (_, place) in self._begins.items()}
+        known |= {queue: start.ends[queue] for queue in self._tenures if queue in start.ends}
         if known:
             self._watch.refresh(known, only=known.keys())
         else:
@@ -94,14 +97,11 @@ class SharedQueues:
         if self._claimed.keys() - route.keys():
             self._watch.reroute()
         self._tenures = {queue: one for queue, one in self._tenures.items() if one.is_same(self._claimed.get(queue))}
-        sure = {queue: one.begins for queue, one in self._claimed.items() if one.sure and queue in route}
-        gained = {queue: begins for queue, begins in sure.items() if queue not in self._tenures}
-        gained |= self._own_past(gained)
+        sure = {queue: one for queue, one in self._claimed.items() if one.sure and queue in route}
+        gained = self._gained({queue: one for queue, one in sure.items() if queue not in self._tenures})
         if self._frozen is not None:
             frozen = self._frozen
             gained = {q: place for q, place in gained.items() if q in frozen and place <= frozen[q].high}
-        elif gained:
-            self._watch.ask(gained)
         kept = {queue: start.ends[queue] for queue in self._tenures}
         queues = frozenset((kept.keys() & sure.keys()) | gained.keys())
         return Held(queues=queues, ends={**kept, **gained}, moved=gained, is_share=True)
@@ -125,6 +125,7 @@ class SharedQueues:
         if not self.member.planned(read):
             return False
         self._tenures = ours
+        self._begins = {queue: at for queue, at in self._begins.items() if queue not in ours}
         return True
 
     def has(self, queue: MessageQueue) -> bool:
@@ -146,18 +147,25 @@ class SharedQueues:
     def close(self) -> None:
         self.member.leave(timeout_ms=LEAVE_MS)
 
-    def _own_past(self, gained: Positions) -> dict[MessageQueue, int]:
-        """Where a run before came further than it could report, the checkpoint counts, as `onOffsetConflict` says.
-        Where others did, they do. Raises OffsetConflict.
+    def _gained(self, new: Mapping[MessageQueue, Tenure]) -> dict[MessageQueue, int]:
+        """Where these begin: at the group's progress. Where a run before came further than it could report, the
+        checkpoint counts, as `onOffsetConflict` says. Raises OffsetConflict.
         """
+        decided = {queue: at for queue, at in self._begins.items() if at[0].is_same(self._claimed.get(queue))}
+        first = {queue: one for queue, one in new.items() if queue not in decided}
         past = self._inherited or {}
-        ahead = {queue: past.pop(queue) for queue in gained if queue in past and past[queue] > gained[queue]}
-        for queue in gained:
-            past.pop(queue, None)
-        found = {queue: gained[queue] for queue in ahead if gained[queue] != self._replayed.get(queue)}
+        ahead = {queue: past[queue] for queue, one in first.items() if past.get(queue, -1) > one.begins}
+        found = {queue: first[queue].begins for queue in ahead if first[queue].begins != self._replayed.get(queue)}
         if found and differ(self._options.membership.on_conflict, self._options.group, found, ahead):
-            return {queue: place for queue, place in ahead.items() if queue not in found}
-        return ahead
+            ahead = {queue: place for queue, place in ahead.items() if queue not in found}
+        self._begins = decided | {queue: (one, ahead.get(queue, one.begins)) for queue, one in first.items()}
+        for queue in first:
+            past.pop(queue, None)
+        if ahead:
+            self.member.note({queue: (first[queue], place) for queue, place in ahead.items()})
+        if first and self._frozen is None:
+            self._watch.ask(first)
+        return {queue: place for queue, (_, place) in self._begins.items() if queue in new}
 
     def _store(self, starts: Positions, route: cluster.Route) -> None:
         here = {queue: route[queue] for queue in starts if queue in route}

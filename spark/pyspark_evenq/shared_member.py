@@ -73,6 +73,11 @@ class SharedMember:
         background, life = self._begun()
         background.run(life.done(reached))
 
+    def note(self, reached: Mapping[MessageQueue, tuple[Tenure, int]]) -> None:
+        """So far was logged by an earlier run."""
+        background, life = self._begun()
+        background.run(life.note(reached))
+
     def claim(self) -> dict[MessageQueue, Tenure]:
         """What is the query's now; none of it leaves before `planned`."""
         background, life = self._begun()
@@ -156,11 +161,14 @@ class _Life:
             self._membership.start()
 
     async def done(self, reached: Mapping[MessageQueue, tuple[Tenure, int]]) -> None:
+        self._free()
+        await self.note(reached)
+
+    async def note(self, reached: Mapping[MessageQueue, tuple[Tenure, int]]) -> None:
         held = {one.queue: one for one in self._membership.ownership.processes()}
         for queue, (tenure, offset) in reached.items():
             if held.get(queue) is tenure.snapshot:
                 self._membership.progress.table.advance(queue, QueueOffset(offset))
-        self._free()
         # At once, beside the next batch: what a member that is killed leaves unreported is read again by others.
         if self._membership.progress.table.due() and (self._reporting is None or self._reporting.done()):
             self._reporting = asyncio.get_running_loop().create_task(self.report(), name="evenq-report")
