@@ -66,8 +66,8 @@ class SharedQueues:
         route = self._watch.route()
         if first:
             self._store(self._new, route)
-        elif self._inherited is None:
-            self._inherited = dict(start.ends)
+        if self._inherited is None:
+            self._inherited = {} if first else dict(start.ends)
         self._new, self._start, self._frozen = {}, start, frozen
         self.member.read({queue.topic for queue in route})
         anew = {entry.queue for entry in trimmed(start.ends, self._watch.bounds, start.uids) if entry.anew}
@@ -153,7 +153,7 @@ class SharedQueues:
         """
         decided = {queue: at for queue, at in self._begins.items() if at[0].is_same(self._claimed.get(queue))}
         first = {queue: one for queue, one in new.items() if queue not in decided}
-        past = self._inherited or {}
+        past = {} if self._inherited is None else self._inherited
         ahead = {queue: past[queue] for queue, one in first.items() if past.get(queue, -1) > one.begins}
         found = {queue: first[queue].begins for queue in ahead if first[queue].begins != self._replayed.get(queue)}
         if found and differ(self._options.membership.on_conflict, self._options.group, found, ahead):

@@ -47,7 +47,8 @@ def errors_to(path: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def spark(spark_errors: Path) -> Iterator[Any]:
+def spark_environment() -> None:
+    """What a process needs to begin a session."""
     if not os.environ.get("JAVA_HOME"):
         found = subprocess.run(
             [sys.executable, ROOT / "tools" / "java_home.py"], capture_output=True, text=True, check=True
@@ -55,6 +56,10 @@ def spark(spark_errors: Path) -> Iterator[Any]:
         os.environ["JAVA_HOME"] = found.stdout.strip()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
+@pytest.fixture(scope="session")
+def spark(spark_environment: None, spark_errors: Path) -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
     builder = (

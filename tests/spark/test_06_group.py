@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -208,8 +209,8 @@ class SparkJob(Reader):
         super().__init__(name, command, folder=folder, stays=True)
 
     def chunks(self) -> list[list[tuple[int, int]]]:
-        files = sorted((self._out / "rows").glob("*.json"), key=lambda file: int(file.stem))
-        return [[(number, at_ms) for number, at_ms in json.loads(file.read_text())] for file in files]
+        done = {int(file.stem): int(file.read_text()) for file in (self._out / "rows").glob("*.done")}
+        return [[(number, done[batch]) for number in sorted(self._rows(batch))] for batch in sorted(done)]
 
     def middle(self) -> set[int]:
         return {number for batch in self.stopped_in for number in self._rows(batch)}
@@ -225,8 +226,11 @@ class SparkJob(Reader):
             self.stopped_in.append(last)
 
     def _rows(self, batch: int) -> set[int]:
-        file = self._out / "rows" / f"{batch}.json"
-        return {number for number, _ in json.loads(file.read_text())} if file.exists() else set()
+        """Of a batch that is done. A later run of it writes the same."""
+        if not (self._out / "rows" / f"{batch}.done").exists():
+            return set()
+        files = (self._out / "rows" / str(batch)).glob("part-*")
+        return {int(line) for file in files for line in file.read_text().splitlines()}
 
     def _newest(self, kind: str) -> int:
         return max((int(one.name) for one in (self._out / "checkpoint" / kind).glob("[0-9]*")), default=-1)
@@ -282,8 +286,7 @@ def descendants(pid: int) -> list[int]:
 
 
 @pytest.fixture
-def crew(tmp_path: Path, spark: Any) -> Iterator[tuple[LocalCluster, list[Reader]]]:
-    """`spark`: its environment is the jobs', too."""
+def crew(tmp_path: Path, spark_environment: None) -> Iterator[tuple[LocalCluster, list[Reader]]]:
     with LocalCluster(
         brokers=2, folder=tmp_path / "cluster", broker_settings={"AUTO_CREATE_TOPICS": "false"}
     ) as cluster:
@@ -302,8 +305,8 @@ def crew(tmp_path: Path, spark: Any) -> Iterator[tuple[LocalCluster, list[Reader
             OfficialSdk("official", cluster.endpoint, TOPIC, GROUP, folder=tmp_path),
         ]
         try:
-            for reader in readers[::2]:
-                reader.prepare()
+            with ThreadPoolExecutor(2) as pool:
+                list(pool.map(Reader.prepare, readers[::2]))
             yield cluster, readers
         finally:
             for reader in readers:
