@@ -62,7 +62,7 @@ class Queues(Protocol):
         ...
 
     def without(self, start: StreamOffset, held: Held, late: Collection[MessageQueue]) -> Held:
-        """The same, but these moved queues cannot begin yet; a later batch begins there."""
+        """The same, but these moved queues cannot begin yet (there may be none); a later batch begins there."""
         ...
 
     def planned(self, end: StreamOffset | None) -> bool:

@@ -223,9 +223,8 @@ class _Runner:
             }
             ahead = self._ahead(trimmed({**begins, **start.ends}, bounds, start.uids))
             bounds = {queue: bound for queue, bound in bounds.items() if queue not in ahead}
-        if late := held.moved.keys() - bounds.keys():
-            held = self.queues.without(logged, held, late)
-            start = replace(logged, ends=held.ends)
+        held = self.queues.without(logged, held, held.moved.keys() - bounds.keys())
+        start = replace(logged, ends=held.ends)
         gone = trimmed({**begins, **start.ends}, bounds, start.uids)
         if not first_batch:  # the engine asks only after this offset is in its commit log
             self.queues.offer(logged, {entry.queue for entry in gone} | held.moved.keys())

@@ -36,7 +36,7 @@ from evenq_live.sending import Stream  # noqa: E402
 SECONDS = int(os.environ.get("EVENQ_TEST_SECONDS", "15"))
 RATE = int(os.environ.get("EVENQ_TEST_RATE", "100"))
 TOPIC, GROUP = "shared", "mixed"
-WAIT_S = 90.0
+WAIT_S = 240.0
 HAND_OVER_MS = 3_000
 pytestmark = pytest.mark.timeout(300)
 
@@ -336,7 +336,7 @@ def sent_ms(history: Path) -> dict[int, int]:
     return {
         int(event.body): event.at_ms
         for event in read_history(history)
-        if event.kind is Kind.INVOKE and event.op is Op.SEND
+        if event.kind == Kind.INVOKE and event.op == Op.SEND
     }
 
 
@@ -364,7 +364,7 @@ def come_and_go(readers: list[Reader]) -> None:
         reader.settle(joined=True)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_800)
 def test_jobs_and_consumers_come_and_go_and_are_killed(crew: tuple[LocalCluster, list[Reader]], tmp_path: Path) -> None:
     cluster, readers = crew
     history = tmp_path / "sender.history.jsonl"
