@@ -256,6 +256,8 @@ class OfficialSdk(Reader):
         command = [str(ROOT / "tests" / "compat" / "python_sdk_peer.py"), "work", endpoint, topic, group, "0"]
         super().__init__(name, command, folder=folder, stays=False)
         self._got: list[tuple[int, int]] = []
+        self._file = folder / f"{name}.rows"
+        """For people; one line per message."""
 
     def chunks(self) -> list[list[tuple[int, int]]]:
         with self._changed:
@@ -271,6 +273,8 @@ class OfficialSdk(Reader):
         with self._changed:
             if "got" in told:
                 self._got.append((told["got"], time.monotonic_ns() // 1_000_000))
+                with self._file.open("a", encoding="ascii") as file:
+                    file.write(json.dumps([self._got[-1]]) + "\n")
         super()._hear(name, told)
 
 
