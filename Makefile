@@ -102,8 +102,8 @@ spark-oldest: dev ## the units of the Spark source on the oldest PySpark that it
 spark: dev ## a real Spark reads a real broker
 	JAVA_HOME=$(JAVA) $(BIN)/pytest -q tests/spark
 
-spark-group: dev ## two Spark jobs and two consumers share a group, one comes or goes each second: make spark-group FOR=60 RATE=300
-	JAVA_HOME=$(JAVA) EVENQ_TEST_SECONDS=$(or $(FOR),60) EVENQ_TEST_RATE=$(or $(RATE),300) $(BIN)/pytest -q -s tests/spark/test_06_group.py
+spark-group: dev ## two Spark jobs and two consumers share a group, one comes or goes each second: make spark-group FOR=60 RATE=200
+	JAVA_HOME=$(JAVA) EVENQ_TEST_SECONDS=$(or $(FOR),60) EVENQ_TEST_RATE=$(or $(RATE),200) $(BIN)/pytest -q -s tests/spark/test_06_group.py
 
 docs: dev ## every command of the docs, run
 	$(BIN)/pytest -q tests/docs
