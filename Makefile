@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos clients
+.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos clients spark-group
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -117,6 +117,9 @@ spark-chaos: dev ## kill -9 of every part of two Spark queries and of the broker
 
 spark: dev ## a real Spark reads a real broker
 	JAVA_HOME=$(JAVA) $(BIN)/pytest -q tests/spark
+
+spark-group: dev ## two Spark jobs and two consumers share a group, one comes or goes each second: make spark-group FOR=60 RATE=200
+	JAVA_HOME=$(JAVA) EVENQ_TEST_SECONDS=$(or $(FOR),60) EVENQ_TEST_RATE=$(or $(RATE),200) $(BIN)/pytest -q -s tests/spark/test_06_group.py
 
 docs: dev ## every command of the docs, run
 	$(BIN)/pytest -q tests/docs

@@ -231,6 +231,19 @@ ROWS = (
         f"{BATCH}test_mistakes_are_told_in_words",
     ),
     Row(
+        "assignment",
+        "`exclusive`",
+        "stream: `exclusive` reads all queues of its topics, or does not run; `shared` reads those that the group "
+        "gives it, [beside other members](#sharing-a-group)",
+        "spark/test_06_group.py::test_two_queries_divide_the_queues_and_one_goes_on_with_all_of_them",
+    ),
+    Row(
+        "memberWeight",
+        "1",
+        "shared stream: how much it takes beside others, in a group whose [weight](strategies.md) is CAPACITY",
+        f"{UNIT}test_a_shared_stream_has_a_weight_and_leaves_out_what_is_for_all_queues",
+    ),
+    Row(
         "onGroupBusy",
         "`fail`",
         "stream: somebody else reads the topics in the group. `fail`, `wait` until they have left, or `takeover`; "
@@ -243,6 +256,13 @@ ROWS = (
         "stream: where it starts when its group was moved while it was stopped: `checkpoint` with a warning, `broker`, "
         "or `fail`",
         "spark/test_09_resets.py::test_a_stopped_query_whose_group_was_moved_starts_as_it_was_told",
+    ),
+    Row(
+        "honorOffsetReset",
+        "true",
+        "stream: whether a running query follows when an operator moves its group; false: such a move is refused, with "
+        "its name, as long as it runs",
+        "spark/test_09_resets.py::test_a_group_is_not_moved_while_a_query_runs_that_does_not_follow",
     ),
     Row(
         "queryName",

@@ -1,4 +1,4 @@
-"""The query as a member of its consumer group: its runner joins, beats, holds the locks of all queues, and leaves.
+"""The query as the one member of its consumer group: its runner joins, holds the locks of all queues, and leaves.
 
 Lives in the runner (the process on the driver that serves one query), in a thread with an event loop of its own, begun
 by the first call that needs it. Executors are no members: they read ranges. Brokers take progress of a queue only from
@@ -232,6 +232,7 @@ class _Life:
                 incarnation=rng.getrandbits(64) | 1,
                 now_ms=self._clock.now_ms(),
                 hands_over=False,  # it reads on from where it was when the broker is back: nothing is in its hands
+                refuses_resets=not options.membership.follows_resets,
             )
             self._sessions = Sessions(
                 self._calls,
@@ -253,6 +254,8 @@ class _Life:
         match event:
             case Welcome():
                 self._ask(broker_name)
+            case OffsetsReset(queues) if not self._options.membership.follows_resets:  # of a broker of before
+                log.error("group %s was moved on %d queues; the query does not follow", self._group, len(queues))
             case OffsetsReset(queues):
                 self._moves += 1
                 self.resets |= dict.fromkeys(queues, self._moves)

@@ -11,11 +11,24 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from evenq.errors import SettingsError
-from pyspark_evenq.option_values import choice
+from pyspark_evenq.option_values import choice, flag, number
 
-__all__ = ["MEMBER_NAMES", "Membership", "OnBusy", "OnConflict", "membership"]
+__all__ = ["MEMBER_NAMES", "Assignment", "Membership", "OnBusy", "OnConflict", "membership"]
 
-MEMBER_NAMES = ("onGroupBusy", "onOffsetConflict", "queryName")
+MEMBER_NAMES = ("assignment", "memberWeight", "onGroupBusy", "onOffsetConflict", "honorOffsetReset", "queryName")
+WEIGHT_MAX = 1_000_000
+_OF_SHARES = ("memberWeight",)
+_OF_ALL = ("onGroupBusy", "groupIdPrefix", "assign")
+"""What makes no sense where others have a part of the queues."""
+
+
+class Assignment(StrEnum):
+    """Which queues of its topics a stream reads."""
+
+    EXCLUSIVE = "exclusive"
+    """All, or it does not run."""
+    SHARED = "shared"
+    """Those that the group gives it, as any other member."""
 
 
 class OnBusy(StrEnum):
@@ -38,8 +51,13 @@ class OnConflict(StrEnum):
 class Membership:
     """How a stream lives in its group."""
 
+    assignment: Assignment = Assignment.EXCLUSIVE
+    weight: float = 1.0
+    """How much a shared stream takes beside others, in groups whose weight is CAPACITY."""
     on_busy: OnBusy = OnBusy.FAIL
     on_conflict: OnConflict = OnConflict.CHECKPOINT
+    follows_resets: bool = True
+    """False: operators cannot move the group while the stream runs."""
     query_name: str = ""
     """How the stream is called in lists of members; empty: as its group."""
 
@@ -51,8 +69,19 @@ def membership(values: Mapping[str, str], *, streaming: bool, group: str) -> Mem
             raise SettingsError(f"option {name} is for streams; a batch read is no member of a group")
         if name in values and not group:
             raise SettingsError(f"option {name} is for members of a group; give the option group as well")
+    assignment = choice(values, "assignment", Assignment.EXCLUSIVE)
+    shared = assignment is Assignment.SHARED
+    for name in _OF_ALL if shared else _OF_SHARES:
+        if name in values:
+            raise SettingsError(
+                f"option {name} does not go with assignment={assignment}: "
+                + ("others of the group have their part of its queues" if shared else "all queues are the stream's")
+            )
     return Membership(
+        assignment=assignment,
+        weight=number(values, "memberWeight", default=1.0, high=WEIGHT_MAX),
         on_busy=choice(values, "onGroupBusy", OnBusy.FAIL),
         on_conflict=choice(values, "onOffsetConflict", OnConflict.CHECKPOINT),
+        follows_resets=flag(values, "honorOffsetReset", default=True),
         query_name=values.get("queryName", "").strip(),
     )

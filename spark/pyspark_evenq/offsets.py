@@ -6,7 +6,7 @@ data. A logged batch therefore says by itself what it reads, and a replay reads 
 then. `uid` (`{topic:{broker:uid}}`) says what the offsets count, as brokers name it: with another uid, the same offset
 is another message. `lost` (the shape of `q`) and `away` (`{topic:{broker:[0]}}`) are for people and listeners: how many
 messages the batch left out because they are gone, and which queues it left out because nobody serves them. `gen` counts
-the moves by operators.
+the moves by operators, and the batches with queues that were gained.
 Always true: equal states give equal text (keys are sorted), else Spark would run empty batches. Pure.
 """
 
@@ -48,8 +48,8 @@ class StreamOffset:
     away: Collection[MessageQueue] = frozenset()
     """Queues that had no broker when this batch was planned."""
     generation: int = 0
-    """How often the query was moved by operators: going back to where a batch began must not give its offset again, or
-    Spark would see nothing new."""
+    """How often the query was moved, by operators or to queues that it gained: going back to where a batch began must
+    not give its offset again, or Spark would see nothing new."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values in canonical order."""

@@ -6,13 +6,14 @@ Called by `options` and `sink_options`. Spark hands over strings, under names of
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
 from evenq.errors import SettingsError
 
-__all__ = ["choice", "flag", "named", "whole"]
+__all__ = ["choice", "flag", "named", "number", "whole"]
 
 NEAR = 0.8
 """Names that are less alike (`difflib`'s ratio) are no misspelling of each other."""
@@ -67,6 +68,18 @@ def whole(values: Mapping[str, str], name: str, *, default: int, low: int = 0, h
     if not low <= number <= high:
         raise SettingsError(f"option {name} is {number}; give a whole number in {low}..{high}")
     return number
+
+
+def number(values: Mapping[str, str], name: str, *, default: float, high: float) -> float:
+    """Above 0, up to `high`. Raises SettingsError."""
+    text = values.get(name, str(default))
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 < found <= high:
+        raise SettingsError(f"option {name} is {text!r}; give a number above 0 and up to {high:g}")
+    return found
 
 
 def flag(values: Mapping[str, str], name: str, *, default: bool) -> bool:

@@ -18,6 +18,7 @@ from evenq import errors
 from evenq.model.queue import MessageQueue
 from pyspark_evenq import cluster
 from pyspark_evenq.made_group import delete_group
+from pyspark_evenq.member_options import Assignment
 from pyspark_evenq.offsets import Positions
 from pyspark_evenq.options import Place, ReadOptions
 from pyspark_evenq.positions import QueueState
@@ -36,7 +37,8 @@ class PinnedStart:
         spec = options.starting
         by_time = spec is not None and bool(spec.time_ms or spec.times)
         latest = spec is not None and spec.place is Place.LATEST and not by_time
-        self._group = f"{options.group}-start" if options.group and latest else ""
+        shares = options.membership.assignment is Assignment.SHARED  # it begins where the group is, and keeps that
+        self._group = f"{options.group}-start" if options.group and latest and not shares else ""
 
     def preferred(
         self, starts: Positions, states: Mapping[MessageQueue, QueueState], route: cluster.Route

@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import FrameType
@@ -29,21 +29,21 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from evenq import errors
-from evenq.model import QueueOffset
 from evenq.model.queue import MessageQueue
 from pyspark_evenq import cluster, connection, scanning
 from pyspark_evenq.arrow_schema import Column
-from pyspark_evenq.committer import Committer
+from pyspark_evenq.exclusive import ExclusiveQueues
+from pyspark_evenq.holding import Held, Queues
 from pyspark_evenq.limits import NO_LIMIT, Limiter
 from pyspark_evenq.losses import counted, named
 from pyspark_evenq.made_group import MadeGroup
-from pyspark_evenq.member import Member
-from pyspark_evenq.member_options import OnConflict
+from pyspark_evenq.member_options import Assignment
 from pyspark_evenq.offsets import Positions, StreamOffset, place_of
 from pyspark_evenq.options import OffsetSpec, Place, ReadOptions
 from pyspark_evenq.pinned_start import PinnedStart
 from pyspark_evenq.planner import Bounds, Trimmed, advance, batch_ranges, tasks, trimmed
 from pyspark_evenq.positions import DataLost, loss_of, resolve
+from pyspark_evenq.shared import SharedQueues
 from pyspark_evenq.watch import QueueWatch
 
 if TYPE_CHECKING:
@@ -52,16 +52,8 @@ if TYPE_CHECKING:
 __all__ = ["StreamReader"]
 
 log = logging.getLogger(__name__)
-FLUSH_MS = 2_000
-CLOSE_MS = 1_200  # together with the goodbye less than the 2 s that a stopped query may take
-GOODBYE_MS = 500
-HOLD_PAUSE_S = 0.2
 AHEAD_S = 10.0  # a broker that just restarted may know less for a moment than it told before
 AHEAD_PAUSE_S = 0.2
-
-
-class OffsetConflict(errors.PreconditionFailed):
-    """Checkpoint and group differ, and onOffsetConflict is fail."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -120,7 +112,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has `end` in its commit log."""
-        self._runner.offer(StreamOffset.from_json(end))
+        self._runner.queues.offer(StreamOffset.from_json(end))
 
     def stop(self) -> None:
         """Send what is waiting. Spark does not call it when a query is stopped, but ends the process: see
@@ -140,8 +132,8 @@ class _Runner:
     """What lives in the runner process only."""
 
     def __init__(self, given: ReadOptions) -> None:
-        self._group = MadeGroup(given)
-        self._options = options = self._group.options
+        group = MadeGroup(given)
+        self._options = options = group.options
         connection.sign_with(options.credentials())
         connection.secure_with(options.tls())
         self._initial: StreamOffset | None = None
@@ -154,21 +146,11 @@ class _Runner:
         self._told_away: frozenset[MessageQueue] = frozenset()
         self._began: dict[MessageQueue, int] = {}
         """Where queues begin that are in no batch yet."""
-        self._replayed: Positions | None = None
-        """Where the last logged batch begins, if it was planned again."""
-        self._met = False
-        """True once the checkpoint was compared with the group's progress."""
-        self._chosen: dict[MessageQueue, int] = {}
-        """Queues that begin at the group's progress, as soon as they can."""
-        self._moved: dict[MessageQueue, tuple[int, int]] = {}
-        """Queues that an operator moved: the offset, and the number of the move."""
-        self._due: dict[MessageQueue, tuple[QueueOffset, int]] = {}
-        """Those of them that begin there in a logged batch, which their brokers may not know yet."""
         self._limiter = Limiter(options.limits)
         self.watch = QueueWatch(options)
-        self.member = Member(options)
-        self._pinned = PinnedStart(given, client_id=self.member.client_id)
-        self.committer = Committer(self._send, interval_ms=options.commit_interval_ms)
+        shared = options.membership.assignment is Assignment.SHARED
+        self.queues: Queues = SharedQueues(options, self.watch) if shared else ExclusiveQueues(group, self.watch)
+        self._pinned = PinnedStart(given, client_id=self.queues.client_id)
         _on_sigterm(self)
 
     def freeze(self) -> None:
@@ -190,176 +172,92 @@ class _Runner:
                 without_commit=Place.LATEST,
                 left_out=self._survey.unavailable,
             )
-            starts = self._pinned.preferred(starts, states, self.watch.route())
+            starts = self.queues.starts(self._pinned.preferred(starts, states, self.watch.route()), states)
             if options.fail_on_data_loss:
                 for gone in trimmed(starts, bounds):
                     raise loss_of(gone)
             self._pinned.keep(starts, self.watch.route())
             uids = {place_of(queue): bound.uid for queue, bound in bounds.items() if bound.uid}
             self._initial = StreamOffset(ends=starts, uids=uids)
-            # A group without progress gets it now: if the driver dies before Spark's first log entry, `latest` must
-            # not move on. A restart that finds it there may plan its logged batch before its predecessor has gone.
-            new = {queue: offset for queue, offset in starts.items() if states[queue].committed < 0}
-            if new:
-                self._hold()
-            self.committer.offer(new)
-            self.committer.flush(timeout_ms=FLUSH_MS)
+            self.queues.pin({queue: offset for queue, offset in starts.items() if states[queue].committed < 0})
         return self._initial
 
     def latest(self, start: StreamOffset, *, limit: int) -> StreamOffset | None:
-        held = self._held(start)
         first_batch = self._initial is not None and start == self._initial
+        self.queues.begin(start, first=first_batch, frozen=self._frozen)
         if not first_batch:
             self._pinned.drop()
-        moved = self._followed(start) | ({} if first_batch else self._conflicts(start))
-        self._met = True
-        logged, start = start, replace(start, ends={**start.ends, **moved})
-        if self._frozen is not None:
-            bounds, begins = self._frozen, self._begins(start, self._frozen)
-            if not self._frozen_checked:  # what is trimmed later, the workers notice; the targets stay
-                bounds = self._frozen = self._settled(start, begins)
-        else:
+        end = None
+        try:
+            end = self._next(start, limit=limit, first_batch=first_batch)
+        finally:
+            kept = self.queues.planned(end)
+        if end is None or not kept:
+            return None
+        self._frozen_checked = True
+        self._began.clear()
+        return end
+
+    def _next(self, logged: StreamOffset, *, limit: int, first_batch: bool) -> StreamOffset | None:
+        """The end of the batch behind `logged`, if there is to be one."""
+        if self._frozen is None:
             if self._asked:
-                self.watch.refresh(start.ends)
+                self.queues.wait(logged)
             else:
                 self.watch.look()
                 self._asked = True
             self._topics_must_exist()
-            begins = self._begins(start, self.watch.bounds)
+        held = self.queues.hold(logged)
+        start = replace(logged, ends=held.ends)
+        if self._frozen is not None:
+            begins = self._begins(start, self._frozen, held)
+            if not self._frozen_checked:  # what is trimmed later, the workers notice; the targets stay
+                self._frozen = self._settled(start, begins)
+            bounds = {queue: bound for queue, bound in self._frozen.items() if queue in held.queues}
+        else:
+            begins = self._begins(start, self.watch.bounds, held)
             bounds = {
                 queue: bound
                 for queue, bound in self.watch.bounds.items()
-                if queue in held and self._has_begun(queue, start, begins)
+                if queue in held.queues and (queue in start.ends or queue in begins)
             }
             ahead = self._ahead(trimmed({**begins, **start.ends}, bounds, start.uids))
             bounds = {queue: bound for queue, bound in bounds.items() if queue not in ahead}
-        if late := self._late(moved, bounds):
-            moved = {queue: place for queue, place in moved.items() if queue not in late}
-            start = replace(start, ends={**start.ends, **{queue: logged.ends[queue] for queue in late}})
+        held = self.queues.without(logged, held, held.moved.keys() - bounds.keys())
+        start = replace(logged, ends=held.ends)
         gone = trimmed({**begins, **start.ends}, bounds, start.uids)
         if not first_batch:  # the engine asks only after this offset is in its commit log
-            self.offer(logged, {entry.queue for entry in gone} | moved.keys())
+            self.queues.offer(logged, {entry.queue for entry in gone} | held.moved.keys())
         if self._options.fail_on_data_loss:
             for entry in gone:
                 raise loss_of(entry)
         self._tell_away()
         waiting = {**begins, **start.ends}
         backlog = {queue: bound.high - waiting.get(queue, bound.low) for queue, bound in bounds.items()}
-        at_once = first_batch or self._frozen is not None or bool(moved)
+        if held.is_share and not any(backlog.values()):  # where a queue begins is no news without a message
+            return self._nothing_new()
+        at_once = first_batch or self._frozen is not None or bool(held.moved)
         if limit and not self._limiter.is_due(sum(backlog.values()), first=at_once):
             return None
         rows = self._limiter.rows(limit, backlog, lambda queue: self._row_bytes(queue, waiting)) if limit else 0
-        end = advance(start, bounds, first_batch=first_batch, limit=rows, begins_at=begins, moved=moved)
-        if end is not None:
-            self._limiter.triggered()
-            self._frozen_checked = True
-            return self._counted(end, start, gone)
+        end = advance(start, bounds, first_batch=first_batch, limit=rows, begins_at=begins, moved=held.moved)
+        if end is None:
+            return self._nothing_new()
+        self._limiter.triggered()
+        return self._counted(end, start, gone)
+
+    def _nothing_new(self) -> StreamOffset | None:
         if self._frozen is not None:
-            self.committer.flush(timeout_ms=FLUSH_MS)  # nothing will be asked after the last batch of this run
+            self.queues.flush()  # nothing will be asked after the last batch of this run
         return None
 
-    def _hold(self) -> frozenset[MessageQueue]:
-        self._group.make()
-        return self.member.hold(self.watch.route())
-
-    def _held(self, start: StreamOffset) -> frozenset[MessageQueue]:
-        """The queues that are ours to plan. A run that has an end waits for the brokers of all its queues first."""
-        give_up = time.monotonic() + self._options.read_timeout_ms / 1000
-        while True:
-            held = self._hold()
-            frozen = {} if self._frozen is None or self._frozen_checked else self._frozen
-            missing = {queue for queue in frozen.keys() - held if start.ends.get(queue, -1) < frozen[queue].high}
-            if not missing or time.monotonic() > give_up:
-                break
-            time.sleep(HOLD_PAUSE_S)
-        if missing:
-            raise cluster.BrokersAway(
-                f"no broker gives this query the locks of {named(missing)} within {self._options.read_timeout_ms} ms "
-                "(readTimeoutMs); start it again when they are back"
-            )
-        return held
-
-    def offer(self, logged: StreamOffset, moved: Collection[MessageQueue] = ()) -> None:
-        """Mirror what Spark has logged, but no offsets that count other messages now: they would be a progress that
-        nobody has made.
-        """
-        known = self.watch.bounds
-        anew = {entry.queue for entry in trimmed(logged.ends, known, logged.uids) if entry.anew}
-        left_out = anew.union(moved, self.member.resets())
-        self.committer.offer({queue: end for queue, end in logged.ends.items() if queue not in left_out})
-
     def logged(self, start: StreamOffset, end: StreamOffset) -> None:
-        """Spark has this batch in its checkpoint and runs it, maybe again."""
-        if not self._met:
-            self._replayed = {**start.ends, **end.starts}
-        for queue, (offset, number) in list(self._moved.items()):
-            if end.starts.get(queue) == offset:
-                self._due[queue] = QueueOffset(offset), number
-        self._tell_followed()
-
-    def _followed(self, start: StreamOffset) -> dict[MessageQueue, int]:
-        """Where an operator moved the group, for the queues that are to follow with the next batch."""
-        self._tell_followed()
-        resets = self.member.resets()
-        self._moved = {
-            queue: (offset, number) for queue, (offset, number) in self._moved.items() if resets.get(queue) == number
-        }
-        new = [queue for queue in resets if queue in start.ends and queue not in self._moved]
-        places = self.watch.progress(new) if new else {}
-        places = {queue: place for queue, place in places.items() if place >= 0 and self._reachable(queue, place)}
-        self._moved |= {queue: (place, resets[queue]) for queue, place in places.items()}
-        self.member.sent(places)
-        self.committer.forget(places)
-        return places
-
-    def _late(self, moved: Positions, bounds: Mapping[MessageQueue, Bounds]) -> set[MessageQueue]:
-        """Moved queues that this batch cannot begin anew: nobody told how far they go, or not yet as far as that, or
-        their lock is in doubt. A later batch does.
-        """
-        late = moved.keys() - bounds.keys()
-        self._moved = {queue: move for queue, move in self._moved.items() if queue not in late}
-        self._chosen = {queue: place for queue, place in self._chosen.items() if queue in late}
-        return late
-
-    def _tell_followed(self) -> None:
-        resets = self.member.resets()
-        self._due = {queue: due for queue, due in self._due.items() if resets.get(queue) == due[1]}
-        for queue, (offset, number) in self._due.items():
-            self.member.follow(queue, offset, number)
-
-    def _conflicts(self, start: StreamOffset) -> dict[MessageQueue, int]:
-        """Where a query that starts goes by the group and not by the checkpoint. Raises OffsetConflict."""
-        if self._met:
-            return self._chosen
-        replayed = self._replayed or {}
-        found = {
-            queue: place
-            for queue, place in self.member.found().items()
-            if queue in start.ends and place >= 0 and place not in {start.ends[queue], replayed.get(queue)}
-        }
-        if not found:
-            return {}
-        group, place = self._options.group, min(found)
-        said = (
-            f"the progress of group {group} and the checkpoint differ on {named(found)}: {place} is at {found[place]} "
-            f"in the group and at {start.ends[place]} in the checkpoint; the group was moved, or the last run was "
-            "killed before it could report"
-        )
-        match self._options.membership.on_conflict:
-            case OnConflict.FAIL:
-                raise OffsetConflict(f"{said}; set onOffsetConflict to checkpoint or broker to say which one counts")
-            case OnConflict.BROKER:
-                log.warning("%s; going on at the group's progress", said)
-                self._chosen = {queue: place for queue, place in found.items() if self._reachable(queue, place)}
-                return self._chosen
-        log.warning("%s; going on at the checkpoint (onOffsetConflict)", said)
-        return {}
-
-    def _reachable(self, queue: MessageQueue, place: int) -> bool:
-        return self._frozen is None or (queue in self._frozen and place <= self._frozen[queue].high)
+        self.queues.logged(start, end)
 
     def newest(self) -> dict[str, Any] | None:
-        bounds = self._frozen or self.watch.bounds
+        bounds = {
+            queue: bound for queue, bound in (self._frozen or self.watch.bounds).items() if self.queues.has(queue)
+        }
         return StreamOffset(ends={queue: bound.high for queue, bound in bounds.items()}).to_json() if bounds else None
 
     def ordered(self) -> frozenset[str]:
@@ -371,15 +269,17 @@ class _Runner:
         return self._ordered
 
     def close(self) -> None:
-        self.committer.close(timeout_ms=0 if self._group.wanted else CLOSE_MS)
+        self.queues.close()
         self.watch.close()
-        self.member.leave(timeout_ms=GOODBYE_MS)
-        self._group.delete()
 
-    def _begins(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> dict[MessageQueue, int]:
+    def _begins(
+        self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds], held: Held
+    ) -> dict[MessageQueue, int]:
         """Where queues begin that came into the route after the query had begun: at the group's progress, else at their
         first message. Queues whose broker does not say are left out.
         """
+        if held.is_share:
+            return {}
         new = [queue for queue in bounds if queue not in start.ends and queue not in self._began]
         if new and self._frozen is not None and self._survey is not None:
             progress = {queue: self._survey.states[queue].committed for queue in new}
@@ -389,10 +289,6 @@ class _Runner:
             queue: committed if committed >= 0 else bounds[queue].low for queue, committed in progress.items()
         }
         return {queue: self._began[queue] for queue in bounds if queue in self._began and queue not in start.ends}
-
-    @staticmethod
-    def _has_begun(queue: MessageQueue, start: StreamOffset, begins: Positions) -> bool:
-        return queue in start.ends or queue in begins
 
     def _settled(self, start: StreamOffset, begins: Positions) -> dict[MessageQueue, Bounds]:
         """The frozen ends, once no position is ahead of one, or it has been for long enough."""
@@ -436,32 +332,11 @@ class _Runner:
         }
         for entry in gone:
             counted.lost(entry.queue, lost[entry.queue], loss_of(entry))
-        self.committer.forget(lost)
-        self._began.clear()
+        self.queues.forget(lost)
         return replace(end, lost=lost, away=self._told_away)
 
     def _row_bytes(self, queue: MessageQueue, waiting: Positions) -> float | None:
         return cluster.row_bytes(self.watch.route().get(queue, ""), queue, waiting.get(queue, -1))
-
-    def _send(self, positions: Positions) -> None:
-        if not self._options.group:  # nobody to report for
-            return
-        route = self.watch.route()
-        unplaced = [queue for queue in positions if queue not in route]
-        if unplaced:
-            log.warning("no broker known for %s, its progress stays in the checkpoint only", unplaced[0])
-        client = self.member.client_id
-        self.member.sent(positions)
-        for address, queues in cluster.by_address(
-            {queue: route[queue] for queue in positions if queue in route}
-        ).items():
-            try:
-                cluster.commit(
-                    address, self._options.group, {queue: positions[queue] for queue in queues}, client_id=client
-                )
-            except errors.PreconditionFailed:
-                self.member.refused()
-                raise
 
 
 def _on_sigterm(runner: _Runner) -> None:

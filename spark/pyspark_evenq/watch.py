@@ -46,7 +46,8 @@ class QueueWatch:
         self._silent: dict[str, str] = {}
         """Address of a broker that did not answer last time, and why."""
         self._pool: ThreadPoolExecutor | None = None
-        self._parked: dict[str, Future[Answer]] = {}
+        self._parked: dict[tuple[str, frozenset[MessageQueue]], Future[Answer]] = {}
+        """By address and what is asked there: a query that shares its group asks for other queues now and then."""
         self.bounds: dict[MessageQueue, Bounds] = {}
         """As last told by the brokers."""
         self.seen: dict[tuple[MessageQueue, str], int] = {}
@@ -92,8 +93,9 @@ class QueueWatch:
         """Ask every broker once, without waiting for growth."""
         pool = self._threads()
         for address, queues in cluster.by_address(self.route()).items():
-            if address not in self._parked:
-                self._parked[address] = pool.submit(cluster.query, address, queues)
+            key = address, frozenset(queues)
+            if key not in self._parked:
+                self._parked[key] = pool.submit(cluster.query, address, queues)
         self._collect(wait(self._parked.values(), timeout=LOOK_S).done)
 
     def progress(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
@@ -111,28 +113,46 @@ class QueueWatch:
                 found |= {queue: state.committed for queue, state in answer.items()}
         return found
 
-    def refresh(self, known: Positions) -> None:
-        """Learn new bounds. Returns as soon as a queue has grown past `known`, at the latest after `idle_wait_ms`."""
+    def ask(self, queues: Collection[MessageQueue]) -> None:
+        """Learn the bounds of some queues now, as far as their brokers answer."""
+        for address, wanted in cluster.by_address({queue: self._route[queue] for queue in queues}).items():
+            try:
+                self._learn(cluster.query(address, wanted))
+            except errors.Error as failure:
+                log.warning("no offsets from %s: %s", address, failure)
+
+    def reroute(self) -> None:
+        """There are queues that the route does not know yet: ask for it again soon."""
+        self._routed_at = min(self._routed_at, self._now() - ROUTE_S + ROUTE_AWAY_S)
+
+    def refresh(self, known: Positions, *, only: Collection[MessageQueue] | None = None) -> None:
+        """Learn new bounds, of all queues or `only` of some. Returns as soon as one of them has grown past `known`, at
+        the latest after `idle_wait_ms`.
+        """
         deadline = self._now() + self._options.idle_wait_ms / 1000
-        told = {address: future for address, future in self._parked.items() if future.done()}
+        told = {key: future for key, future in self._parked.items() if future.done()}
         self._collect(set(told.values()))  # while nobody waited: there may be more by now, so they are asked again
         pool = self._threads()
         slack = 0.0
-        for address, queues in cluster.by_address(self.route()).items():
-            if address not in self._parked:
+        route = self.route()
+        if only is not None:
+            route = {queue: address for queue, address in route.items() if queue in only}
+        for address, queues in cluster.by_address(route).items():
+            key = address, frozenset(queues)
+            if key not in self._parked:
                 new = not all(queue in self.bounds for queue in queues)
                 slack = 1.0 if new else slack  # these answer at once; it is for one that hangs
                 wait_ms = 0 if new else max(self._options.idle_wait_ms, POLL_MS)
-                self._parked[address] = pool.submit(self._ask, address, queues, known, wait_ms)
+                self._parked[key] = pool.submit(self._ask, address, queues, known, wait_ms)
         while self._parked:
             left = deadline - self._now() + slack
             done = wait(self._parked.values(), timeout=max(0.0, left), return_when=FIRST_COMPLETED).done
             failed = self._collect(done)
-            if not done or self._grown(known) or self._now() >= deadline:
+            if not done or self._grown(known, only) or self._now() >= deadline:
                 break
             if failed and not self._parked:
                 time.sleep(max(0.0, deadline - self._now()))  # all refused at once: no reason to spin
-        again = [future for address, future in self._parked.items() if address in told]
+        again = [future for key, future in self._parked.items() if key in told]
         if again:
             self._collect(wait(again, timeout=GRACE_S).done)
 
@@ -151,10 +171,11 @@ class QueueWatch:
     def _collect(self, done: set[Future[Answer]]) -> bool:
         """Take the answers in; True if one was a failure."""
         failed = False
-        for address, future in list(self._parked.items()):
+        for key, future in list(self._parked.items()):
             if future not in done:
                 continue
-            del self._parked[address]
+            del self._parked[key]
+            address = key[0]
             try:
                 self._learn(future.result())
                 self._silent.pop(address, None)
@@ -185,5 +206,7 @@ class QueueWatch:
             key = queue, state.bounds.uid
             self.seen[key] = max(self.seen.get(key, 0), state.bounds.high)
 
-    def _grown(self, known: Positions) -> bool:
-        return any(bound.high > known.get(queue, -1) for queue, bound in self.bounds.items())
+    def _grown(self, known: Positions, only: Collection[MessageQueue] | None = None) -> bool:
+        return any(
+            bound.high > known.get(queue, -1) for queue, bound in self.bounds.items() if only is None or queue in only
+        )

@@ -149,6 +149,13 @@ class Topic:
                 states |= calls.query(broker.address, here, group=group)
         return [states[queue].committed if queue in states else -1 for queue in self.queues]
 
+    def ends(self) -> list[int]:
+        """How many messages each queue has."""
+        states: dict[MessageQueue, Any] = {}
+        for broker in self._cluster.brokers:
+            states |= calls.query(broker.address, [queue for queue in self.queues if queue.broker_name == broker.name])
+        return [states[queue].bounds.high for queue in self.queues]
+
     def every(self, counts: list[int]) -> list[tuple[str, int, int]]:
         """(broker, queue id, offset) of so many messages from the beginning of each queue."""
         return sorted(

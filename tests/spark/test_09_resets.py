@@ -86,3 +86,33 @@ def test_a_stopped_query_whose_group_was_moved_starts_as_it_was_told(
     assert within(60, lambda: topic.progress(topic.name) == [13] * 4) is not None
     twice = 28 if conflict == "broker" else 0
     assert times_read(spark, tmp_path) == sorted([1] * (52 - twice) + [2] * twice)
+
+
+def test_a_group_is_not_moved_while_a_query_runs_that_does_not_follow(
+    spark: Any, cluster: LocalCluster, topic: Any, start: Any, tmp_path: Path
+) -> None:
+    topic.send_each(10)
+    query = start(honorOffsetReset=False)
+    assert within(60, lambda: topic.progress(topic.name) == [10] * 4) is not None
+    said = reset(cluster, topic.name, "--to", "earliest")
+    assert f"group {topic.name} is not moved" in said
+    assert "honorOffsetReset=false" in said
+    assert topic.progress(topic.name) == [10] * 4
+    query.stop()
+    assert "is not moved" not in reset(cluster, topic.name, "--to", "earliest")
+    assert topic.progress(topic.name) == [0] * 4
+    assert times_read(spark, tmp_path) == [1] * 40
+
+
+def test_a_query_that_shares_its_group_follows_a_reset(
+    spark: Any, cluster: LocalCluster, topic: Any, start: Any, tmp_path: Path
+) -> None:
+    topic.send_each(10)
+    query = start(assignment="shared")
+    assert within(60, lambda: topic.progress(topic.name) == [10] * 4) is not None
+    reset(cluster, topic.name, "--to-offset", "4")
+    assert within(60, lambda: times_read(spark, tmp_path) == [1] * 16 + [2] * 24) is not None, query.exception()
+    assert within(30, lambda: topic.progress(topic.name) == [10] * 4) is not None
+    topic.send_each(5)
+    assert within(30, lambda: topic.progress(topic.name) == [15] * 4) is not None
+    assert query.exception() is None

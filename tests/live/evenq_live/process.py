@@ -38,6 +38,11 @@ class Process:
         self._reader.start()
 
     @property
+    def pid(self) -> int:
+        """Of the child."""
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         """Whether it runs."""
         return self._process.poll() is None

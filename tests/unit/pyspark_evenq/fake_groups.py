@@ -48,6 +48,7 @@ class FakeGroups:
             "/evenq.v1.Groups/Session": grpc.stream_stream_rpc_method_handler(self._session),
             "/evenq.v1.Groups/ListMembers": grpc.unary_unary_rpc_method_handler(self._list),
             "/evenq.v1.Groups/LockQueues": grpc.unary_unary_rpc_method_handler(self._lock),
+            "/evenq.v1.Groups/UnlockQueues": grpc.unary_unary_rpc_method_handler(self._unlock),
             "/evenq.v1.Admin/CreateGroup": grpc.unary_unary_rpc_method_handler(self._create),
             "/evenq.v1.Admin/DeleteGroup": grpc.unary_unary_rpc_method_handler(self._delete),
             "/evenq.v1.Data/Pull": grpc.unary_unary_rpc_method_handler(self._pull),
@@ -68,6 +69,21 @@ class FakeGroups:
             self.joins[client_id] = join
             self.holders |= {(group, self._topic, number): client_id for number in holds}
             self.changed.notify_all()
+        self._tell(group)
+
+    def waits(self, group: str, queue_id: int, client_id: str) -> threading.Event:
+        """Somebody stands in line for a queue; set when it has it."""
+        has = threading.Event()
+
+        def wait() -> None:
+            place = group, self._topic, queue_id
+            with self.changed:
+                if self.changed.wait_for(lambda: place not in self.holders, timeout=60):
+                    self.holders[place] = client_id
+                    has.set()
+
+        threading.Thread(target=wait, daemon=True).start()
+        return has
 
     def leave(self, client_id: str, *, keeps: bool = False) -> None:
         """Somebody goes; `keeps`: without a goodbye, so that its locks stay for a while."""
@@ -76,6 +92,8 @@ class FakeGroups:
             if not keeps:
                 self.holders = {place: holder for place, holder in self.holders.items() if holder != client_id}
             self.changed.notify_all()
+        for group in {join.group for join in self.joins.values()}:
+            self._tell(group)
 
     def cut(self, client_id: str) -> None:
         """The line breaks; the locks stay."""
@@ -112,12 +130,25 @@ class FakeGroups:
             self.joins[name], self._lines[name] = join, line
             self.changed.notify_all()
         threading.Thread(target=self._listen, args=(name, requests, line, left), daemon=True).start()
-        welcome = groups_pb2.Welcome(beat_interval_ms=1_000, session_timeout_ms=10_000)
+        welcome = groups_pb2.Welcome(
+            beat_interval_ms=1_000, session_timeout_ms=10_000, members=self._members(join.group)
+        )
         yield groups_pb2.SessionEvent(welcome=welcome).SerializeToString()
         while (event := line.get()) is not None:
             yield event.SerializeToString()
         if self._lines.get(name) is line:
             self.leave(name, keeps=not left.is_set())
+
+    def _members(self, group: str) -> list[groups_pb2.Member]:
+        return [join.member for _, join in sorted(self.joins.items()) if join.group == group]
+
+    def _tell(self, group: str) -> None:
+        event = groups_pb2.SessionEvent()
+        event.members_changed.group = group
+        event.members_changed.members.extend(self._members(group))
+        for name, join in list(self.joins.items()):
+            if join.group == group and name in self._lines:
+                self._lines[name].put(event)
 
     def _listen(self, name: str, requests: Iterator[bytes], line: Any, left: threading.Event) -> None:
         try:
@@ -128,6 +159,7 @@ class FakeGroups:
                         with self.changed:
                             self.joins[name] = request.join
                             self.changed.notify_all()
+                        self._tell(request.join.group)
                     case "leave":
                         left.set()
                         break
@@ -137,8 +169,7 @@ class FakeGroups:
 
     def _list(self, encoded: bytes, _context: Any) -> bytes:
         group = groups_pb2.ListMembersRequest.FromString(encoded).group
-        members = [join.member for _, join in sorted(self.joins.items()) if join.group == group]
-        return groups_pb2.ListMembersResponse(status=OK, members=members).SerializeToString()
+        return groups_pb2.ListMembersResponse(status=OK, members=self._members(group)).SerializeToString()
 
     def _lock(self, encoded: bytes, _context: Any) -> bytes:
         request = groups_pb2.LockQueuesRequest.FromString(encoded)
@@ -159,6 +190,16 @@ class FakeGroups:
                 )
             self.changed.notify_all()
         return groups_pb2.LockQueuesResponse(status=OK, queues=answers).SerializeToString()
+
+    def _unlock(self, encoded: bytes, _context: Any) -> bytes:
+        request = groups_pb2.UnlockQueuesRequest.FromString(encoded)
+        with self.changed:
+            for wanted in request.queues:
+                place = request.group, wanted.topic, wanted.queue_id
+                if self.holders.get(place) == request.client_id:
+                    del self.holders[place]
+            self.changed.notify_all()
+        return groups_pb2.UnlockQueuesResponse(status=OK).SerializeToString()
 
     def _create(self, encoded: bytes, _context: Any) -> bytes:
         self.made.append(admin_pb2.CreateGroupRequest.FromString(encoded).group)

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from pyspark_evenq.member_options import OnBusy, OnConflict
+from pyspark_evenq.member_options import Assignment, OnBusy, OnConflict
 from pyspark_evenq.options import Format, OffsetSpec, Place, ReadOptions, SchemaStyle
 
 from evenq.errors import SettingsError
@@ -194,6 +194,24 @@ def test_a_stream_is_told_how_it_meets_others_and_a_batch_read_is_no_member() ->
             ReadOptions.parse(LEAST | {name: value}, streaming=False)
         with pytest.raises(SettingsError, match=f"{name} is for members of a group"):
             ReadOptions.parse(nameless | {name: value}, streaming=True)
+
+
+def test_a_shared_stream_has_a_weight_and_leaves_out_what_is_for_all_queues() -> None:
+    shared = LEAST | {"assignment": "shared"}
+    plain = ReadOptions.parse(LEAST, streaming=True).membership
+    assert (plain.assignment, plain.weight, plain.follows_resets) == (Assignment.EXCLUSIVE, 1.0, True)
+    told = ReadOptions.parse(shared | {"memberWeight": "2.5", "honorOffsetReset": "false"}, streaming=True).membership
+    assert (told.assignment, told.weight, told.follows_resets) == (Assignment.SHARED, 2.5, False)
+    for wrong in ("0", "-1", "nan", "heavy", "1e9"):
+        with pytest.raises(SettingsError, match=r"memberWeight is .*; give a number above 0 and up to 1e\+06"):
+            ReadOptions.parse(shared | {"memberWeight": wrong}, streaming=True)
+    with pytest.raises(SettingsError, match="memberWeight does not go with assignment=exclusive: all queues"):
+        ReadOptions.parse(LEAST | {"memberWeight": "2"}, streaming=True)
+    with pytest.raises(SettingsError, match="onGroupBusy does not go with assignment=shared: others"):
+        ReadOptions.parse(shared | {"onGroupBusy": "wait"}, streaming=True)
+    assigned = {name: value for name, value in shared.items() if name != "subscribe"}
+    with pytest.raises(SettingsError, match="assign does not go with assignment=shared"):
+        ReadOptions.parse(assigned | {"assign": '{"flights": {"broker-a": [0]}}'}, streaming=True)
 
 
 def test_a_job_of_kafkas_source_needs_another_format_and_address_only() -> None:

@@ -401,8 +401,8 @@ def test_a_move_to_what_is_not_known_yet_is_followed_when_it_is(
     for number in range(3):
         broker.send(str(number))
     groups.move("g", 0, 2)
-    while not reader._runner.member.resets():
-        reader._runner.member.hold(reader._runner.watch.route())
+    while not reader._runner.queues.member.resets():
+        reader._runner.queues.member.hold(reader._runner.watch.route())
     assert wire(reader.latestOffset(first, ALL)) == first
     monkeypatch.undo()
     second = next_batch(reader, first)

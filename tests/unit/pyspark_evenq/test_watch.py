@@ -37,6 +37,21 @@ def test_growth_is_told_at_once_and_no_growth_after_the_wait(broker: Any, watchi
     assert time.monotonic() - begun >= 0.04
 
 
+def test_growth_of_queues_that_are_others_wakes_nobody_and_a_gained_one_is_asked_at_once(
+    broker: Any, watching: Any
+) -> None:
+    watch = watching(idleWaitMs="50")
+    watch.look()
+    broker.send("a", queue=1)
+    mine = {broker.queue(0): 0}
+    begun = time.monotonic()
+    watch.refresh(mine, only=mine)
+    assert time.monotonic() - begun >= 0.04
+    assert watch.bounds[broker.queue(1)].high == 0, "not asked"
+    watch.ask([broker.queue(1)])
+    assert watch.bounds[broker.queue(1)].high == 1
+
+
 def test_brokers_that_refuse_are_not_asked_in_a_tight_loop(broker: Any, watching: Any) -> None:
     watch = watching(idleWaitMs="100")
     watch.route()

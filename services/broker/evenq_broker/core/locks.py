@@ -64,6 +64,7 @@ class LockTable:
         self._locks: dict[tuple[str, MessageQueue], _Lock] = {}
         self._tickets: dict[int, tuple[str, MessageQueue]] = {}
         self._held: dict[tuple[str, str], dict[MessageQueue, None]] = {}
+        self._of_group: dict[str, int] = {}
         self._versions: dict[tuple[str, str], int] = {}
         self._waiting: dict[tuple[str, str], dict[int, None]] = {}  # group, client id -> its tickets
         self._last_ticket = 0
@@ -76,6 +77,10 @@ class LockTable:
         """Client id of who has the queue; empty if nobody."""
         lock = self._locks.get((group, queue))
         return "" if lock is None else lock.holder
+
+    def any_of(self, group: str) -> bool:
+        """True if members hold queues of the group; asked before each receive."""
+        return group in self._of_group
 
     def holds(self, group: str, client_id: str, queue: MessageQueue, generation: Generation) -> bool:
         """True if the queue is the client's, under a generation that is not newer: the one question of every pull."""
@@ -126,10 +131,7 @@ class LockTable:
 
     def counts(self) -> dict[str, int]:
         """Locked queues of each group that holds any."""
-        found: dict[str, int] = {}
-        for (group, _), queues in self._held.items():
-            found[group] = found.get(group, 0) + len(queues)
-        return found
+        return dict(self._of_group)
 
     def holders(self) -> list[tuple[str, MessageQueue, str, Generation]]:
         """Group, queue, client id and generation of every held lock."""
@@ -199,6 +201,9 @@ class LockTable:
         if lock is None or lock.holder != client_id:
             return []
         self._held[group, client_id].pop(queue, None)
+        self._of_group[group] -= 1
+        if not self._of_group[group]:
+            del self._of_group[group]
         self._changed(group, client_id)
         if not self._held[group, client_id]:
             del self._held[group, client_id], self._versions[group, client_id]
@@ -227,12 +232,14 @@ class LockTable:
                 self._forget(group, waiter)
         for holder in [holder for holder in self._held if holder[0] == group]:
             del self._held[holder], self._versions[holder]
+        self._of_group.pop(group, None)
 
     def check(self) -> None:
         """Recompute every invariant; tests call it after each event."""
         held = {(group, lock.holder, queue) for (group, queue), lock in self._locks.items() if lock.holder}
         assert held == {(g, client, queue) for (g, client), queues in self._held.items() for queue in queues}
         assert self._versions.keys() == self._held.keys()
+        assert self._of_group == dict(Counter(group for group, _, _ in held))
         waiting = {waiter.ticket: key for key, lock in self._locks.items() for waiter in lock.line}
         assert waiting == self._tickets
         assert all(self._waiting.values())
@@ -270,7 +277,10 @@ class LockTable:
             self._changed(group, client_id)
         lock.holder = client_id
         lock.generation = max(lock.generation, generation)
-        self._held.setdefault((group, client_id), {})[queue] = None
+        held = self._held.setdefault((group, client_id), {})
+        if queue not in held:
+            held[queue] = None
+            self._of_group[group] = self._of_group.get(group, 0) + 1
 
     def _changed(self, group: str, client_id: str) -> None:
         self.changes += 1

@@ -49,6 +49,8 @@ class Member:
     """Host as this broker sees it, without a port."""
     capacity: float = 1.0
     """How much it can take beside others."""
+    refuses_resets: bool = False
+    """It goes on where it is when an operator moves the group."""
 
     def reads(self, topic: str) -> bool:
         """True if the member wants the topic, or has not told what it wants."""
@@ -200,6 +202,10 @@ class MemberTable:
             for member in self.members(group)
             if member.model is MessageModel.CLUSTERING and member.reads(topic)
         ]
+
+    def refusing(self, group: str, topic: str) -> str:
+        """Client id of a member that reads the topic and follows no reset; empty: all do."""
+        return next((one.client_id for one in self.listed(group) if one.refuses_resets and one.reads(topic)), "")
 
     def groups(self) -> list[str]:
         """Names of the groups that have members, sorted."""

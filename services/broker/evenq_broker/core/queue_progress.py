@@ -117,6 +117,10 @@ class QueueProgress:
         """Messages that failed and wait for their next delivery. Looks at all that is unfinished."""
         return sum(entry.attempt > 0 and (entry.waits or entry.deadline_ms == READY) for entry in self.pending.values())
 
+    def in_hand(self, now_ms: int) -> bool:
+        """True if somebody works on a message, or is about to get one."""
+        return self.reading or any(entry.deadline_ms > now_ms and not entry.waits for entry in self.pending.values())
+
     def op(self, offset: int, entry: Pending) -> Invisible:
         """The journal's words for the state of one delivery."""
         place = (self.group_id, self.topic_id, self.queue_id, offset)

@@ -3,7 +3,8 @@
 Called by `rpc.groups` (lock, unlock), by `rpc.data` and `rpc.receive` (may this member read and commit?) and by
 `loops.sessions` when a member is gone. Carries out what the lock table decides: a holder whose queue is wanted hears of
 it at once, a lock that is let go passes to whoever waits longest in the same step, and what is granted is durable
-before it is told.
+before it is told. Clients that receive and acknowledge (v2) hold no locks: they get nothing of a queue that a member of
+their group holds, and a member gets a queue only when their deliveries of it have ended.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ __all__ = ["Locking", "lock_op"]
 log = logging.getLogger(__name__)
 
 WAITER_GAP_MS = 5_000
+CLEARING_STEP_MS = 20
 
 
 class Locking:
@@ -51,6 +53,9 @@ class Locking:
         """Held queues that a newer decision gives to somebody who waits; since when, monotonic ms."""
         self._seen: dict[tuple[str, MessageQueue], int] = {}
         """When that was last so: members ask in turns, with pauses in between."""
+        self._clearing: dict[tuple[str, MessageQueue], tuple[str, int]] = {}
+        """Held queues whose holder is not told yet, because others still work on what they received of them: the
+        holder, and since when, monotonic ms."""
 
     async def lock(
         self,
@@ -65,15 +70,17 @@ class Locking:
         """Take queues for a member, waiting up to `wait_ms` for their present holders. `anew`: it knows nothing of
         queues that it holds already, as one that was killed and started again under its id.
 
-        True for each queue that is its own now. Raises PreconditionFailed if the client is no member here, or asks
-        under a generation that was overtaken, ConnectionFailed while the broker is closing.
+        True for each queue that is its own now, with nothing of it in the hands of clients that receive. Raises
+        PreconditionFailed if the client is no member here, or asks under a generation that was overtaken,
+        ConnectionFailed while the broker is closing.
         """
+        deadline_ms = self._broker.clock.monotonic_ms() + wait_ms
         self.must_stay()
         self.must_be_member(group, client_id)
         locks = self._broker.locks
         for queue in queues:
             self.must_not_be_stale(group, client_id, queue, generation)
-        own = [queue for queue in queues if locks.holder(group, queue) == client_id]
+        before = own = [queue for queue in queues if locks.holder(group, queue) == client_id]
         if anew:
             deliveries.vanished(self._broker, group, own)
             own = []
@@ -82,10 +89,43 @@ class Locking:
             missing = [queue for queue, is_own in zip(queues, granted, strict=True) if not is_own]
             await self._wait(group, client_id, missing, wait_ms=wait_ms, generation=generation)
         for queue in queues:
+            if queue not in before and locks.holder(group, queue) == client_id:
+                self._clearing[group, queue] = client_id, self._broker.clock.monotonic_ms()
             if queue not in own and locks.holder(group, queue) == client_id:
                 deliveries.let_go(self._broker, group, queue)
         await self._safe()
-        return [locks.holder(group, queue) == client_id for queue in queues]
+        while [queue for queue in queues if self._is_in_hand(group, client_id, queue)]:
+            left_ms = deadline_ms - self._broker.clock.monotonic_ms()
+            if left_ms <= 0:
+                break
+            await self._broker.clock.sleep_ms(min(CLEARING_STEP_MS, left_ms))
+        return [locks.holder(group, queue) == client_id and (group, queue) not in self._clearing for queue in queues]
+
+    def is_kept(self, group: str, topic: str, queue_id: int, client_id: str) -> bool:
+        """True if the queue is a member's: other clients that receive for the group get nothing of it."""
+        locks = self._broker.locks
+        if not locks.any_of(group):
+            return False
+        holder = locks.holder(group, MessageQueue(topic, self._broker.settings.broker_name, queue_id))
+        return holder not in {"", client_id}
+
+    def _is_in_hand(self, group: str, client_id: str, queue: MessageQueue) -> bool:
+        """True while the member must wait for its queue: somebody received of it and is not done. Not for ever: what is
+        still in hand after `revoke_ms` comes twice.
+        """
+        entry = self._clearing.get((group, queue))
+        if entry is None or self._broker.locks.holder(group, queue) != client_id:
+            return False
+        since_ms = entry[1]
+        if entry[0] == client_id and self._broker.clock.monotonic_ms() - since_ms < self._broker.settings.revoke_ms:
+            config, topic = self._broker.groups.get(group), self._broker.topics.get(queue.topic)
+            if config is not None and topic is not None:
+                progress = self._broker.progress.queue(config.group_id, topic.topic_id, queue.queue_id)
+                if progress is not None and progress.in_hand(self._broker.now_ms()):
+                    return True
+        del self._clearing[group, queue]
+        deliveries.let_go(self._broker, group, queue)
+        return False
 
     async def _wait(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], *, wait_ms: int, generation: Generation
@@ -237,10 +277,14 @@ class Locking:
 
     def _record_locks(self) -> None:
         moved = self._broker.locks.moved()
-        for _, queue, _, _ in moved:
-            topic = self._broker.topics.get(queue.topic)
+        for name, queue, holder, _ in moved:
+            topic, group = self._broker.topics.get(queue.topic), self._broker.groups.get(name)
             if topic is not None:
                 self._broker.waiting.look_again(topic.topic_id, queue.queue_id)
+            if not holder:
+                self._clearing.pop((name, queue), None)
+            if topic is not None and group is not None and not holder:
+                self._broker.waiting.ready(group.group_id, topic.topic_id, queue.queue_id)
         if moved and self._broker.store.failure is None:
             self._recording = self._broker.journal.record(*starmap(lock_op, moved))
 

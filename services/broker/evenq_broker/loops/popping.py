@@ -266,10 +266,15 @@ class Popping:
             for one in (queue, *self._broker.progress.siblings(queue)):
                 if one.unkeyed:
                     await self._learn_lanes(one)
-        if queue.ready:
+        if queue.ready and not self._is_kept(queue, wish):
             await self._take_ready(queue, wish, batch, count)
-        if len(batch.frames) < count:
+        if len(batch.frames) < count and not self._is_kept(queue, wish):
             await self._take_fresh(queue, wish, batch, count)
+
+    def _is_kept(self, queue: QueueProgress, wish: _Wish) -> bool:
+        """True if a member that owns queues has it (lite topics have no such members)."""
+        kept = self._broker.sessions.locking.is_kept
+        return wish.queues is None and kept(wish.group.name, wish.topic.name, queue.queue_id, wish.client_id)
 
     async def _take_ready(self, queue: QueueProgress, wish: _Wish, batch: Batch, count: int) -> None:
         broker = self._broker

@@ -242,6 +242,7 @@ def member_message(member: Member) -> groups_pb2.Member:
         instance=member.instance,
         address=member.address,
         capacity=member.capacity,
+        refuses_resets=member.refuses_resets,
     )
 
 
@@ -268,6 +269,7 @@ def member_of(
         instance=told.instance,
         address=address,
         capacity=told.capacity or 1.0,
+        refuses_resets=told.refuses_resets,
     )
 
 

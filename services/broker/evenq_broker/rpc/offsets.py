@@ -3,7 +3,8 @@
 The broker asked makes a plan with all others first, then carries it out everywhere; each broker moves its own queues
 and tells who reads them. Two receives never see half a reset: what was in flight is forgotten in one step with the move
 (D6), pollers wake at once, a member that owns a queue is told on its session and its commits do not count until it has
-begun again (`core.resets`).
+begun again (`core.resets`). A member may say when it joins that it will not follow: then the whole reset is refused,
+because its next commit would undo it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING
 
-from evenq.errors import BadRequest, Error, GroupNotFound, TopicNotFound
+from evenq.errors import BadRequest, Error, GroupNotFound, PreconditionFailed, TopicNotFound
 from evenq.model import GroupConfig, MessageQueue, TopicConfig
 from evenq.model.names import is_system_topic
 from evenq.serving.rpc import Rpc, RpcContext
@@ -53,7 +54,9 @@ def rpcs(broker: Broker) -> list[Rpc]:
 
 
 async def reset_everywhere(broker: Broker, asked: admin_pb2.ResetOffsetsRequest) -> admin_pb2.ResetOffsetsResponse:
-    """The plan of all brokers, carried out unless `dry_run`. Raises BadRequest, GroupNotFound, TopicNotFound."""
+    """The plan of all brokers, carried out unless `dry_run`. Raises BadRequest, GroupNotFound, TopicNotFound, and
+    PreconditionFailed for a group with a member that does not follow.
+    """
     _must_make_sense(asked)
     plan = await _all(broker, asked, dry_run=True)
     if not plan.group_known:
@@ -67,6 +70,9 @@ async def reset_everywhere(broker: Broker, asked: admin_pb2.ResetOffsetsRequest)
             named = ", ".join(f"{queue.broker_name}/{queue.queue_id}" for queue in asked.queues[:8])
             raise BadRequest(f"topic {asked.topic!r} has no queue {named}; see `evenq topic show {asked.topic}`")
     if not asked.dry_run:
+        for move in plan.moves:
+            if move.refused:
+                raise PreconditionFailed(f"group {asked.group} is not moved: {move.error}")
         plan = await _all(broker, asked, dry_run=False)
     plan.moves.sort(key=lambda move: (move.queue.topic, move.queue.broker_name, move.queue.queue_id))
     return plan
@@ -131,7 +137,7 @@ async def _here(broker: Broker, asked: admin_pb2.ResetOffsetsRequest) -> admin_p
     for topic, queue_id in places:
         move = await _planned(broker, asked, group, source, topic, queue_id)
         answer.moves.append(move)
-        if asked.dry_run or group is None:
+        if asked.dry_run or group is None or move.refused:
             continue
         move = answer.moves[-1]
         queue = MessageQueue(topic.name, broker.settings.broker_name, queue_id)
@@ -203,6 +209,11 @@ async def _planned(
     if lite is not None:
         note = f"lite topic {lite.name}" + f"; {note}" * bool(note)
     queue = MessageQueue(topic.name, broker.settings.broker_name, queue_id)
+    stays = broker.members.refusing(asked.group, topic.name)
+    refusal = (
+        f"its member {stays} reads {topic.name} and does not follow resets (as a Spark query with "
+        "honorOffsetReset=false); stop it first"
+    )
     return admin_pb2.OffsetMove(
         queue=queue_message(queue),
         before=-1 if before is None else before,
@@ -211,6 +222,8 @@ async def _planned(
         max_offset=high,
         inflight=0 if group is None else broker.progress.inflight(group.group_id, *place),
         owner=broker.locks.holder(asked.group, queue),
+        error=refusal if stays else "",
+        refused=bool(stays),
         note=note,
     )
 

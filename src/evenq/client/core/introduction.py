@@ -27,9 +27,11 @@ class Introduction:
         incarnation: int,
         now_ms: int,
         hands_over: bool = True,
+        refuses_resets: bool = False,
     ) -> None:
         """`subscriptions` are its user's to change, followed by `changed`; `now_ms` since the epoch; `hands_over`:
-        whether it lets go of its queues when a broker closes.
+        whether it lets go of its queues when a broker closes; `refuses_resets`: whether it goes on where it is when an
+        operator moves the group.
         """
         self._group = group
         self._model = model
@@ -38,6 +40,7 @@ class Introduction:
         self._incarnation = incarnation
         self._version_ms = now_ms
         self._hands_over = hands_over
+        self._refuses_resets = refuses_resets
 
     def changed(self, now_ms: int) -> None:
         """The subscriptions are others since now (RG-6)."""
@@ -55,6 +58,7 @@ class Introduction:
             capacity=self._capacity,
             incarnation=self._incarnation,
             hands_over=self._hands_over,
+            refuses_resets=self._refuses_resets,
         )
 
     def other_name(self, client_id: str) -> str:

@@ -21,6 +21,7 @@ from evenq.client.core.calls import (
     AssignmentChanged,
     BrokerLeaving,
     ConsumerCalls,
+    Generation,
     MembersChanged,
     OffsetsReset,
     QueueWanted,
@@ -34,7 +35,7 @@ from evenq.client.loops.dividing import Dividing
 from evenq.client.loops.notices import Notices, Tell
 from evenq.client.loops.ownership import Ownership
 from evenq.client.loops.progress import BrokerStore, FileStore, OffsetStore, Progress
-from evenq.client.loops.reading import Reading
+from evenq.client.loops.reading import Finish, Reading
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.sessions import Sessions
 from evenq.client.loops.troubles import Report, Troubles
@@ -83,6 +84,12 @@ class MemberPlan:
     auto_commit: bool = True
     chosen: bool = False
     """True: the user chooses queues with `assign`; no member of the group, no locks."""
+    fetches: bool = True
+    """False: the member holds its queues and pulls nothing; its user reads them by other means."""
+    finish: Finish | None = None
+    """As in `Reading`."""
+    refuses_resets: bool = False
+    """True: operators cannot move the group while this member lives."""
 
 
 class Membership:
@@ -170,6 +177,7 @@ class Membership:
             capacity=options.capacity,
             incarnation=incarnation,
             now_ms=self._clock.now_ms(),
+            refuses_resets=self._plan.refuses_resets,
         )
 
     def _reading(self) -> Reading:
@@ -184,6 +192,7 @@ class Membership:
             ordered=plan.ordered,
             attempts_max=self.max_attempts if plan.counts_deliveries and self.clustering else None,
             auto_commit=plan.auto_commit,
+            finish=plan.finish,
         )
 
     def _store(self) -> OffsetStore:
@@ -196,6 +205,7 @@ class Membership:
 
     def start(self) -> None:
         """Begin; the first rebalance comes at once (CS-5, CS-6)."""
+        self.ownership.paused = not self._plan.fetches
         self._tasks = [
             spawn(self.ownership.run(), name=f"evenq-rebalance-{self._plan.group}"),
             spawn(self.progress.run(), name=f"evenq-commit-{self._plan.group}"),
@@ -245,6 +255,10 @@ class Membership:
     def balanced(self) -> bool:
         """True if all that is ours is being read."""
         return self.ownership.balanced
+
+    def generation(self, topic: str) -> Generation:
+        """Of the decision by which the topic's queues are ours; brokers ask for it."""
+        return self._dividing.generation(topic)
 
     def max_attempts(self) -> int:
         """Deliveries before the dead letters."""

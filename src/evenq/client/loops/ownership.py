@@ -104,7 +104,7 @@ class Ownership:
         self._pull_tasks: dict[MessageQueue, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wakeup = Wakeup(clock)
-        self._attempts_max = reading.attempts_max
+        self._attempts_max, self._finish = reading.attempts_max, reading.finish
         self._past: dict[MessageQueue, PastDeliveries] = {}
         """Of queues that are ours in a moment."""
         self._overlaps = Overlaps()
@@ -412,6 +412,8 @@ class Ownership:
         self._arrived(process)  # what lies below finished messages must still run
         await self._drain(pulling)
         if not fenced:
+            if self._finish is not None:
+                await self._finish(process)
             if self._attempts_max is not None and process.given_until:
                 await self._leave_unfinished(process)
             if self._auto_commit:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.options import PushOptions
 from evenq.model import FilterExpression, StartFrom
 
-__all__ = ["Reading"]
+__all__ = ["Finish", "Reading"]
+
+Finish = Callable[[ProcessQueue], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,3 +31,6 @@ class Reading:
     """Deliveries that a message may have; None: its user does not say what fails, and nothing is counted."""
     auto_commit: bool
     """False: progress moves only where the user commits."""
+    finish: Finish | None = None
+    """Awaited when a queue that is still ours leaves, before its progress is stored and its lock let go: for a user
+    that works on it elsewhere. It sets no bound; the broker does (`revoke_ms`)."""

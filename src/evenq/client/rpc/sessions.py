@@ -69,6 +69,7 @@ class ConsumerCalls(Calls):
         member.language, member.version, member.protocol = "PYTHON", __version__, "evenq"
         member.zone, member.instance, member.capacity = join.zone, join.instance, join.capacity
         wire.incarnation, wire.hands_over = join.incarnation, join.hands_over
+        member.refuses_resets = join.refuses_resets
         if join.model is MessageModel.BROADCASTING:
             member.model = groups_pb2.BROADCASTING
         for topic, wanted in join.subscriptions.items():

@@ -11,7 +11,7 @@ from evenq_broker.core.members import Member, Protocol
 from evenq_broker.loops.mailbox import OffsetsReset
 from evenq_broker.settings import StoreSettings
 
-from evenq.errors import BadRequest, GroupNotFound, TopicNotFound
+from evenq.errors import BadRequest, GroupNotFound, PreconditionFailed, TopicNotFound
 from evenq.model import MessageQueue
 from evenq.store import Append
 from evenq.wire.convert import set_duration_ms
@@ -193,6 +193,24 @@ def test_an_owner_is_told_and_its_commits_do_not_count_before_it_begins_again(ru
         await pull(0, 0)
         await pull(2, 2)
         assert broker.progress.committed(1, 1, 0) == 2
+
+    run(story)
+
+
+def test_a_group_with_a_live_member_that_does_not_follow_is_not_moved(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage)
+        broker.progress.commit(1, 1, 0, 4)
+        member = Member(client_id="job", protocol=Protocol.EVENQ, refuses_resets=True)
+        session = broker.sessions.join("g", member)
+        [move] = await reset(stage, to=admin_pb2.EARLIEST, dry_run=True)
+        assert (move.refused, "job reads t and does not follow" in move.error) == (True, True)
+        with pytest.raises(PreconditionFailed, match="group g is not moved: its member job reads t"):
+            await reset(stage, to=admin_pb2.EARLIEST)
+        assert broker.progress.committed(1, 1, 0) == 4
+        broker.sessions.leave(session)
+        [move] = await reset(stage, to=admin_pb2.EARLIEST)
+        assert (move.refused, move.error, broker.progress.committed(1, 1, 0)) == (False, "", 0)
 
     run(story)
 

@@ -215,6 +215,66 @@ def test_oc_18_a_member_of_our_own_sdk_receives_only_from_queues_that_it_holds(r
     run(story)
 
 
+def named(queue_id: int = -1, **fields: Any) -> Any:
+    told = request(auto_renew=True, **fields)
+    told.message_queue.id = queue_id
+    return told
+
+
+def messages(frames: list[Any]) -> list[Any]:
+    return [frame.message for frame in frames if frame.HasField("message")]
+
+
+def test_who_receives_gets_nothing_of_a_queue_that_a_member_of_the_group_holds(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 2)
+        await stage.during(broker.create_group("g"))
+        broker.sessions.join("g", Member(client_id="owner", protocol=Protocol.EVENQ))
+        queue = broker.routes.readable("t")[0]
+        assert await stage.during(broker.sessions.locking.lock("g", "owner", [queue], wait_ms=0)) == [True]
+        assert not messages(await receive(stage, request()))
+        assert not messages(await receive(stage, named(0), client="pusher"))
+        waiting = asyncio.ensure_future(receive(stage, request(poll_ms=20_000)))
+        await stage.until(lambda: len(broker.polls) == 1)
+        broker.sessions.locking.unlock("g", "owner", [queue])
+        assert len(messages(await stage.during(waiting))) == 2, "it is told at once that the queue is free"
+
+    run(story)
+
+
+def test_a_member_gets_a_queue_when_what_was_received_of_it_is_finished(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 2)
+        got = messages(await receive(stage, request(batch=1)))
+        broker.sessions.join("g", Member(client_id="owner", protocol=Protocol.EVENQ))
+        queue = broker.routes.readable("t")[0]
+        lock = broker.sessions.locking.lock
+        assert await stage.during(lock("g", "owner", [queue], wait_ms=0)) == [False]
+        assert not messages(await receive(stage, request())), "nothing more is given out meanwhile"
+        waiting = asyncio.ensure_future(lock("g", "owner", [queue], wait_ms=3_000))
+        ack = service_pb2.AckMessageRequest()
+        ack.group.name, ack.topic.name = "g", "t"
+        ack.entries.add(message_id="m", receipt_handle=got[0].system_properties.receipt_handle)
+        await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
+        assert await stage.during(waiting) == [True]
+        assert broker.progress.committed(1, 1, 0) == 1, "it begins behind what is finished"
+
+    run(story)
+
+
+def test_a_member_does_not_wait_for_ever_for_who_never_finishes(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 2, revoke_ms=1_000)
+        await receive(stage, request(invisible_ms=600_000))
+        broker.sessions.join("g", Member(client_id="owner", protocol=Protocol.EVENQ))
+        queue = broker.routes.readable("t")[0]
+        lock = broker.sessions.locking.lock
+        assert await stage.during(lock("g", "owner", [queue], wait_ms=500)) == [False]
+        assert await stage.during(lock("g", "owner", [queue], wait_ms=3_000)) == [True]
+
+    run(story)
+
+
 def call_of(stage: Any, limit_ms: int) -> RpcContext:
     return RpcContext("m", [("x-mq-client-id", "c")], "127.0.0.1:1", stage.clock.monotonic_ms() + limit_ms)
 

@@ -923,6 +923,7 @@ class OffsetMove(_Message):
     owner: builtins.str
     error: builtins.str
     note: builtins.str
+    refused: builtins.bool
 
     def __init__(
         self,
@@ -936,9 +937,10 @@ class OffsetMove(_Message):
         owner: builtins.str | None = ...,
         error: builtins.str | None = ...,
         note: builtins.str | None = ...,
+        refused: builtins.bool | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["queue"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["queue", "before", "after", "min_offset", "max_offset", "inflight", "owner", "error", "note"]) -> None: ...
+    def ClearField(self, field_name: Literal["queue", "before", "after", "min_offset", "max_offset", "inflight", "owner", "error", "note", "refused"]) -> None: ...
 
 class ResetOffsetsResponse(_Message):
     DESCRIPTOR: Descriptor

@@ -43,6 +43,7 @@ class Member(_Message):
     instance: builtins.str
     address: builtins.str
     capacity: builtins.float
+    refuses_resets: builtins.bool
 
     def __init__(
         self,
@@ -58,8 +59,9 @@ class Member(_Message):
         instance: builtins.str | None = ...,
         address: builtins.str | None = ...,
         capacity: builtins.float | None = ...,
+        refuses_resets: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["client_id", "language", "version", "protocol", "model", "subscriptions", "joined_ms", "zone", "instance", "address", "capacity"]) -> None: ...
+    def ClearField(self, field_name: Literal["client_id", "language", "version", "protocol", "model", "subscriptions", "joined_ms", "zone", "instance", "address", "capacity", "refuses_resets"]) -> None: ...
 
 class MemberSubscription(_Message):
     DESCRIPTOR: Descriptor

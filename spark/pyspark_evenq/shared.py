@@ -1,0 +1,178 @@
+"""Some queues of the topics are the query's, for a while each: `assignment=shared`.
+
+Called by the runner of `stream`; `shared_member` is in the group. Always true: what a batch may read was claimed before
+it was planned, and does not leave before Spark has logged the batch; a queue that was gained begins at the group's
+progress, which the next offset says (`from`); the offset names the queues that were the query's when it was made, and
+no others, so a restart knows which part of the group's progress may be its own unreported past.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from functools import partial
+
+from evenq import errors
+from evenq.model.queue import MessageQueue
+from pyspark_evenq import cluster
+from pyspark_evenq.exclusive import differ
+from pyspark_evenq.holding import Held
+from pyspark_evenq.losses import named
+from pyspark_evenq.offsets import Positions, StreamOffset
+from pyspark_evenq.options import ReadOptions
+from pyspark_evenq.planner import Bounds, trimmed
+from pyspark_evenq.positions import QueueState
+from pyspark_evenq.shared_member import SharedMember, Tenure
+from pyspark_evenq.watch import QueueWatch
+
+__all__ = ["SharedQueues"]
+
+log = logging.getLogger(__name__)
+LEAVE_MS = 1_700  # less than the 2 s that a stopped query may take
+
+
+class SharedQueues:
+    """See `holding.Queues`."""
+
+    def __init__(self, options: ReadOptions, watch: QueueWatch) -> None:
+        self._options, self._watch = options, watch
+        self.member = SharedMember(options)
+        self.client_id = self.member.client_id
+        self._new: Positions = {}
+        self._frozen: Mapping[MessageQueue, Bounds] | None = None
+        self._balanced = False
+        self._claimed: dict[MessageQueue, Tenure] = {}
+        self._tenures: dict[MessageQueue, Tenure] = {}
+        """Under which a queue is in the newest offset."""
+        self._begins: dict[MessageQueue, tuple[Tenure, int]] = {}
+        """Where tenures begin of which there is no batch yet."""
+        self._start: StreamOffset | None = None
+        self._inherited: dict[MessageQueue, int] | None = None
+        """Where a run before ended on the queues that were its own, until this one gets them or others."""
+        self._replayed: Positions = {}
+
+    def starts(self, wanted: Positions, states: Mapping[MessageQueue, QueueState]) -> dict[MessageQueue, int]:
+        """Others may have read on: the options say where to begin only where the group has not."""
+        return {
+            queue: states[queue].committed if states[queue].committed >= 0 else place for queue, place in wanted.items()
+        }
+
+    def pin(self, starts: Positions) -> None:
+        """With the first batch: beside a checkpoint it would be a progress that nobody has made."""
+        self._new = starts
+
+    def begin(self, start: StreamOffset, *, first: bool, frozen: Mapping[MessageQueue, Bounds] | None) -> None:
+        route = self._watch.route()
+        if first:
+            self._store(self._new, route)
+        if self._inherited is None:
+            self._inherited = {} if first else dict(start.ends)
+        self._new, self._start, self._frozen = {}, start, frozen
+        self.member.read({queue.topic for queue in route})
+        anew = {entry.queue for entry in trimmed(start.ends, self._watch.bounds, start.uids) if entry.anew}
+        self.member.done({
+            queue: (tenure, start.ends[queue])
+            for queue, tenure in self._tenures.items()
+            if queue in start.ends and queue not in anew
+        })  # fmt: skip
+        if frozen is not None and not self._balanced:
+            self._balanced = self.member.until_balanced(self._options.read_timeout_ms)
+            if not self._balanced:
+                raise cluster.BrokersAway(
+                    f"group {self._options.group} gave this query no share within {self._options.read_timeout_ms} ms "
+                    "(readTimeoutMs); `evenq group doctor` says why"
+                )
+
+    def wait(self, start: StreamOffset) -> None:
+        known = {queue: place for queue, (_, place) in self._begins.items()}
+        known |= {queue: start.ends[queue] for queue in self._tenures if queue in start.ends}
+        if known:
+            self._watch.refresh(known, only=known.keys())
+        else:
+            self.member.until_changed(self._options.idle_wait_ms)
+
+    def hold(self, start: StreamOffset) -> Held:
+        self._claimed, route = self.member.claim(), self._watch.route()
+        if self._claimed.keys() - route.keys():
+            self._watch.reroute()
+        self._tenures = {queue: one for queue, one in self._tenures.items() if one.is_same(self._claimed.get(queue))}
+        sure = {queue: one for queue, one in self._claimed.items() if one.sure and queue in route}
+        gained = self._gained({queue: one for queue, one in sure.items() if queue not in self._tenures})
+        if self._frozen is not None:
+            frozen = self._frozen
+            gained = {q: place for q, place in gained.items() if q in frozen and place <= frozen[q].high}
+        kept = {queue: start.ends[queue] for queue in self._tenures}
+        queues = frozenset((kept.keys() & sure.keys()) | gained.keys())
+        return Held(queues=queues, ends={**kept, **gained}, moved=gained, is_share=True)
+
+    def without(self, start: StreamOffset, held: Held, late: Collection[MessageQueue]) -> Held:  # noqa: ARG002
+        """Nobody told how far they go."""
+        return replace(
+            held,
+            ends={queue: place for queue, place in held.ends.items() if queue not in late},
+            moved={queue: place for queue, place in held.moved.items() if queue not in late},
+        )
+
+    def planned(self, end: StreamOffset | None) -> bool:
+        """Only what it reads is kept from leaving."""
+        if end is None or self._start is None:
+            self.member.planned(())
+            return True
+        before = self._start.ends
+        ours = {queue: self._claimed[queue] for queue in end.ends}
+        read = [one for queue, one in ours.items() if end.ends[queue] > end.starts.get(queue, before.get(queue, -1))]
+        if not self.member.planned(read):
+            return False
+        self._tenures = ours
+        self._begins = {queue: at for queue, at in self._begins.items() if queue not in ours}
+        return True
+
+    def has(self, queue: MessageQueue) -> bool:
+        return queue in self._claimed
+
+    def offer(self, logged: StreamOffset, but: Collection[MessageQueue] = ()) -> None:
+        """`begin` has done it."""
+
+    def forget(self, queues: Collection[MessageQueue]) -> None:
+        """What was read under another tenure is not reported anyway."""
+
+    def logged(self, start: StreamOffset, end: StreamOffset) -> None:
+        if self._start is None:
+            self._replayed = {**start.ends, **end.starts}
+
+    def flush(self) -> None:
+        self.member.report()
+
+    def close(self) -> None:
+        self.member.leave(timeout_ms=LEAVE_MS)
+
+    def _gained(self, new: Mapping[MessageQueue, Tenure]) -> dict[MessageQueue, int]:
+        """Where these begin: at the group's progress. Where a run before came further than it could report, the
+        checkpoint counts, as `onOffsetConflict` says. Raises OffsetConflict.
+        """
+        decided = {queue: at for queue, at in self._begins.items() if at[0].is_same(self._claimed.get(queue))}
+        first = {queue: one for queue, one in new.items() if queue not in decided}
+        past = {} if self._inherited is None else self._inherited
+        ahead = {queue: past[queue] for queue, one in first.items() if past.get(queue, -1) > one.begins}
+        found = {queue: first[queue].begins for queue in ahead if first[queue].begins != self._replayed.get(queue)}
+        if found and differ(self._options.membership.on_conflict, self._options.group, found, ahead):
+            ahead = {queue: place for queue, place in ahead.items() if queue not in found}
+        self._begins = decided | {queue: (one, ahead.get(queue, one.begins)) for queue, one in first.items()}
+        for queue in first:
+            past.pop(queue, None)
+        if ahead:
+            self.member.note({queue: (first[queue], place) for queue, place in ahead.items()})
+        if first and self._frozen is None:
+            self._watch.ask(first)
+        return {queue: place for queue, (_, place) in self._begins.items() if queue in new}
+
+    def _store(self, starts: Positions, route: cluster.Route) -> None:
+        here = {queue: route[queue] for queue in starts if queue in route}
+        for address, queues in cluster.by_address(here).items():
+            some = {queue: starts[queue] for queue in queues}
+            store = partial(cluster.commit, address, self._options.group, some, client_id=self.client_id)
+            try:
+                cluster.persist("where the group begins", store, timeout_ms=self._options.read_timeout_ms)
+            except errors.PreconditionFailed:  # others are there already, and begin before they read
+                log.info("group %s begins on %s where others say", self._options.group, named(queues))
