@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pyspark
+import pyspark_evenq
 import pytest
+from pyspark.sql.datasource import DataSource
 from pyspark_evenq import old_spark
+
+from evenq.errors import Unsupported
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -14,6 +18,13 @@ pytestmark = [
 ]
 OPTIONS = {"endpoints": "127.0.0.1:1", "subscribe": "flights", "topic": "flights", "group": "g"}
 SAID = f"needs PySpark 4.2 or newer.*this is PySpark {pyspark.__version__}: install a newer one"
+
+
+def test_what_spark_finds_by_itself_is_the_refusal() -> None:
+    assert issubclass(pyspark_evenq.DefaultSource, DataSource)
+    assert pyspark_evenq.DefaultSource.name() == "evenq"
+    with pytest.raises(Unsupported, match=SAID):
+        pyspark_evenq.DefaultSource(options=OPTIONS)
 
 
 def test_reading_and_writing_are_refused_with_what_to_install(spark: Any, tmp_path: Any) -> None:
