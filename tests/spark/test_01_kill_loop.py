@@ -48,7 +48,7 @@ class Round:
 
     def __str__(self) -> str:
         counts = f"{self.rows} rows, {self.lost} lost, {self.repeated} repeated"
-        return f"kill -9 of a {self.kill}: {counts}, recovery {self.recovery_s:.1f} s"
+        return f"kill -9, {self.kill}: {counts}, recovery {self.recovery_s:.1f} s"
 
 
 @pytest.fixture
