@@ -101,7 +101,7 @@ build/%/.ready:
 	@touch $@
 
 # The lower bounds of pyproject.toml, as tests/unit/tools/test_lock.py checks.
-OLDEST := protobuf_6.33.0+grpcio_1.76.0+pyarrow_18.0.0+numpy_1.26.0+crc32c_2.7
+OLDEST := protobuf_6.33.0+grpcio_1.76.0+pyarrow_18.0.0+numpy_1.26.0+crc32c_2.7+prometheus-client_0.21.0
 oldest: dev build/$(OLDEST)/.ready ## stubs, SDK and Spark source on the oldest protobuf, grpcio, pyarrow and numpy that they take
 	PYTHONPATH=build/$(OLDEST) $(BIN)/pytest -q tests/unit/pyspark_evenq tests/unit/evenq/wire tests/unit/evenq/client
 

@@ -101,7 +101,7 @@ def test_a_queue_leaves_when_the_batch_that_reads_it_is_logged(broker: Any, grou
     assert not asked.is_set(), "a batch reads it"
     reader.latestOffset(end, ALL)
     assert asked.wait(20)
-    assert broker.progress("g") == {0: 1, 1: 1}, "who gets it begins behind the batch"
+    assert broker.progress("g")[1] == 1, "who gets it begins behind the batch"
     broker.send("c", queue=1)
     broker.send("d", queue=0)
     end = following(reader, end, {0: 1})
