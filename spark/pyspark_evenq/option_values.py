@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from evenq.errors import SettingsError
 
-__all__ = ["choice", "flag", "named", "whole"]
+__all__ = ["NEAR", "choice", "flag", "named", "whole"]
 
 NEAR = 0.8
 """Names that are less alike (`difflib`'s ratio) are no misspelling of each other."""
