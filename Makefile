@@ -53,7 +53,7 @@ test: dev ## unit, spec, storage and simulation tests, then the real servers on 
 	$(BIN)/pytest -q -n auto tests/unit tests/spec tests/storage tests/sim
 	$(BIN)/pytest -q -n 4 --dist loadfile tests/integration
 
-sim: dev ## play the cluster in virtual time: make sim SEEDS=10000 FIRST=0, or PLANT=drain|fence|ids
+sim: dev ## play the cluster in virtual time: make sim SEEDS=10000 FIRST=0, or PLANT=drain|fence|ids|leave
 	$(BIN)/python tests/sim/run.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(PLANT),--plant $(PLANT))
 
 integration: dev ## real processes on loopback

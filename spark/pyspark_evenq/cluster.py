@@ -27,6 +27,7 @@ from evenq.runtime.backoff import Backoff
 from pyspark_evenq import connection
 from pyspark_evenq.extra_columns import must_be_unique
 from pyspark_evenq.offsets import Positions
+from pyspark_evenq.option_values import NEAR
 from pyspark_evenq.options import ReadOptions, SchemaStyle
 from pyspark_evenq.planner import Bounds, QueueRange
 from pyspark_evenq.positions import QueueState
@@ -64,8 +65,6 @@ SAMPLE_BYTES = 64 << 10
 RECORDS_VERSION = 1
 AHEAD_MIN = 2_000
 """Shorter ranges are not worth a thread that fetches their next block."""
-NEAR = 0.8
-"""Names that are less alike (`difflib`'s ratio) are no misspelling of each other."""
 
 
 class BrokersAway(errors.ConnectionFailed):

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from evenq.errors import SettingsError
 
-__all__ = ["choice", "flag", "named", "number", "whole"]
+__all__ = ["NEAR", "choice", "flag", "named", "number", "whole"]
 
 NEAR = 0.8
 """Names that are less alike (`difflib`'s ratio) are no misspelling of each other."""

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from evenq import errors
 from evenq.model.queue import MessageQueue
@@ -21,7 +21,6 @@ from pyspark_evenq.topic_routes import CALL_MS, first_answer, query_route
 
 __all__ = ["Brokers", "Winner", "abandon", "coordinator_of", "decide", "route_of", "stage"]
 
-T = TypeVar("T")
 STAGE_MS = 20_000
 DECIDE_MS = 40_000
 """The coordinator waits up to 20 s for brokers that publish."""
