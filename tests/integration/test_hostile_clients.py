@@ -609,7 +609,8 @@ class Gauge:
 
 @pytest.fixture
 def gauge(tmp_path: Path) -> Iterator[Gauge]:
-    silence_ms = 4 * MANY  # longer than a crowd needs to come: whoever is silent for longer loses its poll
+    # Longer than a crowd needs to come, also on a busy machine: whoever is silent for longer loses its poll.
+    silence_ms = max(12_000, 4 * MANY)
     settings = {"CLIENT_SILENCE_MS": f"{silence_ms}", "STORE__DISK_FREE_MIN_BYTES": "0"}
     with LocalCluster(nameservers=0, rebalancer=False, folder=tmp_path, broker_settings=settings) as cluster:
         with evenq.Admin(endpoint=cluster.endpoint) as admin:
