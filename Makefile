@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos clients spark-group
+.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos clients spark-group
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -135,6 +135,9 @@ bench-delivery: dev ## every kind and call of a delivery beside its floor; ten m
 
 bench-rebalance: dev ## how long queues rest while 100 members of 1,000 queues change; ten minutes
 	$(BIN)/python benchmarks/rebalance.py
+
+bench-peers: dev ## beside Apache RocketMQ on its own protocol: make bench-peers ROUNDS=5; fetches its jars, needs Java and Go
+	$(BIN)/python benchmarks/peers.py --rounds $(or $(ROUNDS),5)
 
 bench-spark: dev ## Spark reads from evenq, from Kafka and from nowhere in turn: make bench-spark ROWS=400000 ROUNDS=5
 	JAVA_HOME=$(JAVA) $(BIN)/python benchmarks/spark.py --rows $(or $(ROWS),400000) --rounds $(or $(ROUNDS),5)

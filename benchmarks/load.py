@@ -19,24 +19,29 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parent.parent
 
 
+def tools() -> Path:
+    """The folder with the load generator and the scripts that start peers."""
+    return Path(os.environ.get("BENCH_TOOLS") or PROJECT.parent / "shared" / "bench")
+
+
 def built() -> Path:
     """The load generator, built if its source has changed since. Ends the run with a sentence if it cannot be built."""
-    tools = Path(os.environ.get("BENCH_TOOLS") or PROJECT.parent / "shared" / "bench")
-    source = tools / "loadgen"
+    source = tools() / "loadgen"
     if not (source / "main.go").is_file():
         raise SystemExit(
             "no load generator: `main.go` is not in the folder loadgen of BENCH_TOOLS (default ../shared/bench); "
             "set BENCH_TOOLS to the folder that holds `loadgen/`"
         )
-    return _built(source, "loadgen")
+    return compiled(source, "loadgen")
 
 
 def replay() -> Path:
     """The program of the folder `replay`, built alike."""
-    return _built(PROJECT / "benchmarks" / "replay", "replay")
+    return compiled(PROJECT / "benchmarks" / "replay", "replay")
 
 
-def _built(source: Path, name: str) -> Path:
+def compiled(source: Path, name: str) -> Path:
+    """The Go program of a folder, built once for each state of its source."""
     files = sorted(path for path in source.iterdir() if path.is_file())
     mark = hashlib.blake2b(b"".join(path.read_bytes() for path in files), digest_size=8).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "evenq-bench"

@@ -98,6 +98,7 @@ def latency(program: Path, broker: servers.Server, *, quick: bool) -> Row:
     """From born to received, one message at a time."""
     row = Row("send to receive, 500/s, p50", "ms", "-")
     for number in range(1 if quick else 3):
+        load.run(program, "send", broker.address, topic=f"e2e-{number}", n=1, c=1)  # makes the topic
         figures = load.run(
             program, "e2e", broker.address, topic=f"e2e-{number}", group=f"e2e-{number}", rate=500, secs=3
         )

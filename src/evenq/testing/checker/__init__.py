@@ -51,7 +51,7 @@ class _Walk:
                     f"History line {line}: operation {event.id} is already open since line {self._open[event.id][0]}."
                 )
             self._open[event.id] = (line, event)
-            self._begin(event)
+            self._begin(line, event)
         elif event.kind == "fault":
             self._faults.begun(line, event)
             for group in self._groups.values():
@@ -86,7 +86,7 @@ class _Walk:
             group = self._groups[name] = Group(name, self._messages, self._faults, self._report, self._limits)
         return group
 
-    def _begin(self, event: Event) -> None:
+    def _begin(self, line: int, event: Event) -> None:
         match event.op:
             case "send":
                 self._messages.invoked(event)
@@ -104,7 +104,7 @@ class _Walk:
                 if event.action in ("commit", "rollback"):
                     self._messages.transaction_ending(event)
                 elif event.action == "unlock":
-                    self._group(event.group).unlocking(event)
+                    self._group(event.group).unlocking(line, event)
             case _:
                 raise BadRequest(f"Operation {event.op!r} is not one of send, receive, ack, extend, offset, admin.")
 
@@ -139,7 +139,7 @@ class _Walk:
             case "subscribe":
                 self._group(begun.group).subscribed(begun)
             case "lock":
-                self._group(begun.group).locked(line, begun)
+                self._group(begun.group).locked(line, begun_line, begun)
             case "drain":
                 self._group(begun.group).drained[begun.topic] = (begun_line, begun.at_ms)
             case "scan":

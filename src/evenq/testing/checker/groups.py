@@ -58,6 +58,7 @@ class Group:
         self._firsts: dict[str, list[list[int]]] = {}  # queue or message group -> [line, greatest offset first seen]
         self._commits: dict[str, list[list[int]]] = {}
         self._owners: dict[str, str] = {}
+        self._unlocks: dict[tuple[str, str], int] = {}  # queue and owner -> line at which the newest unlock began
 
     def subscribed(self, event: Event) -> None:
         """The group wants a topic, perhaps only some tags of it."""
@@ -200,8 +201,10 @@ class Group:
         for seen in self.seen.get(event.queue, {}).values():
             seen.returned, seen.acked_line = True, 0
 
-    def locked(self, line: int, begun: Event) -> None:
-        """A lock was granted."""
+    def locked(self, line: int, begun_line: int, begun: Event) -> None:
+        """A lock was granted. Its owner may have given it up before the answer was written down."""
+        if self._unlocks.get((begun.queue, begun.process), 0) > begun_line:
+            return
         owner = self._owners.get(begun.queue)
         if owner is not None and owner != begun.process:
             self._report.add(
@@ -209,8 +212,9 @@ class Group:
             )
         self._owners[begun.queue] = begun.process
 
-    def unlocking(self, event: Event) -> None:
+    def unlocking(self, line: int, event: Event) -> None:
         """An unlock begins: its owner no longer counts on the queue."""
+        self._unlocks[event.queue, event.process] = line
         if self._owners.get(event.queue) == event.process:
             del self._owners[event.queue]
 

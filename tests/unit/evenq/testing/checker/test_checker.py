@@ -166,6 +166,17 @@ def test_a_killed_owner_no_longer_holds_its_queues():
     assert script.do("admin", action="lock", group="g", queue="t/a/0", process="c2").kinds() == set()
 
 
+def test_an_owner_that_gives_up_within_the_millisecond_of_its_lock_holds_nothing():
+    # As merged: within one millisecond all operations begin before the first ends.
+    script = Script()
+    lock = script.begin("admin", action="lock", group="g", queue="t/a/0", process="c1")
+    unlock = script.begin("admin", action="unlock", group="g", queue="t/a/0", process="c1")
+    script.end(lock).end(unlock)
+    assert script.do("admin", action="lock", group="g", queue="t/a/0", process="c2").kinds() == set()
+    again = script.do("admin", action="lock", group="g", queue="t/a/0", process="c3")
+    assert again.kinds() == {AnomalyKind.TWO_OWNERS}
+
+
 def test_the_recovery_time_of_a_fault_runs_to_the_first_success_at_its_target():
     script = Script().send("m", 0).send("x", 0, queue="t/b/0").world("fault", "kill", "a")
     script.send("n", 1, queue="t/b/0").send("o", 1)

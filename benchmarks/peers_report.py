@@ -1,0 +1,154 @@
+"""What `peers.py` measured, as a table, as Markdown and as a picture (SVG: bars with their spread)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import statistics
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from rich.table import Table
+from rocketmq_peer import VERSION
+from run import machine
+
+HERE = Path(__file__).resolve().parent
+PICTURE = HERE.parent / "docs" / "pictures" / "peers.svg"
+
+
+@dataclass
+class Row:
+    """One line: both sides' figures of all rounds, in their order."""
+
+    what: str
+    unit: str
+    ours: list[float]
+    theirs: list[float]
+    goal: float
+    """Of the ratio ours to theirs, or of our own figure if `absolute`."""
+    more_is_better: bool
+    absolute: bool = False
+    cpu_us: tuple[list[float], list[float]] = ((), ())  # type: ignore[assignment]
+    """CPU of the serving process for each message, microseconds, ours and theirs."""
+
+    @property
+    def ratios(self) -> list[float]:
+        """Ours to theirs, round by round; a peer that was measured once stands beside all rounds."""
+        theirs = self.theirs * len(self.ours) if len(self.theirs) == 1 else self.theirs
+        return [mine / other for mine, other in zip(self.ours, theirs, strict=True)]
+
+    @property
+    def ok(self) -> bool:
+        """The goal is met by the median."""
+        seen = statistics.median(self.ours if self.absolute else self.ratios)
+        return seen >= self.goal if self.more_is_better else seen <= self.goal
+
+    @property
+    def wanted(self) -> str:
+        """The goal in words."""
+        sign = ">=" if self.more_is_better else "<="
+        return f"{sign} {self.goal:g} {self.unit if self.absolute else 'x'}"
+
+
+def number(value: float) -> str:
+    """Three digits are enough to compare."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
+
+
+def spread(values: list[float]) -> str:
+    """Median and both ends."""
+    if len(values) == 1:
+        return number(values[0])
+    return f"{number(statistics.median(values))} ({number(min(values))} to {number(max(values))})"
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """One line of the table."""
+    mine, others = row.cpu_us
+    cpu = f"{statistics.median(mine):.0f} / {statistics.median(others):.0f} us" if mine else "-"
+    return (
+        f"{row.what}, {row.unit}", spread(row.ours), spread(row.theirs), spread(row.ratios), cpu, row.wanted,
+        "yes" if row.ok else "no",
+    )  # fmt: skip
+
+
+TITLES = ("what", "evenq", "RocketMQ", "ratio", "server CPU a message, both", "goal", "ok")
+
+
+def table(rows: list[Row]) -> Table:
+    """For the terminal."""
+    made = Table(title=f"evenq beside RocketMQ {VERSION}: medians, 1 KiB bodies, {os.cpu_count()} cores")
+    for title in TITLES:
+        made.add_column(title, justify="left" if title == "what" else "right")
+    for row in rows:
+        made.add_row(*cells(row))
+    return made
+
+
+def save(rows: list[Row], *, front: str, rounds: int, load_before: float) -> list[Path]:
+    """Table and picture; a later run of the day replaces the table, any later run the picture."""
+    now = dt.datetime.now(dt.UTC)
+    facts = machine()
+    packages = facts.pop("packages")
+    told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())
+    lines = [
+        f"# evenq beside Apache RocketMQ {VERSION}, {now:%Y-%m-%d %H:%M} UTC", "",
+        f"Machine: {told}; load 1min before {load_before:.2f}. evenq {packages['evenq']}, front={front}.",
+        f"{rounds} rounds in turn, bodies of 1 KiB, {WHERE}; median (least to most).", "",
+        f"| {' | '.join(TITLES)} |", f"|{'---|' * len(TITLES)}",
+        *(f"| {' | '.join(cells(row))} |" for row in rows), "",
+    ]  # fmt: skip
+    results = HERE / "results" / f"{now:%Y-%m-%d}-peers.md"
+    results.write_text("\n".join(lines))
+    PICTURE.parent.mkdir(exist_ok=True)
+    PICTURE.write_text(picture(rows, f"{now:%Y-%m-%d}"))
+    return [results, PICTURE]
+
+
+WHERE = "data on disk, asynchronous flush, eight queues"
+WIDTH, LEFT, BAR, GAP = 760, 240, 18, 22
+SCALE = 3.0
+"""Ratios above this are cut at the edge; their number stands beside the bar."""
+
+
+def picture(rows: list[Row], date: str) -> str:
+    """A bar for each ratio, RocketMQ being 1, with a line from the least to the most of the rounds.
+
+    Of latencies and memory less is better: their bars are turned round (RocketMQ to ours), so that longer is better
+    everywhere.
+    """
+    height = 70 + len(rows) * (BAR + GAP)
+    unit = (WIDTH - LEFT - 120) / SCALE
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"',
+        'font-family="sans-serif" font-size="13">',
+        '<rect width="100%" height="100%" fill="#fff"/>',
+        '<text x="12" y="24" font-size="15" font-weight="bold">',
+        f"evenq beside Apache RocketMQ {VERSION} (= 1), {date}; longer is better</text>",
+    ]
+    for index, row in enumerate(rows):
+        top = 48 + index * (BAR + GAP)
+        ratios = row.ratios if row.more_is_better else [1 / ratio for ratio in row.ratios]
+        middle, least, most = statistics.median(ratios), min(ratios), max(ratios)
+        width = min(middle, SCALE) * unit
+        parts += [
+            f'<text x="{LEFT - 8}" y="{top + 14}" text-anchor="end">{escape(row.what)}</text>',
+            f'<rect x="{LEFT}" y="{top}" width="{width:.0f}" height="{BAR}" fill="#2b6cb0"/>',
+            line(
+                LEFT + min(least, SCALE) * unit,
+                LEFT + min(most, SCALE) * unit,
+                top + BAR / 2,
+                top + BAR / 2,
+                'stroke="#1a202c" stroke-width="2"',
+            ),
+            f'<text x="{LEFT + max(width, min(most, SCALE) * unit) + 8:.0f}" y="{top + 14}">{middle:.2f} x</text>',
+        ]
+    one = LEFT + unit
+    parts.append(line(one, one, 36, height - 18, 'stroke="#c53030" stroke-dasharray="4 3"'))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def line(left: float, right: float, top: float, bottom: float, style: str) -> str:
+    """A stroke of the picture."""
+    return f'<line x1="{left:.0f}" x2="{right:.0f}" y1="{top:.0f}" y2="{bottom:.0f}" {style}/>'
