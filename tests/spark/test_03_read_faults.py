@@ -37,7 +37,7 @@ def test_a_range_that_is_read_again_doubles_nothing(
                     until(START_S, lambda ends=ends: world.caught_up(ends), "the queries go on")  # type: ignore[misc]
             ends = world.topics.ends()
             until(START_S, lambda: world.caught_up(ends), "the queries read to the end")
-            world.judge.look()
+            until(START_S, lambda: world.judge.complete(ends), "not all that was read has been seen in the outputs")
             for job in JOBS:
                 assert world.judge.faults(ends, job=job) == (set(), {}), job
         finally:
