@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from pyspark.sql import SparkSession
 spark = SparkSession.builder.getOrCreate()
 exec(compile(sys.stdin.read(), "the page", "exec"))
 """
+FIRST = evenq.StartFrom.FIRST
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -84,15 +87,32 @@ def remote(blocks: Any, folder: Path, environment: dict[str, str]) -> Iterator[s
             ["bash", "-c", f"{command.rstrip()} --conf spark.connect.grpc.binding.port={port}"],
             cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
-    yield f"sc://127.0.0.1:{port}"
-    os.killpg(process.pid, signal.SIGTERM)
-    process.wait(60)
+    try:
+        give_up = time.monotonic() + 120
+        while not listens(port):
+            said = (folder / "server.log").read_text()
+            assert process.poll() is None, f"the server ended: {said}"
+            assert time.monotonic() < give_up, f"the server does not listen: {said[-5_000:]}"
+            time.sleep(0.5)
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+        process.wait(60)
+
+
+def listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
 
 
 def late(endpoint: str, topic: str = "late") -> list[dict[str, Any]]:
     """What a consumer of the topic gets."""
     found: dict[str, dict[str, Any]] = {}
-    with evenq.SimpleConsumer(group="reader", subscriptions={topic: "*"}, endpoint=endpoint) as consumer:
+    with evenq.SimpleConsumer(
+        group="reader", subscriptions={topic: "*"}, endpoint=endpoint, start_from=FIRST
+    ) as consumer:
         while messages := consumer.receive(wait_ms=2_000):
             found |= {message.message_id: json.loads(message.body) for message in messages}
     return list(found.values())
@@ -119,7 +139,7 @@ def test_clients_of_spark_connect_and_sql_do_what_the_pages_say(
         )  # fmt: skip
         assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr[-5_000:]}"
     with evenq.Admin(endpoint=endpoint) as admin:
-        assert {"late", "delays"} <= {topic.name for topic in admin.list_topics()}
+        assert {"late", "delays"} <= {one.topic for one in admin.list_topics()}
 
 
 def test_the_pipeline_and_the_job_with_state_do_what_the_page_says(
@@ -131,7 +151,9 @@ def test_the_pipeline_and_the_job_with_state_do_what_the_page_says(
     bash(pipeline)
     assert sorted(row["delay"] for row in late(endpoint)) == [15, 16, 17, 20, 180]
     bash(state)
-    with evenq.SimpleConsumer(group="reader", subscriptions={"alarms": "*"}, endpoint=endpoint) as consumer:
+    with evenq.SimpleConsumer(
+        group="reader", subscriptions={"alarms": "*"}, endpoint=endpoint, start_from=FIRST
+    ) as consumer:
         assert [message.body for message in consumer.receive(wait_ms=5_000)] == [b"UA: 3 late flights in a row"]
 
 
