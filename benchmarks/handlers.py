@@ -71,7 +71,15 @@ def receive(server: Server, count: int, number: int) -> Cost:
     asked = made.receive(topic, f"g-{topic}", "*", is_sql=False)
     meter = Meter(server)
     done = load.replayed(
-        "consume", server.address, [asked], "-c", str(READERS), "-n", str(count), "-id", made.CLIENT,
+        "consume",
+        server.address,
+        [asked],
+        "-c",
+        str(READERS),
+        "-n",
+        str(count),
+        "-id",
+        made.CLIENT,
         *PATIENT,
     )
     return meter.cost(done.messages, done.secs)

@@ -6,7 +6,8 @@ The bytes of a client (frames of HTTP/2 with requests that were made before) are
 them, and what it writes is counted and thrown away: no network, so only CPU of the loop's thread is measured, and that
 of the whole process beside it. SendMessage with 64 calls in flight, the same in batches of 32, ReceiveMessage of 32
 and one AckMessage of them. Rounds are short and the smallest is shown beside the median: other work on the machine only
-ever adds. `benchmarks/handlers.py` measures the same over sockets.
+ever adds. A yardstick, the same piece of Python beside each round, says how fast the machine is just now: compare runs
+by the quotient. `benchmarks/handlers.py` measures the same over sockets.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import random
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -45,6 +47,7 @@ FIELDS = (
     (b"x-mq-language", b"GO"), (b"x-mq-client-version", b"5.1.3"), (b"x-mq-protocol", b"v2"),
 )  # fmt: skip
 METHODS = (b"SendMessage", b"ReceiveMessage", b"AckMessage")
+LOADS = ("unary", "batch", "receive")
 FIRST_INDEX = 62
 Work = Callable[["Wire"], Awaitable[int]]
 
@@ -81,8 +84,9 @@ class Wire:
         if len(pieces) == 1:
             return sent + size + b"\x00\x01" + stream + data
         last = len(pieces) - 1
+        flags = [0] * last + [f.END_STREAM]
         return sent + b"".join(
-            f.frame(f.DATA, f.END_STREAM if at == last else 0, self._stream_id, piece) for at, piece in enumerate(pieces)
+            f.frame(f.DATA, flag, self._stream_id, piece) for flag, piece in zip(flags, pieces, strict=True)
         )
 
     def _block(self, method: bytes) -> bytes:
@@ -236,6 +240,23 @@ async def sending(wire: Wire, count: int, batch: int, profile: cProfile.Profile 
     return clocked.loop_s, clocked.all_s
 
 
+def yardstick() -> float:
+    """Microseconds of a piece of Python like what is measured, now."""
+    start = time.thread_time()
+    kept: dict[bytes, int] = {}
+    data = bytearray()
+    for number in range(YARDSTICK):
+        name = b"%034d" % number
+        kept[name[8:]] = number
+        data += b"".join((name, b"\x0a", name[:4]))
+        if name.decode().isspace() or kept.get(name) is not None:
+            data.clear()
+    return (time.thread_time() - start) / YARDSTICK * 1e6
+
+
+YARDSTICK = 20_000
+
+
 async def measured(folder: Path, asked: argparse.Namespace) -> None:
     """The table."""
     settings = Settings(
@@ -249,35 +270,53 @@ async def measured(folder: Path, asked: argparse.Namespace) -> None:
     wire = Wire(doors._doors[0]._server)  # noqa: SLF001
     wire.frames(b"SendMessage", b"")
     await wire.answered(0)
-    print("| load | loop us a message, least | median | process us, least | median |")
-    print("|---|---|---|---|---|")
+    print("| load | loop us a message, least | median | process us, least | median | yardsticks | yardstick us |")
+    print("|---|---|---|---|---|---|---|")
     profile = cProfile.Profile() if asked.profile else None
     for name in asked.only:
-        loops, wholes = [], []
-        for turn in range(asked.rounds + 1):
-            if name == "receive":
-                topic, batches = f"receive-{turn}", asked.messages // 128
-                await fill(wire, topic, batches * 32 + 512)
-                count = batches * 32
-                loop_s, all_s = await receiving(wire, topic, batches, profile if turn else None)
-            else:
-                batch = 32 if name == "batch" else 1
-                count = asked.messages * (4 if batch > 1 else 1)
-                loop_s, all_s = await sending(wire, count, batch, profile if turn else None)
-            if turn:
-                loops.append(loop_s / count * 1e6)
-                wholes.append(all_s / count * 1e6)
-        print(f"| {name} | {min(loops):.1f} | {median(loops):.1f} | {min(wholes):.1f} | {median(wholes):.1f} |", flush=True)
+        print(_row(name, [await _round(wire, name, turn, asked.messages, profile) for turn in range(asked.rounds + 1)]))
     if profile is not None:
         profile.dump_stats(asked.profile)
     await app.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Microseconds of one round, for a message."""
+
+    loop: float
+    whole: float
+    yard: float
+
+
+async def _round(wire: Wire, name: str, turn: int, messages: int, profile: cProfile.Profile | None) -> Round:
+    profile = profile if turn else None  # the first is for warming up
+    yard = yardstick()
+    if name == "receive":
+        topic, batches = f"receive-{turn}", max(1, messages // 128)
+        count = batches * 32
+        await fill(wire, topic, count + 512)
+        loop_s, all_s = await receiving(wire, topic, batches, profile)
+    else:
+        batch = 32 if name == "batch" else 1
+        count = messages * (4 if batch > 1 else 1)
+        loop_s, all_s = await sending(wire, count, batch, profile)
+    return Round(loop_s / count * 1e6, all_s / count * 1e6, min(yard, yardstick()))
+
+
+def _row(name: str, rounds: list[Round]) -> str:
+    kept = rounds[1:] or rounds
+    loops, wholes = [one.loop for one in kept], [one.whole for one in kept]
+    yards = median(one.loop / one.yard for one in kept)
+    figures = (min(loops), median(loops), min(wholes), median(wholes), yards, min(one.yard for one in kept))
+    return f"| {name} | " + " | ".join(f"{figure:.2f}" for figure in figures) + " |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="CPU of a broker's loop for each message, without a network.")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--messages", type=int, default=6_000, help="of one round of unary sends")
-    parser.add_argument("--only", nargs="+", choices=("unary", "batch", "receive"), default=("unary", "batch", "receive"))
+    parser.add_argument("--only", nargs="+", choices=LOADS, default=LOADS)
     parser.add_argument("--folder", type=Path, default=None)
     parser.add_argument("--profile", default="", help="cProfile of what is measured; the figures mean nothing then")
     asked = parser.parse_args()

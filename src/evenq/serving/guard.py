@@ -172,7 +172,8 @@ class Guard:
             if access.resource in _WHOLE and not user.may_all(Kind.CLUSTER, action):
                 raise self._forbidden(user, context, f"{action} the cluster")
         elif not user.unbound and names is not None:
-            named = names.of(request, context.decoded)
+            plain = context.plain
+            named = names.of(request, context.decoded) if plain is None else [Named(Kind.TOPIC, plain.topic)]
             self._check_named(user, access, named, context)
             self._check_missing(user, access, kinds or (), named, context)
         if access.resource is Resource.CLIENT and action is Action.CONSUME:
