@@ -64,6 +64,7 @@ class PlainSends:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self._body_bytes_max = limits.body_bytes_max
         self._end = NORMAL_END + limits.store_host_field
         self._known_properties = lru_cache(_REMEMBERED)(self._are_properties)
 
@@ -107,18 +108,18 @@ class PlainSends:
         head_end = at
         if data[at] != _SYSTEM:
             return False
-        size, at = _length(data, at + 1)
+        size = data[at + 1]
+        at += 2
+        if size > _SHORT_MAX:
+            size, at = _length(data, at - 1)
         body_field = at + size
         if size > _SYSTEM_BYTES_MAX or data[body_field] != _BODY:
             return False
         system = data[at:body_field]
-        size, at = _length(data, body_field + 1)
-        if at + size != end or not 0 < size <= self._limits.body_bytes_max:
+        size, body = _length(data, body_field + 1)
+        if body + size != end or not 0 < size <= self._body_bytes_max:
             return False
-        digest = hexlify(md5(data[at:end], usedforsecurity=False).digest()).upper()
-        return self._add(system, digest, data[start:head_end] + data[body_field:end], found)
 
-    def _add(self, system: bytes, digest: bytes, head: bytes, found: PlainSend) -> bool:
         at = tag = 0
         if system[0] == _TAG:
             at = system[1] + 2
@@ -127,23 +128,28 @@ class PlainSends:
                 return False
         if system[at] == _KEY:
             at = _behind_keys(system, at)
+        if system[at] != _ID:
+            return False
         size = system[at + 1]
-        start, at = at + 2, at + 2 + size
-        message_id = system[start:at]
-        if system[start - 2] != _ID or size > _SHORT_MAX or not size or message_id.decode().isspace():
+        behind = at + 2 + size
+        message_id = system[at + 2 : behind]
+        if not 0 < size <= _SHORT_MAX or message_id.decode().isspace():
             return False
         for before in _BORN:
-            if system.startswith(before, at):
-                at += len(before)
+            if system.startswith(before, behind):
                 break
         else:
             return False
-        start, at = at + 1, at + 1 + system[at]
-        born_ms = _moment_ms(system[start:at])
+        moment = behind + len(before) + 1
+        at = moment + system[moment - 1]
         tail = system[at:]
         queue_id = _known_tail(tail) if len(tail) <= _SHORT_MAX else _tail(tail)
+        born_ms = _moment_ms(system[moment:at])
         if born_ms < 0 or queue_id < 0 or at > len(system):
             return False
+
+        digest = hexlify(md5(data[body:end], usedforsecurity=False).digest()).upper()
+        head = data[start:head_end] + data[body_field:end]
         stored = b"".join((system, DIGEST_HEAD, digest, self._end))
         found.entries.append(Append(0, queue_id, tag, born_ms, head, stored))
         found.message_ids.append(message_id)
@@ -228,30 +234,31 @@ def _behind_keys(system: bytes, at: int) -> int:
 
 def _moment_ms(moment: bytes) -> int:
     """Ms since the epoch of an encoded `Timestamp`; -1: it is not as usual."""
+    seconds_ms = _seconds_ms(moment[:_SECONDS_END])
     size = len(moment)
-    if size < _SECONDS_END or moment[0] != 0x08:
-        return -1
-    seconds_ms = _seconds_ms(moment[1:_SECONDS_END])
     if size == _SECONDS_END or seconds_ms < 0:
         return seconds_ms
-    last = moment[-1]
-    if moment[_SECONDS_END] != 0x10 or size > 12 or not 0 < last <= (_SHORT_MAX if size < 12 else 7):
+    if not _SECONDS_END + 1 < size <= _SECONDS_END + 6 or moment[_SECONDS_END] != 0x10:
         return -1
-    nanos = shift = 0
-    for byte in moment[_SECONDS_END + 1 : -1]:
-        if byte <= _SHORT_MAX:
-            return -1
-        nanos |= (byte & 0x7F) << shift
-        shift += 7
-    return seconds_ms + (nanos | last << shift) // 1_000_000 if size > _SECONDS_END + 1 else -1
+    raw = int.from_bytes(moment[_SECONDS_END + 1 :], "little")
+    if raw & _HIGH_BITS != _HIGH_BITS >> 8 * (_SECONDS_END + 6 - size) or not 0 < moment[-1] <= _NANOS_ENDS[size]:
+        return -1
+    nanos = raw & 0x7F | raw >> 1 & 0x3F80 | raw >> 2 & 0x1FC000 | raw >> 3 & 0xFE00000 | raw >> 4 & 0x70000000
+    return seconds_ms + nanos // 1_000_000
+
+
+_HIGH_BITS = 0x80_80_80_80
+"""What tells of the first four bytes of a number that more follow."""
+_NANOS_ENDS = {size: _SHORT_MAX if size < _SECONDS_END + 6 else 7 for size in range(_SECONDS_END + 2, _SECONDS_END + 7)}
+"""Most that the last byte of `nanos` may be, by the size of the whole: it has 31 bits."""
 
 
 @lru_cache(64)
 def _seconds_ms(raw: bytes) -> int:
-    """Five bytes of seconds as ms; -1: they are no number of five bytes."""
-    if len(raw) != 5 or not 0 < raw[4] <= _SHORT_MAX or min(raw[:4]) <= _SHORT_MAX:
+    """The field `seconds` of five bytes as ms; -1: it is none."""
+    if len(raw) != _SECONDS_END or raw[0] != 0x08 or not 0 < raw[5] <= _SHORT_MAX or min(raw[1:5]) <= _SHORT_MAX:
         return -1
-    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(raw)) * 1000
+    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(raw[1:])) * 1000
 
 
 def _tail(tail: bytes) -> int:
