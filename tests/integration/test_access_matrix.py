@@ -308,7 +308,7 @@ class Stage:
         m.messages[0].system_properties.message_id = f"{random.Random(len(n.title)).getrandbits(100):034X}"
         if variant:  # complete, so that it is read from its bytes
             m.messages[0].system_properties.born_timestamp.seconds = 1_700_000_000
-            m.messages[0].system_properties.ClearField("body_digest")
+            m.messages[0].system_properties.ClearField("dead_letter_queue")
         if variant in {"retry", "dlq"}:
             m.messages[0].topic.name = n.name({"retry": "%RETRY%billing", "dlq": "%DLQ%billing"}[variant])
 

@@ -21,7 +21,7 @@ from evenq.errors import Forbidden, SettingsError, Unauthorized
 from evenq.runtime.clock import Clock
 from evenq.serving.names import NAMES, Named, Names
 from evenq.serving.owners import ClientOwners
-from evenq.serving.rpc import ACTS_FOR, Access, Action, Bidi, Resource, Rpc, RpcContext, ServerStream, Unary
+from evenq.serving.rpc import ACTS_FOR, Access, Action, Bidi, Frames, Resource, Rpc, RpcContext, ServerStream, Unary
 from evenq.serving.rpc import Kind as RpcKind
 from evenq.serving.users import Kind, User, Users
 from evenq.wire.signature import AUTHORIZATION, DATE_MAX, DATE_TIME, fits, moment_ms, read_claim
@@ -214,7 +214,7 @@ class Guard:
     # ------------------------------------------------------------------------------------------------------ streams
 
     def _server_stream(self, rpc: Rpc, handler: ServerStream, names: Names | None) -> ServerStream:
-        def checked(request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
+        def checked(request: bytes, context: RpcContext) -> AsyncIterator[Frames]:
             try:
                 user = self.identify(context)
                 if not user.internal:

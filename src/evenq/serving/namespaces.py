@@ -24,7 +24,7 @@ from google.protobuf.message_factory import GetMessageClass
 from evenq.errors import BadRequest
 from evenq.model.names import DLQ_PREFIX, RETRY_PREFIX
 from evenq.serving.fields import write_bytes
-from evenq.serving.rpc import Bidi, Kind, PlainReader, Rpc, RpcContext, ServerStream, Unary
+from evenq.serving.rpc import Bidi, Frames, Kind, PlainReader, Rpc, RpcContext, ServerStream, Unary
 from evenq.wire.status import DecodeError
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 
@@ -209,13 +209,18 @@ class _Resolver:
         return call
 
     def server_stream(self, handler: ServerStream) -> ServerStream:
-        async def frames(request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
+        async def frames(request: bytes, context: RpcContext) -> AsyncIterator[Frames]:
             request, names = self.read(request, context)
             topic = _topic_field(context, names)
             answer = handler(request, context)
             try:
                 async for frame in answer:
-                    yield _renamed(frame, topic) if topic and frame.startswith(_MESSAGE_TAG) else frame
+                    if not topic:
+                        yield frame
+                    elif isinstance(frame, bytes):
+                        yield _renamed(frame, topic)
+                    else:
+                        yield [_renamed(one, topic) for one in frame]
             finally:
                 close = getattr(answer, "aclose", None)
                 if close is not None:
@@ -261,6 +266,8 @@ def _topic_field(context: RpcContext, names: _ClientNames | None) -> bytes:
 
 
 def _renamed(frame: bytes, topic: bytes) -> bytes:
+    if not frame.startswith(_MESSAGE_TAG):
+        return frame
     start = 1
     while frame[start] > 0x7F:
         start += 1

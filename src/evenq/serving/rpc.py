@@ -22,6 +22,7 @@ __all__ = [
     "Action",
     "Bidi",
     "Caller",
+    "Frames",
     "Kind",
     "Plain",
     "PlainReader",
@@ -30,6 +31,7 @@ __all__ = [
     "RpcContext",
     "ServerStream",
     "Unary",
+    "each_of",
 ]
 
 
@@ -172,8 +174,15 @@ class Access:
 
 PlainReader = Callable[[bytes], Plain | None]
 Unary = Callable[[bytes, RpcContext], Awaitable[bytes]]
-ServerStream = Callable[[bytes, RpcContext], AsyncIterator[bytes]]
+Frames = bytes | list[bytes]
+"""One message of an answer, or several that leave in one piece: a list is taken whole or not at all."""
+ServerStream = Callable[[bytes, RpcContext], AsyncIterator[Frames]]
 Bidi = Callable[[AsyncIterator[bytes], RpcContext], AsyncIterator[bytes]]
+
+
+def each_of(frames: Frames) -> Sequence[bytes]:
+    """The messages one by one, for those to whom a piece is nothing."""
+    return (frames,) if isinstance(frames, bytes) else frames
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
