@@ -55,7 +55,7 @@ class Meter:
 
 def send(server: Server, count: int, batch: int) -> Cost:
     """SendMessage, 64 calls in flight."""
-    asked = made.sends("normal", f"send-{batch}", count, batch=batch)
+    asked = made.sends("normal", f"send-{batch}", count, batch=batch, together=True)
     meter = Meter(server)
     done = load.replayed("call", server.address, asked, "-method", "SendMessage", "-c", "64", *PATIENT)
     cost = meter.cost(count, done.secs)

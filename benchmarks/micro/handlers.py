@@ -228,7 +228,7 @@ async def _timed(wire: Wire, call: bytes, profile: cProfile.Profile | None) -> C
 
 async def sending(wire: Wire, count: int, batch: int, profile: cProfile.Profile | None) -> tuple[float, float]:
     """Loop and process seconds of sends."""
-    asked = made.sends("normal", f"send-{batch}", count, batch=batch)
+    asked = made.sends("normal", f"send-{batch}", count, batch=batch, together=True)
     calls = [wire.frames(b"SendMessage", one) for one in asked]
     if profile is not None:
         profile.enable()
