@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos clients spark-group
+.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos spark-group plain-sends
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -52,6 +52,9 @@ tidy: dev ## sizes, names, stale stubs and reference pages
 test: dev ## unit, spec, storage and simulation tests, then the real servers on loopback
 	$(BIN)/pytest -q -n auto tests/unit tests/spec tests/storage tests/sim
 	$(BIN)/pytest -q -n 4 --dist loadfile tests/integration
+
+plain-sends: dev ## hold the two readers of SendMessage against each other: make plain-sends COUNT=1000000 SEED=1
+	$(BIN)/python tests/unit/evenq_broker/plain_requests.py --count $(or $(COUNT),1000000) --seed $(or $(SEED),1)
 
 sim: dev ## play the cluster in virtual time: make sim SEEDS=10000 FIRST=0, or PLANT=drain|fence|ids|leave
 	$(BIN)/python tests/sim/run.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(PLANT),--plant $(PLANT))

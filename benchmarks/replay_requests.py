@@ -66,8 +66,10 @@ _KINDS = {
 }
 
 
-def sends(kind: str, topic: str, count: int, *, batch: int = 1) -> list[bytes]:
-    """SendMessageRequests with `count` messages of 1 KiB, each with an id of its own."""
+def sends(kind: str, topic: str, count: int, *, batch: int = 1, together: bool = False) -> list[bytes]:
+    """SendMessageRequests with `count` messages of 1 KiB, each with an id of its own. `together`: those of a request
+    ask for one queue, as SDKs do it; else each for the next one.
+    """
     finish = _KINDS[kind]
     asked: list[bytes] = []
     for first in range(0, count, batch):
@@ -78,7 +80,7 @@ def sends(kind: str, topic: str, count: int, *, batch: int = 1) -> list[bytes]:
             system = message.system_properties
             system.message_id = f"01{_start + next(_numbers):032X}"
             system.queue_id, system.body_encoding, system.born_host = (
-                number % QUEUES,
+                (first // batch if together else number) % QUEUES,
                 definition_pb2.IDENTITY,
                 "localhost",
             )

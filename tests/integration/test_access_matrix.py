@@ -306,7 +306,10 @@ class Stage:
     def _messaging_send_message(self, m: Any, n: Naming, variant: str) -> None:
         m.messages[0].body = b"of the caller"
         m.messages[0].system_properties.message_id = f"{random.Random(len(n.title)).getrandbits(100):034X}"
-        if variant:
+        if variant:  # complete, so that it is read from its bytes
+            m.messages[0].system_properties.born_timestamp.seconds = 1_700_000_000
+            m.messages[0].system_properties.ClearField("dead_letter_queue")
+        if variant in {"retry", "dlq"}:
             m.messages[0].topic.name = n.name({"retry": "%RETRY%billing", "dlq": "%DLQ%billing"}[variant])
 
     def _messaging_receive_message(self, m: Any, n: Naming, _: str) -> None:

@@ -31,7 +31,7 @@ from evenq.serving.http2.limits import Limits
 from evenq.serving.http2_door import Http2Door
 from evenq.serving.latency import MethodStats
 from evenq.serving.methods import all_served
-from evenq.serving.rpc import Bidi, Kind, Rpc, RpcContext, ServerStream, Unary
+from evenq.serving.rpc import Bidi, Frames, Kind, Rpc, RpcContext, ServerStream, Unary, each_of
 from evenq.wire.call_errors import CODE_TRAILER
 from evenq.wire.status import status_of
 
@@ -300,10 +300,11 @@ def _address(peer: str) -> str:
     return peer[5:] if peer.startswith("ipv4:") else unquote(peer.removeprefix("ipv6:"))
 
 
-async def _pump(frames: AsyncIterator[bytes], write: Callable[[bytes], Awaitable[None]]) -> None:
+async def _pump(frames: AsyncIterator[Frames], write: Callable[[bytes], Awaitable[None]]) -> None:
     try:
         async for frame in frames:
-            await write(frame)
+            for one in each_of(frame):
+                await write(one)
     except BaseException:
         # A cancelled write leaves the generator where it yielded: its own cleaning up must not wait for the collector.
         close = getattr(frames, "aclose", None)

@@ -21,7 +21,7 @@ from evenq.errors import Forbidden, SettingsError, Unauthorized
 from evenq.runtime.clock import Clock
 from evenq.serving.names import NAMES, Named, Names
 from evenq.serving.owners import ClientOwners
-from evenq.serving.rpc import ACTS_FOR, Access, Action, Bidi, Resource, Rpc, RpcContext, ServerStream, Unary
+from evenq.serving.rpc import ACTS_FOR, Access, Action, Bidi, Frames, Resource, Rpc, RpcContext, ServerStream, Unary
 from evenq.serving.rpc import Kind as RpcKind
 from evenq.serving.users import Kind, User, Users
 from evenq.wire.signature import AUTHORIZATION, DATE_MAX, DATE_TIME, fits, moment_ms, read_claim
@@ -172,7 +172,8 @@ class Guard:
             if access.resource in _WHOLE and not user.may_all(Kind.CLUSTER, action):
                 raise self._forbidden(user, context, f"{action} the cluster")
         elif not user.unbound and names is not None:
-            named = names.of(request, context.decoded)
+            plain = context.plain
+            named = names.of(request, context.decoded) if plain is None else [Named(Kind.TOPIC, plain.topic)]
             self._check_named(user, access, named, context)
             self._check_missing(user, access, kinds or (), named, context)
         if access.resource is Resource.CLIENT and action is Action.CONSUME:
@@ -213,7 +214,7 @@ class Guard:
     # ------------------------------------------------------------------------------------------------------ streams
 
     def _server_stream(self, rpc: Rpc, handler: ServerStream, names: Names | None) -> ServerStream:
-        def checked(request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
+        def checked(request: bytes, context: RpcContext) -> AsyncIterator[Frames]:
             try:
                 user = self.identify(context)
                 if not user.internal:

@@ -3,7 +3,8 @@
 A v2 `Resource` may carry a namespace, the header `x-mq-namespace` gives one to those that do not (wire contract 2.4),
 and the full name is `NAMESPACE%NAME`. The door (`evenq.serving.door`) wraps every call in `resolved`: what comes in is
 decoded once, each `Resource` is replaced by one without a namespace whose name is the full name, and guard and handler
-get that request, as bytes and as a message. What goes out names things as the client did, because SDKs compare.
+get that request, as bytes and as a message. Requests that a call's own reader (`Rpc.plain`) takes name one topic in
+full, and are not decoded. What goes out names things as the client did, because SDKs compare.
 
 Always true: nothing behind the door sees a namespace, so nothing can fall back to the bare name; a resolved request
 without the header resolves to itself, so it may be passed on to another server. Requests of `evenq.v1` hold full names
@@ -13,7 +14,7 @@ and the header says nothing about them. Where `Resource`s are, in requests and a
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, cast
@@ -23,7 +24,7 @@ from google.protobuf.message_factory import GetMessageClass
 from evenq.errors import BadRequest
 from evenq.model.names import DLQ_PREFIX, RETRY_PREFIX
 from evenq.serving.fields import write_bytes
-from evenq.serving.rpc import Bidi, Kind, Rpc, RpcContext, ServerStream, Unary
+from evenq.serving.rpc import Bidi, Frames, Kind, PlainReader, Rpc, RpcContext, ServerStream, Unary
 from evenq.wire.status import DecodeError
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 
@@ -189,25 +190,37 @@ class _Resolver:
         context.decoded = request, message, resources
         return request, names
 
-    def unary(self, handler: Unary) -> Unary:
+    def unary(self, handler: Unary, plain: PlainReader | None) -> Unary:
         read, answers = self.read, bool(self._response)
 
-        async def call(request: bytes, context: RpcContext) -> bytes:
+        def call(request: bytes, context: RpcContext) -> Awaitable[bytes]:
+            if plain is not None and not context.namespace:
+                context.plain = plain(request)
+                if context.plain is not None:
+                    return handler(request, context)
             request, names = read(request, context)
             if names is None or not answers:
-                return await handler(request, context)
+                return handler(request, context)
+            return named(names, request, context)
+
+        async def named(names: _ClientNames, request: bytes, context: RpcContext) -> bytes:
             return self._named_for(await handler(request, context), names)
 
         return call
 
     def server_stream(self, handler: ServerStream) -> ServerStream:
-        async def frames(request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
+        async def frames(request: bytes, context: RpcContext) -> AsyncIterator[Frames]:
             request, names = self.read(request, context)
             topic = _topic_field(context, names)
             answer = handler(request, context)
             try:
                 async for frame in answer:
-                    yield _renamed(frame, topic) if topic and frame.startswith(_MESSAGE_TAG) else frame
+                    if not topic:
+                        yield frame
+                    elif isinstance(frame, bytes):
+                        yield _renamed(frame, topic)
+                    else:
+                        yield [_renamed(one, topic) for one in frame]
             finally:
                 close = getattr(answer, "aclose", None)
                 if close is not None:
@@ -253,6 +266,8 @@ def _topic_field(context: RpcContext, names: _ClientNames | None) -> bytes:
 
 
 def _renamed(frame: bytes, topic: bytes) -> bytes:
+    if not frame.startswith(_MESSAGE_TAG):
+        return frame
     start = 1
     while frame[start] > 0x7F:
         start += 1
@@ -281,7 +296,7 @@ def resolved(rpc: Rpc) -> Rpc:
         return rpc
     match rpc.kind:
         case Kind.UNARY:
-            return replace(rpc, handler=resolver.unary(cast("Unary", rpc.handler)))
+            return replace(rpc, handler=resolver.unary(cast("Unary", rpc.handler), rpc.plain))
         case Kind.SERVER_STREAM:
             return replace(rpc, handler=resolver.server_stream(cast("ServerStream", rpc.handler)))
         case Kind.BIDI:

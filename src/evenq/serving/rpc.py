@@ -22,12 +22,16 @@ __all__ = [
     "Action",
     "Bidi",
     "Caller",
+    "Frames",
     "Kind",
+    "Plain",
+    "PlainReader",
     "Resource",
     "Rpc",
     "RpcContext",
     "ServerStream",
     "Unary",
+    "each_of",
 ]
 
 
@@ -51,10 +55,20 @@ class Caller(Protocol):
         """Is the action allowed on the topic?"""
 
 
+class Plain(Protocol):
+    """A request that was read from its bytes, without protobuf; what more it holds is between its reader and its
+    handler.
+    """
+
+    @property
+    def topic(self) -> str:
+        """The full name of the one topic it names. It names nothing else."""
+
+
 class RpcContext:
     """What is known about one call beside its request."""
 
-    __slots__ = ("__dict__", "_metadata", "caller", "deadline_ms", "decoded", "listener", "method", "peer")
+    __slots__ = ("__dict__", "_metadata", "caller", "deadline_ms", "decoded", "listener", "method", "peer", "plain")
 
     def __init__(
         self,
@@ -73,6 +87,8 @@ class RpcContext:
         """A request of this call, with full names, and the same as a message (`evenq.serving.namespaces`); then its
         `Resource`s, because what is still held is not made again.
         """
+        self.plain: Plain | None = None
+        """The request, where `Rpc.plain` could read it; then `decoded` is None."""
         self.caller: Caller | None = None
         """Whose rights bind the call; None: nobody's, everything may be told."""
         self.listener = listener
@@ -156,9 +172,17 @@ class Access:
     action: Action
 
 
+PlainReader = Callable[[bytes], Plain | None]
 Unary = Callable[[bytes, RpcContext], Awaitable[bytes]]
-ServerStream = Callable[[bytes, RpcContext], AsyncIterator[bytes]]
+Frames = bytes | list[bytes]
+"""One message of an answer, or several that leave in one piece: a list is taken whole or not at all."""
+ServerStream = Callable[[bytes, RpcContext], AsyncIterator[Frames]]
 Bidi = Callable[[AsyncIterator[bytes], RpcContext], AsyncIterator[bytes]]
+
+
+def each_of(frames: Frames) -> Sequence[bytes]:
+    """The messages one by one, for those to whom a piece is nothing."""
+    return (frames,) if isinstance(frames, bytes) else frames
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,3 +198,7 @@ class Rpc:
     caller.
     """
     access: Access
+    plain: PlainReader | None = None
+    """Reads the usual requests of a unary call without protobuf, those that name a topic in full; None for all others.
+    The handler finds what it gave in its context.
+    """

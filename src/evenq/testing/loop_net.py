@@ -17,7 +17,7 @@ from evenq.model import PLAIN_DOOR, Listener
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.namespaces import resolved
-from evenq.serving.rpc import Bidi, Kind, Rpc, RpcContext, ServerStream, Unary
+from evenq.serving.rpc import Bidi, Frames, Kind, Rpc, RpcContext, ServerStream, Unary, each_of
 from evenq.wire.status import status_of
 
 __all__ = ["LoopNet"]
@@ -84,7 +84,7 @@ class LoopNet:
         context = self._context(host, method, metadata, timeout_ms)
         if rpc.kind is Kind.BIDI:
             told = _one(requests) if isinstance(requests, bytes) else requests
-            answers = cast("Bidi", rpc.handler)(told, context)
+            answers: AsyncIterator[Frames] = cast("Bidi", rpc.handler)(told, context)
         else:
             assert isinstance(requests, bytes), f"{method} takes one request"
             answers = cast("ServerStream", rpc.handler)(requests, context)
@@ -130,7 +130,7 @@ async def _answer(rpc: Rpc, request: bytes, context: RpcContext) -> bytes:
 
 
 async def _pump(
-    answers: AsyncIterator[bytes],
+    answers: AsyncIterator[Frames],
     frames: asyncio.Queue[bytes | BaseException | None],
     rpc: Rpc,
     language: str,
@@ -138,7 +138,8 @@ async def _pump(
 ) -> None:
     try:
         async for answer in answers:
-            await frames.put(answer)
+            for one in each_of(answer):
+                await frames.put(one)
         await frames.put(None)
     except Error as error:
         if "status" in rpc.response.DESCRIPTOR.fields_by_name:

@@ -24,7 +24,7 @@ from evenq_broker.core.halves import HALF_MESSAGE
 from evenq_broker.core.lite import lite_problem
 from evenq_broker.core.tags import tag_hash
 
-__all__ = ["Limits", "checked", "digest_of", "level_of"]
+__all__ = ["Limits", "checked", "digest_of", "is_tag", "level_of"]
 
 MESSAGE_ID_MAX = 255
 TAG_LENGTH_MAX = 4_096
@@ -55,10 +55,12 @@ _ACCEPTED = {
     MessageType.PRIORITY: frozenset({_PRIORITY}),
 }
 _IDENTITY, _MD5 = 1, 2
-_DIGEST_HEAD = b"\x22\x24\x08\x02\x12\x20"
+DIGEST_HEAD = b"\x22\x24\x08\x02\x12\x20"
 _MD5_DIGITS = 32
-_DIGITS_USED = 8  # they tell two bodies of one message id apart
+DIGITS_USED = 8  # they tell two bodies of one message id apart
 _ENCODING_AND_TYPE = {kind: bytes((0x28, _IDENTITY, 0x30, kind)) for kind in _TYPE_NAMES}
+NORMAL_END = _ENCODING_AND_TYPE[_NORMAL]
+"""What stands behind the digest of a plain message, in front of the store's host."""
 
 
 class Moment(Protocol):
@@ -91,8 +93,8 @@ class Limits:
     @cached_property
     def digest(self) -> slice:
         """Where the first digits of the body's digest are in system properties that `checked` has just made."""
-        end = len(_ENCODING_AND_TYPE[_NORMAL]) + len(self.store_host_field)
-        return slice(-end - _MD5_DIGITS, -end - _MD5_DIGITS + _DIGITS_USED)
+        end = len(NORMAL_END) + len(self.store_host_field)
+        return slice(-end - _MD5_DIGITS, -end - _MD5_DIGITS + DIGITS_USED)
 
 
 def checked(
@@ -132,7 +134,7 @@ def checked(
     message.ClearField("system_properties")
     # Later fields win over what the client wrote: body_digest 4 {type 1 = MD5, checksum 2}, body_encoding 5 = IDENTITY,
     # message_type 6, store_host 10.
-    encoded += _DIGEST_HEAD + digest + _ENCODING_AND_TYPE[kind] + limits.store_host_field
+    encoded += DIGEST_HEAD + digest + _ENCODING_AND_TYPE[kind] + limits.store_host_field
     head = message.SerializeToString()
     if due_ms > now_ms:
         timer = HALF_MESSAGE if kind == _TRANSACTION else DELAYED_MESSAGE
@@ -145,8 +147,8 @@ def checked(
 
 def digest_of(system: bytes) -> bytes:
     """The same of stored system properties, whoever's address they tell."""
-    at = system.rfind(_DIGEST_HEAD) + len(_DIGEST_HEAD)
-    return system[at : at + _DIGITS_USED]
+    at = system.rfind(DIGEST_HEAD) + len(DIGEST_HEAD)
+    return system[at : at + DIGITS_USED]
 
 
 def _due_ms(due: Moment, now_ms: int, limits: Limits) -> int:
@@ -253,8 +255,13 @@ def _check_properties(message: definition_pb2.Message, limits: Limits) -> None:
         )
 
 
+def is_tag(tag: str) -> bool:
+    """May a message have it, its length apart?"""
+    return bool(tag) and not tag.isspace() and "|" not in tag and tag.isprintable()
+
+
 def _check_tag(tag: str) -> None:
-    if not tag or tag.isspace() or "|" in tag or not tag.isprintable():
+    if not is_tag(tag):
         raise errors.IllegalMessageTag(
             f"the tag {tag!r} is blank or holds '|' or a control character; leave it out or use a word"
         )

@@ -21,7 +21,7 @@ from evenq.store import Append, StoredMessage, TimerAppend
 from evenq_broker.core.halves import HALF_MESSAGE
 from evenq_broker.core.journal import encode
 from evenq_broker.core.keys import keys_of
-from evenq_broker.core.recent import Answer, Key, RecentMessages, key_of, pack_place, topic_of
+from evenq_broker.core.recent import QUEUE_BITS, Answer, Key, RecentMessages, key_of, pack_place, topic_of
 from evenq_broker.core.validation import digest_of
 
 if TYPE_CHECKING:
@@ -85,6 +85,24 @@ class Once:
                 return known
             await self._wait(key)
 
+    def claim_all(self, keys: Sequence[Key], messages: Sequence[Append]) -> bool:
+        """Claim messages that are all new, in one go. False: nothing was claimed, `store` is to look at each."""
+        entries = self.entries
+        while len(entries) + len(keys) > self.count_max and entries:
+            self.recent.make_room()
+        if len(set(keys)) < len(keys) or not entries.keys().isdisjoint(keys):
+            return False
+        entries.update(zip(keys, messages, strict=True))
+        return True
+
+    def kept_all(self, keys: Sequence[Key], messages: Sequence[Append]) -> None:
+        """What `claim_all` claimed is stored."""
+        places = [message.queue_offset << QUEUE_BITS | message.queue_id for message in messages]
+        self.entries.update(zip(keys, places, strict=True))
+        if self.waits:
+            for key in keys:
+                self.wake(key)
+
     async def store(
         self,
         claims: Sequence[Claim],
@@ -122,14 +140,11 @@ class Once:
         try:
             await append([stored for _, stored in claims])
         except BaseException as error:
-            self._broken(claims, error)
+            self.broken(claims, error)
             raise
 
-    def broken(self, claim: Claim, error: BaseException) -> None:
-        """Storing the message ended with an error; if its call was broken off, find out whether it is stored."""
-        self._broken([claim], error)
-
-    def _broken(self, claims: Sequence[Claim], error: BaseException) -> None:
+    def broken(self, claims: Sequence[Claim], error: BaseException) -> None:
+        """Storing the messages ended with an error; if their call was broken off, find out whether they are stored."""
         if isinstance(error, asyncio.CancelledError):
             self._spawn(self._look(claims), "look for messages of a call that was broken off")
         else:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from evenq.errors import ConnectionFailed, Error, TooManyRequests
-from evenq.serving.rpc import Bidi, Kind, Rpc, RpcContext, ServerStream, Unary
+from evenq.serving.rpc import Bidi, Frames, Kind, Rpc, RpcContext, ServerStream, Unary
 from evenq.wire.addresses import BROKER_HEADER
 from evenq_broker.rpc.access import MESSAGING
 from evenq_broker.rpc.forwarding import MARK, left_ms, mark
@@ -82,7 +82,7 @@ class _Director:
         return call
 
     def _server_stream(self, handler: ServerStream) -> ServerStream:
-        def call(request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
+        def call(request: bytes, context: RpcContext) -> AsyncIterator[Frames]:
             name = context.header(BROKER_HEADER)
             if not name or not self._elsewhere(name, context):
                 return handler(request, context)

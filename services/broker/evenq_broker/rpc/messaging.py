@@ -4,6 +4,7 @@ have the rest.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from evenq.serving.rpc import Kind, Rpc
@@ -27,11 +28,10 @@ __all__ = ["rpcs"]
 
 def rpcs(broker: Broker) -> list[Rpc]:
     """All calls of this module."""
-    popping = Popping(broker)
+    popping, sending = Popping(broker), Sending(broker)
     clients, pulling, settling = Clients(broker), Pulling(broker), Settling(broker)
     s = service_pb2
     unary = [
-        ("SendMessage", Sending(broker).send, s.SendMessageResponse),
         ("AckMessage", settling.ack, s.AckMessageResponse),
         ("ChangeInvisibleDuration", settling.change_invisible, s.ChangeInvisibleDurationResponse),
         (
@@ -49,6 +49,7 @@ def rpcs(broker: Broker) -> list[Rpc]:
         ("SyncLiteSubscription", LiteSyncing(broker).sync, s.SyncLiteSubscriptionResponse),
     ]
     return [
+        replace(rpc(MESSAGING + "SendMessage", sending.send, s.SendMessageResponse), plain=sending.plain),
         *(rpc(MESSAGING + name, handler, response) for name, handler, response in unary),
         rpc(
             MESSAGING + "ReceiveMessage",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from evenq.errors import Error, Forbidden, IllegalInvisibleTime, MessageNotFound, TopicNotFound
 from evenq.model import GroupConfig, MessageQueue, MessageType, Permission, TopicConfig
-from evenq.serving.rpc import RpcContext
+from evenq.serving.rpc import Frames, RpcContext
 from evenq.wire.convert import duration_ms_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.attempts import Attempt, Attempts
@@ -36,6 +36,8 @@ __all__ = ["Receiving"]
 
 _PUSH = 2  # ClientType.PUSH_CONSUMER
 _SIMPLE = 3
+_PIECE_BYTES = 128 << 10
+"""Messages of so many bytes together leave in one piece; of more, one after another as the client reads."""
 _SPIN_MAX = 1_000  # wake-ups of one poll that find nothing: others were faster, or all was filtered out
 
 
@@ -66,7 +68,7 @@ class Receiving:
         settings = broker.settings
         self._attempts = Attempts(keep_ms=settings.attempt_keep_ms, attempts_max=settings.attempts_max)
 
-    async def receive(self, request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
+    async def receive(self, request: bytes, context: RpcContext) -> AsyncIterator[Frames]:
         """The frames of one answer."""
         asked = parsed(service_pb2.ReceiveMessageRequest, request, context)
         if self._broker.ending.begun:  # not through this broker either: the ack might not find its way any more
@@ -101,10 +103,13 @@ class Receiving:
             return
         complete = False
         try:
-            yield OK_STATUS
-            for frame in batch.frames:
-                yield frame
-            yield _delivery_time(self._broker.clock.now_ms())
+            if batch.payload_bytes <= _PIECE_BYTES:
+                yield [OK_STATUS, *batch.frames, _delivery_time(self._broker.clock.now_ms())]
+            else:
+                yield OK_STATUS
+                for frame in batch.frames:
+                    yield frame
+                yield _delivery_time(self._broker.clock.now_ms())
             complete = True
             self._remember(wanted, held=batch.held)
             if self._broker.trace is not None and wanted.client_id and not wanted.auto_renew:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from evenq.errors import BadRequest, Error, Forbidden, MessageCorrupted, QueueClosed, TooManyRequests
 from evenq.model import MessageType, TopicConfig
@@ -20,6 +20,7 @@ from evenq.store import Append, TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.frames import field, varint
 from evenq_broker.core.halves import HALF_MESSAGE
+from evenq_broker.core.plain_sends import PlainSend, PlainSends
 from evenq_broker.core.recent import QUEUE_BITS, Answer, Key, key_of, pack_place, unpack_place
 from evenq_broker.core.validation import Limits, checked
 from evenq_broker.rpc.answers import OK_STATUS, code_of, parsed, several, status_frame, told
@@ -80,8 +81,17 @@ class Sending:
         self._homes = Homes(broker, self.send)
         self._turn = 0
 
+    def plain(self, request: bytes) -> PlainSend | None:
+        """The request without protobuf, if it is as usual (`core.plain_sends`)."""
+        return self._plain_sends.read(request)
+
     async def send(self, request: bytes, context: RpcContext) -> bytes:
         """Store the messages; one entry for each, in order."""
+        if context.plain is not None:
+            plain = cast("PlainSend", context.plain)
+            open_topic = self._plain_topic(plain)
+            if open_topic is not None:
+                return await self._send_plain(plain, open_topic, context)
         asked = parsed(service_pb2.SendMessageRequest, request, context)
         messages = asked.messages
         try:
@@ -113,7 +123,7 @@ class Sending:
                     await self._broker.store.append((stored,))
                 except BaseException as error:
                     if once is not None:
-                        once.broken((key, stored), error)
+                        once.broken([(key, stored)], error)
                     raise
                 if once is not None:
                     once.entries[key] = stored.queue_offset << QUEUE_BITS | stored.queue_id
@@ -127,8 +137,68 @@ class Sending:
                 raise
             status = status_frame(error, context.language)
             again = parsed(service_pb2.SendMessageRequest, request).messages  # a check uses its message up
-            ids = [message.system_properties.message_id.encode() for message in again]
-            return b"".join((field(1, status), *(_entry(status, message_id) for message_id in ids)))
+            return _refused(status, [message.system_properties.message_id.encode() for message in again])
+
+    # ------------------------------------------------------------------------------------------------ plain messages
+
+    def _plain_topic(self, plain: PlainSend) -> TopicConfig | None:
+        """The topic that takes them, here and now; None: the full path has more to ask or to say."""
+        broker = self._broker
+        topic = broker.topics.get(plain.topic)
+        if (
+            topic is None
+            or topic.message_type is not MessageType.NORMAL
+            or broker.draining
+            or not topic.permission.writable
+            or len(plain.entries) > broker.settings.send_batch_max
+            or is_system_topic(plain.topic)
+        ):
+            return None
+        return topic
+
+    async def _send_plain(self, plain: PlainSend, topic: TopicConfig, context: RpcContext) -> bytes:
+        """As `send` does it, for messages that are checked."""
+        entries, message_ids, once = plain.entries, plain.message_ids, self._once
+        topic_id, queues = topic.topic_id, topic.write_queues
+        for entry in entries:
+            entry.topic_id = topic_id
+            if not 0 < entry.queue_id < queues:
+                self._turn += 1
+                entry.queue_id = self._turn % queues
+        try:
+            if once is None:
+                await self._broker.store.append(entries)
+            else:
+                suffix = topic_id.to_bytes(4, "big")
+                keys = [key + suffix for key in plain.keys]
+                if not once.claim_all(keys, entries):
+                    told_of = await self._claimed_one_by_one(once, keys, entries, topic)
+                    return OK_STATUS + b"".join(map(_told_again, message_ids, told_of))
+                try:
+                    await self._broker.store.append(entries)
+                except BaseException as error:
+                    once.broken(list(zip(keys, entries, strict=True)), error)
+                    raise
+                once.kept_all(keys, entries)
+        except Error as error:
+            if not told(error):
+                raise
+            return _refused(status_frame(error, context.language), message_ids)
+        self._count(topic, entries)
+        return OK_STATUS + b"".join(
+            [_ok_entry(name, entry.queue_offset) for name, entry in zip(message_ids, entries, strict=True)]
+        )
+
+    async def _claimed_one_by_one(
+        self, once: Once, keys: list[bytes], entries: list[Append], topic: TopicConfig
+    ) -> list[Answer]:
+        async def append(new: list[Append | TimerAppend]) -> None:
+            await self._append(new)
+            self._count(topic, new)
+
+        return await once.store(list(zip(keys, entries, strict=True)), append, _place_of)
+
+    # ------------------------------------------------------------------------------------------------ all others
 
     async def _send_timer(
         self, key: Key, message_id: bytes, stored: TimerAppend, topic: TopicConfig, context: RpcContext
@@ -295,6 +365,10 @@ class Sending:
     def _limits(self) -> Limits:
         return limits_of(self._broker)
 
+    @cached_property
+    def _plain_sends(self) -> PlainSends:
+        return PlainSends(self._limits)
+
     async def _topic(self, asked: service_pb2.SendMessageRequest) -> TopicConfig:
         messages = asked.messages
         if not messages:
@@ -340,6 +414,16 @@ def type_of(message: object) -> MessageType:
     if system.HasField("priority") or system.message_type == definition_pb2.PRIORITY:
         return MessageType.PRIORITY
     return MessageType.FIFO if system.HasField("message_group") else MessageType.NORMAL
+
+
+def _refused(status: bytes, message_ids: Sequence[bytes]) -> bytes:
+    """The answer to a request of which nothing is stored."""
+    return b"".join((field(1, status), *(_entry(status, message_id) for message_id in message_ids)))
+
+
+def _place_of(stored: Append | TimerAppend) -> int:
+    assert isinstance(stored, Append), "plain messages have no timers"
+    return pack_place(stored.queue_id, stored.queue_offset)
 
 
 def _told_again(message_id: bytes, answer: Answer) -> bytes:

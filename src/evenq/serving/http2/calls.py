@@ -20,7 +20,7 @@ from evenq.serving.http2.eager_task import EagerTask
 from evenq.serving.http2.messages import OK_HEAD, OK_TAIL, GrpcFault, MessageReader, head, prefix, status
 from evenq.serving.http2.requests import RequestHead
 from evenq.serving.http2.streams import Stream
-from evenq.serving.rpc import Kind
+from evenq.serving.rpc import Frames, Kind
 from evenq.wire.http2.codes import ErrorCode, Status
 
 if TYPE_CHECKING:
@@ -233,11 +233,11 @@ class Call(EagerTask):
         if self._write(message):
             await self._wait_for_room()
 
-    async def pump(self, frames: AsyncIterator[bytes]) -> None:
+    async def pump(self, frames: AsyncIterator[Frames]) -> None:
         """Answer with all messages of an iterator, and close it, whatever ends it."""
         try:
             async for frame in frames:
-                if self._write(frame):
+                if self._write(frame) if isinstance(frame, bytes) else self._write_all(frame):
                     await self._wait_for_room()
         except BaseException:
             # A cancelled write leaves the generator where it yielded: its own cleaning up must not wait for the
@@ -247,16 +247,23 @@ class Call(EagerTask):
                 await close()
             raise
 
-    def _write(self, message: bytes) -> bool:
-        """Queue one message; True: wait for room before the next one."""
+    def _write(self, message: bytes, more: bytes = b"") -> bool:
+        """Queue one message, and `more` that have their prefixes; True: wait for room before the next one."""
         stream, connection = self.stream, self.connection
         if not stream.sending:
             return True
         if not self._headers_sent:
             self.send_headers()
-        connection.core.send_data(stream, message, prefix(len(message)))
+        connection.core.send_data(stream, message + more if more else message, prefix(len(message)))
         connection.touch()
         return connection.must_wait(stream)
+
+    def _write_all(self, messages: list[bytes]) -> bool:
+        """As `_write`, with messages that leave together."""
+        pieces: list[bytes] = []
+        for message in messages[1:]:
+            pieces += (prefix(len(message)), message)
+        return self._write(messages[0], b"".join(pieces))
 
     async def _wait_for_room(self) -> None:
         connection = self.connection

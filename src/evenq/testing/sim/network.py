@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, cast
 
 from evenq.errors import ConnectionFailed, Error, RequestTimeout
-from evenq.serving.rpc import Bidi, Kind, Rpc, RpcContext, ServerStream, Unary
+from evenq.serving.rpc import Bidi, Frames, Kind, Rpc, RpcContext, ServerStream, Unary, each_of
 from evenq.testing.sim.loop import CALLER, ProcessClock, SimProcess, VirtualLoop
 from evenq.wire.status import status_of
 
@@ -251,14 +251,15 @@ class SimNet:
         async def work() -> None:
             CALLER.set(caller)
             if rpc.kind is Kind.BIDI:
-                answers = cast("Bidi", rpc.handler)(_each(call.requests), context)
+                answers: AsyncIterator[Frames] = cast("Bidi", rpc.handler)(_each(call.requests), context)
             else:
                 assert isinstance(requests, bytes), f"{method} takes one request"
                 answers = cast("ServerStream", rpc.handler)(requests, context)
             end: Error | None = None
             try:
                 async for answer in answers:
-                    self._along(call, up=False, deliver=partial(call.frames.put_nowait, answer))
+                    for one in each_of(answer):
+                        self._along(call, up=False, deliver=partial(call.frames.put_nowait, one))
             except Error as error:
                 end = _in_status(rpc, error, call, self)
             except asyncio.CancelledError:

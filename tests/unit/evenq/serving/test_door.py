@@ -16,7 +16,7 @@ from evenq.model import Listener
 from evenq.runtime.clock import SystemClock
 from evenq.serving.door import Door, DoorOptions, open_door
 from evenq.serving.health import NOT_SERVING, SERVING
-from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, Frames, Kind, Resource, Rpc, RpcContext
 from evenq.wire.net import GrpcNet
 from evenq.wire.status import error_of
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -204,6 +204,22 @@ def test_a_stream_without_status_ends_with_the_error_itself() -> None:
         with pytest.raises(errors.TooManyRequests, match="1000 events behind"):
             async for _ in net.stream(address, BARE, b"", timeout_ms=3_000):
                 pass
+
+    run(test)
+
+
+def test_messages_that_leave_in_one_piece_are_messages_of_the_stream() -> None:
+    async def test(service: Service, door: Door, net: GrpcNet, address: str) -> None:
+        async def pieces(request: bytes, context: RpcContext) -> AsyncIterator[Frames]:
+            yield [b"one", b"", b"x" * 70_000]
+            yield b"last"
+
+        service.on_stream = pieces  # type: ignore[method-assign, assignment]
+        rpcs = [rpc for rpc in service.rpcs() if rpc.method == BARE]
+        other = await open_door(rpcs, host="127.0.0.1", port=0, clock=SystemClock(), options=DoorOptions(front=FRONT))
+        found = [frame async for frame in net.stream(f"127.0.0.1:{other.port}", BARE, b"", timeout_ms=3_000)]
+        await other.stop()
+        assert found == [b"one", b"", b"x" * 70_000, b"last"]
 
     run(test)
 

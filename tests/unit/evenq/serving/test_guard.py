@@ -185,6 +185,22 @@ def test_one_forbidden_element_among_allowed_ones_forbids_the_call() -> None:
         call(GUARD, SEND, signed("orders"), request.SerializeToString())
 
 
+def test_a_request_that_was_read_without_protobuf_is_judged_by_its_topic() -> None:
+    class Read:
+        topic = "orders"
+
+    async def ask(user: str) -> None:
+        asked = context(signed(user))
+        asked.plain = Read()
+        handler: Any = GUARD.guarded(rpc(SEND)).handler
+        assert await handler(b"never decoded: \xff", asked) == b"done"
+
+    asyncio.run(ask("orders"))
+    Read.topic = "other"
+    with pytest.raises(Forbidden, match="user orders may not publish topic other"):
+        asyncio.run(ask("orders"))
+
+
 def test_a_call_that_names_nothing_is_about_everything() -> None:
     for method in ("/evenq.v1.Admin/FindMessages", "/evenq.v1.Admin/ResetOffsets", SEND):
         with pytest.raises(Forbidden, match="names none"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,32 @@ def test_an_element_with_a_namespace_of_its_own_says_nothing_of_the_next_one() -
     behind, _ = seen_by_handler(V2 + "SendMessage", request.SerializeToString(), "")
     told = service_pb2.SendMessageRequest.FromString(behind)
     assert [one.topic.name for one in told.messages] == ["Y%orders", "orders"]
+
+
+@pytest.mark.parametrize(
+    ("header", "own", "read"), [("", "", True), ("X", "", False), ("", "Y", False), ("", "", False)]
+)
+def test_only_requests_that_name_a_topic_in_full_are_read_without_protobuf(header: str, own: str, read: bool) -> None:
+    class Read:
+        topic = "orders"
+
+    asked = service_pb2.SendMessageRequest()
+    asked.messages.add().topic.CopyFrom(definition_pb2.Resource(resource_namespace=own, name="orders"))
+    seen: list[RpcContext] = []
+
+    async def handler(request: bytes, context: RpcContext) -> bytes:
+        seen.append(context)
+        return b""
+
+    plain = Read() if read or header else None  # a reader takes none that holds a namespace
+    access = Access(Resource.NONE, Action.DESCRIBE)
+    row = Rpc(
+        method=V2 + "SendMessage", kind=Kind.UNARY, handler=handler, response=definition_pb2.Status, access=access
+    )
+    call: Any = resolved(replace(row, plain=lambda _: plain)).handler
+    asyncio.run(call(asked.SerializeToString(), context(header)))
+    assert (seen[0].plain is not None) == read
+    assert (seen[0].decoded is None) == read
 
 
 @pytest.mark.parametrize("namespace", ["X%Y", "%", "team.a", " ", "x" * 65, "ü"])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_broker.core.plain_sends import PlainSends
 
 from evenq.errors import StoreFull, TooManyRequests
 from evenq.model import MessageType
@@ -18,12 +19,20 @@ SEND = "/apache.rocketmq.v2.MessagingService/SendMessage"
 WINDOW = {"duplicates_window_ms": 60_000}
 
 
+@pytest.fixture(autouse=True, params=["from its bytes", "by the full path"])
+def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain messages are read in both ways."""
+    if request.param == "by the full path":
+        monkeypatch.setattr(PlainSends, "read", lambda self, request: None)
+
+
 def request(*ids: str, body: bytes = b"x", topic: str = "t") -> service_pb2.SendMessageRequest:
     made = service_pb2.SendMessageRequest()
     for message_id in ids:
         message = made.messages.add(body=body)
         message.topic.name = topic
         message.system_properties.message_id = message_id
+        message.system_properties.born_timestamp.seconds = 1_700_000_000
     return made
 
 
@@ -161,11 +170,12 @@ def test_the_message_of_a_call_that_was_broken_off_is_found_by_its_retry(run: Ru
         broker = await stage.broker(**WINDOW)
         await stage.during(broker.create_topic("t", queues=1))
         method, told = (SEND, request("one")) if way == "v2" else ("/evenq.v1.Data/Publish", block("one"))
-        [handler] = [rpc.handler for rpc in broker.rpcs() if rpc.method == method]
+        [rpc] = [rpc for rpc in broker.rpcs() if rpc.method == method]
         from evenq.serving.rpc import RpcContext
 
         context = RpcContext(method, (), "test", None)
-        call = asyncio.ensure_future(handler(told.SerializeToString(), context))
+        context.plain = rpc.plain and rpc.plain(told.SerializeToString())
+        call = asyncio.ensure_future(rpc.handler(told.SerializeToString(), context))
         await asyncio.sleep(0)
         call.cancel()
         if way == "v2":

@@ -283,12 +283,20 @@ def handler_of(broker: Any) -> Any:
     return next(rpc.handler for rpc in broker.rpcs() if rpc.method.endswith("/ReceiveMessage"))
 
 
-def test_an_answer_that_breaks_off_gives_its_messages_back_at_once(run: Run) -> None:
+@pytest.mark.parametrize("piece_bytes", [0, 128 << 10])
+def test_an_answer_that_breaks_off_gives_its_messages_back_at_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
+    monkeypatch.setattr("evenq_broker.rpc.receive._PIECE_BYTES", piece_bytes)
+
     async def story(stage: Any) -> None:
         broker = await filled(stage, 3)
         context = call_of(stage, 5_000)
         frames = handler_of(broker)(request(invisible_ms=600_000).SerializeToString(), context)
-        for _ in range(2):  # the status and one message; then the client is gone
+        first = await stage.during(anext(frames))
+        if piece_bytes:  # all of it, and the client is gone before that was written
+            assert len(first) == 5
+        else:  # the status and one message; then the client is gone
             await stage.during(anext(frames))
         assert len(await receive(stage, request())) == 1, "they are being delivered"
         await stage.during(frames.aclose())

@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from evenq_broker.rpc.send import limits_of
+from evenq_broker.core.plain_sends import PlainSends
+from evenq_broker.rpc.send import Sending, limits_of
 
 from evenq.errors import StoreFull
 from evenq.model import MessageType
@@ -12,6 +13,14 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 OK = 20000
+READ = PlainSends.read
+
+
+@pytest.fixture(autouse=True, params=["from its bytes", "by the full path"])
+def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain messages are read in both ways."""
+    if request.param == "by the full path":
+        monkeypatch.setattr(PlainSends, "read", lambda self, request: None)
 
 
 def request(*bodies: bytes, topic: str = "t", lane: str = "") -> service_pb2.SendMessageRequest:
@@ -20,6 +29,7 @@ def request(*bodies: bytes, topic: str = "t", lane: str = "") -> service_pb2.Sen
         message = made.messages.add(body=body)
         message.topic.name = topic
         message.system_properties.message_id = f"id{number}"
+        message.system_properties.born_timestamp.seconds = 1_700_000_000
         if lane:
             message.system_properties.message_group = lane
     return made
@@ -122,5 +132,37 @@ def test_what_a_client_may_not_say_of_a_delivery_is_taken_out(run: Run) -> None:
         system = definition_pb2.SystemProperties.FromString(stored.system)
         assert not system.HasField("store_timestamp")
         assert system.store_host == "a:8081"
+
+    run(story)
+
+
+def test_plain_messages_are_stored_without_the_full_path(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(duplicates_window_ms=60_000)
+        await send(stage, request(b"first", topic="t"))
+        monkeypatch.setattr(PlainSends, "read", READ)
+        monkeypatch.setattr(Sending, "check", None)
+        assert codes(await send(stage, request(b"a", b"b", b"c"))) == (OK, [OK] * 3)
+        assert codes(await send(stage, request(b"a", b"b", b"c", b"d"))) == (OK, [OK] * 4)
+        topic = broker.topics.get("t")
+        assert broker.stats.topic(topic.topic_id).duplicates == 3
+        assert broker.stats.messages_in == 5
+        stored = [
+            message for queue in range(8) for message in await broker.store.read_at(topic.topic_id, queue, range(5))
+        ]
+        assert broker.stats.topic(topic.topic_id).bytes_in == sum(len(one.head) + len(one.system) for one in stored)
+
+    run(story)
+
+
+def test_what_a_topic_or_the_broker_does_not_take_is_told_of_plain_messages_too(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.during(broker.create_topic("fifo", queues=1, message_type=MessageType.FIFO))
+        assert codes(await send(stage, request(b"x", topic="fifo"))) == (40014, [40014])
+        broker.draining = True
+        await stage.during(broker.create_topic("t", queues=1))
+        refused = await send(stage, request(b"x"))
+        assert "being drained" in refused.status.message
 
     run(story)

@@ -1,0 +1,280 @@
+"""Requests of SendMessage, as usual and broken in every way, and what holds the two readers of them against each other.
+
+    python tests/unit/evenq_broker/plain_requests.py --count 1000000 --seed 1
+
+`judge` fails if `core.plain_sends` takes a request that the full path refuses, or stores something else for it. Nothing
+here is left to protobuf but the full path itself: fields are encoded by hand, so they can be wrong. The same seed gives
+the same requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+
+from evenq_broker.core.plain_sends import PlainSend, PlainSends
+from evenq_broker.core.validation import Limits, checked
+
+from evenq.errors import Error
+from evenq.model import MessageType, TopicConfig
+from evenq.store import Append
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+
+LIMITS = Limits(
+    body_bytes_max=300, properties_max=3, properties_bytes_max=40, delay_max_ms=1_000, store_host="10.0.0.1:8081"
+)
+TOPIC = TopicConfig(name="t", topic_id=7, write_queues=8, read_queues=8, message_type=MessageType.NORMAL)
+NOW_MS = 1_700_000_000_000
+TEXTS = (b"a", b"", b" ", b"\t", b"|", b"a|b", b"order-1", "é".encode(), b"\xff", b"\xc3", b"x" * 130, b"\x00", "\u2003".encode(), b"\x1c", b"\xed\xa0\x80", b"KEYS")  # fmt: skip
+
+
+def varint(value: int, *, longer: bool = False) -> bytes:
+    """`longer`: with a byte that is not needed."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    if longer:
+        out += bytes((value | 0x80, 0))
+    else:
+        out.append(value)
+    return bytes(out)
+
+
+class Requests:
+    """An endless row of requests."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.usual = True
+        """Is the last request one that must be read from its bytes?"""
+
+    def _rarely(self, one_in: int = 40) -> bool:
+        # What is done then makes the request unusual, or may.
+        hit = self.rng.randrange(one_in) == 0
+        if hit:
+            self.usual = False
+        return hit
+
+    def field(self, number: int, payload: bytes) -> bytes:
+        """One of a length, now and then with a wrong length, wire type or number."""
+        kind = 2
+        size = len(payload)
+        if self._rarely(400):
+            kind = self.rng.randrange(8)
+        if self._rarely(400):
+            number = self.rng.choice((number, number + 1, 15, 16, 1_000, 0))
+        if self._rarely(400):
+            size = max(0, size + self.rng.choice((-1, 1, 127, 1 << 20)))
+        return varint(number << 3 | kind) + varint(size, longer=self._rarely(400)) + payload
+
+    def number(self, number: int, value: int) -> bytes:
+        """A field of a number."""
+        if self._rarely(200):
+            value = self.rng.choice((0, 1, 2, 3, 6, 127, 128, 1 << 31, (1 << 64) - 1, 1 << 40))
+        return varint(number << 3) + varint(value, longer=self._rarely(400))
+
+    def text(self, usual: bytes) -> bytes:
+        """That text, or a strange one."""
+        return self.rng.choice(TEXTS) if self._rarely() else usual
+
+    def moment(self) -> bytes:
+        """A `Timestamp`."""
+        rng = self.rng
+        seconds = NOW_MS // 1_000 + rng.randrange(1_000)
+        if self._rarely():
+            seconds = rng.choice((0, 1, 1 << 27, (1 << 28) - 1, 1 << 28, 1 << 34, 1 << 35, (1 << 64) - 1, 1 << 62))
+        fields = [self.number(1, seconds)] if seconds else []
+        if rng.randrange(8):
+            nanos = rng.choice((1, 999_999_999, 127, 128, 1 << 14, rng.randrange(1, 10**9), 5_000_000))
+            if self._rarely():
+                nanos = rng.choice((0, 10**9, (1 << 31) - 1, 1 << 31, (1 << 64) - 5, 1 << 34))
+            fields.append(self.number(2, nanos))
+        return b"".join(self.disturbed(fields))
+
+    def disturbed(self, fields: list[bytes]) -> list[bytes]:
+        """In another order, repeated, left out, or with an unknown one; mostly as they are."""
+        rng = self.rng
+        if self._rarely(150):
+            rng.shuffle(fields)
+        if fields and self._rarely(150):
+            fields.insert(rng.randrange(len(fields) + 1), rng.choice(fields))
+        if fields and self._rarely(150):
+            fields.pop(rng.randrange(len(fields)))
+        if self._rarely(150):
+            fields.insert(rng.randrange(len(fields) + 1), rng.choice((b"\xa8\x06\x01", b"\xaa\x06\x01x", b"\x2d1234")))
+        return fields
+
+    def system(self) -> bytes:
+        """`SystemProperties`."""
+        rng = self.rng
+        fields: list[bytes] = []
+        if rng.randrange(2):
+            fields.append(self.field(1, self.text(rng.choice((b"A", b"TagB", "ä".encode())))))
+        fields += [self.field(2, self.text(b"key%d" % one)) for one in range(rng.choice((0, 0, 1, 2, 3)))]
+        if self._rarely(300):
+            fields += [self.field(2, b"k")] * rng.choice((127, 128, 129))
+        fields.append(self.field(3, self.text(b"01%032X" % rng.randrange(1 << 60))))
+        if self._rarely(100):
+            digest = rng.choice((b"\x08\x02\x12\x01x", b"\x08\x02", b"", b"\x08\x01\x12\x02ab"))
+            fields.append(self.field(4, digest))
+        if rng.randrange(3):
+            fields.append(self.number(5, 1))
+        if rng.randrange(3):
+            fields.append(self.number(6, 1))
+        if not self._rarely(80):
+            fields.append(self.field(7, self.moment()))
+        if rng.randrange(4):
+            fields.append(self.field(8, self.text(rng.choice((b"localhost", b"10.1.2.3", b"node-h1")))))
+        for number, one_in in ((9, 200), (10, 200), (11, 100), (12, 200)):
+            if self._rarely(one_in):
+                fields.append(self.field(number, rng.choice((b"", b"\x08\x01", b"x", self.moment()))))
+        if rng.randrange(2):
+            fields.append(self.number(13, rng.choice((1, 2, 7, 8, 127, 128, 60_000))))
+        for number in (14, 16, 22):
+            if self._rarely(150):
+                fields.append(self.number(number, rng.choice((1, 5, 1 << 20))))
+        for number in (15, 17, 19, 20, 21):
+            if self._rarely(150):
+                fields.append(self.field(number, rng.choice((b"", b"g", b"\x08\x01", b"x" * 64))))
+        if not rng.randrange(6):
+            fields.append(self.field(18, self.text(b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")))
+        return b"".join(self.disturbed(fields))
+
+    def entry(self, number: int) -> bytes:
+        """One of the user properties."""
+        key, value = self.text(b"k%d" % number), self.text(self.rng.choice((b"v", b"", "ü".encode())))
+        return b"".join(self.disturbed([self.field(1, key), self.field(2, value)]))
+
+    def message(self, topic: bytes) -> bytes:
+        """One message."""
+        rng = self.rng
+        if self._rarely(200):
+            topic = rng.choice((b"u", b"", b"t\xff", b"ns%t"))
+        resource = [self.field(2, topic)]
+        if self._rarely(200):
+            resource.insert(0, self.field(1, rng.choice((b"", b"ns"))))
+        fields = [self.field(1, b"".join(self.disturbed(resource)))]
+        fields += [self.field(2, self.entry(one)) for one in range(rng.choice((0, 0, 1, 2, 3)))]
+        if self._rarely(100):
+            fields.append(self.field(2, self.entry(0)))
+            fields.append(self.field(2, self.entry(3)))
+        fields.append(self.field(3, self.system()))
+        size = rng.choice((1, 10, 127, 128, 300))
+        if self._rarely(100):
+            size = rng.choice((0, 301, 20_000))
+        fields.append(self.field(4, rng.randbytes(size)))
+        return b"".join(self.disturbed(fields))
+
+    def request(self) -> bytes:
+        """The next one. `usual` says afterwards whether it must be read from its bytes."""
+        rng = self.rng
+        self.usual = True
+        fields = [self.field(1, self.message(b"t")) for _ in range(rng.choice((1, 1, 1, 2, 3)))]
+        data = b"".join(self.disturbed(fields))
+        if self._rarely(8):
+            data = self.damaged(data)
+        return data
+
+    def damaged(self, data: bytes) -> bytes:
+        """Cut off, or with bytes changed, added or taken away."""
+        rng = self.rng
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            at = rng.randrange(len(data) + 1)
+            what = rng.randrange(5)
+            if what == 0:
+                data = data[:at]
+            elif what == 1:
+                data = data[:at] + rng.randbytes(rng.choice((1, 1, 2, 9))) + data[at:]
+            elif what == 2:
+                data = data[:at] + data[at + rng.choice((1, 1, 2, 9)) :]
+            elif what == 3:
+                data = data[:at] + rng.choice((b"\x80", b"\x00", b"\x0a", b"\xff", b"\x7f", b"\x12")) + data[at + 1 :]
+            else:
+                data = data[:at] + data[max(0, at - rng.randrange(1, 40)) :]
+        return data
+
+
+class Differs(AssertionError):
+    """The two readers disagree."""
+
+
+def judge(request: bytes, reader: PlainSends, *, usual: bool) -> bool:
+    """Raises Differs. True if the request was read from its bytes."""
+    plain = reader.read(request)
+    if plain is None:
+        if usual:
+            raise Differs(f"as usual, and not read from its bytes: {request.hex()}")
+        return False
+    try:
+        _compare(request, plain)
+    except Differs as error:
+        raise Differs(f"{error}: {request.hex()}") from error
+    except (Error, ValueError) as error:
+        raise Differs(f"the full path says {error!r}: {request.hex()}") from error
+    return True
+
+
+def _compare(request: bytes, plain: PlainSend) -> None:
+    messages = service_pb2.SendMessageRequest.FromString(request).messages
+    _same("count", len(plain.entries), len(messages))
+    _same("ids", plain.message_ids, [message.system_properties.message_id.encode() for message in messages])
+    for message, entry, key, message_id in zip(messages, plain.entries, plain.keys, plain.message_ids, strict=True):
+        _same("topic", plain.topic, message.topic.name)
+        _same("namespace", message.topic.resource_namespace, "")
+        properties = len(message.user_properties)
+        full = checked(message, TOPIC, LIMITS, now_ms=NOW_MS)
+        if not isinstance(full, Append):
+            raise Differs("the full path makes a timer of it")
+        queue_id = entry.queue_id if 0 < entry.queue_id < TOPIC.write_queues else -1
+        _same("queue", queue_id, full.queue_id)
+        _same("tag", entry.tag_hash, full.tag_hash)
+        _same("born", entry.born_ms, full.born_ms)
+        _same("system properties", entry.system, full.system)
+        _same("key", key, message_id + full.system[LIMITS.digest])
+        if properties < 2:
+            _same("head", entry.head, full.head)
+        else:  # protobuf itself keeps no order of them
+            _same("size of the head", len(entry.head), len(full.head))
+            _same("head", _sorted(entry.head), _sorted(full.head))
+
+
+def _sorted(head: bytes) -> bytes:
+    return definition_pb2.Message.FromString(head).SerializeToString(deterministic=True)
+
+
+def _same(what: str, ours: object, theirs: object) -> None:
+    if ours != theirs:
+        raise Differs(f"{what}: {ours!r} from the bytes, {theirs!r} by the full path")
+
+
+def run(count: int, seed: int) -> tuple[int, int]:
+    """Judge so many; how many were as usual, and how many were read from their bytes."""
+    made, reader = Requests(seed), PlainSends(LIMITS)
+    usual = read = 0
+    for _ in range(count):
+        request = made.request()
+        usual += made.usual
+        read += judge(request, reader, usual=made.usual)
+    return usual, read
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Hold the two readers of SendMessage against each other.")
+    parser.add_argument("--count", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    start, step = time.monotonic(), 50_000
+    totals = [0, 0]
+    for first in range(0, asked.count, step):
+        found = run(min(step, asked.count - first), asked.seed * 1_000_000 + first)
+        totals = [total + one for total, one in zip(totals, found, strict=True)]
+    print(
+        f"{asked.count} requests, seed {asked.seed}: {totals[0]} as usual, {totals[1]} read from their bytes, none "
+        f"that differs; {time.monotonic() - start:.0f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()
