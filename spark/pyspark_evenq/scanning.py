@@ -21,6 +21,7 @@ from pyspark.sql.datasource import InputPartition
 
 from evenq import errors
 from evenq.model.queue import MessageQueue
+from evenq.runtime.allocator import keep_freed_memory
 from evenq.runtime.backoff import Backoff
 from pyspark_evenq import cluster, connection
 from pyspark_evenq.arrow_schema import Column, needs_head, needs_system
@@ -102,6 +103,7 @@ def freeze() -> None:
 
         gc.collect()
         gc.freeze()
+        keep_freed_memory()  # of blocks: each is had, copied and let go
         _frozen_in = os.getpid()
 
 

@@ -3,8 +3,8 @@
 `Reader.read_block` asks it what to read. A block of 1 MiB has a thousand entries, so nothing here makes a Python object
 for each of them but the running sums of their sizes: sizes are cut out of the packed entries by slices with a step, and
 log offsets are looked at only where a run of frames may end. That is enough because what lies between the frames of one
-queue never gets less: where it is the same at both ends of a range, the range lies in one piece of the log. Entries that are
-damaged may break that; whose frames they are is checked on the frames, not here.
+queue never gets less: where it is the same at both ends of a range, the range is one piece of the log. Damaged entries
+may break that; whose frames they are is checked on the frames, not here.
 """
 
 from __future__ import annotations
