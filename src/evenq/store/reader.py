@@ -9,6 +9,7 @@ table of open files and a few buffers. A frame that does not fit its entry fails
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -35,6 +36,8 @@ NOW_BYTES: Final = 640 << 10
 NOW_AT_MAX: Final = 64
 BLOCK_NOW_BYTES: Final = 4 << 20  # of a block, with what lies between its frames: a millisecond as well
 ALIKE_MIN: Final = 4  # fewer are not worth a look
+ROOM_BYTES: Final = 1_536 << 10  # a block of a mebibyte with its headers
+ROOMS_MAX: Final = 8
 GAP_MAX: Final = 8 << 10  # what copying costs as much as a call
 SPAN_NEAR: Final = 64 << 10  # one pread for timers that lie so near each other
 SPAN_ALONE: Final = 4_096
@@ -109,6 +112,8 @@ class Reader:
         self._segment_bytes = segment_bytes
         self._buffers: list[ReadBuffer] = []
         """Those that nobody uses; at most one for each thread that reads."""
+        self._rooms: deque[bytearray] = deque(maxlen=ROOMS_MAX)
+        """The same for frames of blocks, which are there until the block is given back."""
 
     def read(
         self, entries: Entries, start: int, *, count_max: int, bytes_max: int, tag_hashes: TagHashes
@@ -188,7 +193,7 @@ class Reader:
             if edges is None:
                 break
             begin = columns.ends[done]
-            view, shared = self._view(buffer, columns.ends[edges[-1]] - begin)
+            view, shared = self._view(block, buffer, columns.ends[edges[-1]] - begin)
             positions: list[int] = []
             rooms: list[Room] = []
             for low, high in pairwise(edges):
@@ -214,7 +219,7 @@ class Reader:
                 raise _NotNow
             start, _ = segment_of(places[done][0], self._segment_bytes)
             pieces, starts, used = self._pieces(places, done, start)
-            view, shared = self._view(buffer, used)
+            view, shared = self._view(block, buffer, used)
             rooms: list[Room] = []
             end = 0
             for _, length in pieces:
@@ -231,12 +236,18 @@ class Reader:
                     raise _NotNow  # the pool tells what is wrong
                 self._missing(entries, block.next_offset, places[block.next_offset - first])
 
-    @staticmethod
-    def _view(buffer: ReadBuffer, size: int) -> tuple[memoryview, bool]:
+    def _view(self, block: RecordBlock, buffer: ReadBuffer, size: int) -> tuple[memoryview, bool]:
         """Memory for `size` bytes, and whether it is the buffer, which is used again."""
         if size <= BUFFER_BYTES:
             return buffer.view[:size], True
-        return memoryview(bytearray(size)), False
+        if size > ROOM_BYTES:
+            return memoryview(bytearray(size)), False
+        try:
+            room = self._rooms.pop()
+        except IndexError:
+            room = bytearray(ROOM_BYTES)
+        block.lend(room, self._rooms)
+        return memoryview(room)[:size], False
 
     def read_block_now(
         self, entries: Entries, start: int, *, count_max: int, bytes_max: int, kept: Kept

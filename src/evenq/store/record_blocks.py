@@ -11,6 +11,7 @@ of both.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
@@ -48,7 +49,7 @@ class Kept(NamedTuple):
 class RecordBlock:
     """Frames of one queue, one behind the other, from `first_offset` to `next_offset`."""
 
-    __slots__ = ("checked", "first_offset", "frames", "max_offset", "min_offset", "next_offset", "sizes")
+    __slots__ = ("_lent", "checked", "first_offset", "frames", "max_offset", "min_offset", "next_offset", "sizes")
 
     def __init__(self, first_offset: int, min_offset: int, max_offset: int) -> None:
         self.first_offset = first_offset
@@ -62,6 +63,18 @@ class RecordBlock:
         """Put together they are the block; one piece may hold many frames."""
         self.sizes = size_array()
         """Of each frame as it is in the block, bytes."""
+        self._lent: list[tuple[deque[bytearray], bytearray]] = []
+
+    def lend(self, room: bytearray, home: deque[bytearray]) -> None:
+        """The frames lie in `room`, which goes back to `home` when the block is given back."""
+        self._lent.append((home, room))
+
+    def give_back(self) -> None:
+        """The frames were copied and are not looked at any more: what they were read into is for the next block."""
+        self.frames.clear()
+        for home, room in self._lent:
+            home.append(room)
+        self._lent.clear()
 
     @property
     def packed_sizes(self) -> bytes:

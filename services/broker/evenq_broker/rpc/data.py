@@ -255,6 +255,7 @@ class _Data:
             inner = sum(map(len, before)) + length
             head = (SCAN_OK, varint_field(2, position), varint_field(3, found.next_offset), b"\x2a", varint(inner))
             block = b"".join((*head, *before, *found.frames))  # 5 records
+            found.give_back()
             taken.messages_out += len(found.sizes)
             taken.bytes_out += len(block)
             yield block
