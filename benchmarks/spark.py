@@ -1,7 +1,7 @@
 """`make bench-spark`: Spark reads the same rows from evenq, from Kafka and from nowhere, in turn.
 
-    python benchmarks/spark.py [--rows N] [--rounds N] [--only batch stream trigger idle] [--formats auto message]
-                               [--no-kafka] [--no-save]
+    python benchmarks/spark.py [--rows N] [--rounds N] [--only batch stream trigger idle sink]
+                               [--formats auto message] [--no-kafka] [--no-save]
 
 One Spark (`local[2]`), one broker of each kind, the same 1 KiB rows with a key, a tag and two properties in four queues
 or partitions, all columns read into `noop`. The sources take turns round by round (A B C A B C ...), so what else the
@@ -11,6 +11,9 @@ yields a prebuilt Arrow batch: what Spark itself takes for such rows. Kafka come
 One row: a query with a trigger each second, so that a row is there when it fires; `triggerExecution` is what the
 trigger took. Beside it stands the time from the send to the end of the batch for a query that triggers as soon as it
 can: there `latestOffset` of an idle query waits for rows, so its duration says nothing.
+
+The sink: as many of the same rows (200,000 at most), made by Spark itself, are written by one job into each broker in
+turn, ours with each delivery, from two partitions; a round ends when the job has.
 """
 
 from __future__ import annotations
@@ -34,15 +37,17 @@ from kafka_peer import kafka, spark_jars
 from rich.console import Console
 from spark_report import Line, save, show, verdicts
 from spark_rows import Ceiling
-from spark_servers import ONE, QUEUES, TOPIC, Evenq, Peer
+from spark_servers import DELIVERIES, ONE, QUEUES, SINK, TOPIC, Evenq, Peer
 
 HERE = Path(__file__).resolve().parent
 CONSOLE = Console(stderr=True)
+PARTS = ("batch", "stream", "trigger", "idle", "sink")
 TRIGGER_ROWS = 40_000
 FIRST_TRIGGERS = 2  # workers start and import in them
 TRIGGER_MS = 1_000
 SINGLE_ROUNDS, SINGLE_ROWS, SINGLE_FIRST = 3, 9, 3
 IDLE_S = 20.0
+SINK_ROWS = 200_000
 FIRST_CALLS = 12  # of a query that joins: route, offsets, session, locks, and the first look
 WAIT_S = 120.0
 
@@ -151,6 +156,37 @@ class Bench:
             _until(lambda before=before: any(one.numInputRows for one in query.recentProgress[before:]))  # type: ignore[misc]
             if number >= SINGLE_FIRST:
                 yield sent, next(one for one in query.recentProgress[before:] if one.numInputRows)
+
+    # -------------------------------------------------------------------------------------------------------- sink
+
+    def sink(self) -> None:
+        """Rows by one job of Spark into each broker."""
+        self.evenq.create(SINK, QUEUES)
+        rows = min(self.asked.rows, SINK_ROWS)
+        line = Line(f"sink, {rows:,} rows in one job")
+        cpu = Line("broker CPU of the sink", unit="us/row")
+        writers: dict[str, tuple[Callable[[], Any], int]] = {
+            delivery: (lambda delivery=delivery: self.evenq.sink(self.spark, rows, delivery), self.evenq.pid)
+            for delivery in DELIVERIES
+        }  # type: ignore[misc]  # mypy sees no default in a lambda
+        if self.peer is not None:
+            peer = self.peer
+            writers["kafka"] = (lambda: peer.sink(rows), peer.pid)
+        for number in range(self.asked.rounds + 1):
+            for name, (write, pid) in writers.items():
+                begun_cpu, begun = servers.cpu_s(pid), time.perf_counter()
+                write()
+                took = time.perf_counter() - begun
+                if number == 0:
+                    continue  # it warms up
+                line.add(name, rows / took)
+                cpu.add(name, (servers.cpu_s(pid) - begun_cpu) / rows * 1e6)
+            CONSOLE.print(f"[dim]sink round {number} of {self.asked.rounds}[/dim]")
+        written = self.spark.read.format("evenq").options(**self.evenq.options(SINK)).load().count()
+        wanted = rows * (self.asked.rounds + 1) * len(DELIVERIES)
+        if written != wanted:
+            raise SystemExit(f"the sink wrote {written} rows, not {wanted}")
+        self.lines += [line, cpu]
 
     # -------------------------------------------------------------------------------------------------------- idle
 
@@ -279,7 +315,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The Spark source beside Kafka's and beside its ceiling.")
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="+", choices=["batch", "stream", "trigger", "idle"], default=[])
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=[])
     parser.add_argument("--formats", nargs="+", choices=["auto", "log", "message"], default=["auto"])
     parser.add_argument("--option", nargs="+", default=[], help="options of our source, NAME=VALUE, to try them")
     parser.add_argument("--no-kafka", action="store_true", help="without Maven and the peer")
@@ -309,7 +345,7 @@ def main() -> int:
             peer.fill(asked.rows)
         CONSOLE.print(f"[dim]{asked.rows:,} rows are in[/dim]")
         bench = Bench(asked, spark, evenq, peer, scratch)
-        for part in ("batch", "stream", "trigger", "idle"):
+        for part in PARTS:
             if not asked.only or part in asked.only:
                 getattr(bench, part)()
                 load.append(os.getloadavg()[0])

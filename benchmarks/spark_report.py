@@ -14,6 +14,7 @@ from rich.table import Table
 from run import RESULTS, machine
 
 RATE_MARGIN_MS = 80.0
+SINK_GOAL = 100_000
 
 
 @dataclass
@@ -48,7 +49,7 @@ def verdicts(lines: list[Line]) -> list[tuple[str, str, str, bool | None]]:
         found.append(_ratio("batch, evenq to Kafka", batch.ratio("evenq", "kafka"), 2.0))
         found.append(_ratio("batch, evenq to the ceiling", batch.ratio("evenq", "ceiling"), 0.5))
     for line in lines:
-        if line.what.startswith("broker CPU") and line.values.get("evenq"):
+        if line.what.startswith("broker CPU in batch") and line.values.get("evenq"):
             used = statistics.median(line.values["evenq"])
             found.append(("broker CPU, us/row", f"{used:.2f}", "<= 1", used <= 1.0))
         if line.what.startswith("idle query: CPU of its runner"):
@@ -59,6 +60,11 @@ def verdicts(lines: list[Line]) -> list[tuple[str, str, str, bool | None]]:
             found.append(("idle query, calls/s", f"{rate:.1f}", "<= 5", rate <= 5.0))
     if stream is not None:
         found.append(_ratio("stream, evenq to Kafka", stream.ratio("evenq", "kafka"), 1.0))
+    sink = next((line for line in lines if line.what.startswith("sink")), None)
+    if sink is not None:
+        rate = statistics.median(sink.values["transactional"])
+        found.append(("transactional sink, rows/s", f"{rate:,.0f}", f">= {SINK_GOAL:,}", rate >= SINK_GOAL))
+        found.append(_ratio("transactional sink, evenq to Kafka", sink.ratio("transactional", "kafka"), 1.0))
     for line in (one, latency):
         if line is None or "evenq" not in line.values:
             continue

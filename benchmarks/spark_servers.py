@@ -15,7 +15,9 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
 
-TOPIC, ONE = "flights", "one-by-one"
+TOPIC, ONE, SINK = "flights", "one-by-one", "written"
+DELIVERIES = ("transactional", "atLeastOnce")
+WRITERS = 2  # tasks that write at once
 QUEUES = 4
 BLOCK = 100
 
@@ -65,6 +67,15 @@ class Evenq:
     def options(self, topic: str) -> dict[str, str]:
         return {"endpoints": self.address, "subscribe": topic}
 
+    def sink(self, spark: Any, rows: int, delivery: str) -> None:
+        """All rows by one job of Spark."""
+        key, tag = "array(concat('key-', id)) AS keys", "concat('t', id % 12) AS tag"
+        properties = "map('origin', 'EWR', 'carrier', concat('C', id % 16)) AS properties"
+        rows_of = numbered(spark, rows).selectExpr("cast(concat(lpad(id, 8, '0'), filling) as binary) AS body",
+                                                   tag, key, properties)  # fmt: skip
+        options = {"endpoints": self.address, "topic": SINK, "delivery": delivery}
+        rows_of.write.format("evenq").options(**options).mode("append").save()
+
     def calls(self) -> int:
         """Calls that the broker has answered."""
         with urllib.request.urlopen(self._metrics, timeout=10) as answer:
@@ -92,16 +103,23 @@ class Peer:
         self._sent = 0
 
     def fill(self, rows: int) -> None:
+        """All rows by one job of Spark."""
+        self._write(rows, TOPIC)
+
+    def sink(self, rows: int) -> None:
+        """The same into a topic of its own."""
+        self._write(rows, SINK)
+
+    def _write(self, rows: int, topic: str) -> None:
         value = "cast(concat(lpad(id, 8, '0'), filling) as binary) AS value"
         headers = (
             "array(named_struct('key', 'tag', 'value', cast(concat('t', id % 12) as binary)), "
             "named_struct('key', 'origin', 'value', cast('EWR' as binary)), "
             "named_struct('key', 'carrier', 'value', cast(concat('C', id % 16) as binary))) AS headers"
         )
-        numbered = self._spark.range(rows).selectExpr("id", f"'{body(0)[8:].decode()}' AS filling")
         key, partition = "cast(concat('key-', id) as binary) AS key", f"cast(id % {QUEUES} as int) AS partition"
-        written = numbered.selectExpr(key, value, headers, partition).write.format("kafka")
-        written.options(**{"kafka.bootstrap.servers": self.address, "topic": TOPIC, "includeHeaders": "true"}).save()
+        written = numbered(self._spark, rows).selectExpr(key, value, headers, partition).write.format("kafka")
+        written.options(**{"kafka.bootstrap.servers": self.address, "topic": topic, "includeHeaders": "true"}).save()
 
     def send_one(self) -> float:
         record = self._record(ONE, f"key-{self._sent}", body(self._sent).decode())
@@ -111,3 +129,8 @@ class Peer:
 
     def options(self, topic: str) -> dict[str, str]:
         return {"kafka.bootstrap.servers": self.address, "subscribe": topic, "includeHeaders": "true"}
+
+
+def numbered(spark: Any, rows: int) -> Any:
+    """Numbers, and what their bodies are filled up with, in as many tasks as write at once."""
+    return spark.range(0, rows, 1, WRITERS).selectExpr("id", f"'{body(0)[8:].decode()}' AS filling")
