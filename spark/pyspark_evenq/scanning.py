@@ -86,6 +86,7 @@ def read(
         return
     connection.sign_with(options.credentials())
     connection.secure_with(options.tls())
+    keep_freed_memory()  # of blocks: each is had, copied and let go
     if options.gc_freeze:
         freeze()
     given_up: set[str] = set()
@@ -103,7 +104,6 @@ def freeze() -> None:
 
         gc.collect()
         gc.freeze()
-        keep_freed_memory()  # of blocks: each is had, copied and let go
         _frozen_in = os.getpid()
 
 

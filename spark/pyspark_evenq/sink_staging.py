@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from evenq import errors
 from evenq.model.queue import MessageQueue
-from evenq.runtime.allocator import keep_freed_memory
 from pyspark_evenq import sink_cluster
 from pyspark_evenq.sink_blocks import Target, pack, parted, pieces
 from pyspark_evenq.sink_options import WriteOptions
@@ -200,5 +199,4 @@ def freeze(options: WriteOptions) -> None:
 
         gc.collect()
         gc.freeze()
-        keep_freed_memory()  # of blocks: each is packed, sent and let go
         _frozen_in = os.getpid()

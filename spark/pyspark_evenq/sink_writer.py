@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from evenq import errors
+from evenq.runtime.allocator import keep_freed_memory
 from pyspark_evenq import connection, sink_cluster
 from pyspark_evenq.sink_options import Delivery, WriteOptions
 from pyspark_evenq.sink_publishing import publish
@@ -49,6 +50,7 @@ def write(options: WriteOptions, query_id: str, batch_id: int, rows: Iterator[pa
     if context is None:
         raise errors.InternalError("a writer of the evenq sink runs outside of a task of Spark")
     _connect(options)
+    keep_freed_memory()  # of blocks: each is packed, sent and let go
     freeze(options)
     attempt = Attempt(
         query_id=query_id, batch_id=batch_id, partition_id=context.partitionId(), attempt_id=context.taskAttemptId()

@@ -21,10 +21,17 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 _SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 
+_done = False
+
+
 def keep_freed_memory() -> None:
-    """For this process from now on; does nothing where the C library cannot, or the environment says something else."""
-    if any(name in os.environ for name in _SETTINGS):
+    """For this process and its children from now on; does nothing where the C library cannot, or the environment says
+    something else. Costs nothing when called again.
+    """
+    global _done  # noqa: PLW0603  once per process
+    if _done or any(name in os.environ for name in _SETTINGS):
         return
+    _done = True
     with contextlib.suppress(OSError, AttributeError):  # another C library, or another allocator before it
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, MAPPED_BYTES)

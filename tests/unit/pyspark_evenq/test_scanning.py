@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql.datasource import InputPartition
-from pyspark_evenq import cluster
+from pyspark_evenq import cluster, sink_writer
 from pyspark_evenq.arrow_schema import Column
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.planner import QueueRange
 from pyspark_evenq.scanning import read, scan_tasks
+from pyspark_evenq.sink_options import WriteOptions
 
 from evenq.errors import ConnectionFailed, IllegalOffset, Unsupported
 
@@ -203,3 +205,14 @@ def test_a_worker_freezes_its_libraries_once_unless_told_not_to(filled: Any, mon
     bodies(filled, 0, 2, gcFreeze="true")
     bodies(filled, 0, 2, gcFreeze="true")
     assert frozen == [1]
+
+
+def test_a_worker_that_reads_or_writes_keeps_freed_memory(filled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[str] = []
+    monkeypatch.setattr("pyspark_evenq.scanning.keep_freed_memory", lambda: kept.append("reader"))
+    bodies(filled, 0, 2, gcFreeze="false")
+    monkeypatch.setattr("pyspark_evenq.sink_writer.keep_freed_memory", lambda: kept.append("writer"))
+    monkeypatch.setattr("pyspark_evenq.sink_writer.stage", lambda *_: None)
+    monkeypatch.setattr("pyspark.TaskContext.get", lambda: SimpleNamespace(partitionId=int, taskAttemptId=int))
+    sink_writer.write(WriteOptions.parse({"endpoints": "h:1", "topic": "t"}), "query", 0, iter(()))
+    assert kept == ["reader", "writer"]

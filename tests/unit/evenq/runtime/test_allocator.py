@@ -47,7 +47,21 @@ def test_blocks_that_come_and_go_cost_their_pages_once_unless_the_environment_de
 def test_a_c_library_without_mallopt_is_left_alone(monkeypatch):
     from evenq.runtime import allocator
 
+    monkeypatch.setattr(allocator, "_done", False)
     monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: object())
     for name in allocator._SETTINGS:
         monkeypatch.delenv(name, raising=False)
     allocator.keep_freed_memory()
+
+
+def test_it_is_asked_for_once(monkeypatch):
+    from evenq.runtime import allocator
+
+    asked = []
+    monkeypatch.setattr(allocator, "_done", False)
+    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda name: asked.append(name) or object())
+    for name in allocator._SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    allocator.keep_freed_memory()
+    allocator.keep_freed_memory()
+    assert len(asked) == 1
