@@ -178,6 +178,9 @@ class Reader:
             done = self._add_runs(block, entries, columns, kept, buffer, wait=wait)
             if done < len(columns):
                 self._add_pieces(block, entries, columns.places(done), kept, buffer, wait=wait)
+        except BaseException:
+            block.give_back()
+            raise
         finally:
             self._buffers.append(buffer)
         return block

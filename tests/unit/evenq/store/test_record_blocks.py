@@ -173,3 +173,21 @@ def test_a_block_keeps_its_frames_until_it_is_given_back_and_then_its_memory_is_
         await opened.store.close()
 
     asyncio.run(story())
+
+
+def test_a_block_that_cannot_be_read_gives_its_memory_back(open_store, tmp_path):
+    async def story():
+        opened = await open_store(tmp_path, segment_bytes=1 << 24)
+        await opened.store.append([Append(1, 0, 0, 0, b"<%03d>" % number * 400, b"") for number in range(200)])
+        log = tmp_path / "commitlog" / f"{0:020d}"
+        data = bytearray(log.read_bytes())
+        data[data.index(b"<000>") + 9] ^= 1
+        log.write_bytes(data)
+        kept = Kept(head=True, system=True, check=False)
+        for _ in range(3):  # each of them on the loop, and then on the pool
+            with pytest.raises(StoreCorrupted, match="holds no message 0 of queue 0"):
+                await opened.store.read_block(1, 0, 0, count_max=200, bytes_max=1 << 20, kept=kept)
+        assert len(opened.store._reads._reader._rooms) == 1
+        await opened.store.close()
+
+    asyncio.run(story())
