@@ -119,7 +119,9 @@ class Peer:
         )
         key, partition = "cast(concat('key-', id) as binary) AS key", f"cast(id % {QUEUES} as int) AS partition"
         written = numbered(self._spark, rows).selectExpr(key, value, headers, partition).write.format("kafka")
-        written.options(**{"kafka.bootstrap.servers": self.address, "topic": topic, "includeHeaders": "true"}).save()
+        patience = {"kafka.delivery.timeout.ms": "600000"}  # the machine may have other work
+        address = {"kafka.bootstrap.servers": self.address, "topic": topic, "includeHeaders": "true"}
+        written.options(**address, **patience).save()
 
     def send_one(self) -> float:
         record = self._record(ONE, f"key-{self._sent}", body(self._sent).decode())
