@@ -17,7 +17,7 @@ A block waits as one timer of the store of kind 3. Its head and its system part,
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
 from hashlib import md5
 from itertools import pairwise
@@ -66,7 +66,6 @@ _NORMAL, _FIFO = b"\x01", b"\x02"
 _GROUP_TAG = b"\x8a\x01"  # message_group 17
 _KEYS_MAX, _KEY_BYTES_MAX = 128, 1_024
 T = TypeVar("T")
-U = TypeVar("U")
 _PLAIN = {MessageType.NORMAL, MessageType.FIFO, MessageType.MIXED}
 
 
@@ -247,13 +246,12 @@ class _Maker:
         self._born = field(7, varint_field(1, seconds) + (varint_field(2, rest * 1_000_000) if rest else b""))
         self._ends = [_ENCODING + kind + limits.store_host_field for kind in (_NORMAL, _FIFO)]
         self._passed = passed
-        self._pairs = _Fields(_property)
-        self._keys = _Fields(_key)
+        self._pairs = _Properties()
 
     def lines(self, parts: list[bytes]) -> list[bytes]:
         """The rows' lines in the table; their bytes go to `parts`. The hot path: a usual row calls no helper."""
         rows, passed, name, born_ms = self._rows, self._passed, self._name, self._rows.born_ms
-        pair_fields, key_fields = self._pairs.__getitem__, self._keys.__getitem__
+        pair_fields = self._pairs.__getitem__
         no_texts = [b""] * rows.count
         tags, groups = rows.tags or no_texts, rows.groups or no_texts
         same, middle, width = self._same_for_all()
@@ -277,7 +275,7 @@ class _Maker:
                 if rows.properties:
                     properties = b"".join(map(pair_fields, rows.properties[at]))
                 if rows.keys:
-                    keys = b"".join(map(key_fields, rows.keys[at]))
+                    keys = b"".join([b"\x12" + varint(len(key)) + key for key in rows.keys[at]])
                 if queue_id < 0 and rows.queue_ids:
                     queue_id = rows.queue_ids[at]
             start = at * width
@@ -367,28 +365,14 @@ def _digits(numbers: bytes) -> bytes:
     return numbers.hex().upper().encode()
 
 
-class _Fields(dict[U, bytes]):
-    """Fields by what they hold, made when first asked for: rows of one block often hold the same."""
+class _Properties(dict[tuple[bytes, bytes], bytes]):
+    """User properties as fields, made when first asked for: rows of one block often have the same."""
 
-    __slots__ = ("_encode",)
-
-    def __init__(self, encode: Callable[[U], bytes]) -> None:
-        super().__init__()
-        self._encode = encode
-
-    def __missing__(self, what: U) -> bytes:
-        encoded = self[what] = self._encode(what)
+    def __missing__(self, pair: tuple[bytes, bytes]) -> bytes:
+        name, value = pair
+        inner = b"\x0a" + varint(len(name)) + name + b"\x12" + varint(len(value)) + value
+        encoded = self[pair] = b"\x12" + varint(len(inner)) + inner
         return encoded
-
-
-def _property(pair: tuple[bytes, bytes]) -> bytes:
-    name, value = pair
-    inner = b"\x0a" + varint(len(name)) + name + b"\x12" + varint(len(value)) + value
-    return b"\x12" + varint(len(inner)) + inner
-
-
-def _key(key: bytes) -> bytes:
-    return b"\x12" + varint(len(key)) + key
 
 
 # -- reading back -----------------------------------------------------------------------------------------------------
