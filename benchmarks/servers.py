@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-READY_S = 120.0
+READY_S = 120.0  # the machine may have other work
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -35,7 +35,7 @@ class Server:
 @contextmanager
 def floor(*options: str) -> Iterator[Server]:
     """A server that does nothing (floor.py)."""
-    with _started([sys.executable, str(HERE / "floor.py"), *options], {}) as server:
+    with started([sys.executable, str(HERE / "floor.py"), *options], {}) as server:
         yield server
 
 
@@ -55,7 +55,7 @@ def broker(folder: Path, **settings: str) -> Iterator[Server]:
     }
     profile = os.environ.get("EVENQ_BENCH_PROFILE", "")
     command = [sys.executable, *(("-m", "cProfile", "-o", profile) if profile else ()), "-m", "evenq_broker"]
-    with _started(command, environment) as server:
+    with started(command, environment) as server:
         yield server
 
 
@@ -63,12 +63,12 @@ def broker(folder: Path, **settings: str) -> Iterator[Server]:
 def quick_start(*options: str) -> Iterator[Server]:
     """`evenq up`: nameserver, broker and rebalancer in one process, data in memory."""
     command = [sys.executable, "-m", "evenq.cli", "up", "--port", "0", *options]
-    with _started(command, {}) as server:
+    with started(command, {}) as server:
         yield server
 
 
 @contextmanager
-def _started(command: list[str], environment: dict[str, str]) -> Iterator[Server]:
+def started(command: list[str], environment: dict[str, str]) -> Iterator[Server]:
     begun = time.perf_counter()
     process = subprocess.Popen(
         command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

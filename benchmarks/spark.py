@@ -1,7 +1,7 @@
 """`make bench-spark`: Spark reads the same rows from evenq, from Kafka and from nowhere, in turn.
 
-    python benchmarks/spark.py [--rows N] [--rounds N] [--only batch stream trigger idle] [--formats auto message]
-                               [--no-kafka] [--no-save]
+    python benchmarks/spark.py [--rows N] [--rounds N] [--only batch stream trigger idle sink]
+                               [--formats auto message] [--no-kafka] [--no-save]
 
 One Spark (`local[2]`), one broker of each kind, the same 1 KiB rows with a key, a tag and two properties in four queues
 or partitions, all columns read into `noop`. The sources take turns round by round (A B C A B C ...), so what else the
@@ -11,6 +11,9 @@ yields a prebuilt Arrow batch: what Spark itself takes for such rows. Kafka come
 One row: a query with a trigger each second, so that a row is there when it fires; `triggerExecution` is what the
 trigger took. Beside it stands the time from the send to the end of the batch for a query that triggers as soon as it
 can: there `latestOffset` of an idle query waits for rows, so its duration says nothing.
+
+The sink: as many of the same rows (200,000 at most), made by Spark itself, are written by one job into each broker in
+turn, ours with each delivery, from two partitions; a round ends when the job has.
 """
 
 from __future__ import annotations
@@ -24,148 +27,29 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import servers
 from kafka_peer import kafka, spark_jars
-from pyspark_evenq import connection
 from rich.console import Console
-from rich.table import Table
-from run import RESULTS, machine
-from spark_rows import Ceiling, body
-
-from evenq.wire.convert import set_ms
-from evenq.wire.status import check
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
-from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
+from spark_report import Line, save, show, verdicts
+from spark_rows import Ceiling
+from spark_servers import DELIVERIES, ONE, QUEUES, SINK, TOPIC, Evenq, Peer
 
 HERE = Path(__file__).resolve().parent
 CONSOLE = Console(stderr=True)
-TOPIC, ONE = "flights", "one-by-one"
-QUEUES = 4
-BLOCK = 100
+PARTS = ("batch", "stream", "trigger", "idle", "sink")
 TRIGGER_ROWS = 40_000
 FIRST_TRIGGERS = 2  # workers start and import in them
 TRIGGER_MS = 1_000
 SINGLE_ROUNDS, SINGLE_ROWS, SINGLE_FIRST = 3, 9, 3
 IDLE_S = 20.0
+SINK_ROWS = 200_000
 FIRST_CALLS = 12  # of a query that joins: route, offsets, session, locks, and the first look
 WAIT_S = 120.0
-RATE_MARGIN_MS = 80.0
-
-
-@dataclass
-class Line:
-    """One line of the table."""
-
-    what: str
-    values: dict[str, list[float]] = field(default_factory=dict)
-    """Figures by source, a value a round."""
-    unit: str = "rows/s"
-
-    def add(self, source: str, value: float) -> None:
-        self.values.setdefault(source, []).append(value)
-
-    def ratio(self, of: str, to: str) -> list[float]:
-        """Round by round."""
-        return [a / b for a, b in zip(self.values.get(of, []), self.values.get(to, []), strict=False)]
-
-
-class Evenq:
-    """Rows into a broker of ours."""
-
-    def __init__(self, server: servers.Server, metrics_port: int) -> None:
-        self.pid, self.address = server.pid, server.address
-        self.broker = ""
-        self._metrics = f"http://127.0.0.1:{metrics_port}/metrics"
-        self._sent = 0
-
-    def create(self, topic: str, queues: int) -> None:
-        request = admin_pb2.CreateTopicRequest(topic=topic, queues=queues)
-        answer = self._call("/evenq.v1.Admin/CreateTopic", request)
-        check(admin_pb2.CreateTopicResponse.FromString(answer).status)
-
-    def fill(self, rows: int) -> None:
-        """Blocks of 100 messages to each queue in turn."""
-        for begin in range(0, rows, BLOCK):
-            self.send(TOPIC, begin // BLOCK % QUEUES, range(begin, min(begin + BLOCK, rows)))
-
-    def send_one(self) -> float:
-        """When it was stored, seconds since the epoch."""
-        self.send(ONE, 0, range(self._sent, self._sent + 1))
-        self._sent += 1
-        return time.time()
-
-    def send(self, topic: str, queue_id: int, numbers: range) -> None:
-        now_ms, messages = int(time.time() * 1000), []
-        for number in numbers:
-            message = definition_pb2.Message(
-                body=body(number), user_properties={"origin": "EWR", "carrier": f"C{number % 16}"}
-            )
-            system = message.system_properties
-            system.message_id, system.tag = f"01{time.time_ns():020X}{number:010X}", f"t{number % 12}"
-            system.keys.append(f"key-{number}")
-            system.born_host = "127.0.0.1"
-            set_ms(system.born_timestamp, now_ms)
-            messages.append(message)
-        queue = common_pb2.Queue(topic=topic, broker_name=self.broker, queue_id=queue_id)
-        answer = self._call("/evenq.v1.Data/Publish", data_pb2.PublishRequest(queue=queue, messages=messages))
-        check(data_pb2.PublishResponse.FromString(answer).status)
-
-    def options(self, topic: str) -> dict[str, str]:
-        return {"endpoints": self.address, "subscribe": topic}
-
-    def calls(self) -> int:
-        """Calls that the broker has answered."""
-        with urllib.request.urlopen(self._metrics, timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-        return sum(int(float(line.split()[-1])) for line in lines if line.startswith("rocketmq_rpc_latency_count{"))
-
-    def _call(self, method: str, request: Any) -> bytes:
-        return connection.unary(self.address, method, request.SerializeToString(), timeout_ms=30_000)
-
-
-class Peer:
-    """Rows into Kafka, by Spark's own sink and by a producer in Spark's JVM."""
-
-    def __init__(self, spark: Any, pid: int, address: str) -> None:
-        self.pid, self.address = pid, address
-        self._spark = spark
-        jvm = spark._jvm  # noqa: SLF001  the only way to a producer without one more package
-        settings = jvm.java.util.HashMap()
-        text = "org.apache.kafka.common.serialization.StringSerializer"
-        for name, value in (("bootstrap.servers", address), ("key.serializer", text), ("value.serializer", text)):
-            settings.put(name, value)
-        settings.put("linger.ms", "0")
-        self._record = jvm.org.apache.kafka.clients.producer.ProducerRecord
-        self._producer = jvm.org.apache.kafka.clients.producer.KafkaProducer(settings)
-        self._sent = 0
-
-    def fill(self, rows: int) -> None:
-        value = "cast(concat(lpad(id, 8, '0'), filling) as binary) AS value"
-        headers = (
-            "array(named_struct('key', 'tag', 'value', cast(concat('t', id % 12) as binary)), "
-            "named_struct('key', 'origin', 'value', cast('EWR' as binary)), "
-            "named_struct('key', 'carrier', 'value', cast(concat('C', id % 16) as binary))) AS headers"
-        )
-        numbered = self._spark.range(rows).selectExpr("id", f"'{body(0)[8:].decode()}' AS filling")
-        key, partition = "cast(concat('key-', id) as binary) AS key", f"cast(id % {QUEUES} as int) AS partition"
-        written = numbered.selectExpr(key, value, headers, partition).write.format("kafka")
-        written.options(**{"kafka.bootstrap.servers": self.address, "topic": TOPIC, "includeHeaders": "true"}).save()
-
-    def send_one(self) -> float:
-        record = self._record(ONE, f"key-{self._sent}", body(self._sent).decode())
-        self._producer.send(record).get()
-        self._sent += 1
-        return time.time()
-
-    def options(self, topic: str) -> dict[str, str]:
-        return {"kafka.bootstrap.servers": self.address, "subscribe": topic, "includeHeaders": "true"}
 
 
 class Bench:
@@ -273,6 +157,37 @@ class Bench:
             if number >= SINGLE_FIRST:
                 yield sent, next(one for one in query.recentProgress[before:] if one.numInputRows)
 
+    # -------------------------------------------------------------------------------------------------------- sink
+
+    def sink(self) -> None:
+        """Rows by one job of Spark into each broker."""
+        self.evenq.create(SINK, QUEUES)
+        rows = min(self.asked.rows, SINK_ROWS)
+        line = Line(f"sink, {rows:,} rows in one job")
+        cpu = Line("broker CPU of the sink", unit="us/row")
+        writers: dict[str, tuple[Callable[[], Any], int]] = {
+            delivery: (lambda delivery=delivery: self.evenq.sink(self.spark, rows, delivery), self.evenq.pid)
+            for delivery in DELIVERIES
+        }  # type: ignore[misc]  # mypy sees no default in a lambda
+        if self.peer is not None:
+            peer = self.peer
+            writers["kafka"] = (lambda: peer.sink(rows), peer.pid)
+        for number in range(self.asked.rounds + 1):
+            for name, (write, pid) in writers.items():
+                begun_cpu, begun = servers.cpu_s(pid), time.perf_counter()
+                write()
+                took = time.perf_counter() - begun
+                if number == 0:
+                    continue  # it warms up
+                line.add(name, rows / took)
+                cpu.add(name, (servers.cpu_s(pid) - begun_cpu) / rows * 1e6)
+            CONSOLE.print(f"[dim]sink round {number} of {self.asked.rounds}[/dim]")
+        written = self.spark.read.format("evenq").options(**self.evenq.options(SINK)).load().count()
+        wanted = rows * (self.asked.rounds + 1) * len(DELIVERIES)
+        if written != wanted:
+            raise SystemExit(f"the sink wrote {written} rows, not {wanted}")
+        self.lines += [line, cpu]
+
     # -------------------------------------------------------------------------------------------------------- idle
 
     def idle(self) -> None:
@@ -365,90 +280,6 @@ def _cpu(pid: int) -> float:
         return 0.0
 
 
-# ------------------------------------------------------------------------------------------------------------- goals
-
-
-def verdicts(lines: list[Line]) -> list[tuple[str, str, str, bool | None]]:
-    """What, seen, goal, met (None: could not be judged)."""
-    found: list[tuple[str, str, str, bool | None]] = []
-    by_start = {line.what.split(",")[0] + line.unit: line for line in lines}
-    batch, stream = by_start.get("batchrows/s"), by_start.get("streamrows/s")
-    one, latency = (
-        next((line for line in lines if text in line.what), None) for text in ("triggerExecution", "from send")
-    )
-    if batch is not None:
-        found.append(_ratio("batch, evenq to Kafka", batch.ratio("evenq", "kafka"), 2.0))
-        found.append(_ratio("batch, evenq to the ceiling", batch.ratio("evenq", "ceiling"), 0.5))
-    for line in lines:
-        if line.what.startswith("broker CPU") and line.values.get("evenq"):
-            used = statistics.median(line.values["evenq"])
-            found.append(("broker CPU, us/row", f"{used:.2f}", "<= 1", used <= 1.0))
-        if line.what.startswith("idle query: CPU of its runner"):
-            share = statistics.median(line.values["evenq"])
-            found.append(("idle query, % of a core", f"{share:.1f}", "<= 2", share <= 2.0))
-        if line.what.startswith("idle query: calls"):
-            rate = statistics.median(line.values["evenq"])
-            found.append(("idle query, calls/s", f"{rate:.1f}", "<= 5", rate <= 5.0))
-    if stream is not None:
-        found.append(_ratio("stream, evenq to Kafka", stream.ratio("evenq", "kafka"), 1.0))
-    for line in (one, latency):
-        if line is None or "evenq" not in line.values:
-            continue
-        ours = statistics.median(line.values["evenq"])
-        for peer, margin in (("kafka", 0.0), ("rate-micro-batch", RATE_MARGIN_MS)):
-            if peer in line.values:
-                limit = statistics.median(line.values[peer]) + margin
-                found.append((f"{line.what}, ms, beside {peer}", f"{ours:.0f}", f"<= {limit:.0f}", ours <= limit))
-    return found
-
-
-def _ratio(what: str, ratios: list[float], goal: float) -> tuple[str, str, str, bool | None]:
-    if not ratios:
-        return what, "-", f">= {goal}", None
-    middle = statistics.median(ratios)
-    return what, f"{middle:.2f} ({min(ratios):.2f} to {max(ratios):.2f})", f">= {goal}", middle >= goal
-
-
-def figures(lines: list[Line]) -> list[tuple[str, str, str]]:
-    """What, source, median and both ends."""
-    return [
-        (
-            line.what,
-            source,
-            f"{_number(statistics.median(values))} ({_number(min(values))} to {_number(max(values))}) {line.unit}",
-        )
-        for line in lines
-        for source, values in line.values.items()
-    ]
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
-
-
-def save(lines: list[Line], asked: argparse.Namespace, load: list[float]) -> Path:
-    """Tables as text: date, machine and load, figures, goals, and the rounds one by one."""
-    now = dt.datetime.now(dt.UTC)
-    path = RESULTS / f"{now:%Y-%m-%d}-spark.md"
-    facts = machine()
-    facts.pop("packages")
-    told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())
-    text = [f"# The benchmarks of the Spark source, {now:%Y-%m-%d %H:%M} UTC", ""]
-    text += [f"Machine: {told}; load over the run {min(load):.1f} to {max(load):.1f}."]
-    text += [f"{asked.rows:,} rows of 1 KiB, {asked.rounds} rounds, local[2], median (least to most).", ""]
-    text += ["| what | source | seen |", "|---|---|---|"]
-    text += [f"| {what} | {source} | {seen} |" for what, source, seen in figures(lines)]
-    text += ["", "| goal | seen | wanted | ok |", "|---|---|---|---|"]
-    words = {True: "yes", False: "no", None: "-"}
-    text += [f"| {what} | {seen} | {goal} | {words[ok]} |" for what, seen, goal, ok in verdicts(lines)]
-    text += ["", "Round by round:", ""]
-    for line in lines:
-        for source, values in line.values.items():
-            text.append(f"- {line.what}, {source}: {', '.join(map(_number, values))} {line.unit}")
-    path.write_text("\n".join(text) + "\n")
-    return path
-
-
 # ------------------------------------------------------------------------------------------------------------ running
 
 
@@ -484,7 +315,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The Spark source beside Kafka's and beside its ceiling.")
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="+", choices=["batch", "stream", "trigger", "idle"], default=[])
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=[])
     parser.add_argument("--formats", nargs="+", choices=["auto", "log", "message"], default=["auto"])
     parser.add_argument("--option", nargs="+", default=[], help="options of our source, NAME=VALUE, to try them")
     parser.add_argument("--no-kafka", action="store_true", help="without Maven and the peer")
@@ -504,7 +335,6 @@ def main() -> int:
         settings = {"EVENQ_BROKER_BROKER_NAME": "bench", "EVENQ_BROKER_METRICS_PORT": str(port)}
         server = stack.enter_context(servers.broker(scratch / "evenq", **settings))
         evenq = Evenq(server, port)
-        evenq.broker = "bench"
         evenq.create(TOPIC, QUEUES)
         evenq.fill(asked.rows)
         peer = None
@@ -515,7 +345,7 @@ def main() -> int:
             peer.fill(asked.rows)
         CONSOLE.print(f"[dim]{asked.rows:,} rows are in[/dim]")
         bench = Bench(asked, spark, evenq, peer, scratch)
-        for part in ("batch", "stream", "trigger", "idle"):
+        for part in PARTS:
             if not asked.only or part in asked.only:
                 getattr(bench, part)()
                 load.append(os.getloadavg()[0])
@@ -524,20 +354,6 @@ def main() -> int:
     if not asked.no_save and not asked.only:
         CONSOLE.print(f"saved in benchmarks/results/{save(lines, asked, load).name}")
     return 0 if all(ok is not False for *_, ok in verdicts(lines)) else 1
-
-
-def show(lines: list[Line], load: list[float]) -> None:
-    """Both tables on the terminal."""
-    console = Console()
-    table = Table("what", "source", "median (least to most)")
-    for row in figures(lines):
-        table.add_row(*row)
-    console.print(table)
-    goals = Table("goal", "seen", "wanted", "ok")
-    for what, seen, goal, ok in verdicts(lines):
-        goals.add_row(what, seen, goal, {True: "[green]yes", False: "[red]no", None: "-"}[ok])
-    console.print(goals)
-    console.print(f"load {min(load):.1f} to {max(load):.1f} on {os.cpu_count()} cores")
 
 
 if __name__ == "__main__":

@@ -50,13 +50,13 @@ class CeilingReader(DataSourceReader):
         return [InputPartition(number) for number in range(self._partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002  # all are alike
-        from pyspark_evenq.scanning import freeze
+        from pyspark_evenq.collector import freeze_libraries
 
-        freeze()
         batch, left = _batch(), self._rows // self._partitions
         while left > 0:
             yield batch.slice(0, min(left, BATCH_ROWS))
             left -= BATCH_ROWS
+        freeze_libraries()
 
 
 def _batch() -> Any:

@@ -31,6 +31,8 @@ __all__ = ["CLIENT_ID", "client_id", "secure_with", "sign_with", "stream", "unar
 CLIENT_ID = "x-mq-client-id"
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),  # a block may hold one message of any size
+    ("grpc.http2.lookahead_bytes", 4 << 20),  # a block is on its way while the last one is worked on
+    ("grpc.http2.max_frame_size", 4 << 20),  # and comes in one frame instead of 70
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),  # a broker that restarts is found within a second

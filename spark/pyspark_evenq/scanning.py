@@ -8,9 +8,7 @@ unless failOnDataLoss is off.
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
-import os
 import random
 import time
 from collections.abc import Iterator
@@ -21,10 +19,12 @@ from pyspark.sql.datasource import InputPartition
 
 from evenq import errors
 from evenq.model.queue import MessageQueue
+from evenq.runtime.allocator import keep_freed_memory
 from evenq.runtime.backoff import Backoff
 from pyspark_evenq import cluster, connection
 from pyspark_evenq.arrow_schema import Column, needs_head, needs_system
 from pyspark_evenq.blocks import batch_of, count_of, parse, records_of, tag_set, with_tags
+from pyspark_evenq.collector import freeze_libraries
 from pyspark_evenq.losses import counted
 from pyspark_evenq.offsets import Uids, place_of
 from pyspark_evenq.options import Format, ReadOptions
@@ -38,13 +38,11 @@ if TYPE_CHECKING:
     from evenq.wire.stubs.evenq.v1.data_pb2 import ScanBlock
     from pyspark_evenq.records import Records
 
-__all__ = ["ScanTask", "freeze", "read", "scan_tasks"]
+__all__ = ["ScanTask", "read", "scan_tasks"]
 
 log = logging.getLogger(__name__)
 SCAN_MS = 15_000
 """One scan lasts no longer: a broker that hangs is noticed, and a slow reader just asks for the rest again."""
-_frozen_in: int = 0
-"""Process id in which the garbage collector was frozen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,24 +83,12 @@ def read(
         return
     connection.sign_with(options.credentials())
     connection.secure_with(options.tls())
-    if options.gc_freeze:
-        freeze()
+    keep_freed_memory()  # of blocks: each is had, copied and let go
     given_up: set[str] = set()
     for piece in partition.pieces:
         yield from _RangeScan(piece, options, columns, given_up if leave_out else None).batches()
-
-
-def freeze() -> None:
-    # After each task the worker runs a full collection; over pyarrow and grpc that costs ~15 ms of CPU (spark.md,
-    # trap 9).
-    global _frozen_in  # noqa: PLW0603  once per worker process
-    if _frozen_in != os.getpid():
-        import grpc  # noqa: F401
-        import pyarrow as pa  # noqa: F401  first load what shall be frozen
-
-        gc.collect()
-        gc.freeze()
-        _frozen_in = os.getpid()
+    if options.gc_freeze:
+        freeze_libraries()
 
 
 class _RangeScan:

@@ -7,9 +7,7 @@ decision become messages, so attempts that failed, were repeated or ran twice ne
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
-import os
 import time
 import uuid
 from collections import deque
@@ -27,13 +25,12 @@ from pyspark_evenq.sink_options import WriteOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Attempt", "Routes", "Staged", "freeze", "stage"]
+__all__ = ["Attempt", "Routes", "Staged", "stage"]
 
 log = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX = 6 << 20
 """Brokers read 8 MiB at once."""
-_frozen_in: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,15 +185,3 @@ class _Stager:
 
     def _at(self) -> str:
         return sink_cluster.address_of(self._addresses, self.coordinator)
-
-
-def freeze(options: WriteOptions) -> None:
-    """Keep the garbage collector from the libraries: Spark runs a full collection after each task of a worker."""
-    global _frozen_in  # noqa: PLW0603  once per worker process
-    if options.gc_freeze and _frozen_in != os.getpid():
-        import grpc  # noqa: F401
-        import pyarrow as pa  # noqa: F401  first load what shall be frozen
-
-        gc.collect()
-        gc.freeze()
-        _frozen_in = os.getpid()

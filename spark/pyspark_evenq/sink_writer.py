@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from evenq import errors
+from evenq.runtime.allocator import keep_freed_memory
 from pyspark_evenq import connection, sink_cluster
+from pyspark_evenq.collector import freeze_libraries
 from pyspark_evenq.sink_options import Delivery, WriteOptions
 from pyspark_evenq.sink_publishing import publish
-from pyspark_evenq.sink_staging import Attempt, Staged, freeze, stage
+from pyspark_evenq.sink_staging import Attempt, Staged, stage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,14 +51,18 @@ def write(options: WriteOptions, query_id: str, batch_id: int, rows: Iterator[pa
     if context is None:
         raise errors.InternalError("a writer of the evenq sink runs outside of a task of Spark")
     _connect(options)
-    freeze(options)
+    keep_freed_memory()  # of blocks: each is packed, sent and let go
     attempt = Attempt(
         query_id=query_id, batch_id=batch_id, partition_id=context.partitionId(), attempt_id=context.taskAttemptId()
     )
-    if options.delivery is not Delivery.TRANSACTIONAL:
+    staged = None
+    if options.delivery is Delivery.TRANSACTIONAL:
+        staged = stage(options, attempt, rows)
+    else:
         publish(options, attempt, rows)
-        return Done(query_id, None)
-    return Done(query_id, stage(options, attempt, rows))
+    if options.gc_freeze:
+        freeze_libraries()
+    return Done(query_id, staged)
 
 
 def commit(options: WriteOptions, batch_id: int, messages: list[WriterCommitMessage | None]) -> None:

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from evenq.errors import Error, PortInUse, SettingsError
+from evenq.runtime.allocator import keep_freed_memory
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.tasks import spawn
 from evenq.serving.logs import setup_logs
@@ -68,6 +69,7 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, program: 
     # gRPC's core writes lines of its own to stderr, one for each handshake that somebody out there gets wrong.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     _calm_collector()
+    keep_freed_memory()
     _allow_files()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:

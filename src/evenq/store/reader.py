@@ -9,10 +9,10 @@ table of open files and a few buffers. A frame that does not fit its entry fails
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from operator import sub
 from typing import Final, NoReturn
 
 from evenq.errors import StoreCorrupted, TooManyRequests
@@ -20,6 +20,7 @@ from evenq.store.commit_log import shortage
 from evenq.store.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue, file_at, folder_of, spans
 from evenq.store.descriptors import NO_FILES
 from evenq.store.disk import Disk, Room
+from evenq.store.entry_columns import EntryColumns
 from evenq.store.files import ReadFiles
 from evenq.store.messages import ReadResult, StoredMessage, StoredTimer
 from evenq.store.read_buffer import BUFFER_BYTES, Place, ReadBuffer
@@ -35,8 +36,9 @@ NOW_BYTES: Final = 640 << 10
 NOW_AT_MAX: Final = 64
 BLOCK_NOW_BYTES: Final = 4 << 20  # of a block, with what lies between its frames: a millisecond as well
 ALIKE_MIN: Final = 4  # fewer are not worth a look
+ROOM_BYTES: Final = 1_536 << 10  # a block of a mebibyte with its headers
+ROOMS_MAX: Final = 8
 GAP_MAX: Final = 8 << 10  # what copying costs as much as a call
-RUN_MIN: Final = 8  # frames one behind the other, on the average, for which a look for runs is worth it
 SPAN_NEAR: Final = 64 << 10  # one pread for timers that lie so near each other
 SPAN_ALONE: Final = 4_096
 
@@ -110,6 +112,8 @@ class Reader:
         self._segment_bytes = segment_bytes
         self._buffers: list[ReadBuffer] = []
         """Those that nobody uses; at most one for each thread that reads."""
+        self._rooms: deque[bytearray] = deque(maxlen=ROOMS_MAX)
+        """The same for frames of blocks, which are there until the block is given back."""
 
     def read(
         self, entries: Entries, start: int, *, count_max: int, bytes_max: int, tag_hashes: TagHashes
@@ -160,34 +164,65 @@ class Reader:
         self, entries: Entries, start: int, *, count_max: int, bytes_max: int, kept: Kept, wait: bool = True
     ) -> RecordBlock:
         """Frames of the messages from `start` on, of at most `bytes_max` of payload in the log but at least one."""
-        places = self._entries(entries, start, min(entries.max_offset, start + count_max), wait=wait)
-        del places[_fitting(places, bytes_max) :]
+        data = self._entry_bytes(entries, start, min(entries.max_offset, start + count_max), wait=wait)
         block = RecordBlock(start, entries.min_offset, entries.max_offset)
+        if not data:
+            return block
+        columns = EntryColumns(data)
+        columns.keep_fitting(bytes_max)
         try:
             buffer = self._buffers.pop()
         except IndexError:
             buffer = ReadBuffer()
         try:
-            self._add_all(block, entries, places, kept, buffer, wait=wait)
+            done = self._add_runs(block, entries, columns, kept, buffer, wait=wait)
+            if done < len(columns):
+                self._add_pieces(block, entries, columns.places(done), kept, buffer, wait=wait)
+        except BaseException:
+            block.give_back()
+            raise
         finally:
             self._buffers.append(buffer)
         return block
 
-    def _add_all(
+    def _add_runs(
+        self, block: RecordBlock, entries: Entries, columns: EntryColumns, kept: Kept, buffer: ReadBuffer, *, wait: bool
+    ) -> int:
+        """Frames that lie in long runs, a piece for each run. How many that were."""
+        done, count = 0, len(columns)
+        while done < count:
+            start, _ = segment_of(columns.log_offset(done), self._segment_bytes)
+            edges = columns.runs(done, start, start + self._segment_bytes)
+            if edges is None:
+                break
+            begin = columns.ends[done]
+            view, shared = self._view(block, buffer, columns.ends[edges[-1]] - begin)
+            positions: list[int] = []
+            rooms: list[Room] = []
+            for low, high in pairwise(edges):
+                positions.append(columns.log_offset(low) - start)
+                rooms.append((view[columns.ends[low] - begin : columns.ends[high] - begin],))
+            if not (
+                self._read_each(path_of(start), positions, rooms, wait=wait)
+                and block.add_runs(view, columns, edges, entries.topic_id, entries.queue_id, kept, copy=shared)
+            ):
+                if not wait:
+                    raise _NotNow  # the pool tells what is wrong
+                self._missing(entries, block.next_offset, columns.place(block.next_offset - block.first_offset))
+            done = edges[-1]
+        return done
+
+    def _add_pieces(
         self, block: RecordBlock, entries: Entries, places: list[Place], kept: Kept, buffer: ReadBuffer, *, wait: bool
     ) -> None:
-        first, done, in_runs = block.first_offset, 0, True
+        """Frames that lie each by itself."""
+        first, done = block.next_offset, 0
         while done < len(places):
+            if not wait and places[-1][0] - places[done][0] > BLOCK_NOW_BYTES:
+                raise _NotNow
             start, _ = segment_of(places[done][0], self._segment_bytes)
-            plan = self._runs(places, done, start) if in_runs else None
-            if plan is None:
-                in_runs = False
-                if not wait and places[-1][0] - places[done][0] > BLOCK_NOW_BYTES:
-                    raise _NotNow
-                plan = (*self._pieces(places, done, start), ())
-            pieces, starts, used, edges = plan
-            shared = used <= BUFFER_BYTES
-            view = buffer.view[:used] if shared else memoryview(bytearray(used))
+            pieces, starts, used = self._pieces(places, done, start)
+            view, shared = self._view(block, buffer, used)
             rooms: list[Room] = []
             end = 0
             for _, length in pieces:
@@ -198,11 +233,24 @@ class Reader:
             if not (
                 pieces
                 and self._read_each(path_of(start), [position for position, _ in pieces], rooms, wait=wait)
-                and block.add(view, starts, here, entries.topic_id, entries.queue_id, kept, copy=shared, edges=edges)
+                and block.add(view, starts, here, entries.topic_id, entries.queue_id, kept, copy=shared)
             ):
                 if not wait:
                     raise _NotNow  # the pool tells what is wrong
                 self._missing(entries, block.next_offset, places[block.next_offset - first])
+
+    def _view(self, block: RecordBlock, buffer: ReadBuffer, size: int) -> tuple[memoryview, bool]:
+        """Memory for `size` bytes, and whether it is the buffer, which is used again."""
+        if size <= BUFFER_BYTES:
+            return buffer.view[:size], True
+        if size > ROOM_BYTES:
+            return memoryview(bytearray(size)), False
+        try:
+            room = self._rooms.pop()
+        except IndexError:
+            room = bytearray(ROOM_BYTES)
+        block.lend(room, self._rooms)
+        return memoryview(room)[:size], False
 
     def read_block_now(
         self, entries: Entries, start: int, *, count_max: int, bytes_max: int, kept: Kept
@@ -275,7 +323,11 @@ class Reader:
         return ReadResult(messages, end, entries.min_offset, entries.max_offset)
 
     def _entries(self, entries: Entries, start: int, end: int, *, wait: bool = True) -> list[Place]:
-        found: list[Place] = []
+        return list(ENTRY.iter_unpack(self._entry_bytes(entries, start, end, wait=wait)))
+
+    def _entry_bytes(self, entries: Entries, start: int, end: int, *, wait: bool = True) -> bytes | bytearray:
+        """The entries as they are kept, from files and from memory."""
+        found = bytearray()
         folder = folder_of(entries.topic_id, entries.queue_id)
         for first, stop in spans(start, min(end, entries.tail_base)):
             name, position = file_at(first)
@@ -284,12 +336,13 @@ class Reader:
             data = bytearray(size)
             if not self._read_each(path, [position], [(memoryview(data),)], wait=wait):
                 self._corrupted(path, f"ends before queue offset {stop}")
-            found += ENTRY.iter_unpack(data)
+            found = found + data if found else data
         low = max(start, entries.tail_base) - entries.tail_base
         high = end - entries.tail_base
-        if high > low:
-            found += ENTRY.iter_unpack(entries.tail[low * ENTRY_BYTES : high * ENTRY_BYTES])
-        return found
+        if high <= low:
+            return found
+        tail = entries.tail[low * ENTRY_BYTES : high * ENTRY_BYTES]
+        return found + tail if found else tail
 
     def _read_each(self, path: str, places: Sequence[int], rooms: Sequence[Room], *, wait: bool) -> bool:
         """False if the file has not so much. Raises _NotNow."""
@@ -375,27 +428,6 @@ class Reader:
             return alike
         offsets = range(log_offset, log_offset + count * size, size)
         return alike if apart == offsets[-1] - log_offset and [place for place, _, _ in alike] == [*offsets] else []
-
-    def _runs(
-        self, places: list[Place], first: int, start: int
-    ) -> tuple[list[tuple[int, int]], list[int], int, Sequence[int]] | None:
-        """As `_pieces`, where many lie one behind the other: a piece for each such run in the file at `start`, and the
-        edges of the runs. None if they do not.
-        """
-        offsets, sizes, _ = zip(*(places[first:] if first else places), strict=True)
-        starts = [0, *accumulate(sizes)]
-        used = starts.pop()
-        if offsets[-1] + sizes[-1] > start + self._segment_bytes:
-            return None
-        before = list(map(sub, offsets, starts))  # what lies before each of them and is not read: the same for a run
-        if before.count(before[0]) == len(before):
-            return [(offsets[0] - start, used)], starts, used, (0, len(starts))
-        edges = [0, *(at for at, (one, two) in enumerate(pairwise(before), 1) if one != two), len(starts)]
-        if (len(edges) - 1) * RUN_MIN > len(starts) + RUN_MIN:
-            return None
-        ends = [*starts, used]
-        pieces = [(offsets[low] - start, ends[high] - ends[low]) for low, high in pairwise(edges)]
-        return pieces, starts, used, edges
 
     def _pieces(self, places: list[Place], first: int, start: int) -> tuple[list[tuple[int, int]], list[int], int]:
         """What to read in one go: pieces of the file at `start`, where in them the frames begin, and their size. One

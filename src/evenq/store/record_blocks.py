@@ -11,12 +11,14 @@ of both.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from evenq.store.entry_columns import EntryColumns, packed_sizes, size_array
 from evenq.store.read_buffer import KIND_AND_VERSION, Place
 from evenq.store.record import HEADER_BYTES, MAGIC, PREFIX_BYTES
 
@@ -47,7 +49,7 @@ class Kept(NamedTuple):
 class RecordBlock:
     """Frames of one queue, one behind the other, from `first_offset` to `next_offset`."""
 
-    __slots__ = ("checked", "first_offset", "frames", "max_offset", "min_offset", "next_offset", "sizes")
+    __slots__ = ("_lent", "checked", "first_offset", "frames", "max_offset", "min_offset", "next_offset", "sizes")
 
     def __init__(self, first_offset: int, min_offset: int, max_offset: int) -> None:
         self.first_offset = first_offset
@@ -59,23 +61,35 @@ class RecordBlock:
         """Whether the checksum of every frame was compared."""
         self.frames: list[memoryview | bytes] = []
         """Put together they are the block; one piece may hold many frames."""
-        self.sizes: list[int] = []
+        self.sizes = size_array()
         """Of each frame as it is in the block, bytes."""
+        self._lent: list[tuple[deque[bytearray], bytearray]] = []
+
+    def lend(self, room: bytearray, home: deque[bytearray]) -> None:
+        """The frames lie in `room`, which goes back to `home` when the block is given back."""
+        self._lent.append((home, room))
+
+    def give_back(self) -> None:
+        """The frames were copied and are not looked at any more: what they were read into is for the next block."""
+        self.frames.clear()
+        for home, room in self._lent:
+            home.append(room)
+        self._lent.clear()
+
+    @property
+    def packed_sizes(self) -> bytes:
+        """The sizes as they travel: 4 bytes each, little-endian."""
+        return packed_sizes(self.sizes)
 
     def add(
         self, view: memoryview, starts: Sequence[int], places: Sequence[Place], topic_id: int, queue_id: int,
-        kept: Kept, *, copy: bool, edges: Sequence[int] = (),
+        kept: Kept, *, copy: bool,
     ) -> bool:  # fmt: skip
-        """Take the frames at `starts` of a view of the log; a copy of them if the view will be used again. `edges`:
-        where runs of frames that lie one behind the other begin, and the end of the last. False, with those before it
-        taken, at the first one that is not the wanted message, whole and unharmed.
+        """Take the frames at `starts` of a view of the log; a copy of them if the view will be used again. False, with
+        those before it taken, at the first one that is not the wanted message, whole and unharmed.
         """
-        held, queue = len(self.frames), topic_id << 32 | queue_id
-        good = len(places)
-        if edges and kept.whole and not kept.check and self._runs_are_of(view, starts, places, queue, edges):
-            self.checked = False
-        else:
-            good = self._check(view, starts, places, queue, self.next_offset)
+        held = len(self.frames)
+        good = self._check(view, starts, places, topic_id << 32 | queue_id, self.next_offset)
         self.next_offset += good
         whole = good == len(places)
         if not whole:
@@ -88,13 +102,32 @@ class RecordBlock:
             self.frames[held:] = [b"".join(self.frames[held:])]
         return whole
 
-    def _runs_are_of(
-        self, view: memoryview, starts: Sequence[int], places: Sequence[Place], queue: int, edges: Sequence[int]
-    ) -> bool:
+    def add_runs(
+        self, view: memoryview, columns: EntryColumns, edges: Sequence[int], topic_id: int, queue_id: int, kept: Kept,
+        *, copy: bool,
+    ) -> bool:  # fmt: skip
+        """The same for runs of frames, all of them one behind the other in `view`: `edges` says where in the columns
+        each run begins, and the end of the last.
+        """
+        first, stop = edges[0], edges[-1]
+        if kept.whole and not kept.check and self._runs_are_of(view, columns, edges, topic_id << 32 | queue_id):
+            self.checked = False
+            self.next_offset += stop - first
+            self.sizes += columns.sizes[first:stop]
+            self.frames.append(bytes(view) if copy else view)
+            return True
+        begin = columns.ends[first]
+        starts = [end - begin for end in columns.ends[first:stop]]
+        return self.add(view, starts, columns.places(first, stop), topic_id, queue_id, kept, copy=copy)
+
+    def _runs_are_of(self, view: memoryview, columns: EntryColumns, edges: Sequence[int], queue: int) -> bool:
         """Whether each run begins and ends with the right message."""
+        first = edges[0]
+        begin = columns.ends[first]
         ends = sorted({*edges[:-1], *(edge - 1 for edge in edges[1:])})
         return all(
-            self._check(view, starts[at : at + 1], places[at : at + 1], queue, self.next_offset + at) for at in ends
+            self._check(view, (columns.ends[at] - begin,), (columns.place(at),), queue, self.next_offset + at - first)
+            for at in ends
         )
 
     def _check(
@@ -117,7 +150,7 @@ class RecordBlock:
 
     def _take_whole(self, view: memoryview, starts: Sequence[int], places: Sequence[Place]) -> None:
         sizes = [size for _, size, _ in places]
-        self.sizes += sizes
+        self.sizes.extend(sizes)
         if sizes and starts[-1] + sizes[-1] - starts[0] == sum(sizes):
             self.frames.append(view[starts[0] : starts[-1] + sizes[-1]])
             return

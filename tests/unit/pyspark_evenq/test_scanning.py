@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql.datasource import InputPartition
-from pyspark_evenq import cluster
+from pyspark_evenq import cluster, sink_writer
 from pyspark_evenq.arrow_schema import Column
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.planner import QueueRange
 from pyspark_evenq.scanning import read, scan_tasks
+from pyspark_evenq.sink_options import WriteOptions
 
 from evenq.errors import ConnectionFailed, IllegalOffset, Unsupported
 
@@ -196,10 +199,47 @@ def test_sparks_own_empty_partition_yields_nothing(broker: Any) -> None:
 
 def test_a_worker_freezes_its_libraries_once_unless_told_not_to(filled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     frozen: list[int] = []
-    monkeypatch.setattr("pyspark_evenq.scanning._frozen_in", 0)
-    monkeypatch.setattr("gc.freeze", lambda: frozen.append(1))
+    monkeypatch.setattr("pyspark_evenq.collector._frozen", (0, 0))
+    monkeypatch.setattr("gc.freeze", lambda: frozen.append(len(sys.modules)))
     bodies(filled, 0, 2, gcFreeze="false")
     assert frozen == []
     bodies(filled, 0, 2, gcFreeze="true")
     bodies(filled, 0, 2, gcFreeze="true")
-    assert frozen == [1]
+    assert len(frozen) == 1
+
+
+def test_libraries_are_frozen_after_the_rows_and_again_when_more_were_loaded(
+    filled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr("pyspark_evenq.collector._frozen", (0, 0))
+    monkeypatch.setattr("gc.freeze", lambda: frozen.append(len(sys.modules)))
+    wanted = QueueRange(queue=filled.queue(0), start=0, end=30)
+    [task] = scan_tasks([[wanted]], {wanted.queue: filled.endpoint}, {})
+    rows = read(task, options(filled, gcFreeze="true"), BODY)
+    assert next(rows).num_rows
+    assert frozen == [], "what the first block needs was loaded after that"
+    for _ in rows:
+        pass
+    assert frozen == [len(sys.modules)]
+    monkeypatch.setitem(sys.modules, "loaded_later", ModuleType("loaded_later"))
+    bodies(filled, 0, 2, gcFreeze="true")
+    assert len(frozen) == 2
+
+
+def test_a_worker_that_reads_or_writes_keeps_freed_memory_and_freezes_last(
+    filled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[str] = []
+    monkeypatch.setattr("pyspark_evenq.scanning.keep_freed_memory", lambda: kept.append("reader"))
+    bodies(filled, 0, 2, gcFreeze="false")
+    monkeypatch.setattr("pyspark_evenq.sink_writer.keep_freed_memory", lambda: kept.append("writer"))
+    monkeypatch.setattr("pyspark_evenq.sink_writer.stage", lambda *_: kept.append("staged"))
+    monkeypatch.setattr("pyspark_evenq.sink_writer.freeze_libraries", lambda: kept.append("frozen"))
+    monkeypatch.setattr("pyspark.TaskContext.get", lambda: SimpleNamespace(partitionId=int, taskAttemptId=int))
+    sink_writer.write(WriteOptions.parse({"endpoints": "h:1", "topic": "t"}), "query", 0, iter(()))
+    assert kept == ["reader", "writer", "staged", "frozen"]
+    given = {"endpoints": "h:1", "topic": "t", "gcFreeze": "false", "delivery": "atLeastOnce"}
+    monkeypatch.setattr("pyspark_evenq.sink_writer.publish", lambda *_: kept.append("published"))
+    sink_writer.write(WriteOptions.parse(given), "query", 0, iter(()))
+    assert kept[4:] == ["writer", "published"]

@@ -32,11 +32,23 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq_broker.core.frames import field, text_field, varint, varint_field
 from evenq_broker.core.validation import Limits, checked
 
-__all__ = ["ROWS_MAX", "STAGED_ROWS", "Rows", "build", "messages_of", "rows_of", "token_and_sequence"]
+__all__ = [
+    "PASSED_MAX",
+    "ROWS_MAX",
+    "STAGED_ROWS",
+    "Passed",
+    "Rows",
+    "build",
+    "messages_of",
+    "rows_of",
+    "token_and_sequence",
+]
 
 STAGED_ROWS = 3  # the kind of our timers
 ROWS_MAX = 20_000
 """Most rows in one block."""
+PASSED_MAX = 10_000
+"""Most pairs of tag and message group that are remembered for a topic."""
 TOKEN_BYTES = 16
 DELAYED_MESSAGE = 1  # as `core.validation` has it
 
@@ -44,7 +56,9 @@ _VERSION = 1
 _HEAD = struct.Struct(">B16sII")
 _ROW = struct.Struct(">qIIiqq")
 _ROW_PACK = _ROW.pack
-_ID_DIGITS, _MD5_DIGITS = 34, 32
+_MD5_DIGITS = 32
+_ID_NUMBER_DIGITS = 12  # the last ones of an id
+_ID_NUMBER_MAX = (1 << 4 * _ID_NUMBER_DIGITS) - 1
 _NONE: Sequence[int] = ()
 _ENCODING = b"\x28\x01\x30"  # body_encoding 5 = IDENTITY; the tag of message_type 6
 _DIGEST = b"\x22\x24\x08\x02\x12\x20"  # body_digest 4 {type 1 = MD5, checksum 2}
@@ -150,12 +164,7 @@ def _texts(name: str, data: bytes, ends: bytes, count: int = -1, *, may_miss: bo
         return []
     places = _numbers(f"{name} (ends)", ends, "i", len(ends) // 4 if count < 0 else count)
     _must_rise(name, places, len(data))
-    start = 0
-    found = []
-    for end in places:
-        found.append(data[start:end])
-        start = end
-    return found
+    return [data[start:end] for start, end in pairwise((0, *places))]
 
 
 def _by_row(name: str, items: list[T], rows: bytes, count: int) -> list[list[T]]:
@@ -193,9 +202,26 @@ def _small(rows: Sequence[Sized], names: Sequence[bytes], values: Sequence[bytes
 # -- building ---------------------------------------------------------------------------------------------------------
 
 
-def build(rows: Rows, topic: TopicConfig, limits: Limits, *, token: bytes, sequence: int, now_ms: int) -> TimerAppend:
-    """The block as it waits in the log. Raises what a send of one of its rows would, with the row's number."""
-    maker = _Maker(rows, topic, limits, token, now_ms)
+class Passed(dict[tuple[bytes, bytes], tuple[int, int, bytes, bytes]]):
+    """Pairs of tag and message group that validation let pass for one topic as it is: tag hash, queue, and the two as
+    fields. Kept from block to block, for validation costs as much as ten rows.
+    """
+
+    def __init__(self, topic: TopicConfig) -> None:
+        super().__init__()
+        self.topic = topic
+
+
+def build(
+    rows: Rows, topic: TopicConfig, limits: Limits, *, token: bytes, sequence: int, now_ms: int,
+    passed: Passed | None = None,
+) -> TimerAppend:  # fmt: skip
+    """The block as it waits in the log. Raises what a send of one of its rows would, with the row's number. `passed`:
+    of earlier blocks for the same topic and limits.
+    """
+    if passed is None or passed.topic is not topic:
+        passed = Passed(topic)
+    maker = _Maker(rows, topic, limits, token, now_ms, passed)
     parts: list[bytes] = []
     table = maker.lines(parts)
     return TimerAppend(
@@ -207,7 +233,9 @@ def build(rows: Rows, topic: TopicConfig, limits: Limits, *, token: bytes, seque
 class _Maker:
     """What is the same for the rows of one block."""
 
-    def __init__(self, rows: Rows, topic: TopicConfig, limits: Limits, token: bytes, now_ms: int) -> None:
+    def __init__(
+        self, rows: Rows, topic: TopicConfig, limits: Limits, token: bytes, now_ms: int, passed: Passed
+    ) -> None:
         self._rows = rows
         self._topic = topic
         self._limits = limits
@@ -217,60 +245,76 @@ class _Maker:
         seconds, rest = divmod(rows.born_ms, 1_000)
         self._born = field(7, varint_field(1, seconds) + (varint_field(2, rest * 1_000_000) if rest else b""))
         self._ends = [_ENCODING + kind + limits.store_host_field for kind in (_NORMAL, _FIFO)]
-        self._seen: dict[tuple[bytes, bytes], tuple[int, int, bytes, bytes]] = {}
-        """Tag and message group that validation let pass: tag hash, queue, and the two as fields."""
+        self._passed = passed
+        self._pairs = _Properties()
 
     def lines(self, parts: list[bytes]) -> list[bytes]:
         """The rows' lines in the table; their bytes go to `parts`. The hot path: a usual row calls no helper."""
-        rows, seen, name, born_ms = self._rows, self._seen, self._name, self._rows.born_ms
+        rows, passed, name, born_ms = self._rows, self._passed, self._name, self._rows.born_ms
+        pair_fields = self._pairs.__getitem__
         no_texts = [b""] * rows.count
         tags, groups = rows.tags or no_texts, rows.groups or no_texts
-        middle = self._born
-        ids, digests = self._ids(), _digests(rows.bodies)
+        same, middle, width = self._same_for_all()
         size_max = self._limits.body_bytes_max if rows.plain_texts else 0
         heads: dict[int, bytes] = {}
         lines: list[bytes] = []
-        extra = rows.properties or rows.keys or rows.due_ms or rows.priorities or rows.queue_ids
+        extra = rows.properties or rows.keys or rows.queue_ids
+        unusual = rows.due_ms or rows.priorities
+        properties = keys = b""
         for at, body in enumerate(rows.bodies):
             tag, group, size = tags[at], groups[at], len(body)
-            known = seen.get((tag, group))
-            if known is None or not 0 < size <= size_max or (extra and self._is_unusual(at)):
+            known = passed.get((tag, group))
+            if known is None or not 0 < size <= size_max or (unusual and self._is_unusual(at)):
                 lines.append(self._checked(at, tag, group, parts))
                 continue
             tag_hash, queue_id, tag_field, group_field = known
             before = heads.get(size)
             if before is None:
                 before = heads[size] = b"\x22" + varint(size)
-            properties = keys = b""
             if extra:
                 if rows.properties:
-                    properties = b"".join(map(_property, rows.properties[at]))
+                    properties = b"".join(map(pair_fields, rows.properties[at]))
                 if rows.keys:
                     keys = b"".join([b"\x12" + varint(len(key)) + key for key in rows.keys[at]])
                 if queue_id < 0 and rows.queue_ids:
                     queue_id = rows.queue_ids[at]
-            system = b"".join((
-                tag_field, keys, b"\x1a\x22", ids[at * _ID_DIGITS : (at + 1) * _ID_DIGITS], middle, group_field,
-                digests[at * _MD5_DIGITS : (at + 1) * _MD5_DIGITS], self._ends[bool(group)],
-            ))  # fmt: skip
+            start = at * width
+            if group:
+                cut = start + middle
+                rest = same[cut : start + width - len(self._ends[0])]
+                system = b"".join((tag_field, keys, same[start:cut], group_field, rest, self._ends[1]))
+            else:
+                system = tag_field + keys + same[start : start + width]
             parts += (name, properties, before, body, system)
             head_size = len(name) + len(properties) + len(before) + size
             lines.append(_ROW_PACK(tag_hash, head_size, len(system), queue_id, 0, born_ms))
         return lines
 
+    def _same_for_all(self) -> tuple[bytes, int, int]:
+        """Of each row the system properties that every row has, as long for each: id, born time, digest and the rest.
+        Made by columns: digits that differ are put into so many copies of one row. Also where a row's message group
+        belongs, and how long one is.
+        """
+        rows = self._rows
+        before = b"\x1a\x22" + self._id.encode()
+        middle = len(before) + _ID_NUMBER_DIGITS + len(self._born)
+        row = before + bytes(_ID_NUMBER_DIGITS) + self._born + _DIGEST + bytes(_MD5_DIGITS) + self._ends[0]
+        width, first = len(row), rows.first_row & _ID_NUMBER_MAX
+        filled = bytearray(row * rows.count)
+        numbers = _digits(struct.pack(f">{rows.count}Q", *range(first, first + rows.count)))
+        digests = _digits(b"".join([md5(body, usedforsecurity=False).digest() for body in rows.bodies]))
+        for at in range(_ID_NUMBER_DIGITS):
+            filled[len(before) + at :: width] = numbers[16 - _ID_NUMBER_DIGITS + at :: 16]
+        for at in range(_MD5_DIGITS):
+            filled[middle + len(_DIGEST) + at :: width] = digests[at::_MD5_DIGITS]
+        return bytes(filled), middle, width
+
     def _is_unusual(self, at: int) -> bool:
         rows = self._rows
         return bool((rows.due_ms and rows.due_ms[at]) or (rows.priorities and rows.priorities[at] >= 0))
 
-    def _ids(self) -> bytes:
-        """The message ids of all rows, one behind the other."""
-        first = self._rows.first_row
-        return "".join(
-            [f"{self._id}{number & 0xFFFFFFFFFFFF:012X}" for number in range(first, first + self._rows.count)]
-        ).encode()
-
     def _message_id(self, at: int) -> bytes:
-        return f"{self._id}{(self._rows.first_row + at) & 0xFFFFFFFFFFFF:012X}".encode()
+        return f"{self._id}{(self._rows.first_row + at) & _ID_NUMBER_MAX:0{_ID_NUMBER_DIGITS}X}".encode()
 
     def _checked(self, at: int, tag: bytes, group: bytes, parts: list[bytes]) -> bytes:
         """The same by way of a protobuf message, as a send goes."""
@@ -288,7 +332,9 @@ class _Maker:
         if not is_timer and self._topic.message_type in _PLAIN and not (rows.priorities and rows.priorities[at] >= 0):
             tag_field = b"\x0a" + varint(len(tag)) + tag if tag else b""
             group_field = _GROUP_TAG + varint(len(group)) + group if group else b""
-            self._seen[tag, group] = stored.tag_hash, stored.queue_id, tag_field, group_field + _DIGEST
+            if len(self._passed) >= PASSED_MAX:
+                self._passed.clear()
+            self._passed[tag, group] = stored.tag_hash, stored.queue_id, tag_field, group_field
         due_ms = stored.due_ms if isinstance(stored, TimerAppend) else 0
         parts += (stored.head, stored.system)
         return _ROW.pack(stored.tag_hash, len(stored.head), len(stored.system), queue_id, due_ms, stored.born_ms)
@@ -315,15 +361,18 @@ class _Maker:
         return message
 
 
-def _digests(bodies: Sequence[bytes]) -> bytes:
-    """The MD5 of all bodies as digits, one behind the other."""
-    return b"".join([md5(body, usedforsecurity=False).digest() for body in bodies]).hex().upper().encode()
+def _digits(numbers: bytes) -> bytes:
+    return numbers.hex().upper().encode()
 
 
-def _property(pair: tuple[bytes, bytes]) -> bytes:
-    name, value = pair
-    inner = b"\x0a" + varint(len(name)) + name + b"\x12" + varint(len(value)) + value
-    return b"\x12" + varint(len(inner)) + inner
+class _Properties(dict[tuple[bytes, bytes], bytes]):
+    """User properties as fields, made when first asked for: rows of one block often have the same."""
+
+    def __missing__(self, pair: tuple[bytes, bytes]) -> bytes:
+        name, value = pair
+        inner = b"\x0a" + varint(len(name)) + name + b"\x12" + varint(len(value)) + value
+        encoded = self[pair] = b"\x12" + varint(len(inner)) + inner
+        return encoded
 
 
 # -- reading back -----------------------------------------------------------------------------------------------------

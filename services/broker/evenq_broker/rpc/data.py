@@ -9,7 +9,6 @@ progress (OF-1, OF-2).
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import AsyncGenerator, Iterable
 from typing import TYPE_CHECKING
 
@@ -250,12 +249,13 @@ class _Data:
                 return
             if found.next_offset <= position:  # gone with its topic
                 return
-            sizes = field(3, struct.pack(f"<{len(found.sizes)}I", *found.sizes))
-            length = sum(found.sizes)
+            sizes = field(3, found.packed_sizes)
+            length = sum(map(len, found.frames))
             before = (parts, varint_field(5, found.checked), sizes, b"\x22", varint(length))  # 4 frames
             inner = sum(map(len, before)) + length
             head = (SCAN_OK, varint_field(2, position), varint_field(3, found.next_offset), b"\x2a", varint(inner))
             block = b"".join((*head, *before, *found.frames))  # 5 records
+            found.give_back()
             taken.messages_out += len(found.sizes)
             taken.bytes_out += len(block)
             yield block

@@ -12,7 +12,7 @@ from evenq.model import MessageType, TopicConfig
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import staging_pb2
-from evenq_broker.core.staged_rows import TOKEN_BYTES, build, rows_of
+from evenq_broker.core.staged_rows import TOKEN_BYTES, Passed, build, rows_of
 from evenq_broker.core.validation import Limits
 from evenq_broker.loops.staging import Origin
 from evenq_broker.rpc.access import rpc
@@ -34,6 +34,8 @@ class StagingCalls:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._limits: Limits | None = None
+        self._passed: Passed | None = None
+        """Of the topic that was written to last."""
 
     async def begin(self, request: bytes, _context: RpcContext) -> bytes:
         """What this broker knows of a query."""
@@ -60,7 +62,11 @@ class StagingCalls:
             self._limits = limits_of(broker)
         rows = rows_of(asked.rows, self._limits)
         now_ms = broker.clock.now_ms()
-        block = build(rows, topic, self._limits, token=asked.token, sequence=asked.sequence, now_ms=now_ms)
+        if self._passed is None or self._passed.topic is not topic:
+            self._passed = Passed(topic)
+        block = build(
+            rows, topic, self._limits, token=asked.token, sequence=asked.sequence, now_ms=now_ms, passed=self._passed
+        )
         origin = Origin(
             query_id=asked.query_id, batch_id=asked.batch_id, partition_id=asked.partition_id,
             attempt_id=asked.attempt_id, token=token, sequence=asked.sequence, coordinator=asked.coordinator,

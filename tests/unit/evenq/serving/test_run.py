@@ -46,6 +46,16 @@ def test_a_server_may_open_as_many_files_as_the_system_gives() -> None:
     assert found == [(wanted, hard)]
 
 
+def test_a_server_keeps_freed_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[bool] = []
+    monkeypatch.setattr("evenq.serving.run.keep_freed_memory", lambda: kept.append(True))
+
+    async def main(_stop: asyncio.Event) -> None:
+        assert kept == [True]
+
+    assert run(main) == EXIT_OK
+
+
 def test_a_second_signal_cancels() -> None:
     async def main(stop: asyncio.Event) -> None:
         os.kill(os.getpid(), signal.SIGTERM)

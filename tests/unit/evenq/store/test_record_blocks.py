@@ -140,3 +140,54 @@ def test_entries_of_another_queue_are_refused_also_without_a_check(open_store):
         await opened.store.close()
 
     asyncio.run(story())
+
+
+def test_a_block_keeps_its_frames_until_it_is_given_back_and_then_its_memory_is_used_again(open_store, tmp_path):
+    async def story():
+        opened = await open_store(tmp_path, segment_bytes=1 << 24)
+        await opened.store.append([Append(1, 0, 0, 0, b"%04d" % number * 500, b"") for number in range(400)])
+        rooms = opened.store._reads._reader._rooms
+        kept = Kept(head=True, system=True, check=False)
+
+        async def block(start):
+            return await opened.store.read_block(1, 0, start, count_max=200, bytes_max=1 << 20, kept=kept)
+
+        first = await block(0)
+        frames = frames_of(first)
+        assert not rooms
+        second = await block(200)
+        assert frames_of(first) == frames, "the second block was read over the first one"
+        assert frames_of(second)[0][HEADER_BYTES:].startswith(b"0200")
+        first.give_back()
+        assert len(rooms) == 1
+        assert not first.frames
+        room = rooms[0]
+        third = await block(100)
+        assert not rooms
+        assert third.frames[0].obj is room
+        assert frames_of(third)[0][HEADER_BYTES:].startswith(b"0100")
+        third.give_back()
+        third.give_back()
+        second.give_back()
+        assert len(rooms) == 2, "a room that is there twice is read over"
+        await opened.store.close()
+
+    asyncio.run(story())
+
+
+def test_a_block_that_cannot_be_read_gives_its_memory_back(open_store, tmp_path):
+    async def story():
+        opened = await open_store(tmp_path, segment_bytes=1 << 24)
+        await opened.store.append([Append(1, 0, 0, 0, b"<%03d>" % number * 400, b"") for number in range(200)])
+        log = tmp_path / "commitlog" / f"{0:020d}"
+        data = bytearray(log.read_bytes())
+        data[data.index(b"<000>") + 9] ^= 1
+        log.write_bytes(data)
+        kept = Kept(head=True, system=True, check=False)
+        for _ in range(3):  # each of them on the loop, and then on the pool
+            with pytest.raises(StoreCorrupted, match="holds no message 0 of queue 0"):
+                await opened.store.read_block(1, 0, 0, count_max=200, bytes_max=1 << 20, kept=kept)
+        assert len(opened.store._reads._reader._rooms) == 1
+        await opened.store.close()
+
+    asyncio.run(story())

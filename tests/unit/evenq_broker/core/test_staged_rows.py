@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from evenq_broker.core.staged_rows import build, messages_of, rows_of, token_and_sequence
+from evenq_broker.core import staged_rows
+from evenq_broker.core.staged_rows import Passed, build, messages_of, rows_of, token_and_sequence
 from evenq_broker.core.validation import Limits, checked
 
 from evenq.errors import BadRequest, IllegalMessageKey, PropertiesTooLarge, StoreCorrupted
@@ -58,6 +60,41 @@ def test_a_built_row_is_what_a_send_of_it_would_have_stored() -> None:
         assert (one.tag_hash, one.born_ms) == (wanted.tag_hash, wanted.born_ms)
         assert one.queue_id == (wanted.queue_id if wanted.queue_id >= 0 else 1)
         assert one.system[LIMITS.digest] == wanted.system[LIMITS.digest]
+
+
+@pytest.mark.parametrize("first_row", [0, (1 << 32) - 2, (1 << 48) - 2])
+@pytest.mark.parametrize("group", ["", "g"])
+def test_ids_follow_the_rows_numbers_also_where_these_grow_longer(first_row: int, group: str) -> None:
+    found = stored(block(["a", "b", "c", "d"], groups=[group] * 4, first_row=first_row))
+    ids = [definition_pb2.SystemProperties.FromString(one.system).message_id for one in found]
+    numbers = [(first_row + at) % (1 << 48) for at in range(4)]
+    assert ids == [f"01{TOKEN[:10].hex().upper()}{number:012X}" for number in numbers]
+
+
+def test_a_tag_and_a_group_are_judged_once_for_all_blocks_of_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[str] = []
+
+    def judge(message: Any, *given: Any, **more: Any) -> Any:
+        judged.append(message.system_properties.tag)
+        return checked(message, *given, **more)
+
+    def tags_of(topic: TopicConfig, passed: Passed, tags: list[str]) -> list[str]:
+        rows = rows_of(block(["x"] * len(tags), tags=tags), LIMITS)
+        timer = build(rows, topic, LIMITS, token=TOKEN, sequence=0, now_ms=1, passed=passed)
+        made = messages_of(StoredTimer(3, 0, 0, 1, 1, 0, 0, 3, timer.head, timer.system), topic, queue_id=1, now_ms=1)
+        return [definition_pb2.SystemProperties.FromString(one.system).tag for one in made]
+
+    monkeypatch.setattr(staged_rows, "checked", judge)
+    monkeypatch.setattr(staged_rows, "PASSED_MAX", 3)
+    passed = Passed(MIXED)
+    assert tags_of(MIXED, passed, ["a", "b", "a"]) == ["a", "b", "a"]
+    assert tags_of(MIXED, passed, ["b", "c", "a"]) == ["b", "c", "a"]
+    assert judged == ["a", "b", "c"]
+    assert tags_of(MIXED, passed, ["d", "a"]) == ["d", "a"]
+    assert len(passed) <= 3
+    assert judged == ["a", "b", "c", "d", "a"]
+    with pytest.raises(BadRequest, match="row 0: topic t takes FIFO"):  # a topic that was changed judges anew
+        tags_of(replace(MIXED, message_type=MessageType.FIFO), passed, ["a"])
 
 
 def test_rows_with_a_queue_of_their_own_go_there_and_into_one_that_is_when_it_is_gone() -> None:

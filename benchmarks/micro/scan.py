@@ -1,0 +1,167 @@
+"""What a row costs the broker when Spark's workers scan it: CPU of its process, without Spark.
+
+    python benchmarks/micro/scan.py [--rows 400000] [--rounds 5] [--readers 2] [--block-bytes N] [--body-bytes N]
+                                    [--front grpcio] [--together 100] [--profile FILE]
+
+A broker in a process of its own is filled as `benchmarks/spark.py` fills it: 1 KiB rows in four queues, `--together` of
+them in one piece of the log. As many reader processes as Spark has cores then take the queues from end to end by
+`cluster.scan`, as tasks do, and drop what they get. The floor is a door of ours in a process of its own that sends as
+many blocks of the same bytes, made once: what gRPC (or our own front) takes by itself. Both in turn, round by round.
+CPU time means something on a machine with other work, where rows a second do not. Goal: 1 us a row for the broker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+import servers  # noqa: E402  it stands one folder higher
+from spark_servers import QUEUES, TOPIC, Evenq  # noqa: E402
+
+METHOD = "/evenq.v1.Data/Scan"
+PARTS = {"all": (True, True), "headers": (False, False), "heads": (True, False)}
+
+
+def serve(front: Any, block: int, count: int) -> None:
+    """The floor's server: prints its port, answers each scan with `count` blocks of `block` bytes."""
+    from evenq.runtime.clock import SystemClock
+    from evenq.serving.door import DoorOptions, open_door
+    from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+    from evenq.wire.stubs.evenq.v1 import data_pb2
+
+    answer = bytes(block)
+
+    async def scan(_request: bytes, _context: RpcContext) -> Any:
+        for _ in range(count):
+            yield answer
+
+    async def run() -> None:
+        access = Access(resource=Resource.NONE, action=Action.DESCRIBE)
+        row = Rpc(method=METHOD, kind=Kind.SERVER_STREAM, handler=scan, response=data_pb2.ScanBlock, access=access)
+        door = await open_door([row], host="127.0.0.1", port=0, clock=SystemClock(), options=DoorOptions(front=front))
+        sys.stdout.write(f"ready 127.0.0.1:{door.port}\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
+
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(run())
+    else:
+        uvloop.run(run())
+
+
+def read(address: str, queue_id: int, rows: int, block_bytes: int, parts: tuple[bool, bool]) -> tuple[int, int]:
+    """Blocks and bytes of one queue, in a reader's process."""
+    from pyspark_evenq import cluster
+    from pyspark_evenq.planner import QueueRange
+
+    from evenq.model.queue import MessageQueue
+
+    wanted = QueueRange(queue=MessageQueue(TOPIC, "bench", queue_id), start=0, end=rows)
+    blocks = size = 0
+    for block in cluster.scan(
+        address, wanted, uid="", tags="", group="", block_bytes=block_bytes, timeout_ms=60_000,
+        parts=cluster.Parts(*parts, verifies=True),
+    ):  # fmt: skip
+        blocks += 1
+        size += len(block)
+    return blocks, size
+
+
+def scanned(pool: Any, address: str, per_queue: int, asked: argparse.Namespace) -> tuple[int, int]:
+    """Blocks and bytes of all queues."""
+    parts = PARTS[asked.parts]
+    tasks = [(address, queue_id, per_queue, asked.block_bytes, parts) for queue_id in range(QUEUES)]
+    results = pool.starmap(read, tasks, chunksize=1)
+    return sum(blocks for blocks, _ in results), sum(size for _, size in results)
+
+
+def measured(pid: int, work: Callable[[], object]) -> tuple[float, float]:
+    """CPU of a process and wall-clock time for some work, seconds."""
+    cpu, begun = servers.cpu_s(pid), time.perf_counter()
+    work()
+    return servers.cpu_s(pid) - cpu, time.perf_counter() - begun
+
+
+def main() -> int:
+    """Exit code 1 if the goal was missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--readers", type=int, default=2)
+    parser.add_argument("--block-bytes", type=int, default=1 << 20)
+    parser.add_argument("--together", type=int, default=100, help="rows of a queue one behind the other in the log")
+    parser.add_argument("--front", choices=["grpcio", "http2"], default="grpcio")
+    parser.add_argument("--parts", choices=sorted(PARTS), default="all")
+    parser.add_argument("--profile", default="", help="perf record the broker's rounds into this file")
+    parser.add_argument("--serve", nargs=2, type=int, default=None, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.serve:
+        serve(asked.front, *asked.serve)
+        return 0
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evenq-bench-")))
+        settings = {"EVENQ_BROKER_BROKER_NAME": "bench", "EVENQ_BROKER_FRONT": asked.front}
+        server = stack.enter_context(servers.broker(folder, **settings))
+        evenq = Evenq(server, 0)
+        evenq.create(TOPIC, QUEUES)
+        evenq.fill(asked.rows, together=asked.together)
+        pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(asked.readers))
+        per_queue = asked.rows // QUEUES
+        blocks, size = scanned(pool, server.address, per_queue, asked)
+        floor = stack.enter_context(peer(asked.front, size // blocks, blocks // QUEUES))
+        scanned(pool, floor.address, per_queue, asked)
+        if asked.profile:
+            stack.enter_context(perf(server.pid, asked.profile))
+        costs: list[float] = []
+        floors: list[float] = []
+        for _ in range(asked.rounds):
+            cpu, took = measured(server.pid, lambda: scanned(pool, server.address, per_queue, asked))
+            floor_cpu, floor_took = measured(floor.pid, lambda: scanned(pool, floor.address, per_queue, asked))
+            costs.append(cpu / asked.rows * 1e6)
+            floors.append(floor_cpu / asked.rows * 1e6)
+            print(f"  broker {costs[-1]:.2f} us/row ({asked.rows / took:,.0f} rows/s), floor {floors[-1]:.2f} "
+                  f"({asked.rows / floor_took:,.0f})")  # fmt: skip
+    cost = statistics.median(costs)
+    print(f"{asked.rows:,} rows, {blocks} blocks of {size // blocks:,} bytes, {asked.front}, {asked.readers} readers: "
+          f"broker {cost:.2f} us/row ({min(costs):.2f} to {max(costs):.2f}), floor {statistics.median(floors):.2f}; "
+          f"goal 1: {'yes' if cost <= 1 else 'no'}")  # fmt: skip
+    return 0 if cost <= 1 else 1
+
+
+def peer(front: str, block: int, count: int) -> Any:
+    """The floor's process."""
+    command = [sys.executable, str(HERE / "scan.py"), "--front", front, "--serve", str(block), str(count)]
+    return servers.started(command, {})
+
+
+class perf:  # noqa: N801  a context manager
+    """`perf record` of a process."""
+
+    def __init__(self, pid: int, file: str) -> None:
+        self._command = ["perf", "record", "-F", "999", "-g", "-o", file, "-p", str(pid)]
+
+    def __enter__(self) -> None:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def __exit__(self, *_: object) -> None:
+        self._process.send_signal(2)
+        self._process.wait()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
