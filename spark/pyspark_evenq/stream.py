@@ -32,6 +32,7 @@ from evenq import errors
 from evenq.model.queue import MessageQueue
 from pyspark_evenq import cluster, connection, scanning
 from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.checkpoint import LastBatch
 from pyspark_evenq.exclusive import ExclusiveQueues
 from pyspark_evenq.holding import Held, Queues
 from pyspark_evenq.limits import NO_LIMIT, Limiter
@@ -149,7 +150,8 @@ class _Runner:
         self._limiter = Limiter(options.limits)
         self.watch = QueueWatch(options)
         shared = options.membership.assignment is Assignment.SHARED
-        self.queues: Queues = SharedQueues(options, self.watch) if shared else ExclusiveQueues(group, self.watch)
+        self._last_batch = last = LastBatch(options.membership.checkpoint)
+        self.queues: Queues = SharedQueues(options, self.watch, last) if shared else ExclusiveQueues(group, self.watch)
         self._pinned = PinnedStart(given, client_id=self.queues.client_id)
         _on_sigterm(self)
 
@@ -185,6 +187,7 @@ class _Runner:
     def latest(self, start: StreamOffset, *, limit: int) -> StreamOffset | None:
         first_batch = self._initial is not None and start == self._initial
         self.queues.begin(start, first=first_batch, frozen=self._frozen)
+        self._last_batch.over()
         if not first_batch:
             self._pinned.drop()
         end = None
@@ -196,6 +199,7 @@ class _Runner:
             return None
         self._frozen_checked = True
         self._began.clear()
+        self._last_batch.planned(start, end)
         return end
 
     def _next(self, logged: StreamOffset, *, limit: int, first_batch: bool) -> StreamOffset | None:
@@ -269,6 +273,9 @@ class _Runner:
         return self._ordered
 
     def close(self) -> None:
+        if (end := self._last_batch.done()) is not None:
+            self._last_batch.over()
+            self.queues.done(end)
         self.queues.close()
         self.watch.close()
 

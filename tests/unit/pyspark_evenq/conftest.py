@@ -53,6 +53,8 @@ class FakeBroker:
         self.refuse_commits = False
         self.commit_pause = 0.0
         """Seconds that a commit takes."""
+        self.many_pause = 0.0
+        """Seconds more for one of several queues."""
         self.groups: FakeGroups | None = None
         """None: a broker that knows no members."""
         self.port = 0
@@ -183,7 +185,7 @@ class FakeBroker:
     def _commit(self, encoded: bytes, _context: Any) -> bytes:
         self.calls.append("CommitOffsets")
         request = data_pb2.CommitOffsetsRequest.FromString(encoded)
-        time.sleep(self.commit_pause)
+        time.sleep(self.commit_pause + (self.many_pause if len(request.offsets) > 1 else 0))
         if self.refuse_commits:
             full = definition_pb2.Status(code=definition_pb2.Code.TOO_MANY_REQUESTS, message="later")
             return data_pb2.CommitOffsetsResponse(status=full).SerializeToString()

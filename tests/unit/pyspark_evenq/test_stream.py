@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +21,10 @@ from pyspark_evenq.member import QueueTaken
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.stream import StreamReader
 
-from evenq.errors import Forbidden, IllegalOffset, PreconditionFailed
+from evenq.errors import Forbidden, IllegalOffset, PreconditionFailed, SettingsError
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from tests.unit.pyspark_evenq.fake_groups import FakeGroups
+from tests.unit.pyspark_evenq.spark_logs import SparkLogs
 
 ALL = ReadAllAvailable()
 
@@ -136,6 +138,28 @@ def test_progress_reaches_the_broker_only_for_what_spark_has_logged(broker: Any,
     reader.latestOffset(first, ALL)
     reader.stop()
     assert broker.progress("g")[0] == 1
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_stop_reports_a_batch_that_spark_has_finished_and_no_other(
+    broker: Any, made: Any, tmp_path: Path, done: bool
+) -> None:
+    logs = SparkLogs(tmp_path / "checkpoint")
+    broker.send("a", queue=0)
+    reader = made(checkpointLocation=f"file:{logs.folder}")
+    start = wire(reader.initialOffset())
+    end = wire(reader.latestOffset(start, ALL))
+    reader.partitions(start, end)
+    logs.plan(0, end)
+    if done:
+        logs.commit(0)
+    reader.stop()
+    assert broker.progress("g")[0] == (1 if done else 0)
+
+
+def test_a_query_whose_checkpoint_is_elsewhere_does_not_begin(broker: Any, made: Any, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="checkpointLocation"):
+        made(checkpointLocation=str(tmp_path)).initialOffset()
 
 
 def test_a_broker_that_refuses_progress_does_not_stop_the_query(broker: Any, made: Any) -> None:
