@@ -62,7 +62,9 @@ class Checkpoint:
             try:
                 answer.append(self._is_last(start, end))
             except Exception as error:  # noqa: BLE001  a stop goes on; then the batch counts as not done
-                log.warning("the checkpoint at %s does not say whether its last batch is done: %s", self.location, error)
+                log.warning(
+                    "the checkpoint at %s does not say whether its last batch is done: %s", self.location, error
+                )
 
         asking = threading.Thread(target=ask, name="evenq-checkpoint", daemon=True)
         asking.start()
@@ -83,7 +85,6 @@ class Checkpoint:
 
     def _names(self, folder: str) -> set[str]:
         """Of the files in a folder of it; none if it is not there."""
-
         from pyarrow.fs import FileSelector
 
         system, root = self._opened()

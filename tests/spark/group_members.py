@@ -1,7 +1,7 @@
 """Members of one group in processes of their own: a Spark job, and a consumer of our SDK. Each reads commands from its
 stdin and answers in JSON lines; what it read is in a file or, for Spark, in a file per batch.
 
-python group_members.py spark OPTIONS FOLDER        start, stop; more than one run with one checkpoint
+python group_members.py spark OPTIONS FOLDER        start, stop, stop between; more than one run with one checkpoint
 python group_members.py consumer ENDPOINT TOPIC GROUP FILE     stop
 """
 
@@ -55,8 +55,8 @@ def spark(options: str, folder: str) -> None:
             writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(out / "checkpoint"))
             query = writer.trigger(processingTime="200 milliseconds").start()
             say(started=True)
-        elif line.strip() == "stop":
-            give_up = time.monotonic() + STOP_S
+        elif line.startswith("stop"):
+            give_up = time.monotonic() + (STOP_S if "between" in line else 0)
             while query.isActive and query.status["isTriggerActive"] and time.monotonic() < give_up:
                 time.sleep(0.001)
             failed = str(query.exception() or "")
