@@ -273,8 +273,8 @@ ROWS = (
     Row(
         "checkpointLocation",
         "-",
-        "stream: the same as its writer's, as an absolute path or a URI that `pyarrow.fs` opens on the driver. A stop then "
-        "reports the batch that Spark finished last, of which it would have told with the next one only",
+        "stream: the same as its writer's, as an absolute path or a URI that `pyarrow.fs` opens on the driver. A stop "
+        "then reports the batch that Spark finished last, of which it would have told with the next one only",
         "spark/test_06_group.py::test_a_stop_between_two_triggers_leaves_nothing_unreported",
     ),
     Row(

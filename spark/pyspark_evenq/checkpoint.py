@@ -43,8 +43,8 @@ class Checkpoint:
             there = "metadata" in self._names("")
         except Exception as error:
             raise SettingsError(
-                f"option checkpointLocation is {self.location!r}, which the driver's Python cannot read: {error}; leave "
-                "the option out, or give a place that pyarrow.fs opens"
+                f"option checkpointLocation is {self.location!r}, which the driver's Python cannot read: {error}; give "
+                "a place that pyarrow.fs opens, or leave the option out"
             ) from error
         if not there:
             raise SettingsError(
@@ -62,9 +62,7 @@ class Checkpoint:
             try:
                 answer.append(self._is_last(start, end))
             except Exception as error:  # noqa: BLE001  a stop goes on; then the batch counts as not done
-                log.warning(
-                    "the checkpoint at %s does not say whether its last batch is done: %s", self.location, error
-                )
+                log.warning("the checkpoint at %s does not say if its last batch is done: %s", self.location, error)
 
         asking = threading.Thread(target=ask, name="evenq-checkpoint", daemon=True)
         asking.start()

@@ -86,7 +86,7 @@ class Queues(Protocol):
         ...
 
     def done(self, end: StreamOffset) -> None:
-        """Spark's commit log has the batch that ends there, the last one that was planned; nothing is planned after it."""
+        """Spark's commit log has the batch that ends there, the last one; nothing is planned after it."""
         ...
 
     def flush(self) -> None:
