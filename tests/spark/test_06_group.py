@@ -90,15 +90,19 @@ def test_two_queries_divide_the_queues_and_one_goes_on_with_all_of_them(
 def test_a_stop_between_two_triggers_leaves_nothing_unreported(
     spark: Any, cluster: LocalCluster, topic: Any, start: Any, tmp_path: Path, assignment: str
 ) -> None:
-    """The first trigger of a shared query is too early for a share, and its next one is a minute later; so that one reads
-    what is there, and there is none behind it.
+    """The first trigger of a shared query is too early for a share. The second one reads what is there, and the third is
+    far away.
     """
     topic.send_each(10)
     checkpoint = str(tmp_path / "one" / "checkpoint")
     trigger = "20 seconds" if assignment == "shared" else "1 hour"
     query = start("one", trigger, assignment=assignment, checkpointLocation=checkpoint)
-    done = within(WAIT_S, lambda: any(progress.numInputRows for progress in query.recentProgress))
-    assert done is not None, query.exception()
+
+    def done() -> bool:
+        assert query.isActive, query.exception()
+        return any(progress.numInputRows for progress in query.recentProgress)
+
+    assert within(WAIT_S, done) is not None
     query.stop()
     assert within(10, lambda: not members(cluster, topic.name)) is not None
     assert topic.progress(topic.name) == [10] * 4
