@@ -26,7 +26,8 @@ from evenq_live.process import Process  # noqa: E402
 
 __all__ = ["WAIT_S", "Consumer", "Ended", "OfficialSdk", "Reader", "SparkJob"]
 
-WAIT_S = 240.0
+WAIT_S = 400.0
+"""A driver starts a JVM, and a busy machine may need several tries for the runner of a query."""
 
 
 class Ended(StrEnum):

@@ -24,7 +24,7 @@ import pytest
 import evenq
 from evenq.testing.history import Kind, Op, read_history
 from evenq.testing.local_cluster import LocalCluster
-from tests.spark.group_crew import WAIT_S, Consumer, OfficialSdk, Reader, SparkJob
+from tests.spark.group_crew import WAIT_S, Consumer, Ended, OfficialSdk, Reader, SparkJob
 from tests.spark.members import members, within
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "live"))
@@ -34,6 +34,7 @@ SECONDS = int(os.environ.get("EVENQ_TEST_SECONDS", "15"))
 RATE = int(os.environ.get("EVENQ_TEST_RATE", "100"))
 TOPIC, GROUP = "shared", "mixed"
 QUEUES = 8
+FULL_SECONDS = 60
 HAND_OVER_MS = 3_000
 pytestmark = pytest.mark.timeout(300)
 
@@ -241,11 +242,38 @@ def come_and_go(readers: list[Reader]) -> None:
         reader.settle(joined=True)
 
 
+def tell(line: str) -> None:
+    """At once: what was seen stays to be seen when a later part fails."""
+    print("\n" + line, end="", flush=True)
+
+
+def repeated(readers: list[Reader]) -> set[int]:
+    return {number for number, times in counts(readers).items() if times > 1}
+
+
+def cut_off(readers: list[Reader]) -> set[int]:
+    return set[int]().union(*(reader.cut_off() for reader in readers))
+
+
+def judge_changes(readers: list[Reader], below: int) -> None:
+    """Nothing was repeated but what stops cut off; each message below was read."""
+    jobs = [reader for reader in readers if isinstance(reader, SparkJob)]
+    stops = Counter(ended for job in jobs for ended in job.stops)
+    cut, twice = cut_off(readers), {number for number in repeated(readers) if number < below}
+    tell(f"{sum(reader.changes for reader in readers)} joins and leaves in {SECONDS} s, {below:,} messages: "
+         f"{len(twice - cut)} repeats; stops of jobs: "
+         + ", ".join(f"{count} {ended}" for ended, count in stops.items())
+         + f"; {sum(len(job.cut) for job in jobs)} cut off a batch, {len(twice & cut)} of the {len(cut)} messages in "
+         "those were repeated")  # fmt: skip
+    assert not twice - cut, sorted(twice - cut)[:20]
+    assert SECONDS < FULL_SECONDS or stops.keys() == set(Ended), f"a minute has all kinds of stops, not only {stops}"
+
+
 @pytest.mark.timeout(1_800)
 def test_jobs_and_consumers_come_and_go_and_are_killed(crew: tuple[LocalCluster, list[Reader]], tmp_path: Path) -> None:
     cluster, readers = crew
     history = tmp_path / "sender.history.jsonl"
-    told, killed = list[str](), dict[str, Callable[[], set[int]]]()
+    killed = dict[str, Callable[[], set[int]]]()
     with Stream(cluster.endpoint, TOPIC, rate=RATE, history=history) as stream:
         for reader in readers:
             reader.toggle()
@@ -253,11 +281,11 @@ def test_jobs_and_consumers_come_and_go_and_are_killed(crew: tuple[LocalCluster,
             reader.settle(joined=True)
         come_and_go(readers)
         assert within(60, lambda: all_are_shown(cluster, len(readers))) is not None, shown(cluster)
-        told.append("lag by `evenq group show`: "
-                    + ", ".join(f"{name or 'of receivers'} {lag}" for name, lag in lag_by_member(cluster).items()))  # fmt: skip
+        lags = ", ".join(f"{name or 'of receivers'} {lag}" for name, lag in lag_by_member(cluster).items())
+        tell(f"lag by `evenq group show`: {lags}")
         mark = stream.sent
         until_all_read(readers, mark)
-        changes = sum(reader.changes for reader in readers)
+        judge_changes(readers, mark)
         for victim in (readers[0], readers[1], readers[3]):
             before = stream.sent
             killed[victim.name] = victim.last_batch()
@@ -267,31 +295,19 @@ def test_jobs_and_consumers_come_and_go_and_are_killed(crew: tuple[LocalCluster,
     until_all_read(readers, stream.sent)
     for reader in readers:
         reader.settle(joined=False)
-    found = counts(readers)
+    found, repeats = counts(readers), repeated(readers)
     batch_ms = max(reader.batch_ms for reader in readers)
     waits = waits_ms(readers, sent_ms(history), mark)
-    cut = set[int]().union(*(reader.cut_off() for reader in readers))
-    jobs = [reader for reader in readers if isinstance(reader, SparkJob)]
-    stops = Counter(ended for job in jobs for ended in job.stops)
-    repeats = {number for number, times in found.items() if times > 1}
-    graceful = {number for number in repeats if number < mark}
     in_hand = {name: last() for name, last in killed.items()}
-    told.append(f"{stream.sent:,} sent at {RATE}/s, read {len(found):,}; by "
-                + ", ".join(f"{reader.name} {sum(map(len, reader.chunks())):,}" for reader in readers))  # fmt: skip
-    told.append(f"{changes} joins and leaves in {SECONDS} s: {len(graceful - cut)} repeats; stops of jobs: "
-                + ", ".join(f"{count} {ended}" for ended, count in stops.items())
-                + f"; {sum(len(job.cut) for job in jobs)} cut off a batch, {len(graceful & cut)} of {len(cut)} messages "
-                "in those were repeated")  # fmt: skip
-    told.append(f"from sent to read: p50 {waits[len(waits) // 2]}, p99 {waits[len(waits) * 99 // 100]}, longest "
-                f"{waits[-1]} ms; longest batch of Spark {batch_ms} ms")  # fmt: skip
-    told += [
-        f"kill -9 of {name}: {len(repeats & last)} repeats, its last batch had {len(last)}"
-        for name, last in in_hand.items()
-    ]
-    print("\n" + "\n".join(told))
+    tell(f"{stream.sent:,} sent at {RATE}/s, read {len(found):,}; by "
+         + ", ".join(f"{reader.name} {sum(map(len, reader.chunks())):,}" for reader in readers))  # fmt: skip
+    tell(f"from sent to read: p50 {waits[len(waits) // 2]}, p99 {waits[len(waits) * 99 // 100]}, longest "
+         f"{waits[-1]} ms; longest batch of Spark {batch_ms} ms")  # fmt: skip
+    for name, last in in_hand.items():
+        tell(f"kill -9 of {name}: {len(repeats & last)} repeats, its last batch had {len(last)}")
     assert sorted(found) == list(range(stream.sent))
-    assert not graceful - cut, sorted(graceful - cut)[:20]
-    assert not repeats - graceful - cut - set[int]().union(*in_hand.values()), (
+    judge_changes(readers, mark)
+    assert not repeats - cut_off(readers) - set[int]().union(*in_hand.values()), (
         "only what a dead member had in hand comes again"
     )
     assert waits[-1] <= HAND_OVER_MS + 2 * batch_ms
