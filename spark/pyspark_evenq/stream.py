@@ -38,8 +38,9 @@ from pyspark_evenq.holding import Held, Queues
 from pyspark_evenq.limits import NO_LIMIT, Limiter
 from pyspark_evenq.losses import counted, named
 from pyspark_evenq.made_group import MadeGroup
+from pyspark_evenq.marks import compared
 from pyspark_evenq.member_options import Assignment
-from pyspark_evenq.offsets import Positions, StreamOffset, place_of
+from pyspark_evenq.offsets import Mark, Positions, StreamOffset, place_of
 from pyspark_evenq.options import OffsetSpec, Place, ReadOptions
 from pyspark_evenq.pinned_start import PinnedStart
 from pyspark_evenq.planner import Bounds, Trimmed, advance, batch_ranges, tasks, trimmed
@@ -244,11 +245,36 @@ class _Runner:
         if limit and not self._limiter.is_due(sum(backlog.values()), first=at_once):
             return None
         rows = self._limiter.rows(limit, backlog, lambda queue: self._row_bytes(queue, waiting)) if limit else 0
-        end = advance(start, bounds, first_batch=first_batch, limit=rows, begins_at=begins, moved=held.moved)
+        plan = partial(advance, bounds=bounds, first_batch=first_batch, limit=rows, begins_at=begins)
+        end = plan(start, moved=held.moved)
         if end is None:
             return self._nothing_new()
+        noted, others = compared(start, end, self.watch.marks)
+        if others:
+            start, regrown = self._back(start, others, bounds)
+            end = plan(start, moved=held.moved.keys() | others.keys()) or end
+            noted, _ = compared(start, end, self.watch.marks)
+            gone += regrown
         self._limiter.triggered()
-        return self._counted(end, start, gone)
+        return self._counted(replace(end, marks=noted), start, gone)
+
+    def _back(
+        self, start: StreamOffset, others: Mapping[MessageQueue, Mark], bounds: Mapping[MessageQueue, Bounds]
+    ) -> tuple[StreamOffset, list[Trimmed]]:
+        """Queues that lost their end and grew again are read from the first message that was stored after the one that
+        was read. Raises DataLost, unless failOnDataLoss is off.
+        """
+        regrown = [
+            Trimmed(queue=queue, wanted=start.ends[queue], bounds=bounds[queue], regrown=True)
+            for queue in sorted(others)
+        ]
+        if self._options.fail_on_data_loss:
+            raise loss_of(regrown[0])
+        places = {
+            queue: min(self.watch.stored_after(queue, mark.store_ms), mark.offset) for queue, mark in others.items()
+        }
+        marks = {queue: mark for queue, mark in start.marks.items() if queue not in others}
+        return replace(start, ends={**start.ends, **places}, marks=marks), regrown
 
     def _nothing_new(self) -> StreamOffset | None:
         if self._frozen is not None:
