@@ -271,6 +271,13 @@ ROWS = (
         "spark/test_13_leaving.py::test_a_query_is_a_member_that_holds_all_queues_until_it_is_stopped",
     ),
     Row(
+        "checkpointLocation",
+        "-",
+        "stream: the same as its writer's, as an absolute path or a URI that `pyarrow.fs` opens on the driver. A stop "
+        "then reports the batch that Spark finished last, of which it would have told with the next one only",
+        "spark/test_06_group.py::test_a_stop_between_two_triggers_leaves_nothing_unreported",
+    ),
+    Row(
         "accessKey, secretKey",
         "the environment's",
         "[what calls are signed with](security.md); Spark hides both from its pages (`spark.redaction.regex`)",

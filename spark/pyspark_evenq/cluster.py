@@ -46,6 +46,7 @@ __all__ = [
     "commit",
     "locate",
     "located",
+    "marks",
     "ordered_topics",
     "persist",
     "query",
@@ -60,6 +61,8 @@ T = TypeVar("T")
 
 Route = Mapping[MessageQueue, str]
 """The address (`host:port`) of the broker that serves each readable queue."""
+MARKS_MAX = 256
+"""Of one call, as brokers allow."""
 SAMPLE_COUNT = 64
 SAMPLE_BYTES = 64 << 10
 RECORDS_VERSION = 1
@@ -257,6 +260,28 @@ def query(
         )
         for entry in answer.offsets
     }
+
+
+def marks(address: str, places: Sequence[tuple[MessageQueue, int]]) -> dict[tuple[MessageQueue, int], str]:
+    """What the messages before these offsets are (`offsets.Mark`), at one broker; empty: there is none, or the broker
+    is older than marks.
+    """
+    from evenq.wire.status import check
+    from evenq.wire.stubs.evenq.v1 import data_pb2
+
+    found: dict[tuple[MessageQueue, int], str] = {}
+    for begin in range(0, len(places), MARKS_MAX):
+        some = places[begin : begin + MARKS_MAX]
+        request = data_pb2.QueryOffsetsRequest(
+            queues=[_queue(queue) for queue, _ in some], mark_at=[offset for _, offset in some]
+        )
+        content = connection.unary(
+            address, "/evenq.v1.Data/QueryOffsets", request.SerializeToString(), timeout_ms=CALL_MS
+        )
+        answer = data_pb2.QueryOffsetsResponse.FromString(content)
+        check(answer.status)
+        found |= {place: entry.mark for place, entry in zip(some, answer.offsets, strict=True)}
+    return found
 
 
 def survey(options: ReadOptions, *, group: str, wait_for_away: bool = True) -> Survey:

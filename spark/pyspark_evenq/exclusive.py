@@ -117,6 +117,9 @@ class ExclusiveQueues:
                 self._due[queue] = QueueOffset(offset), number
         self._tell_followed()
 
+    def done(self, end: StreamOffset) -> None:
+        self.offer(end)
+
     def flush(self) -> None:
         self.committer.flush(timeout_ms=FLUSH_MS)
 

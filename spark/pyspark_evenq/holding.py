@@ -85,6 +85,10 @@ class Queues(Protocol):
         """Spark has this batch in its checkpoint and runs it, maybe again."""
         ...
 
+    def done(self, end: StreamOffset) -> None:
+        """Spark's commit log has the batch that ends there, the last one; nothing is planned after it."""
+        ...
+
     def flush(self) -> None:
         """Report now."""
         ...

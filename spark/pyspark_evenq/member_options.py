@@ -15,7 +15,15 @@ from pyspark_evenq.option_values import choice, flag, number
 
 __all__ = ["MEMBER_NAMES", "Assignment", "Membership", "OnBusy", "OnConflict", "membership"]
 
-MEMBER_NAMES = ("assignment", "memberWeight", "onGroupBusy", "onOffsetConflict", "honorOffsetReset", "queryName")
+MEMBER_NAMES = (
+    "assignment",
+    "memberWeight",
+    "onGroupBusy",
+    "onOffsetConflict",
+    "honorOffsetReset",
+    "queryName",
+    "checkpointLocation",
+)
 WEIGHT_MAX = 1_000_000
 _OF_SHARES = ("memberWeight",)
 _OF_ALL = ("onGroupBusy", "groupIdPrefix", "assign")
@@ -60,6 +68,8 @@ class Membership:
     """False: operators cannot move the group while the stream runs."""
     query_name: str = ""
     """How the stream is called in lists of members; empty: as its group."""
+    checkpoint: str = ""
+    """The folder of the query's checkpoint, to see at a stop whether the last batch is done; empty: not told."""
 
 
 def membership(values: Mapping[str, str], *, streaming: bool, group: str) -> Membership:
@@ -84,4 +94,5 @@ def membership(values: Mapping[str, str], *, streaming: bool, group: str) -> Mem
         on_conflict=choice(values, "onOffsetConflict", OnConflict.CHECKPOINT),
         follows_resets=flag(values, "honorOffsetReset", default=True),
         query_name=values.get("queryName", "").strip(),
+        checkpoint=values.get("checkpointLocation", "").strip(),
     )

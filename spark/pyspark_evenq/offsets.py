@@ -6,7 +6,9 @@ data. A logged batch therefore says by itself what it reads, and a replay reads 
 then. `uid` (`{topic:{broker:uid}}`) says what the offsets count, as brokers name it: with another uid, the same offset
 is another message. `lost` (the shape of `q`) and `away` (`{topic:{broker:[0]}}`) are for people and listeners: how many
 messages the batch left out because they are gone, and which queues it left out because nobody serves them. `gen` counts
-the moves by operators, and the batches with queues that were gained.
+the moves by operators, and the batches with queues that were gained. `mark` (`{topic:{broker:{"0":[offset,
+mark]}}}`) says what the message before an offset is, mostly the last one read: a queue that lost its end and grew again
+has another one there.
 Always true: equal states give equal text (keys are sorted), else Spark would run empty batches. Pure.
 """
 
@@ -14,19 +16,32 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from evenq.errors import Unsupported
 from evenq.model.queue import MessageQueue
 
-__all__ = ["VERSION", "Positions", "StreamOffset", "Uids", "place_of"]
+__all__ = ["VERSION", "Mark", "Positions", "StreamOffset", "Uids", "place_of"]
 
 VERSION = 1
+Value = TypeVar("Value")
 Positions = Mapping[MessageQueue, int]
 """A queue offset per queue."""
 Uids = Mapping[tuple[str, str], str]
 """By topic and broker name: what the offsets of its queues count there. Only to be compared; without an entry it is not
 known."""
+
+
+class Mark(NamedTuple):
+    """What the message before an offset is, as its broker names it."""
+
+    offset: int
+    text: str
+
+    @property
+    def store_ms(self) -> int:
+        """When the message was stored, ms since the epoch."""
+        return int(self.text.partition(".")[0], 16)
 
 
 def place_of(queue: MessageQueue) -> tuple[str, str]:
@@ -47,6 +62,8 @@ class StreamOffset:
     """Messages that this batch left out, by queue, because they are gone; 0: it is not known how many."""
     away: Collection[MessageQueue] = frozenset()
     """Queues that had no broker when this batch was planned."""
+    marks: Mapping[MessageQueue, Mark] = field(default_factory=dict)
+    """A message that was read, the last one where its broker told; without an entry nothing is known."""
     generation: int = 0
     """How often the query was moved, by operators or to queues that it gained: going back to where a batch began must
     not give its offset again, or Spark would see nothing new."""
@@ -68,6 +85,8 @@ class StreamOffset:
             for queue in sorted(self.away):
                 ids.setdefault(queue.topic, {}).setdefault(queue.broker_name, []).append(queue.queue_id)
             document["away"] = ids
+        if self.marks:
+            document["mark"] = _nested({queue: [*mark] for queue, mark in self.marks.items()})
         if self.generation:
             document["gen"] = self.generation
         return document
@@ -93,18 +112,19 @@ class StreamOffset:
                 for broker, ids in brokers.items()
                 for queue_id in ids
             ),
+            marks={queue: Mark(*mark) for queue, mark in _flat(document.get("mark", {})).items()},
             generation=document.get("gen", 0),
         )
 
 
-def _nested(positions: Positions) -> dict[str, dict[str, dict[str, int]]]:
-    document: dict[str, dict[str, dict[str, int]]] = {}
+def _nested(positions: Mapping[MessageQueue, Value]) -> dict[str, dict[str, dict[str, Value]]]:
+    document: dict[str, dict[str, dict[str, Value]]] = {}
     for queue in sorted(positions):
         document.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = positions[queue]
     return document
 
 
-def _flat(document: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[MessageQueue, int]:
+def _flat(document: Mapping[str, Mapping[str, Mapping[str, Value]]]) -> dict[MessageQueue, Value]:
     return {
         MessageQueue(topic, broker, int(queue_id)): offset
         for topic, brokers in document.items()

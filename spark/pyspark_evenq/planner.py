@@ -50,6 +50,8 @@ class Trimmed:
     bounds: Bounds
     anew: bool = False
     """The topic was made anew, or its broker lost its store: all offsets are other messages now."""
+    regrown: bool = False
+    """The queue lost its end and grew past it again: some offsets before this one are other messages, never read."""
 
     @property
     def ahead(self) -> bool:
@@ -60,6 +62,8 @@ class Trimmed:
         """Messages from the position on that are known to have been there and are gone. `seen`: the highest end that
         was ever told of the queue, before.
         """
+        if self.regrown:  # how far it had shrunk, nobody saw
+            return 0
         if self.anew or self.ahead:
             return max(seen - self.wanted, 0)
         return self.bounds.low - self.wanted

@@ -91,6 +91,14 @@ def loss_of(gone: Trimmed) -> DataLost:
             min_offset=gone.bounds.low,
             max_offset=gone.bounds.high,
         )
+    if gone.regrown:
+        return DataLost(
+            f"data loss: {gone.queue} was read up to offset {gone.wanted}, but other messages stand there now: broker "
+            f"{gone.queue.broker_name} lost the end of the queue, and it has grown to {gone.bounds.high} since; set "
+            "failOnDataLoss=false to read what came since, or start with a new checkpoint",
+            min_offset=gone.bounds.low,
+            max_offset=gone.bounds.high,
+        )
     return DataLost(
         f"data loss: {gone.queue} was to be read at offset {gone.wanted}, the broker has offsets {gone.bounds.low} to "
         f"{gone.bounds.high} (exclusive); set failOnDataLoss=false to go on with what is there",

@@ -16,6 +16,7 @@ from functools import partial
 from evenq import errors
 from evenq.model.queue import MessageQueue
 from pyspark_evenq import cluster
+from pyspark_evenq.checkpoint import LastBatch
 from pyspark_evenq.exclusive import differ
 from pyspark_evenq.holding import Held
 from pyspark_evenq.losses import named
@@ -23,7 +24,7 @@ from pyspark_evenq.offsets import Positions, StreamOffset
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.planner import Bounds, trimmed
 from pyspark_evenq.positions import QueueState
-from pyspark_evenq.shared_member import SharedMember, Tenure
+from pyspark_evenq.shared_member import Reached, SharedMember, Tenure
 from pyspark_evenq.watch import QueueWatch
 
 __all__ = ["SharedQueues"]
@@ -35,9 +36,9 @@ LEAVE_MS = 1_700  # less than the 2 s that a stopped query may take
 class SharedQueues:
     """See `holding.Queues`."""
 
-    def __init__(self, options: ReadOptions, watch: QueueWatch) -> None:
-        self._options, self._watch = options, watch
-        self.member = SharedMember(options)
+    def __init__(self, options: ReadOptions, watch: QueueWatch, last_batch: LastBatch) -> None:
+        self._options, self._watch, self._last_batch = options, watch, last_batch
+        self.member = SharedMember(options, self._reached)
         self.client_id = self.member.client_id
         self._new: Positions = {}
         self._frozen: Mapping[MessageQueue, Bounds] | None = None
@@ -70,12 +71,7 @@ class SharedQueues:
             self._inherited = {} if first else dict(start.ends)
         self._new, self._start, self._frozen = {}, start, frozen
         self.member.read({queue.topic for queue in route})
-        anew = {entry.queue for entry in trimmed(start.ends, self._watch.bounds, start.uids) if entry.anew}
-        self.member.done({
-            queue: (tenure, start.ends[queue])
-            for queue, tenure in self._tenures.items()
-            if queue in start.ends and queue not in anew
-        })  # fmt: skip
+        self.member.done(self._read_up_to(start))
         if frozen is not None and not self._balanced:
             self._balanced = self.member.until_balanced(self._options.read_timeout_ms)
             if not self._balanced:
@@ -141,11 +137,28 @@ class SharedQueues:
         if self._start is None:
             self._replayed = {**start.ends, **end.starts}
 
+    def done(self, end: StreamOffset) -> None:
+        self.member.last(self._read_up_to(end))
+
     def flush(self) -> None:
         self.member.report()
 
     def close(self) -> None:
         self.member.leave(timeout_ms=LEAVE_MS)
+
+    def _read_up_to(self, end: StreamOffset) -> dict[MessageQueue, tuple[Tenure, int]]:
+        """What is progress when the batch that ends there is done."""
+        anew = {entry.queue for entry in trimmed(end.ends, self._watch.bounds, end.uids) if entry.anew}
+        return {
+            queue: (tenure, end.ends[queue])
+            for queue, tenure in self._tenures.items()
+            if queue in end.ends and queue not in anew
+        }
+
+    def _reached(self) -> Reached | None:
+        """The progress that the last batch has made, once it is done. Called in a thread of the member."""
+        end = self._last_batch.done()
+        return None if end is None else self._read_up_to(end)
 
     def _gained(self, new: Mapping[MessageQueue, Tenure]) -> dict[MessageQueue, int]:
         """Where these begin: at the group's progress. Where a run before came further than it could report, the

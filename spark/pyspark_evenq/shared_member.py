@@ -14,7 +14,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -31,10 +31,14 @@ if TYPE_CHECKING:
     from evenq.client.loops.membership import Membership
     from evenq.client.rpc.sessions import ConsumerCalls
 
-__all__ = ["SharedMember", "Tenure"]
+__all__ = ["Reached", "SharedMember", "Tenure"]
 
 log = logging.getLogger(__name__)
 REPORT_MS = 1_000
+REPORT_WAIT_S = 0.2
+"""How long a batch waits at most for the report of the one before. It is on its way since the trigger began."""
+LOOK_S = 0.25
+"""How often it is looked whether the batch is done that reads a queue which is to leave."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,11 +56,16 @@ class Tenure:
         return other is not None and other.snapshot is self.snapshot
 
 
+Reached = Mapping[MessageQueue, tuple[Tenure, int]]
+"""Progress, with the tenures under which it was made."""
+
+
 class SharedMember:
     """One query's membership. All methods are for the main thread of the runner."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+    def __init__(self, options: ReadOptions, reached: Callable[[], Reached | None]) -> None:
+        """`reached`: the progress of the batch that was planned last if it is known to be done; called in a thread."""
+        self._options, self._reached = options, reached
         name = options.membership.query_name or options.group
         self.client_id = f"{os.uname().nodename}@{os.getpid()}@spark-{name}@{time.time_ns() // 1_000_000:x}"
         self._background: Background | None = None
@@ -68,12 +77,18 @@ class SharedMember:
         background, life = self._begun()
         background.run(life.read(set(topics)))
 
-    def done(self, reached: Mapping[MessageQueue, tuple[Tenure, int]]) -> None:
+    def done(self, reached: Reached) -> None:
         """No batch runs now, and Spark has logged so far: it is reported, and what is to leave leaves."""
         background, life = self._begun()
         background.run(life.done(reached))
 
-    def note(self, reached: Mapping[MessageQueue, tuple[Tenure, int]]) -> None:
+    def last(self, reached: Reached) -> None:
+        """As `done`, before `leave`: raises nothing, and does not wait for brokers."""
+        if self._background is not None and self._life is not None and not self._left:
+            with suppress(errors.Error, TimeoutError):
+                self._background.run(self._life.done(reached), timeout_ms=REPORT_MS)
+
+    def note(self, reached: Reached) -> None:
         """So far was logged by an earlier run."""
         background, life = self._begun()
         background.run(life.note(reached))
@@ -122,20 +137,21 @@ class SharedMember:
             from evenq.client.loops.background import Background
 
             self._background = Background()
-            self._life = self._background.run(_live(self._options, self.client_id))
+            self._life = self._background.run(_live(self._options, self.client_id, self._reached))
         return self._background, self._life
 
 
-async def _live(options: ReadOptions, client_id: str) -> _Life:
-    return _Life(options, client_id)
+async def _live(options: ReadOptions, client_id: str, reached: Callable[[], Reached | None]) -> _Life:
+    return _Life(options, client_id, reached)
 
 
 class _Life:
     """What runs in the member's own loop."""
 
-    def __init__(self, options: ReadOptions, client_id: str) -> None:
+    def __init__(self, options: ReadOptions, client_id: str, reached: Callable[[], Reached | None]) -> None:
         self._options = options
         self._client_id = client_id
+        self._reached = reached
         self._changed = asyncio.Event()
         self._idle = asyncio.Event()
         """Set whenever something stops being read."""
@@ -160,11 +176,11 @@ class _Life:
             self._started = True
             self._membership.start()
 
-    async def done(self, reached: Mapping[MessageQueue, tuple[Tenure, int]]) -> None:
+    async def done(self, reached: Reached) -> None:
         self._free()
         await self.note(reached)
 
-    async def note(self, reached: Mapping[MessageQueue, tuple[Tenure, int]]) -> None:
+    async def note(self, reached: Reached) -> None:
         held = {one.queue: one for one in self._membership.ownership.processes()}
         for queue, (tenure, offset) in reached.items():
             if held.get(queue) is tenure.snapshot:
@@ -183,6 +199,8 @@ class _Life:
         return {one.queue: Tenure(one, one.next, one in self._greeted and sure(one.queue.broker_name)) for one in mine}
 
     async def planned(self, tenures: Collection[Tenure]) -> bool:
+        if self._reporting is not None:  # so that who is killed leaves no more than one batch unreported
+            await asyncio.wait({self._reporting}, timeout=REPORT_WAIT_S)
         sure = self._membership.sessions.sure
         if all(not one.snapshot.dropped and sure(one.snapshot.queue.broker_name) for one in tenures):
             self._free({one.snapshot for one in tenures})
@@ -213,11 +231,21 @@ class _Life:
         await self._calls.net.close()
 
     async def _finish(self, process: ProcessQueue) -> None:
-        """What a batch reads of the queue is ours until it is logged."""
+        """What a batch reads of the queue is ours until it is logged; Spark's next call says that it is, or before that
+        its checkpoint.
+        """
         self._changed.set()
         while process in self._busy:
+            busy = self._busy
             self._idle.clear()
-            await self._idle.wait()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), LOOK_S)
+            if self._busy is busy and not self._idle.is_set():
+                reached = await asyncio.to_thread(self._reached)
+                if reached is not None and self._busy is busy:  # else Spark was faster, and plans again
+                    await self.done(reached)
+        if self._reporting is not None:  # once this queue is another's, its broker would refuse all of that report
+            await asyncio.wait({self._reporting})
 
     async def _greet(self, process: ProcessQueue) -> None:
         """A broker believes a member whose group was moved once it reads from there; so each tenure begins with a word

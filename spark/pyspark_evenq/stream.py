@@ -32,13 +32,15 @@ from evenq import errors
 from evenq.model.queue import MessageQueue
 from pyspark_evenq import cluster, connection, scanning
 from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.checkpoint import LastBatch
 from pyspark_evenq.exclusive import ExclusiveQueues
 from pyspark_evenq.holding import Held, Queues
 from pyspark_evenq.limits import NO_LIMIT, Limiter
 from pyspark_evenq.losses import counted, named
 from pyspark_evenq.made_group import MadeGroup
+from pyspark_evenq.marks import compared
 from pyspark_evenq.member_options import Assignment
-from pyspark_evenq.offsets import Positions, StreamOffset, place_of
+from pyspark_evenq.offsets import Mark, Positions, StreamOffset, place_of
 from pyspark_evenq.options import OffsetSpec, Place, ReadOptions
 from pyspark_evenq.pinned_start import PinnedStart
 from pyspark_evenq.planner import Bounds, Trimmed, advance, batch_ranges, tasks, trimmed
@@ -149,7 +151,8 @@ class _Runner:
         self._limiter = Limiter(options.limits)
         self.watch = QueueWatch(options)
         shared = options.membership.assignment is Assignment.SHARED
-        self.queues: Queues = SharedQueues(options, self.watch) if shared else ExclusiveQueues(group, self.watch)
+        self._last_batch = last = LastBatch(options.membership.checkpoint)
+        self.queues: Queues = SharedQueues(options, self.watch, last) if shared else ExclusiveQueues(group, self.watch)
         self._pinned = PinnedStart(given, client_id=self.queues.client_id)
         _on_sigterm(self)
 
@@ -185,6 +188,7 @@ class _Runner:
     def latest(self, start: StreamOffset, *, limit: int) -> StreamOffset | None:
         first_batch = self._initial is not None and start == self._initial
         self.queues.begin(start, first=first_batch, frozen=self._frozen)
+        self._last_batch.over()
         if not first_batch:
             self._pinned.drop()
         end = None
@@ -196,6 +200,7 @@ class _Runner:
             return None
         self._frozen_checked = True
         self._began.clear()
+        self._last_batch.planned(start, end)
         return end
 
     def _next(self, logged: StreamOffset, *, limit: int, first_batch: bool) -> StreamOffset | None:
@@ -240,11 +245,36 @@ class _Runner:
         if limit and not self._limiter.is_due(sum(backlog.values()), first=at_once):
             return None
         rows = self._limiter.rows(limit, backlog, lambda queue: self._row_bytes(queue, waiting)) if limit else 0
-        end = advance(start, bounds, first_batch=first_batch, limit=rows, begins_at=begins, moved=held.moved)
+        plan = partial(advance, bounds=bounds, first_batch=first_batch, limit=rows, begins_at=begins)
+        end = plan(start, moved=held.moved)
         if end is None:
             return self._nothing_new()
+        noted, others = compared(start, end, self.watch.marks)
+        if others:
+            start, regrown = self._back(start, others, bounds)
+            end = plan(start, moved=held.moved.keys() | others.keys()) or end
+            noted, _ = compared(start, end, self.watch.marks)
+            gone += regrown
         self._limiter.triggered()
-        return self._counted(end, start, gone)
+        return self._counted(replace(end, marks=noted), start, gone)
+
+    def _back(
+        self, start: StreamOffset, others: Mapping[MessageQueue, Mark], bounds: Mapping[MessageQueue, Bounds]
+    ) -> tuple[StreamOffset, list[Trimmed]]:
+        """Queues that lost their end and grew again are read from the first message that was stored after the one that
+        was read. Raises DataLost, unless failOnDataLoss is off.
+        """
+        regrown = [
+            Trimmed(queue=queue, wanted=start.ends[queue], bounds=bounds[queue], regrown=True)
+            for queue in sorted(others)
+        ]
+        if self._options.fail_on_data_loss:
+            raise loss_of(regrown[0])
+        places = {
+            queue: min(self.watch.stored_after(queue, mark.store_ms), mark.offset) for queue, mark in others.items()
+        }
+        marks = {queue: mark for queue, mark in start.marks.items() if queue not in others}
+        return replace(start, ends={**start.ends, **places}, marks=marks), regrown
 
     def _nothing_new(self) -> StreamOffset | None:
         if self._frozen is not None:
@@ -269,6 +299,9 @@ class _Runner:
         return self._ordered
 
     def close(self) -> None:
+        if (end := self._last_batch.done()) is not None:
+            self._last_batch.over()
+            self.queues.done(end)
         self.queues.close()
         self.watch.close()
 

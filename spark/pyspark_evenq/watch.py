@@ -16,6 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from evenq import errors
 from evenq.model.queue import MessageQueue
 from pyspark_evenq import cluster
+from pyspark_evenq.marks import Place
 from pyspark_evenq.offsets import Positions
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.planner import Bounds
@@ -112,6 +113,27 @@ class QueueWatch:
             else:
                 found |= {queue: state.committed for queue, state in answer.items()}
         return found
+
+    def marks(self, places: Collection[Place]) -> dict[Place, str]:
+        """What the messages at these places are (`cluster.marks`); those of brokers that do not answer are left out."""
+        unavailable = self.unavailable
+        wanted: dict[str, list[Place]] = {}
+        for queue, offset in places:
+            if queue in self._route and queue not in unavailable:
+                wanted.setdefault(self._route[queue], []).append((queue, offset))
+        found: dict[Place, str] = {}
+        for address, here in wanted.items():
+            try:
+                found |= cluster.marks(address, here)
+            except errors.Error as failure:
+                log.warning("no marks from %s, they are compared at the next batch: %s", address, failure)
+        return found
+
+    def stored_after(self, queue: MessageQueue, store_ms: int) -> int:
+        """The first offset that was stored later. Raises what the call does."""
+        timestamp_ms = store_ms + 1
+        answer = cluster.query(self._route[queue], [queue], timestamp_ms=timestamp_ms)
+        return answer[queue].times[timestamp_ms]
 
     def ask(self, queues: Collection[MessageQueue]) -> None:
         """Learn the bounds of some queues now, as far as their brokers answer."""

@@ -1,7 +1,7 @@
 """Members of one group in processes of their own: a Spark job, and a consumer of our SDK. Each reads commands from its
 stdin and answers in JSON lines; what it read is in a file or, for Spark, in a file per batch.
 
-python group_members.py spark OPTIONS FOLDER        start, stop; more than one run with one checkpoint
+python group_members.py spark OPTIONS FOLDER        start, stop, stop between; more than one run with one checkpoint
 python group_members.py consumer ENDPOINT TOPIC GROUP FILE     stop
 """
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 STOP_S = 20.0
+STARTS_MAX = 10
 
 
 def say(**fields: Any) -> None:
@@ -25,6 +26,17 @@ def say(**fields: Any) -> None:
 def now_ms() -> int:
     """Monotonic, one clock for all processes of the machine."""
     return time.monotonic_ns() // 1_000_000
+
+
+def begun(writer: Any) -> Any:
+    """The query, once it has its runner. Spark gives that ten seconds to begin, which a busy machine may not have."""
+    for _ in range(STARTS_MAX):
+        query = writer.start()
+        while query.isActive and "Initializing" in query.status["message"]:
+            time.sleep(0.01)
+        if "worker failed to connect back" not in str(query.exception()):
+            break
+    return query
 
 
 def spark(options: str, folder: str) -> None:
@@ -53,10 +65,10 @@ def spark(options: str, folder: str) -> None:
         if line.strip() == "start":
             frame = session.readStream.format("evenq").schema("body binary").options(**json.loads(options)).load()
             writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(out / "checkpoint"))
-            query = writer.trigger(processingTime="200 milliseconds").start()
+            query = begun(writer.trigger(processingTime="200 milliseconds"))
             say(started=True)
-        elif line.strip() == "stop":
-            give_up = time.monotonic() + STOP_S
+        elif line.startswith("stop"):
+            give_up = time.monotonic() + (STOP_S if "between" in line else 0)
             while query.isActive and query.status["isTriggerActive"] and time.monotonic() < give_up:
                 time.sleep(0.001)
             failed = str(query.exception() or "")

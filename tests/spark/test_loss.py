@@ -618,6 +618,22 @@ def test_a_lost_tail_is_an_error_or_reading_goes_on_at_what_is_left(topic: Topic
     assert stream.lost == 0, "the tail had been read"
 
 
+@triggers
+def test_a_lost_tail_that_has_grown_past_the_old_offset_is_an_error_or_read_from_where_it_was_lost(
+    topic: Topic, stream: Stream, now: bool
+) -> None:
+    rows = topic.send(10, "kept")
+    topic.remember()
+    lost = topic.send(10, "lost")
+    stream.run(now=True)
+    topic.tail_lost()
+    more = topic.send(15, "more")
+    with pytest.raises(Exception, match=r"data loss: .* was read up to offset 20, but .* lost the end"):
+        stream.run(now=now, until=[])
+    query = stream.start(now=now, failOnDataLoss=False)
+    assert within(90, lambda: stream.rows == sorted(rows + lost + more)), query.exception()
+
+
 def test_a_tail_lost_within_a_batch_is_an_error_or_a_count(topic: Topic, batch: Batch, said: Said) -> None:
     rows = topic.send(10, "kept")
     topic.remember()

@@ -19,7 +19,8 @@ from tests.spark.chaos.world import JOBS, World, until
 
 __all__ = ["KINDS", "Kill"]
 
-HIT_S = 60.0
+HIT_S = 180.0
+"""A machine that starts JVMs all the time may need so long for one batch."""
 POINTS = {
     Part.DRIVER: [
         *(f"{job}.{log}.{when}" for log in ("offsets", "commits") for job in JOBS for when in ("before", "after")),
@@ -49,7 +50,13 @@ class Kill:
         return f"{self.what} at {self.point}" if self.point else f"{self.what} at any moment"
 
     def strike(self, world: World, rng: random.Random) -> float:
-        """Returns when it struck, by the monotonic clock."""
+        """Returns when it struck, by the monotonic clock. Raises AssertionError if it did not."""
+        hits = world.hits(self.point) if self.point else 0
+        struck = self._struck(world, rng)
+        assert not self.point or world.hits(self.point) > hits, f"{self}: nobody was struck"
+        return struck
+
+    def _struck(self, world: World, rng: random.Random) -> float:
         if self.what == "broker":
             return self._broker(world, rng)
         if self.what == Part.DRIVER:

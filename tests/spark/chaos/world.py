@@ -312,20 +312,27 @@ class World:
         return self.drivers[-1]
 
     def start(self, **settings: Any) -> Driver:
-        environment = os.environ | {"SPARK_HOME": str(self._home)}
+        environment = os.environ | {"SPARK_HOME": str(self._home), "CHAOS_DRIVER": str(len(self.drivers) + 1)}
         self.drivers.append(
             Driver(self.settings | settings, self.folder / f"driver-{len(self.drivers)}.log", environment)
         )
         return self.driver
 
     def arm(self, point: str, *victims: int) -> None:
-        """Let who passes the point next end, or these processes."""
-        beside = self.hooks / f"{point}.new"
-        beside.write_text(" ".join(map(str, victims)))
+        """Let who passes the point next end, or these processes. Only brokers and processes of the driver pass it that
+        is or, before there is one, will be the first.
+        """
+        beside, number = self.hooks / f"{point}.new", max(len(self.drivers), 1)
+        of = "*" if point.startswith("broker.") else str(number)
+        beside.write_text(" ".join(map(str, (of, *victims))))
         beside.rename(self.hooks / point)
 
     def armed(self, point: str) -> bool:
         return (self.hooks / point).exists()
+
+    def hits(self, point: str) -> int:
+        """How often who passed it, or others there, ended."""
+        return sum(entry.name.rpartition(".")[0] == point for entry in (self.hooks / "hit").iterdir())
 
     def caught_up(self, ends: Ends, *, jobs: tuple[str, ...] = JOBS) -> bool:
         """Whether the progress of the queries, at the brokers, is at these ends. Raises AssertionError if there is no

@@ -53,6 +53,11 @@ class FakeBroker:
         self.refuse_commits = False
         self.commit_pause = 0.0
         """Seconds that a commit takes."""
+        self.tells_marks = False
+        self.stored_later: dict[int, int] = {}
+        """By ms, the first offset stored then or later; else 1."""
+        self.many_pause = 0.0
+        """Seconds more for one of several queues."""
         self.groups: FakeGroups | None = None
         """None: a broker that knows no members."""
         self.port = 0
@@ -173,17 +178,23 @@ class FakeBroker:
                         min_offset=self.low[queue.queue_id],
                         max_offset=len(self.queues[queue.queue_id]),
                         committed=self.committed.get((request.group, queue.queue_id), -1),
-                        timestamp_offset=1 if request.timestamp_ms else -1,
+                        timestamp_offset=self.stored_later.get(request.timestamp_ms, 1) if request.timestamp_ms else -1,
                         uid=self.uid,
+                        mark=self._mark(queue.queue_id, mark_at),
                     )
-                    for queue in request.queues
+                    for queue, mark_at in zip(request.queues, request.mark_at or [0] * len(request.queues), strict=True)
                 ],
             ).SerializeToString()
+
+    def _mark(self, queue_id: int, offset: int) -> str:
+        """Of a message that was stored at 100 ms; its checksum is its body."""
+        there = self.tells_marks and 0 < offset <= len(self.queues[queue_id])
+        return f"64.{bytes(self.queues[queue_id][offset - 1].body).hex()}" if there else ""
 
     def _commit(self, encoded: bytes, _context: Any) -> bytes:
         self.calls.append("CommitOffsets")
         request = data_pb2.CommitOffsetsRequest.FromString(encoded)
-        time.sleep(self.commit_pause)
+        time.sleep(self.commit_pause + (self.many_pause if len(request.offsets) > 1 else 0))
         if self.refuse_commits:
             full = definition_pb2.Status(code=definition_pb2.Code.TOO_MANY_REQUESTS, message="later")
             return data_pb2.CommitOffsetsResponse(status=full).SerializeToString()

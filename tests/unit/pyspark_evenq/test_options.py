@@ -184,7 +184,9 @@ def test_a_stream_is_told_how_it_meets_others_and_a_batch_read_is_no_member() ->
     plain = ReadOptions.parse(LEAST, streaming=True).membership
     assert (plain.on_busy, plain.on_conflict, plain.query_name) == (OnBusy.FAIL, OnConflict.CHECKPOINT, "")
     given = {"onGroupBusy": "TakeOver", "onOffsetConflict": "broker", "queryName": " nightly "}
+    given["checkpointLocation"] = " s3a://jobs/delays "
     told = ReadOptions.parse(LEAST | given, streaming=True).membership
+    assert (plain.checkpoint, told.checkpoint) == ("", "s3a://jobs/delays")
     assert (told.on_busy, told.on_conflict, told.query_name) == (OnBusy.TAKEOVER, OnConflict.BROKER, "nightly")
     with pytest.raises(SettingsError, match=r"onGroupBusy is 'maybe'; give one of: fail, wait, takeover"):
         ReadOptions.parse(LEAST | {"onGroupBusy": "maybe"}, streaming=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from pyspark_evenq.planner import batch_ranges
 from pyspark_evenq.stream import StreamReader
 
 from tests.unit.pyspark_evenq.fake_groups import FakeGroups
+from tests.unit.pyspark_evenq.spark_logs import SparkLogs
 
 ALL = ReadAllAvailable()
 OTHER = "zzz"
@@ -46,10 +48,10 @@ def made(broker: Any, groups: FakeGroups) -> Iterator[Any]:
         reader.stop()
 
 
-def until(condition: Callable[[], Any]) -> Any:
+def until(condition: Callable[[], Any], what: Callable[[], Any] = lambda: "") -> Any:
     give_up = time.monotonic() + 30
     while not (found := condition()):
-        assert time.monotonic() < give_up
+        assert time.monotonic() < give_up, what()
     return found
 
 
@@ -67,7 +69,7 @@ def following(reader: StreamReader, start: dict[str, Any], sizes: dict[int, int]
         start = end
         return read == sizes
 
-    until(enough)
+    until(enough, lambda: f"{read} and not {sizes} were read, up to {start}")
     return start
 
 
@@ -106,6 +108,73 @@ def test_a_queue_leaves_when_the_batch_that_reads_it_is_logged(broker: Any, grou
     broker.send("d", queue=0)
     end = following(reader, end, {0: 1})
     assert list(end["q"]["flights"]["broker-a"]) == ["0"], "the offset names its own queues"
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_stop_reports_a_batch_that_spark_has_finished_and_no_other(
+    broker: Any, groups: Any, made: Any, tmp_path: Path, done: bool
+) -> None:
+    logs = SparkLogs(tmp_path / "checkpoint")
+    broker.send("a", queue=0)
+    broker.send("b", queue=1)
+    reader = made(checkpointLocation=str(logs.folder))
+    end = following(reader, begun(reader), {0: 1, 1: 1})
+    logs.plan(0, end)
+    if done:
+        logs.commit(0)
+    reader.stop()
+    groups.until(lambda: not groups.joins and not groups.holders)
+    assert broker.progress("g") == ({0: 1, 1: 1} if done else {0: 0, 1: 0})
+
+
+def test_a_queue_leaves_before_the_next_trigger_once_the_checkpoint_has_the_batch(
+    broker: Any, groups: Any, made: Any, tmp_path: Path
+) -> None:
+    logs = SparkLogs(tmp_path / "checkpoint")
+    broker.send("a", queue=0)
+    broker.send("b", queue=1)
+    reader = made(checkpointLocation=str(logs.folder))
+    end = following(reader, begun(reader), {0: 1, 1: 1})
+    logs.plan(0, end)
+    groups.join("g", OTHER, topics=["flights"])
+    asked = groups.waits("g", 1, OTHER)
+    assert not asked.wait(1.0), "the batch is not done"
+    logs.commit(0)
+    assert asked.wait(20)
+    assert broker.progress("g")[1] == 1
+    broker.send("c", queue=1)
+    broker.send("d", queue=0)
+    end = following(reader, end, {0: 1})
+    assert list(end["q"]["flights"]["broker-a"]) == ["0"]
+    reader.stop()
+    assert broker.progress("g")[1] == 1, "what others have is not this query's to report"
+
+
+def test_a_queue_leaves_when_no_report_of_it_is_on_its_way_any_more(
+    broker: Any, groups: Any, made: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.send("a", queue=0)
+    broker.send("b", queue=1)
+    reader = made()
+    end = following(reader, begun(reader), {0: 1, 1: 1})
+    groups.join("g", OTHER, topics=["flights"])
+    asked = groups.waits("g", 1, OTHER)
+    broker.many_pause = 1.0
+    reader.latestOffset(end, ALL)
+    assert asked.wait(20)
+    until(lambda: broker.progress("g") == {0: 1, 1: 1})
+    assert "another member has the queue" not in caplog.text
+
+
+def test_a_batch_begins_when_the_one_before_is_reported(broker: Any, groups: Any, made: Any) -> None:
+    broker.send("a", queue=0)
+    broker.send("b", queue=1)
+    reader = made()
+    end = following(reader, begun(reader), {0: 1, 1: 1})
+    broker.many_pause = 0.1
+    broker.send("c", queue=0)
+    assert until(lambda: (new := reader.latestOffset(end, ALL)) != end and new)
+    assert broker.progress("g") == {0: 1, 1: 1}
 
 
 def test_a_queue_that_comes_back_begins_where_the_group_is(broker: Any, groups: Any, made: Any) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +21,10 @@ from pyspark_evenq.member import QueueTaken
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.stream import StreamReader
 
-from evenq.errors import Forbidden, IllegalOffset, PreconditionFailed
+from evenq.errors import ConnectionFailed, Forbidden, IllegalOffset, PreconditionFailed, SettingsError
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from tests.unit.pyspark_evenq.fake_groups import FakeGroups
+from tests.unit.pyspark_evenq.spark_logs import SparkLogs
 
 ALL = ReadAllAvailable()
 
@@ -136,6 +138,28 @@ def test_progress_reaches_the_broker_only_for_what_spark_has_logged(broker: Any,
     reader.latestOffset(first, ALL)
     reader.stop()
     assert broker.progress("g")[0] == 1
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_stop_reports_a_batch_that_spark_has_finished_and_no_other(
+    broker: Any, made: Any, tmp_path: Path, done: bool
+) -> None:
+    logs = SparkLogs(tmp_path / "checkpoint")
+    broker.send("a", queue=0)
+    reader = made(checkpointLocation=f"file:{logs.folder}")
+    start = wire(reader.initialOffset())
+    end = wire(reader.latestOffset(start, ALL))
+    reader.partitions(start, end)
+    logs.plan(0, end)
+    if done:
+        logs.commit(0)
+    reader.stop()
+    assert broker.progress("g")[0] == (1 if done else 0)
+
+
+def test_a_query_whose_checkpoint_is_elsewhere_does_not_begin(broker: Any, made: Any, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="checkpointLocation"):
+        made(checkpointLocation=str(tmp_path)).initialOffset()
 
 
 def test_a_broker_that_refuses_progress_does_not_stop_the_query(broker: Any, made: Any) -> None:
@@ -265,6 +289,78 @@ def test_a_lost_tail_is_an_error_or_reading_goes_on_at_what_is_left(
     with pytest.raises(IllegalOffset, match=r"flights@broker-a:0 was to be read at offset 9, .* 0 to 4"):
         until_moved(strict)
     assert until_moved(lenient)["q"] == {"flights": {"broker-a": {"0": 4, "1": 0}}}
+
+
+@pytest.mark.parametrize("limit", [ALL, ReadMaxRows(2)])
+@pytest.mark.parametrize("available_now", [True, False])
+def test_a_lost_tail_that_has_grown_past_the_old_offset_is_noticed(
+    broker: Any, made: Any, available_now: bool, limit: Any
+) -> None:
+    broker.tells_marks = True
+    for number in range(6):
+        broker.send(f"old {number}")
+    first = made()
+    end = wire(first.latestOffset(wire(first.initialOffset()), ALL))
+    assert end["mark"] == {"flights": {"broker-a": {"0": [6, "64." + b"old 5".hex()]}}}
+    del broker.queues[0][4:]
+    for number in range(5):
+        broker.send(f"new {number}")
+    broker.stored_later[101] = 4
+    strict, lenient = made(), made(failOnDataLoss="false")
+    if available_now:
+        strict.prepareForTriggerAvailableNow()
+        lenient.prepareForTriggerAvailableNow()
+    with pytest.raises(IllegalOffset, match=r"flights@broker-a:0 was read up to offset 6, but .* lost the end"):
+        next_batch(strict, end, limit)
+    following = next_batch(lenient, end, limit)
+    assert following["from"] == {"flights": {"broker-a": {"0": 4}}}
+    assert following["lost"] == {"flights": {"broker-a": {"0": 0}}}
+    found = rows(lenient, end, following)
+    while len(found) < 5:
+        start, following = following, next_batch(lenient, following, limit)
+        assert "lost" not in following
+        found += rows(lenient, start, following)
+    assert found == [f"new {number}" for number in range(5)]
+    assert following["mark"]["flights"]["broker-a"]["0"] == [9, "64." + b"new 4".hex()]
+
+
+def test_what_was_noted_is_compared_when_the_broker_answers_again(
+    broker: Any, made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.tells_marks = True
+    broker.send("old 0")
+    broker.send("old 1")
+    reader = made()
+    end = wire(reader.latestOffset(wire(reader.initialOffset()), ALL))
+    del broker.queues[0][1:]
+    for number in range(3):
+        broker.send(f"new {number}")
+
+    def away(address: str, places: Any) -> Any:
+        raise ConnectionFailed("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pyspark_evenq.cluster.marks", away)
+        end = next_batch(reader, end)
+    assert end["q"] == {"flights": {"broker-a": {"0": 4, "1": 0}}}
+    assert end["mark"] == {"flights": {"broker-a": {"0": [2, "64." + b"old 1".hex()]}}}
+    broker.send("more")
+    with pytest.raises(IllegalOffset, match="lost the end of the queue"):
+        next_batch(reader, end)
+
+
+def test_a_broker_that_tells_no_marks_is_believed(broker: Any, made: Any) -> None:
+    broker.send("a")
+    reader = made()
+    end = wire(reader.latestOffset(wire(reader.initialOffset()), ALL))
+    assert "mark" not in end
+    broker.tells_marks = True
+    broker.send("b")
+    end = next_batch(reader, end)
+    assert end["mark"]["flights"]["broker-a"] == {"0": [2, "64." + b"b".hex()]}
+    broker.low[0] = 2  # what was noted is trimmed, and nothing is lost
+    broker.send("c")
+    assert next_batch(reader, end)["mark"]["flights"]["broker-a"] == {"0": [3, "64." + b"c".hex()]}
 
 
 def test_a_tail_that_is_back_in_a_moment_is_no_loss_for_available_now(broker: Any, made: Any) -> None:

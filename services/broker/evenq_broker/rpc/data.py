@@ -31,6 +31,7 @@ from evenq_broker.core.filters import EVERYTHING, TURNS_MIN, MessageFilter, mess
 from evenq_broker.core.frames import delivered, extra_fields, field, varint, varint_field
 from evenq_broker.core.journal import Committed
 from evenq_broker.core.letters import Reason
+from evenq_broker.core.marks import mark_of, marks_asked
 from evenq_broker.loops.dead_letters import bury
 from evenq_broker.loops.deliveries import counted
 from evenq_broker.loops.retries import attempts_before, retry_later
@@ -284,9 +285,17 @@ class _Data:
                 await self._broker.wait_for_growth(watched, left_ms)
         group = self._broker.groups.get(asked.group) if asked.group else None
         response = data_pb2.QueryOffsetsResponse(status=OK)
-        for topic, queue in queues:
-            response.offsets.append(await self._offsets(topic, queue, group, asked.timestamp_ms))
+        for (topic, queue), mark_at in zip(queues, marks_asked(asked.mark_at, len(queues)), strict=True):
+            offsets = await self._offsets(topic, queue, group, asked.timestamp_ms)
+            offsets.mark = await self._mark(topic, queue, mark_at) if mark_at > 0 else ""
+            response.offsets.append(offsets)
         return response.SerializeToString()
+
+    async def _mark(self, topic: TopicConfig, queue: MessageQueue, offset: int) -> str:
+        """Of the message before an offset; empty: it is not there."""
+        await self._broker.clock.sleep_ms(0)  # a read from memory does not give way
+        found = await self._broker.store.read_at(topic.topic_id, queue.queue_id, [offset - 1])
+        return "".join(mark_of(one.store_ms, one.head, one.system) for one in found)
 
     async def _offsets(
         self, topic: TopicConfig, queue: MessageQueue, group: GroupConfig | None, timestamp_ms: int

@@ -3,6 +3,8 @@
 // QUERY.offsets.before, QUERY.commits.after, TABLE._spark_metadata.before ..., by the folders of the log.
 
 import java.io.File;
+import java.io.IOException;
+import java.nio.file.Files;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager;
@@ -28,7 +30,14 @@ public class LogHooks extends FileContextBasedCheckpointFileManager {
     private static void reached(String point) {
         File folder = new File(System.getenv("CHAOS_HOOKS"));
         long pid = ProcessHandle.current().pid();
-        if (!new File(folder, point).renameTo(new File(folder, "hit/" + point + "." + pid))) {
+        File armed = new File(folder, point);
+        try {
+            String of = new String(Files.readAllBytes(armed.toPath())).trim();
+            if (!of.equals(System.getenv("CHAOS_DRIVER"))
+                    || !armed.renameTo(new File(folder, "hit/" + point + "." + pid))) {
+                return;
+            }
+        } catch (IOException unarmed) {
             return;
         }
         try {

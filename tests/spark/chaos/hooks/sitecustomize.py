@@ -2,7 +2,9 @@
 
 `CHAOS_HOOKS` names a folder. A file there with the name of a point arms it: the first process, of Spark's or of the
 brokers, that passes the point takes the file away and ends by SIGKILL; if the file holds process ids, these end instead
-and who passed goes on. So each arming hits once, however many processes pass. Points of brokers are those of
+and who passed goes on. So each arming hits once, however many processes pass. The first word of the file is the number
+of the driver (`CHAOS_DRIVER`) whose processes count: those of one that was killed before may live on for a while, and
+must not take the blow for the living. `*` is for all. Points of brokers are those of
 `evenq.runtime.failpoints`; `LogHooks.java` does the same for the logs of Spark's checkpoints.
 """
 
@@ -20,18 +22,21 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
-FOLDER = os.environ.get("CHAOS_HOOKS", "")
+FOLDER, DRIVER = os.environ.get("CHAOS_HOOKS", ""), os.environ.get("CHAOS_DRIVER", "")
 
 
 def reached(point: str) -> None:
     """Somebody passes this point."""
-    taken = os.path.join(FOLDER, "hit", f"{point}.{os.getpid()}")
+    armed, taken = os.path.join(FOLDER, point), os.path.join(FOLDER, "hit", f"{point}.{os.getpid()}")
     try:
-        os.rename(os.path.join(FOLDER, point), taken)
+        with open(armed, encoding="utf-8") as file:
+            of, *words = file.read().split()
+        if of not in {"*", DRIVER}:
+            return
+        os.rename(armed, taken)
     except FileNotFoundError:
         return
-    with open(taken, encoding="utf-8") as file:
-        victims = [int(word) for word in file.read().split()]
+    victims = [int(word) for word in words]
     for pid in victims or [os.getpid()]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -8,7 +8,7 @@ import pytest
 from evenq_broker.core.filters import LOOK_AHEAD, TURNS_MIN
 from evenq_broker.core.members import Member, Protocol
 
-from evenq.errors import Error, PreconditionFailed
+from evenq.errors import BadRequest, Error, PreconditionFailed
 from evenq.model import MessageQueue
 from evenq.store.record import frame_at
 from evenq.testing.blocks import block, place
@@ -127,6 +127,34 @@ def test_offsets_of_a_topic_are_told_for_all_its_queues_and_for_a_time(run: Run)
         told = [(at.queue.queue_id, at.min_offset, at.max_offset, at.committed) for at in answer.offsets]
         assert told == [(0, 0, 2, -1), (1, 0, 0, -1)]
         assert answer.offsets[0].timestamp_offset == 1
+
+    run(story)
+
+
+def test_the_mark_of_a_message_tells_it_from_another_one_at_its_offset(run: Run) -> None:
+    async def marks(stage: Any, *places: tuple[int, int]) -> list[str]:
+        request = data_pb2.QueryOffsetsRequest(
+            queues=[place(queue_id) for queue_id, _ in places], mark_at=[offset for _, offset in places]
+        )
+        answer = await stage.call("/evenq.v1.Data/QueryOffsets", request, data_pb2.QueryOffsetsResponse)
+        assert answer.status.code == definition_pb2.Code.OK
+        return [at.mark for at in answer.offsets]
+
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        first = await publish(stage, block(place(0), "x", "y"))
+        x, y, *_ = found = await marks(stage, (0, 1), (0, 2), (0, 0), (0, 3), (1, 1))
+        assert found == [x, y, "", "", ""]
+        assert x != y, "both are of the same moment"
+        assert {int(mark.partition(".")[0], 16) for mark in (x, y)} == {first.store_ms}
+        await publish(stage, block(place(0), "z"))
+        assert await marks(stage, (0, 1), (0, 2)) == [x, y]
+        request = data_pb2.QueryOffsetsRequest(queues=[place(0)], mark_at=[1, 2])
+        with pytest.raises(BadRequest, match="2 mark_at for 1 queues"):
+            await stage.call("/evenq.v1.Data/QueryOffsets", request, data_pb2.QueryOffsetsResponse)
+        with pytest.raises(BadRequest, match="the limit is 256"):
+            await marks(stage, *[(0, 1)] * 257)
+        assert await marks(stage, *[(0, 1)] * 256, (0, 0)) == [x] * 256 + [""]
 
     run(story)
 

@@ -223,6 +223,8 @@ class QueryOffsetsRequest(_Message):
     wait_ms: builtins.int
     @builtins.property
     def known_max(self) -> _containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @builtins.property
+    def mark_at(self) -> _containers.RepeatedScalarFieldContainer[builtins.int]: ...
 
     def __init__(
         self,
@@ -233,8 +235,9 @@ class QueryOffsetsRequest(_Message):
         timestamp_ms: builtins.int | None = ...,
         wait_ms: builtins.int | None = ...,
         known_max: Iterable[builtins.int] | None = ...,
+        mark_at: Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["group", "queues", "topic", "timestamp_ms", "wait_ms", "known_max"]) -> None: ...
+    def ClearField(self, field_name: Literal["group", "queues", "topic", "timestamp_ms", "wait_ms", "known_max", "mark_at"]) -> None: ...
 
 class QueueOffsets(_Message):
     DESCRIPTOR: Descriptor
@@ -247,6 +250,7 @@ class QueueOffsets(_Message):
     timestamp_offset: builtins.int
     young: builtins.bool
     uid: builtins.str
+    mark: builtins.str
 
     def __init__(
         self,
@@ -258,9 +262,10 @@ class QueueOffsets(_Message):
         timestamp_offset: builtins.int | None = ...,
         young: builtins.bool | None = ...,
         uid: builtins.str | None = ...,
+        mark: builtins.str | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["queue"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["queue", "min_offset", "max_offset", "committed", "timestamp_offset", "young", "uid"]) -> None: ...
+    def ClearField(self, field_name: Literal["queue", "min_offset", "max_offset", "committed", "timestamp_offset", "young", "uid", "mark"]) -> None: ...
 
 class QueryOffsetsResponse(_Message):
     DESCRIPTOR: Descriptor
