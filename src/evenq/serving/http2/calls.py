@@ -260,6 +260,7 @@ class Call(EagerTask):
 
     async def _wait_for_room(self) -> None:
         connection = self.connection
+        connection.count_wait(self.stream)
         while not self.stream.sending or connection.must_wait(self.stream):
             # Without a stream to write to, this waits for the cancellation that is on its way.
             self._room_waiter = self._loop.create_future()

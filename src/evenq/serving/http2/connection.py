@@ -33,6 +33,8 @@ __all__ = ["Connection"]
 
 _HEADER, _HEADER_BYTES = f.HEADER.unpack_from, f.HEADER_BYTES
 _CONTENT_LENGTH = int(FieldKind.CONTENT_LENGTH)
+_HEADERS_LIMIT = "header_list_bytes_max"
+"""All bounds of header blocks follow from it, or are constants."""
 
 
 class Connection(Sender):
@@ -57,12 +59,12 @@ class Connection(Sender):
         self._block_bytes = 0
         self._block_ends = False
         burst, per_s = limits.flood_burst, limits.flood_per_s
-        self._pings = Bucket("PING", burst=burst, per_s=per_s)
-        self._updates = Bucket("WINDOW_UPDATE", burst=burst, per_s=per_s)
-        self._others = Bucket("PRIORITY or unknown", burst=burst, per_s=per_s)
-        self._settings = Bucket("SETTINGS", burst=limits.settings_burst, per_s=1)
-        self._empty = Bucket("empty DATA", burst=limits.empty_data_burst, per_s=1)
-        self._resets = Bucket("RST_STREAM", burst=limits.resets_burst, per_s=limits.resets_per_s)
+        self._pings = Bucket("PING", "flood_burst", burst=burst, per_s=per_s)
+        self._updates = Bucket("WINDOW_UPDATE", "flood_burst", burst=burst, per_s=per_s)
+        self._others = Bucket("PRIORITY or unknown", "flood_burst", burst=burst, per_s=per_s)
+        self._settings = Bucket("SETTINGS", "settings_burst", burst=limits.settings_burst, per_s=1)
+        self._empty = Bucket("empty DATA", "empty_data_burst", burst=limits.empty_data_burst, per_s=1)
+        self._resets = Bucket("RST_STREAM", "resets_burst", burst=limits.resets_burst, per_s=limits.resets_per_s)
 
     @property
     def kept_bytes(self) -> int:
@@ -85,7 +87,7 @@ class Connection(Sender):
             position = self._read_preface(data) if self._preface else 0
             position = self._read_frames(data, position, events)
         except ConnectionFault as fault:
-            self.fail(fault.code, fault.reason)
+            self._end_for(fault)
             events.append(ConnectionEnded(fault.code, fault.reason))
             return events
         if position < len(data):
@@ -175,7 +177,7 @@ class Connection(Sender):
             self._on_block(stream_id, payload, bool(flags & f.END_STREAM), events)
             return
         if len(payload) > self.limits.header_block_bytes_max:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long")
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long", _HEADERS_LIMIT)
         self._block_id, self._block, self._block_bytes = stream_id, [payload], len(payload)
         self._block_ends = bool(flags & f.END_STREAM)
 
@@ -186,7 +188,7 @@ class Connection(Sender):
         self._block_bytes += len(payload)
         limits = self.limits
         if self._block_bytes > limits.header_block_bytes_max or len(self._block) > limits.continuations_max + 1:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long")
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long", _HEADERS_LIMIT)
         if flags & f.END_HEADERS:
             stream_id, block = self._block_id, b"".join(self._block)
             self._block_id, self._block, self._block_bytes = 0, [], 0
@@ -194,18 +196,21 @@ class Connection(Sender):
 
     def _on_block(self, stream_id: int, block: bytes, ends: bool, events: list[Event]) -> None:
         if len(block) > self.limits.header_block_bytes_max:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long")
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long", _HEADERS_LIMIT)
         decoded = self._decoder.decode(block)
         limits = self.limits
         if len(decoded.fields) > limits.header_fields_max or decoded.size > 4 * limits.header_list_bytes_max:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a request has too many header fields")
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a request has too many header fields", _HEADERS_LIMIT)
         stream, self._block_stream = self._block_stream, None
         if stream is not None:
             self._on_trailers(stream, decoded, ends, events)
             return
         if stream_id in self.reset_ids:
             return  # was on its way when we reset the stream
-        if len(self.streams) >= limits.streams_per_connection_max or self._is_beyond_drain(stream_id):
+        crowded = len(self.streams) >= limits.streams_per_connection_max
+        if crowded or self._is_beyond_drain(stream_id):
+            if crowded:
+                self.totals.reach("streams_per_connection_max")
             self.totals.streams_refused += 1
             self._resets.spend(self.now_ms)
             self.remember_reset(stream_id)
@@ -225,7 +230,12 @@ class Connection(Sender):
         try:
             self._resets.spend(self.now_ms)
         except ConnectionFault as fault:
-            self.fail(fault.code, fault.reason)
+            self._end_for(fault)
+
+    def _end_for(self, fault: ConnectionFault) -> None:
+        if fault.limit:
+            self.totals.reach(fault.limit)
+        self.fail(fault.code, fault.reason)
 
     def _is_beyond_drain(self, stream_id: int) -> bool:
         return self.draining_after is not None and stream_id > self.draining_after
@@ -252,7 +262,9 @@ class Connection(Sender):
         self._receive_left -= length
         self._unannounced += length
         if self._receive_left < 0:
-            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the connection's window")
+            raise ConnectionFault(
+                ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the connection's window", "connection_window_bytes"
+            )
         if self._unannounced >= self.limits.connection_window_bytes >> 1:
             self.announce()
         if stream is None:
@@ -263,6 +275,7 @@ class Connection(Sender):
         ended = bool(flags & f.END_STREAM)
         stream.receive_left -= length
         if stream.receive_left < 0:
+            self.totals.reach("stream_window_bytes")
             raise StreamFault(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the stream's window")
         if flags & f.PADDED:
             payload = f.without_extras(flags & f.PADDED, stream_id, payload)

@@ -131,6 +131,17 @@ class Totals:
     keepalive_timeouts: int = 0
     faults: dict[str, int] = field(default_factory=dict)
     """Connections ended by a fault of the peer, by error code."""
+    reached: dict[str, int] = field(default_factory=dict)
+    """Times that a bound was reached, by its name in `Limits`."""
+
+    def reach(self, limit: str) -> None:
+        """Count one."""
+        self.reached[limit] = self.reached.get(limit, 0) + 1
+
+    def refuse_call(self, limit: str) -> None:
+        """Count a call that is answered RESOURCE_EXHAUSTED at this bound."""
+        self.calls_refused += 1
+        self.reach(limit)
 
     def fault(self, code: str) -> None:
         """Count one."""

@@ -23,6 +23,7 @@ from evenq.serving.http2.events import (
 )
 from evenq.serving.http2.messages import GrpcFault, status
 from evenq.serving.http2.plain_requests import PlainRequest
+from evenq.serving.http2.refusals import refusal_of
 from evenq.serving.http2.requests import request_head
 from evenq.serving.http2.streams import Stream
 from evenq.serving.rpc import Kind
@@ -131,6 +132,7 @@ class Http2Protocol(asyncio.Protocol):
             self._busy = False
         if self.core.pending and not self._more:
             self._more = True
+            self.server.totals.reach("frames_per_turn")
             if self._paused_ms is None:
                 self._transport.pause_reading()
         self.flush()
@@ -208,7 +210,7 @@ class Http2Protocol(asyncio.Protocol):
                 break
             self._transport.write(output)
         if core.unread_bytes > self.limits.connection_unread_bytes_max and not core.ended:
-            self.server.totals.stalled += 1
+            self._stalled("connection_unread_bytes_max")
             self.fail(ErrorCode.ENHANCE_YOUR_CALM, "answers are not read")
             return
         if core.ended:
@@ -240,6 +242,20 @@ class Http2Protocol(asyncio.Protocol):
             self._crowded = True
             return True
         return queued >= self.limits.stream_unread_bytes
+
+    def count_wait(self, stream: Stream) -> None:
+        """A handler begins to wait for room."""
+        core, limits = self.core, self.limits
+        if core.totals.unread_bytes >= limits.unread_bytes:
+            core.totals.reach("unread_bytes")
+        elif core.unread_bytes >= limits.connection_unread_bytes:
+            core.totals.reach("connection_unread_bytes")
+        elif stream.queued_bytes >= limits.stream_unread_bytes:
+            core.totals.reach("stream_unread_bytes")
+
+    def _stalled(self, limit: str) -> None:
+        self.server.totals.stalled += 1
+        self.server.totals.reach(limit)
 
     def _is_crowded(self) -> bool:
         core, limits = self.core, self.limits
@@ -309,7 +325,7 @@ class Http2Protocol(asyncio.Protocol):
             call = stream.call = PlainRequest(self, stream, request.not_grpc)
         else:
             method = self.server.methods.get(request.path)
-            refusal = self._refusal(event) if method is not None else (Status.UNIMPLEMENTED, _unknown(request.path))
+            refusal = refusal_of(self, method, event.block)
             if request.bad_timeout:
                 refusal = Status.INTERNAL, "grpc-timeout is none"
             if refusal is not None or method is None:
@@ -327,21 +343,6 @@ class Http2Protocol(asyncio.Protocol):
         if event.ended:
             self._on_data(stream, b"", True)
 
-    def _refusal(self, event: RequestStarted) -> tuple[Status, str] | None:
-        limits = self.limits
-        if event.block.size > limits.header_list_bytes_max:
-            words = f"the metadata has {event.block.size} bytes, more than {limits.header_list_bytes_max}"
-        elif self.address.calls >= limits.calls_per_address_max:
-            words = f"{limits.calls_per_address_max} calls run from this address, the maximum; try again after a pause"
-        elif self.core.unread_bytes >= limits.connection_unread_bytes:
-            words = f"{self.core.unread_bytes} bytes of answers are not read on this connection; read them first"
-        elif self.server.stopping and self.server.methods[request_head(event.block).path].kind is Kind.BIDI:
-            return Status.UNAVAILABLE, "the server stops"
-        else:
-            return None
-        self.server.totals.calls_refused += 1
-        return Status.RESOURCE_EXHAUSTED, words
-
     def _refuse(self, stream: Stream, code: Status, message: str) -> None:
         self.core.send_end(stream, status(code, message, alone=True))
 
@@ -352,6 +353,8 @@ class Http2Protocol(asyncio.Protocol):
         try:
             call.receive(data, ended=ended)
         except GrpcFault as fault:
+            if fault.limit:
+                self.server.totals.refuse_call(fault.limit)
             call.end(fault.code, fault.message, fault.trailers)
             call.abandon()
 
@@ -384,14 +387,12 @@ class Http2Protocol(asyncio.Protocol):
         self.request_bytes += change
         totals.request_bytes += change
         if change > 0:
-            if self.request_bytes >= limits.connection_request_bytes_max:
+            if self.request_bytes >= limits.connection_request_bytes_max and not core.withhold:
                 core.withhold = True
+                totals.reach("connection_request_bytes_max")
             if totals.request_bytes > limits.request_bytes_max:
-                totals.calls_refused += 1
-                raise GrpcFault(
-                    Status.RESOURCE_EXHAUSTED,
-                    f"requests that are not complete have {totals.request_bytes} bytes, the maximum; try again",
-                )
+                words = f"requests that are not complete have {totals.request_bytes} bytes, the maximum; try again"
+                raise GrpcFault(Status.RESOURCE_EXHAUSTED, words, limit="request_bytes_max")
         elif core.withhold and self.request_bytes < limits.connection_request_bytes_max >> 1:
             core.withhold = False
             core.announce()
@@ -414,16 +415,19 @@ class Http2Protocol(asyncio.Protocol):
         if not core.greeted:
             if now_ms - self._opened_ms >= limits.preface_ms:
                 self.server.totals.handshakes_failed += 1
+                self.server.totals.reach("preface_ms")
                 self.fail(ErrorCode.SETTINGS_TIMEOUT, "no preface came in time")
             return
         if self._paused_ms is not None and now_ms - self._paused_ms >= limits.write_stall_ms:
-            self.server.totals.stalled += 1
+            self._stalled("write_stall_ms")
             self.abort()
             return
         if core.streams:
             self._active_ms = now_ms
             self._look_at_streams(now_ms)
         elif now_ms - self._active_ms >= limits.idle_ms:
+            if self._draining_ms is None and core.draining_after is None:
+                self.server.totals.reach("idle_ms")
             self.drain(now_ms)
         if self._draining_ms is not None and now_ms - self._draining_ms >= limits.drain_ping_ms:
             self._end_drain()
@@ -437,6 +441,7 @@ class Http2Protocol(asyncio.Protocol):
             self.core.out.append(f.ping(KEEPALIVE))
         elif now_ms - self._pinged_ms >= self.limits.keepalive_timeout_ms:
             self.server.totals.keepalive_timeouts += 1
+            self.server.totals.reach("keepalive_timeout_ms")
             self.abort()
 
     def _look_at_streams(self, now_ms: int) -> None:
@@ -446,13 +451,14 @@ class Http2Protocol(asyncio.Protocol):
         for stream in list(core.streams.values()):
             call = stream.call
             if stream.queued_bytes and now_ms - stream.moved_ms >= stall_ms:
-                totals.stalled += 1
+                self._stalled("pressed_stall_ms" if pressed else "stall_ms")
                 core.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
                 call.abandon()
                 continue
             since_ms = call.waits_since_ms if call is not None and stream.receiving else None
             if since_ms is not None and now_ms - since_ms >= limits.request_ms:
                 totals.late_requests += 1
+                totals.reach("request_ms")
                 call.end(Status.DEADLINE_EXCEEDED, f"the request was not complete within {limits.request_ms} ms")
                 call.abandon()
 
@@ -481,7 +487,3 @@ class Http2Protocol(asyncio.Protocol):
                     call.send_headers()
                 call.end(code, message)
                 call.abandon()
-
-
-def _unknown(path: str) -> str:
-    return f"no method {path[:256]} is served here"

@@ -103,18 +103,21 @@ class Http2Server:
         address = self._addresses.get(host)
         if address is None:
             address = Address(host)
-        limits = self.limits
-        if (
-            self.stopping
-            or self.totals.connections >= limits.connections_max
-            or address.connections >= limits.connections_per_address_max
-        ):
-            self.totals.connections_refused += 1
+        limits, totals = self.limits, self.totals
+        reached = ""
+        if totals.connections >= limits.connections_max:
+            reached = "connections_max"
+        elif address.connections >= limits.connections_per_address_max:
+            reached = "connections_per_address_max"
+        if reached or self.stopping:
+            if reached:
+                totals.reach(reached)
+            totals.connections_refused += 1
             return None
         self._addresses[host] = address
         address.connections += 1
-        self.totals.connections += 1
-        self.totals.accepted += 1
+        totals.connections += 1
+        totals.accepted += 1
         return address
 
     def release(self, address: Address) -> None:
@@ -150,6 +153,7 @@ class Http2Server:
 
     async def _encrypt(self, transport: asyncio.Transport, connection: Http2Protocol) -> asyncio.Transport | None:
         assert self._tls is not None
+        begun_ms = self.clock.monotonic_ms()
         try:
             encrypted = await self.loop.start_tls(
                 transport,
@@ -159,6 +163,8 @@ class Http2Server:
                 ssl_handshake_timeout=self.limits.preface_ms / 1000,
             )
         except (OSError, asyncio.CancelledError):  # ssl.SSLError and time-outs are OSErrors
+            if self.clock.monotonic_ms() - begun_ms >= self.limits.preface_ms:
+                self.totals.reach("preface_ms")
             return None
         agreed: Any = encrypted.get_extra_info("ssl_object") if encrypted is not None else None
         return encrypted if agreed is not None and agreed.selected_alpn_protocol() == ALPN else None
