@@ -95,7 +95,7 @@ class FrontLimits(BaseModel, frozen=True, extra="forbid"):
         ge=1 << 20,
         le=_BYTES_MAX,
         description="Most bytes of one connection's requests that are not complete, or not read by their handler; at "
-        "this the peer must wait.",
+        "this the peer must wait, and the newest are refused if none could be completed.",
     )
     request_bytes_max: int = Field(
         default=_DEFAULT.request_bytes_max,

@@ -214,6 +214,11 @@ class Call(EagerTask):
             self.connection.keep(change)
 
     @property
+    def incomplete(self) -> bool:
+        """True: its handler waits for the whole request."""
+        return not self._started and not self._finished
+
+    @property
     def waits_since_ms(self) -> int | None:
         """When the message began that the caller has not sent to its end; None: it owes none."""
         if self.ended or (self.kind is Kind.BIDI and (self._reader is None or self._reader.clean)):

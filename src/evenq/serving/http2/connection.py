@@ -67,6 +67,11 @@ class Connection(Sender):
         self._resets = Bucket("RST_STREAM", "resets_burst", burst=limits.resets_burst, per_s=limits.resets_per_s)
 
     @property
+    def exhausted(self) -> bool:
+        """True: the peer has used up the connection's window, and is given no more of it."""
+        return self.withhold and self._receive_left < f.FRAME_BYTES_DEFAULT
+
+    @property
     def kept_bytes(self) -> int:
         """Input that is kept for what follows: part of a frame, or of a header block."""
         return max(len(self._rest), self._block_bytes)

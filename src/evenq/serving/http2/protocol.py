@@ -23,7 +23,7 @@ from evenq.serving.http2.events import (
 )
 from evenq.serving.http2.messages import GrpcFault, status
 from evenq.serving.http2.plain_requests import PlainRequest
-from evenq.serving.http2.refusals import refusal_of
+from evenq.serving.http2.refusals import refusal_of, refuse_newest
 from evenq.serving.http2.requests import request_head
 from evenq.serving.http2.streams import Stream
 from evenq.serving.rpc import Kind
@@ -130,6 +130,8 @@ class Http2Protocol(asyncio.Protocol):
                     self._on_other(event)
         finally:
             self._busy = False
+        if self.core.exhausted:
+            refuse_newest(self)
         if self.core.pending and not self._more:
             self._more = True
             self.server.totals.reach("frames_per_turn")

@@ -390,6 +390,74 @@ def test_thousands_of_calls_in_one_piece_leave_the_others_their_turns(loop: Any,
     run(loop, test)
 
 
+class FairClient:
+    """Sends its requests in turns, a frame of each, as far as the windows go."""
+
+    def __init__(self, protocol: Http2Protocol, end: FakeTransport, size: int, count: int) -> None:
+        self.protocol, self.end = protocol, end
+        self.left = dict.fromkeys(range(1, 2 * count, 2), size + 5)
+        self.window = 65_535
+        self.ended: set[int] = set()
+        self.whole = size
+        self.read = 0
+
+    def take_in(self) -> None:
+        output = self.end.written
+        while self.read < len(output):
+            high, low, kind, flags, stream_id = f.HEADER.unpack_from(output, self.read)
+            payload = output[self.read + 9 : (after := self.read + 9 + (high << 8 | low))]
+            self.read = after
+            if kind == f.WINDOW_UPDATE and not stream_id:
+                self.window += int.from_bytes(payload, "big")
+            elif kind in {f.HEADERS, f.RST_STREAM} and (flags & f.END_STREAM or kind == f.RST_STREAM):
+                self.ended.add(stream_id)
+                self.left.pop(stream_id, None)
+
+    def turn(self) -> int:
+        """Send one frame of each request; the bytes that were sent."""
+        sent = 0
+        for stream_id, left in list(self.left.items()):
+            size = min(left, 1_000, self.window)
+            if not size:
+                continue
+            body = (self.whole.to_bytes(5, "big") + bytes(1_000))[:size] if left == self.whole + 5 else bytes(size)
+            self.left[stream_id] -= size
+            self.window -= size
+            sent += size
+            if not self.left[stream_id]:
+                del self.left[stream_id]
+            last = f.END_STREAM if stream_id not in self.left else 0
+            self.protocol.data_received(f.frame(f.DATA, last, stream_id, body))
+        return sent
+
+
+def test_large_requests_that_come_in_turns_are_not_stuck_half_way(loop: Any) -> None:
+    """None would ever be complete if all had to wait for room."""
+
+    async def test(service: Service, server: Http2Server, _: int) -> None:
+        protocol, end = Http2Protocol(server), FakeTransport(1)
+        client = FairClient(protocol, end, size=20_000, count=20)
+
+        def all_turns() -> None:
+            protocol.connection_made(end)  # type: ignore[arg-type]  # as much of it as is used
+            protocol.data_received(HELLO + f.window_update(0, 1 << 20))
+            for stream_id in list(client.left):
+                protocol.data_received(f.frame(f.HEADERS, f.END_HEADERS, stream_id, CALL))
+            while client.left:
+                client.take_in()
+                assert client.turn() or not client.left, f"stuck: {len(client.ended)} of 20 requests came to an end"
+                protocol.flush()
+
+        await in_a_turn(all_turns)
+        client.take_in()
+        assert len(client.ended) == 20
+        assert len(service.calls) >= 5
+        assert server.totals.calls_refused == 20 - len(service.calls)
+        protocol.connection_lost(None)
+
+    run(loop, test, connection_window_bytes=70_000, connection_request_bytes_max=140_000)
+
+
 def test_a_goaway_for_a_flood_arrives_though_the_flood_goes_on(loop: Any) -> None:
     async def test(_: Service, server: Http2Server, port: int) -> None:
         def flood() -> bytes:
