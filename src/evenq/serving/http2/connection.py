@@ -46,9 +46,15 @@ class Connection(Sender):
         """The preface and the peer's first SETTINGS came."""
         self.draining_after: int | None = None
         """Streams above this one are refused: the connection ends."""
+        self.frames_max = limits.frames_per_turn
+        """Frames that the next `receive` reads."""
+        self.frames_read = 0
+        """Frames that the last one read."""
         self.pending = False
-        """There is more input than one turn reads: `receive` is to be called again, with nothing or with more."""
+        """There is more input than that: `receive` is to be called again, with nothing or with more."""
         self._rest = b""
+        self._read = 0
+        """Bytes of `_rest` that were read: it is cut only now and then, for small shares of much input."""
         self._preface = f.PREFACE
         self._decoder = Decoder()
         self._receive_left = limits.connection_window_bytes
@@ -74,28 +80,36 @@ class Connection(Sender):
     @property
     def kept_bytes(self) -> int:
         """Input that is kept for what follows: part of a frame, or of a header block."""
-        return max(len(self._rest), self._block_bytes)
+        return max(len(self._rest) - self._read, self._block_bytes)
 
     # ------------------------------------------------------------------------------------------------------ input
 
     def receive(self, data: bytes, now_ms: int) -> list[Event]:
-        """What the peer's bytes mean, as far as `frames_per_turn` go; see `pending`. `now_ms`: a monotonic clock."""
+        """What the peer's bytes mean, as far as `frames_max` goes; see `pending`. `now_ms`: a monotonic clock."""
         events: list[Event] = []
         self.pending = False
+        self.frames_read = 0
         if self.ended:
             return events
         self.now_ms = now_ms
+        position = 0
         if self._rest:
-            data = self._rest + data
-            self._rest = b""
+            if data:
+                data = self._rest[self._read :] + data
+            else:
+                data, position = self._rest, self._read
+            self._rest, self._read = b"", 0
         try:
-            position = self._read_preface(data) if self._preface else 0
+            if self._preface:
+                position = self._read_preface(data)
             position = self._read_frames(data, position, events)
         except ConnectionFault as fault:
             self._end_for(fault)
             events.append(ConnectionEnded(fault.code, fault.reason))
             return events
-        if position < len(data):
+        if self.pending and position < len(data) >> 1:
+            self._rest, self._read = data, position
+        elif position < len(data):
             self._rest = data[position:]
         return events
 
@@ -112,12 +126,12 @@ class Connection(Sender):
         end = len(data) - _HEADER_BYTES
         if self._preface:
             return position
-        frame_bytes_max, turns = self.limits.frame_bytes_max, self.limits.frames_per_turn
+        frame_bytes_max, frames_max = self.limits.frame_bytes_max, self.frames_max
         while position <= end:
-            if not turns:
+            if self.frames_read >= frames_max:
                 self.pending = True
                 break
-            turns -= 1
+            self.frames_read += 1
             high, low, kind, flags, stream_id = _HEADER(data, position)
             length = high << 8 | low
             if length > frame_bytes_max:

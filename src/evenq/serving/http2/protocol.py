@@ -74,7 +74,6 @@ class Http2Protocol(asyncio.Protocol):
         """What came behind a handshake, before its end was seen here, or while there was more than a turn's work."""
         self._more = False
         """Input waits for the next turn of the loop, and nothing is read meanwhile."""
-        self._going_on = False
         self._lingers_ms: int | None = None
         """Since when what comes is thrown away, so that our GOAWAY arrives."""
         self._thrown_away = 0
@@ -114,10 +113,11 @@ class Http2Protocol(asyncio.Protocol):
         elif not self._begun or self._more:
             self._early.append(data)
         else:
-            self._take_in(data)
+            self._take_in(data, self.server.turns.share())
 
-    def _take_in(self, data: bytes) -> None:
-        """Begin what a turn of the loop may begin of it; the rest has its turn after the other connections."""
+    def _take_in(self, data: bytes, frames: int) -> None:
+        """Begin what `frames` allows of it; the rest has its turn after the other connections."""
+        self.core.frames_max = frames
         self._busy = True
         try:
             for event in self.core.receive(data, self._monotonic_ms()):
@@ -130,6 +130,7 @@ class Http2Protocol(asyncio.Protocol):
                     self._on_other(event)
         finally:
             self._busy = False
+            self.server.turns.spend(self.core.frames_read)
         if self.core.exhausted:
             refuse_newest(self)
         if self.core.pending and not self._more:
@@ -137,22 +138,21 @@ class Http2Protocol(asyncio.Protocol):
             self.server.totals.reach("frames_per_turn")
             if self._paused_ms is None:
                 self._transport.pause_reading()
+        elif self._more and not self.core.pending and not self._early:
+            self._more = False
+            if self._paused_ms is None:
+                self._transport.resume_reading()
         self.flush()
         if self._more and self._paused_ms is None:
-            self._go_on_later()
+            self.server.turns.wait(self)
 
-    def _go_on_later(self) -> None:
-        if not self._going_on:
-            self._going_on = True
-            self.loop.call_soon(self._go_on)
-
-    def _go_on(self) -> None:
-        self._going_on = False
+    def go_on(self, frames: int) -> None:
+        """It is this connection's turn again; `frames`: its share."""
         if self._closed or self._paused_ms is not None:
             return
         data, self._early = b"".join(self._early), []
         if self.core.pending or data:
-            self._take_in(data)
+            self._take_in(data, frames)
         else:
             self._more = False
             self._transport.resume_reading()
@@ -169,7 +169,7 @@ class Http2Protocol(asyncio.Protocol):
         self._paused_ms = None
         if not self._closed:
             if self._more:
-                self._go_on_later()
+                self.server.turns.wait(self)
             else:
                 self._transport.resume_reading()
             self.flush()

@@ -23,6 +23,7 @@ from evenq.serving.http2.deadlines import Deadlines
 from evenq.serving.http2.eager_task import EagerTask
 from evenq.serving.http2.limits import Limits, Totals
 from evenq.serving.http2.protocol import Http2Protocol
+from evenq.serving.http2.turns import Turns
 from evenq.wire.http2.codes import Status
 
 __all__ = ["Address", "Http2Server"]
@@ -75,6 +76,7 @@ class Http2Server:
         self.connections: dict[Http2Protocol, None] = {}
         self.stopping = False
         self.loop: asyncio.AbstractEventLoop
+        self.turns: Turns
         self._tls = tls
         self._addresses: dict[str, Address] = {}
         self._listening: list[asyncio.AbstractServer] = []
@@ -85,6 +87,7 @@ class Http2Server:
     async def start(self, host: str, port: int) -> int:
         """Listen; 0 = any free port. The port. Raises PortInUse, SettingsError."""
         self.loop = asyncio.get_running_loop()
+        self.turns = Turns(self.limits, self.loop)
         for bound in bind(host, port):
             port = port or (0 if host.startswith(UNIX) else bound.getsockname()[1])
             make: Any = self.loop.create_unix_server if host.startswith(UNIX) else self.loop.create_server

@@ -19,6 +19,7 @@ from evenq.serving.http2.limits import Limits
 from evenq.serving.http2.messages import GrpcFault
 from evenq.serving.http2.protocol import Http2Protocol
 from evenq.serving.http2.server import Http2Server
+from evenq.serving.http2.turns import ROUND
 from evenq.serving.rpc import Kind
 from evenq.testing.certificates import Authority
 from evenq.wire.http2 import frames as f
@@ -388,6 +389,45 @@ def test_thousands_of_calls_in_one_piece_leave_the_others_their_turns(loop: Any,
             protocol.connection_lost(None)
 
     run(loop, test)
+
+
+def test_a_crowd_of_floods_leaves_a_good_client_its_turns(loop: Any) -> None:
+    """However many connections have much to read, a turn of the loop is short, and each of them goes on."""
+    crowd, each, frames = 200, 50, 16
+
+    async def test(service: Service, server: Http2Server, _: int) -> None:
+        ends = [FakeTransport(number) for number in range(crowd + 1)]
+        protocols = [Http2Protocol(server) for _ in ends]
+        *floods, good = protocols
+        asked = 1
+
+        def begin() -> None:
+            for protocol, end in zip(protocols, ends, strict=True):
+                protocol.connection_made(end)  # type: ignore[arg-type]  # as much of it as is used
+                protocol.data_received(HELLO)
+            for protocol in floods:
+                protocol.data_received(calls(each))
+            good.data_received(calls(1))
+
+        def ask() -> None:
+            good.data_received(calls(1, first=2 * asked + 1))
+            assert service.calls[-1].connection is good, "a call waits behind the crowd"
+
+        await in_a_turn(begin)
+        while asked < 40 or len(service.calls) < crowd * each + asked:
+            before = len(service.calls)
+            await SystemClock().sleep_ms(0)
+            assert len(service.calls) - before <= ROUND * frames, "a turn of the loop is long"
+            assert len(service.calls) > before or asked >= 40, "nobody goes on"
+            if asked == 1 and good not in {call.connection for call in service.calls}:
+                continue  # it came last, and waits for its first turn
+            if asked < 40:
+                await in_a_turn(ask)
+                asked += 1
+        for protocol in protocols:
+            protocol.connection_lost(None)
+
+    run(loop, test, frames_per_turn=frames)
 
 
 class FairClient:
