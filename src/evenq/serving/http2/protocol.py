@@ -37,6 +37,8 @@ __all__ = ["Http2Protocol"]
 
 WRITE_BYTES = 256 << 10
 """Bytes that are handed to the transport at a time, and what it may hold before it says stop."""
+POSTPONED_MS = 100
+"""Shortest time that an error of a stream waits for its caller's first message."""
 KEEPALIVE, DRAIN = b"evenq-ka", b"evenq-go"
 """Data of our two kinds of PING."""
 
@@ -457,7 +459,11 @@ class Http2Protocol(asyncio.Protocol):
                 core.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
                 call.abandon()
                 continue
-            since_ms = call.waits_since_ms if call is not None and stream.receiving else None
+            if call is None:
+                continue
+            if call.postponed and now_ms - stream.since_ms >= POSTPONED_MS:
+                call.end_now()
+            since_ms = call.waits_since_ms if stream.receiving else None
             if since_ms is not None and now_ms - since_ms >= limits.request_ms:
                 totals.late_requests += 1
                 totals.reach("request_ms")
@@ -488,4 +494,5 @@ class Http2Protocol(asyncio.Protocol):
                 if code is Status.OK:
                     call.send_headers()
                 call.end(code, message)
+                call.end_now()
                 call.abandon()

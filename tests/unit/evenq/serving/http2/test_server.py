@@ -498,6 +498,33 @@ def test_large_requests_that_come_in_turns_are_not_stuck_half_way(loop: Any) -> 
     run(loop, test, connection_window_bytes=70_000, connection_request_bytes_max=140_000)
 
 
+@pytest.mark.parametrize("writes", [True, False])
+def test_an_error_of_a_stream_waits_for_its_callers_first_message(loop: Any, writes: bool) -> None:
+    """Python's client of gRPC loses the status of a stream that ends before it has written."""
+
+    async def refuse(_requests: AsyncIterator[bytes], _call: Call) -> None:
+        raise GrpcFault(Status.PERMISSION_DENIED, "not you")
+
+    async def test(_: Service, server: Http2Server, __: int) -> None:
+        server.methods = {"/s/Echo": Method(Kind.BIDI, refuse)}
+        protocol, end = Http2Protocol(server), FakeTransport(1)
+
+        def begin() -> None:
+            protocol.connection_made(end)  # type: ignore[arg-type]  # as much of it as is used
+            protocol.data_received(HELLO + f.frame(f.HEADERS, f.END_HEADERS, 1, CALL))
+
+        await in_a_turn(begin)
+        assert b"not you" not in end.written
+        if writes:
+            await in_a_turn(lambda: protocol.data_received(f.frame(f.DATA, 0, 1, bytes(5))))
+            assert b"not you" in end.written
+        await until(lambda: b"not you" in end.written)
+        assert not protocol.core.streams
+        protocol.connection_lost(None)
+
+    run(loop, test)
+
+
 def test_a_goaway_for_a_flood_arrives_though_the_flood_goes_on(loop: Any) -> None:
     async def test(_: Service, server: Http2Server, port: int) -> None:
         def flood() -> bytes:
