@@ -16,14 +16,15 @@ __all__ = ["Limits", "Totals"]
 class Limits:
     """Bounds of one server. Bytes, unless the name says ms or counts something."""
 
-    connections_max: int = 20_000
+    connections_max: int = 30_000
     """Connections at once, those in a TLS handshake included; one more is closed."""
-    connections_per_address_max: int = 10_000
+    connections_per_address_max: int = 15_000
     """The same from one peer address; half of all, because a load balancer is one address."""
     streams_per_connection_max: int = 4_096
     """Streams at once on one connection (SETTINGS_MAX_CONCURRENT_STREAMS): a push consumer parks one per queue."""
-    calls_per_address_max: int = 10_000
-    """Calls at once from one peer address; one more is answered RESOURCE_EXHAUSTED. The door bounds them in all."""
+    calls_per_address_max: int = 25_000
+    """Calls at once from one peer address; one more is answered RESOURCE_EXHAUSTED. Half of what a broker takes in all
+    (`calls_max`): 10,000 clients behind one load balancer have two each, a stream and a parked poll."""
 
     header_list_bytes_max: int = 16 << 10
     """Header fields of one request; more is answered RESOURCE_EXHAUSTED. Four times this ends the connection."""
