@@ -49,7 +49,7 @@ class Connection(Sender):
         self.frames_max = limits.frames_per_turn
         """Frames that the next `receive` reads."""
         self.frames_read = 0
-        """Frames that the last one read."""
+        """Frames that the last one read, the one that is cut off included."""
         self.pending = False
         """There is more input than that: `receive` is to be called again, with nothing or with more."""
         self._rest = b""
@@ -126,12 +126,13 @@ class Connection(Sender):
         end = len(data) - _HEADER_BYTES
         if self._preface:
             return position
-        frame_bytes_max, frames_max = self.limits.frame_bytes_max, self.frames_max
+        frame_bytes_max = self.limits.frame_bytes_max
+        frames_left = self.frames_read = self.frames_max  # so it stays if a fault ends the connection
         while position <= end:
-            if self.frames_read >= frames_max:
+            if not frames_left:
                 self.pending = True
                 break
-            self.frames_read += 1
+            frames_left -= 1
             high, low, kind, flags, stream_id = _HEADER(data, position)
             length = high << 8 | low
             if length > frame_bytes_max:
@@ -139,7 +140,8 @@ class Connection(Sender):
             start = position + _HEADER_BYTES
             position = start + length
             if position > end + _HEADER_BYTES:
-                return start - _HEADER_BYTES
+                position = start - _HEADER_BYTES
+                break
             payload, stream_id = data[start:position], stream_id & f.WINDOW_MAX
             if self._block_id and (kind != f.CONTINUATION or stream_id != self._block_id):
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted")
@@ -152,6 +154,7 @@ class Connection(Sender):
                     self._on_other(kind, flags, stream_id, payload, events)
             except StreamFault as fault:
                 self._stream_fault(fault, events)
+        self.frames_read -= frames_left
         return position
 
     def _on_other(self, kind: int, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
