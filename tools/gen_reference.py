@@ -96,6 +96,13 @@ SETTINGS_HEAD = """
 Each setting of each server: a flag, an environment variable, or its default; a flag wins over a variable. What a
 server does not know is refused at the start, with the nearest known name. `--no-FLAG` turns a switch off. Nothing
 else reads the environment.
+
+`front_limits` bound what clients can make the gRPC front `http2` hold, for each door; those that say "both fronts" hold
+for `grpcio` too. Each time that one is reached counts in `evenq_front_limits_total`, whose label `limit` is its name
+(`flood_per_s` and `resets_per_s` count as `flood_burst` and `resets_burst`, `keepalive_ms` as `keepalive_timeout_ms`,
+a request over the largest message as `message_bytes_max`). What is held now: `evenq_front_connections` (beside
+`connections_max`), `evenq_front_streams`, `evenq_front_request_bytes` (beside `request_bytes_max`) and
+`evenq_front_unread_bytes` (beside `unread_bytes`). [What happens at each](../internals/front.md#what-bounds-what).
 """
 METRICS_HEAD = """
 # Metrics

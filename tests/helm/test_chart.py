@@ -126,6 +126,55 @@ def unknown(container: dict[str, Any]) -> list[str]:
     return [e["name"] for e in container["env"] if e["name"].startswith(prefix) and e["name"] not in known]
 
 
+def front_limits(pod: dict[str, Any]) -> dict[str, str]:
+    """Variables of a server's front, without their prefix."""
+    (container,) = pod["containers"]
+    prefix = f"EVENQ_{container['name'].upper()}_FRONT_LIMITS__"
+    return {e["name"].removeprefix(prefix): e["value"] for e in container["env"] if e["name"].startswith(prefix)}
+
+
+def test_bounds_of_the_front_reach_each_server_and_settings_go_before_them(helm: str) -> None:
+    told = ["broker.frontLimits.connectionsPerAddressMax=20", "broker.frontLimits.requestBytesMax=4294967296",
+            "nameserver.frontLimits.idleMs=5000", "nameserver.settings.EVENQ_NAMESERVER_FRONT_LIMITS__IDLE_MS=7000",
+            "rebalancer.frontLimits.headerListBytesMax=8192", "front=http2"]  # fmt: skip
+    found = {}
+    for pod in pods(render(helm, *(word for one in told for word in ("--set", one)), "--set-string", told[3])):
+        (container,) = pod["containers"]
+        name = container["name"]
+        if name in {"broker", "nameserver", "rebalancer"}:
+            found[name] = front_limits(pod)
+            fronts = [e["value"] for e in container["env"] if e["name"] == f"EVENQ_{name.upper()}_FRONT"]
+            assert fronts == ["http2"]
+    assert found["broker"]["CONNECTIONS_PER_ADDRESS_MAX"] == "20"
+    assert found["broker"]["REQUEST_BYTES_MAX"] == "4294967296"
+    assert found["nameserver"]["IDLE_MS"] == "7000"
+    assert found["rebalancer"]["HEADER_LIST_BYTES_MAX"] == "8192"
+
+
+def test_the_fronts_bounds_are_taken_by_the_servers_and_leave_room_in_their_memory(helm: str) -> None:
+    from evenq.serving.front_limits import FrontLimits
+
+    for pod in pods(render(helm)):
+        (container,) = pod["containers"]
+        if container["name"] in {"broker", "nameserver", "rebalancer"}:
+            limits = FrontLimits(**{name.lower(): int(value) for name, value in front_limits(pod).items()})
+            memory = {"Mi": 1 << 20, "Gi": 1 << 30}
+            text = container["resources"]["limits"]["memory"]
+            assert limits.request_bytes_max + limits.unread_bytes <= int(text[:-2]) * memory[text[-2:]] / 2
+
+
+def test_the_schema_has_every_bound_of_the_front_with_its_range() -> None:
+    from evenq.serving.front_limits import FrontLimits
+
+    rules = json.loads((CHART / "values.schema.json").read_text())["definitions"]["frontLimits"]["properties"]
+    wanted = {}
+    for setting in settings_of(FrontLimits):
+        first, *more = setting.path[-1].split("_")
+        low, high = map(int, setting.bounds.split(" .. "))
+        wanted[first + "".join(map(str.capitalize, more))] = {"type": "integer", "minimum": low, "maximum": high}
+    assert rules == wanted
+
+
 def test_one_rebalancer_without_a_watch_asks_kubernetes_nothing(helm: str) -> None:
     documents = render(helm, "--set", "rebalancer.topology=false")
     assert not {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"} & {
@@ -640,6 +689,9 @@ def refusal(helm: str, *bad: str, flag: str = "--set") -> str:
         "tls.certManager.issuer=ca",
         "networkPolicy.clientNamespaces={Shop}",
         "image.digests.broker=latest",
+        "front=nginx",
+        "broker.frontLimits.connectionMax=5",
+        "broker.frontLimits.connectionWindowBytes=1000",
     ],
 )
 def test_a_typo_or_a_value_out_of_bounds_is_refused(helm: str, bad: str) -> None:

@@ -256,6 +256,27 @@ def test_what_is_never_complete_is_ended(tmp_path: Path) -> None:
             assert slow.end() is None  # it never answers a ping, so it is taken for dead
 
 
+def test_300_connections_that_send_all_they_may_leave_a_good_client_its_turns(tmp_path: Path) -> None:
+    """No bound of theirs is passed: 500 calls each, in one piece, of which a turn of the loop begins a few."""
+    block = head(EMPTY)
+    calls = b"".join(
+        f.frame(f.HEADERS, OPEN, one, block) + f.frame(f.DATA, f.END_STREAM, one, bytes(5)) for one in ids(1, 500)
+    )
+    last = f.ping(b"all-done")
+    with ExitStack() as stack:
+        port, _ = stack.enter_context(served(tmp_path))
+        attackers = [stack.enter_context(Attacker(port)) for _ in range(300)]
+        with Good(port).calling("300 connections with 500 calls each"):
+            for attacker in attackers:
+                assert attacker.send(calls + last)
+            for attacker in attackers:  # each is served to its end
+                received = b""
+                while b"all-done" not in received:
+                    data = attacker.socket.recv(1 << 16)
+                    assert data, "a client within its bounds is ended"
+                    received = received[-16:] + data
+
+
 def test_one_address_has_no_more_than_its_share(tmp_path: Path) -> None:
     with ExitStack() as stack:
         port, _ = stack.enter_context(served(tmp_path, connections_per_address_max=5, calls_per_address_max=3))

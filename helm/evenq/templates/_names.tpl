@@ -175,6 +175,22 @@ livenessProbe:
 - {name: metrics, containerPort: {{ .root.Values.metrics.port }}}
 {{- end }}
 
+{{/* Who serves gRPC, and its bounds; what `settings` says goes before. Call with root, service, values. */}}
+{{- define "evenq.frontEnv" -}}
+{{- $prefix := printf "EVENQ_%s" (upper .service) }}
+{{- $given := .values.settings }}
+{{- $front := printf "%s_FRONT" $prefix }}
+{{- if not (hasKey $given $front) }}
+- {name: {{ $front }}, value: {{ .root.Values.front }}}
+{{- end }}
+{{- range $key, $value := .values.frontLimits }}
+{{- $name := printf "%s_LIMITS__%s" $front (snakecase $key | upper) }}
+{{- if not (hasKey $given $name) }}
+- {name: {{ $name }}, value: {{ int64 $value | quote }}}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* Settings of a server that the user gives: EVENQ_ variables, then anything else. Call with the service's values. */}}
 {{- define "evenq.settings" -}}
 {{- range $key, $value := .settings }}

@@ -81,6 +81,7 @@ class BrokerApp:
         self._auth.start()
         options = DoorOptions(
             front=settings.front,
+            limits=settings.front_limits.limits(),
             receive_bytes_max=settings.body_bytes_max + REQUEST_ROOM,
             running_max=settings.calls_max,
         )

@@ -15,6 +15,7 @@ from evenq.errors import BadRequest, SettingsError
 from evenq.model.delay_levels import CLASSIC_TEXT, DelayLevels
 from evenq.model.names import broker_problem
 from evenq.serving.auth import AuthSettings
+from evenq.serving.front_limits import FrontLimits
 from evenq.serving.tls import TlsSettings
 from evenq.store import StoreOptions
 from evenq_broker.core.listeners import check_shared, parse_listeners
@@ -141,6 +142,7 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     front: Literal["grpcio", "http2"] = Field(
         default="grpcio", description="Who serves gRPC: grpcio's server, or evenq's own on HTTP/2."
     )
+    front_limits: FrontLimits = Field(default=FrontLimits(), description="Bounds of what clients can make it hold.")
     tls: TlsSettings = Field(default=TlsSettings(), description="Encryption.")
     listeners: str = Field(
         default="",
@@ -402,4 +404,10 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
             raise ValueError("listeners opens a TLS door without tls.certificate and tls.key; give both PEM files")
         if self.port < 0 and self.tls.port < 0 and not spots:
             raise ValueError("port and tls.port are both -1, so nothing would be served; give one of them")
+        requests_max = self.front_limits.connection_request_bytes_max
+        if self.front == "http2" and self.body_bytes_max > requests_max:
+            raise ValueError(
+                f"body_bytes_max = {self.body_bytes_max} is above front_limits.connection_request_bytes_max = "
+                f"{requests_max}: a message could never be complete; lower the first or raise the second"
+            )
         return self

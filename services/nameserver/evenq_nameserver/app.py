@@ -68,9 +68,8 @@ class Nameserver:
         service = RegistryService(settings=settings, clock=self._clock, identity=self.identity, stats=self._stats)
         rpcs = self._auth.rpcs(service.rpcs())
         places = usual_places(settings.host, settings.port, settings.tls)
-        doors = await open_doors(
-            rpcs, places, settings.tls, clock=self._clock, options=DoorOptions(front=settings.front)
-        )
+        options = DoorOptions(front=settings.front, limits=settings.front_limits.limits())
+        doors = await open_doors(rpcs, places, settings.tls, clock=self._clock, options=options)
         self._service, self._doors = service, doors
         self._auth.start()
         expiry = expire_forever(

@@ -95,9 +95,8 @@ class Rebalancer:
         keeper = Doorkeeper(term=lambda: self._term.rpcs if self.leads() else None, leader=self._leader)
         rpcs = self._auth.rpcs(keeper.rpcs(self._term.rpcs))
         places = usual_places(settings.host, settings.port, settings.tls)
-        doors = await open_doors(
-            rpcs, places, settings.tls, clock=self._clock, options=DoorOptions(front=settings.front)
-        )
+        options = DoorOptions(front=settings.front, limits=settings.front_limits.limits())
+        doors = await open_doors(rpcs, places, settings.tls, clock=self._clock, options=options)
         self._doors = doors
         self._auth.start()
         try:

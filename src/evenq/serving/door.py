@@ -49,20 +49,12 @@ class DoorOptions:
 
     receive_bytes_max: int = 8 << 20
     """Largest request, bytes. A send of 4 MiB + 128 KiB must fit; calls between our servers may be larger."""
-    metadata_bytes_max: int = 16 << 10
-    """Largest header block of a call, bytes."""
-    streams_per_connection_max: int = 4_096
-    """Calls at once on one connection: a push consumer parks one per queue, so at least 1000."""
     running_max: int = 20_000
     """Calls at once in all, parked ones included; one more is answered TooManyRequests."""
-    keepalive_ms: int = 60_000
-    """How often a silent connection is pinged, to find peers that are gone."""
-    idle_ms: int = 600_000
-    """A connection without calls is closed after this."""
     front: Front = "grpcio"
     """Who speaks HTTP/2: grpcio's server, or our own."""
     limits: Limits = field(default_factory=Limits)
-    """All bounds of our own front; the options above take the place of those of their meaning."""
+    """All other bounds. Those of streams, metadata, keepalive and idle time hold for grpcio too."""
     credentials: grpc.ServerCredentials | None = None
     """TLS for grpcio, made by `serving.tls.ServerTls`; None = plain text."""
     tls: Callable[[], ssl.SSLContext] | None = None
@@ -76,9 +68,9 @@ class DoorOptions:
             ("grpc.so_reuseport", 0),  # else a second server gets half of the connections instead of an error
             ("grpc.max_receive_message_length", self.receive_bytes_max),
             ("grpc.max_send_message_length", -1),
-            ("grpc.max_metadata_size", self.metadata_bytes_max),
-            ("grpc.absolute_max_metadata_size", self.metadata_bytes_max),
-            ("grpc.max_concurrent_streams", self.streams_per_connection_max),
+            ("grpc.max_metadata_size", self.limits.header_list_bytes_max),
+            ("grpc.absolute_max_metadata_size", self.limits.header_list_bytes_max),
+            ("grpc.max_concurrent_streams", self.limits.streams_per_connection_max),
             # Calls that have come in and wait for the loop. By default a burst of more than 1000 is reset at random,
             # which a client cannot tell from a broken connection; our own bound answers with a status.
             ("grpc.server.max_pending_requests", self.running_max),
@@ -86,9 +78,9 @@ class DoorOptions:
             ("grpc.keepalive_permit_without_calls", 1),  # C++ and Java clients ping without calls
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
             ("grpc.http2.max_ping_strikes", 0),  # no GOAWAY too_many_pings
-            ("grpc.keepalive_time_ms", self.keepalive_ms),
-            ("grpc.keepalive_timeout_ms", 20_000),
-            ("grpc.max_connection_idle_ms", self.idle_ms),
+            ("grpc.keepalive_time_ms", self.limits.keepalive_ms),
+            ("grpc.keepalive_timeout_ms", self.limits.keepalive_timeout_ms),
+            ("grpc.max_connection_idle_ms", self.limits.idle_ms),
         ]
 
 

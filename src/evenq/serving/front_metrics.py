@@ -39,6 +39,10 @@ def front_metrics(totals: Callable[[], Sequence[Totals]]) -> list[Metric]:
             if number:
                 yield (name,), number
 
+    def reached() -> Iterable[Sample]:
+        names = sorted({name for each in totals() for name in each.reached})
+        return [((name,), sum(each.reached.get(name, 0) for each in totals())) for name in names]
+
     def faults() -> Iterable[Sample]:
         codes = sorted({code for each in totals() for code in each.faults})
         return [((code,), sum(each.faults.get(code, 0) for each in totals())) for code in codes]
@@ -61,6 +65,14 @@ def front_metrics(totals: Callable[[], Sequence[Totals]]) -> list[Metric]:
             labels=("what",),
             help="Connections, handshakes, calls and streams refused or ended at a bound of the front.",
             read=refused,
+        ),
+        Metric(
+            name="evenq_front_limits_total",
+            kind=MetricKind.COUNTER,
+            unit="events",
+            labels=("limit",),
+            help="Times that a bound was reached, by its name in the settings `front_limits`.",
+            read=reached,
         ),
         Metric(
             name="evenq_front_faults_total",

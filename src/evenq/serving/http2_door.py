@@ -14,7 +14,7 @@ from evenq.runtime.clock import Clock
 from evenq.serving.failures import grpc_status, has_status, known_error, overload
 from evenq.serving.health import Health
 from evenq.serving.http2.calls import Call, Method
-from evenq.serving.http2.limits import Limits, Totals
+from evenq.serving.http2.limits import Totals
 from evenq.serving.http2.messages import GrpcFault
 from evenq.serving.http2.server import Http2Server
 from evenq.serving.latency import MethodStats
@@ -46,7 +46,12 @@ class Http2Door:
         self._clock = clock
         self._options = options
         methods = {rpc.method: self._method(rpc) for rpc in all_served(rpcs, self.health)}
-        self._server = Http2Server(methods, clock=clock, limits=_limits(options), tls=options.tls)
+        self._server = Http2Server(
+            methods,
+            clock=clock,
+            limits=replace(options.limits, message_bytes_max=options.receive_bytes_max),
+            tls=options.tls,
+        )
 
     @property
     def totals(self) -> Totals:
@@ -121,18 +126,6 @@ class Http2Door:
                     stats.add(monotonic_ms() - started)
 
         return call
-
-
-def _limits(options: DoorOptions) -> Limits:
-    """The door's options take the place of what they bound."""
-    return replace(
-        options.limits,
-        message_bytes_max=options.receive_bytes_max,
-        header_list_bytes_max=options.metadata_bytes_max,
-        streams_per_connection_max=options.streams_per_connection_max,
-        keepalive_ms=options.keepalive_ms,
-        idle_ms=options.idle_ms,
-    )
 
 
 def _failure(rpc: Rpc, stats: MethodStats) -> _Fail:

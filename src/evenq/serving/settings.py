@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from evenq.errors import SettingsError
+from evenq.serving.front_limits import FrontLimits
 from evenq.serving.tls import TlsSettings
 
 __all__ = ["HelpWanted", "ServerSettings", "Setting", "help_text", "load", "settings_of"]
@@ -34,6 +35,7 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
     front: Literal["grpcio", "http2"] = Field(
         default="grpcio", description="Who serves gRPC: grpcio's server, or evenq's own on HTTP/2."
     )
+    front_limits: FrontLimits = Field(default=FrontLimits(), description="Bounds of what clients can make it hold.")
     tls: TlsSettings = Field(default=TlsSettings(), description="Encryption.")
     advertise: str = Field(default="", description="`host:port` that others are told; empty = what is bound.")
     metrics_port: int = Field(

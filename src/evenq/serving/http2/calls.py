@@ -54,6 +54,7 @@ class Call(EagerTask):
         "_message_waiter",
         "_messages",
         "_owed",
+        "_postponed",
         "_reader",
         "_room_waiter",
         "_started",
@@ -99,6 +100,8 @@ class Call(EagerTask):
         self._headers_sent = False
         self._kept = 0
         """Bytes of the request that are counted."""
+        self._postponed: tuple[int, str, Metadata] | None = None
+        """An error that waits for the caller's first message."""
         self._owed = 0
         """Bytes that were read and that open the stream's window once the handler took what it has."""
 
@@ -131,6 +134,9 @@ class Call(EagerTask):
 
     def receive(self, data: bytes, *, ended: bool) -> None:
         """Bytes of the request. Raises GrpcFault for what is no gRPC message, or too long."""
+        if self._postponed is not None:
+            self.end_now()
+            return
         self.ended = ended
         connection = self.connection
         size = len(data)
@@ -214,6 +220,11 @@ class Call(EagerTask):
             self.connection.keep(change)
 
     @property
+    def incomplete(self) -> bool:
+        """True: its handler waits for the whole request."""
+        return not self._started and not self._finished
+
+    @property
     def waits_since_ms(self) -> int | None:
         """When the message began that the caller has not sent to its end; None: it owes none."""
         if self.ended or (self.kind is Kind.BIDI and (self._reader is None or self._reader.clean)):
@@ -267,6 +278,7 @@ class Call(EagerTask):
 
     async def _wait_for_room(self) -> None:
         connection = self.connection
+        connection.count_wait(self.stream)
         while not self.stream.sending or connection.must_wait(self.stream):
             # Without a stream to write to, this waits for the cancellation that is on its way.
             self._room_waiter = self._loop.create_future()
@@ -313,11 +325,32 @@ class Call(EagerTask):
             self.end(Status.INTERNAL, "internal error")
 
     def end(self, code: int, message: str = "", trailers: Metadata = ()) -> None:
-        """Answer with this status, if nothing ended the stream before."""
-        if self.stream.sending and self.stream.ending is None:
+        """Answer with this status, if nothing ended the stream before.
+
+        An error of a bidirectional stream waits for the first message: Python's client of gRPC tells "Internal error
+        from Core" instead if the stream ends before it could write. `end_now` does not wait.
+        """
+        stream = self.stream
+        if not stream.sending or stream.ending is not None:
+            return
+        if code and self.kind is Kind.BIDI and self._reader is None and stream.receiving and self._postponed is None:
+            self._postponed = code, message, trailers
+            stream.since_ms = self.connection.core.now_ms
+            self.send_headers()
+        else:
             last = status(code, message, [*trailers, *self.trailers], alone=not self._headers_sent)
             self.connection.core.send_end(self.stream, last)
             self.connection.touch()
+
+    def end_now(self) -> None:
+        """End the stream, if an error of it waits."""
+        if self._postponed is not None:
+            self.end(*self._postponed)
+
+    @property
+    def postponed(self) -> bool:
+        """True: it is over, but for the status that waits for the caller's first message."""
+        return self._postponed is not None and self.stream.sending
 
     def abandon(self, _code: ErrorCode = ErrorCode.CANCEL) -> None:
         """Nobody waits for the answer any more: end the handler, forget the request."""

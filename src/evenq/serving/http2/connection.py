@@ -33,6 +33,8 @@ __all__ = ["Connection"]
 
 _HEADER, _HEADER_BYTES = f.HEADER.unpack_from, f.HEADER_BYTES
 _CONTENT_LENGTH = int(FieldKind.CONTENT_LENGTH)
+_HEADERS_LIMIT = "header_list_bytes_max"
+"""All bounds of header blocks follow from it, or are constants."""
 
 
 class Connection(Sender):
@@ -44,9 +46,15 @@ class Connection(Sender):
         """The preface and the peer's first SETTINGS came."""
         self.draining_after: int | None = None
         """Streams above this one are refused: the connection ends."""
+        self.frames_max = limits.frames_per_turn
+        """Frames that the next `receive` reads."""
+        self.frames_read = 0
+        """Frames that the last one read, the one that is cut off included."""
         self.pending = False
-        """There is more input than one turn reads: `receive` is to be called again, with nothing or with more."""
+        """There is more input than that: `receive` is to be called again, with nothing or with more."""
         self._rest = b""
+        self._read = 0
+        """Bytes of `_rest` that were read: it is cut only now and then, for small shares of much input."""
         self._preface = f.PREFACE
         self._decoder = Decoder()
         self._receive_left = limits.connection_window_bytes
@@ -57,38 +65,51 @@ class Connection(Sender):
         self._block_bytes = 0
         self._block_ends = False
         burst, per_s = limits.flood_burst, limits.flood_per_s
-        self._pings = Bucket("PING", burst=burst, per_s=per_s)
-        self._updates = Bucket("WINDOW_UPDATE", burst=burst, per_s=per_s)
-        self._others = Bucket("PRIORITY or unknown", burst=burst, per_s=per_s)
-        self._settings = Bucket("SETTINGS", burst=limits.settings_burst, per_s=1)
-        self._empty = Bucket("empty DATA", burst=limits.empty_data_burst, per_s=1)
-        self._resets = Bucket("RST_STREAM", burst=limits.resets_burst, per_s=limits.resets_per_s)
+        self._pings = Bucket("PING", "flood_burst", burst=burst, per_s=per_s)
+        self._updates = Bucket("WINDOW_UPDATE", "flood_burst", burst=burst, per_s=per_s)
+        self._others = Bucket("PRIORITY or unknown", "flood_burst", burst=burst, per_s=per_s)
+        self._settings = Bucket("SETTINGS", "settings_burst", burst=limits.settings_burst, per_s=1)
+        self._empty = Bucket("empty DATA", "empty_data_burst", burst=limits.empty_data_burst, per_s=1)
+        self._resets = Bucket("RST_STREAM", "resets_burst", burst=limits.resets_burst, per_s=limits.resets_per_s)
+
+    @property
+    def exhausted(self) -> bool:
+        """True: the peer has used up the connection's window, and is given no more of it."""
+        return self.withhold and self._receive_left < f.FRAME_BYTES_DEFAULT
 
     @property
     def kept_bytes(self) -> int:
         """Input that is kept for what follows: part of a frame, or of a header block."""
-        return max(len(self._rest), self._block_bytes)
+        return max(len(self._rest) - self._read, self._block_bytes)
 
     # ------------------------------------------------------------------------------------------------------ input
 
     def receive(self, data: bytes, now_ms: int) -> list[Event]:
-        """What the peer's bytes mean, as far as `frames_per_turn` go; see `pending`. `now_ms`: a monotonic clock."""
+        """What the peer's bytes mean, as far as `frames_max` goes; see `pending`. `now_ms`: a monotonic clock."""
         events: list[Event] = []
         self.pending = False
+        self.frames_read = 0
         if self.ended:
             return events
         self.now_ms = now_ms
+        position = 0
         if self._rest:
-            data = self._rest + data
-            self._rest = b""
+            if data:
+                data = self._rest[self._read :] + data
+            else:
+                data, position = self._rest, self._read
+            self._rest, self._read = b"", 0
         try:
-            position = self._read_preface(data) if self._preface else 0
+            if self._preface:
+                position = self._read_preface(data)
             position = self._read_frames(data, position, events)
         except ConnectionFault as fault:
-            self.fail(fault.code, fault.reason)
+            self._end_for(fault)
             events.append(ConnectionEnded(fault.code, fault.reason))
             return events
-        if position < len(data):
+        if self.pending and position < len(data) >> 1:
+            self._rest, self._read = data, position
+        elif position < len(data):
             self._rest = data[position:]
         return events
 
@@ -105,12 +126,13 @@ class Connection(Sender):
         end = len(data) - _HEADER_BYTES
         if self._preface:
             return position
-        frame_bytes_max, turns = self.limits.frame_bytes_max, self.limits.frames_per_turn
+        frame_bytes_max = self.limits.frame_bytes_max
+        frames_left = self.frames_read = self.frames_max  # so it stays if a fault ends the connection
         while position <= end:
-            if not turns:
+            if not frames_left:
                 self.pending = True
                 break
-            turns -= 1
+            frames_left -= 1
             high, low, kind, flags, stream_id = _HEADER(data, position)
             length = high << 8 | low
             if length > frame_bytes_max:
@@ -118,7 +140,8 @@ class Connection(Sender):
             start = position + _HEADER_BYTES
             position = start + length
             if position > end + _HEADER_BYTES:
-                return start - _HEADER_BYTES
+                position = start - _HEADER_BYTES
+                break
             payload, stream_id = data[start:position], stream_id & f.WINDOW_MAX
             if self._block_id and (kind != f.CONTINUATION or stream_id != self._block_id):
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted")
@@ -131,6 +154,7 @@ class Connection(Sender):
                     self._on_other(kind, flags, stream_id, payload, events)
             except StreamFault as fault:
                 self._stream_fault(fault, events)
+        self.frames_read -= frames_left
         return position
 
     def _on_other(self, kind: int, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
@@ -175,7 +199,7 @@ class Connection(Sender):
             self._on_block(stream_id, payload, bool(flags & f.END_STREAM), events)
             return
         if len(payload) > self.limits.header_block_bytes_max:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long")
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long", _HEADERS_LIMIT)
         self._block_id, self._block, self._block_bytes = stream_id, [payload], len(payload)
         self._block_ends = bool(flags & f.END_STREAM)
 
@@ -186,7 +210,7 @@ class Connection(Sender):
         self._block_bytes += len(payload)
         limits = self.limits
         if self._block_bytes > limits.header_block_bytes_max or len(self._block) > limits.continuations_max + 1:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long")
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long", _HEADERS_LIMIT)
         if flags & f.END_HEADERS:
             stream_id, block = self._block_id, b"".join(self._block)
             self._block_id, self._block, self._block_bytes = 0, [], 0
@@ -194,18 +218,21 @@ class Connection(Sender):
 
     def _on_block(self, stream_id: int, block: bytes, ends: bool, events: list[Event]) -> None:
         if len(block) > self.limits.header_block_bytes_max:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long")
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long", _HEADERS_LIMIT)
         decoded = self._decoder.decode(block)
         limits = self.limits
         if len(decoded.fields) > limits.header_fields_max or decoded.size > 4 * limits.header_list_bytes_max:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a request has too many header fields")
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a request has too many header fields", _HEADERS_LIMIT)
         stream, self._block_stream = self._block_stream, None
         if stream is not None:
             self._on_trailers(stream, decoded, ends, events)
             return
         if stream_id in self.reset_ids:
             return  # was on its way when we reset the stream
-        if len(self.streams) >= limits.streams_per_connection_max or self._is_beyond_drain(stream_id):
+        crowded = len(self.streams) >= limits.streams_per_connection_max
+        if crowded or self._is_beyond_drain(stream_id):
+            if crowded:
+                self.totals.reach("streams_per_connection_max")
             self.totals.streams_refused += 1
             self._resets.spend(self.now_ms)
             self.remember_reset(stream_id)
@@ -225,7 +252,12 @@ class Connection(Sender):
         try:
             self._resets.spend(self.now_ms)
         except ConnectionFault as fault:
-            self.fail(fault.code, fault.reason)
+            self._end_for(fault)
+
+    def _end_for(self, fault: ConnectionFault) -> None:
+        if fault.limit:
+            self.totals.reach(fault.limit)
+        self.fail(fault.code, fault.reason)
 
     def _is_beyond_drain(self, stream_id: int) -> bool:
         return self.draining_after is not None and stream_id > self.draining_after
@@ -252,7 +284,9 @@ class Connection(Sender):
         self._receive_left -= length
         self._unannounced += length
         if self._receive_left < 0:
-            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the connection's window")
+            raise ConnectionFault(
+                ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the connection's window", "connection_window_bytes"
+            )
         if self._unannounced >= self.limits.connection_window_bytes >> 1:
             self.announce()
         if stream is None:
@@ -263,6 +297,7 @@ class Connection(Sender):
         ended = bool(flags & f.END_STREAM)
         stream.receive_left -= length
         if stream.receive_left < 0:
+            self.totals.reach("stream_window_bytes")
             raise StreamFault(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the stream's window")
         if flags & f.PADDED:
             payload = f.without_extras(flags & f.PADDED, stream_id, payload)

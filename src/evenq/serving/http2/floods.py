@@ -20,10 +20,12 @@ acknowledged together."""
 class Bucket:
     """What is left of one kind's budget."""
 
-    __slots__ = ("_at_ms", "_credit", "_earned", "_left", "_name", "burst", "per_s")
+    __slots__ = ("_at_ms", "_credit", "_earned", "_left", "_limit", "_name", "burst", "per_s")
 
-    def __init__(self, name: str, *, burst: int, per_s: int) -> None:
+    def __init__(self, name: str, limit: str, *, burst: int, per_s: int) -> None:
+        """`name`: of the frames, for the peer; `limit`: of the bound, for metrics."""
         self._name = name
+        self._limit = limit
         self.burst = burst
         self.per_s = per_s
         self._left = burst * 1_000
@@ -44,5 +46,5 @@ class Bucket:
             left = min(self.burst * 1_000, left + (now_ms - self._at_ms) * self.per_s)
         self._at_ms = now_ms
         if left < 1_000:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"too many frames: {self._name}")
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"too many frames: {self._name}", self._limit)
         self._left = left - 1_000

@@ -16,14 +16,15 @@ __all__ = ["Limits", "Totals"]
 class Limits:
     """Bounds of one server. Bytes, unless the name says ms or counts something."""
 
-    connections_max: int = 20_000
+    connections_max: int = 30_000
     """Connections at once, those in a TLS handshake included; one more is closed."""
-    connections_per_address_max: int = 10_000
+    connections_per_address_max: int = 15_000
     """The same from one peer address; half of all, because a load balancer is one address."""
     streams_per_connection_max: int = 4_096
     """Streams at once on one connection (SETTINGS_MAX_CONCURRENT_STREAMS): a push consumer parks one per queue."""
-    calls_per_address_max: int = 10_000
-    """Calls at once from one peer address; one more is answered RESOURCE_EXHAUSTED. The door bounds them in all."""
+    calls_per_address_max: int = 25_000
+    """Calls at once from one peer address; one more is answered RESOURCE_EXHAUSTED. Half of what a broker takes in all
+    (`calls_max`): 10,000 clients behind one load balancer have two each, a stream and a parked poll."""
 
     header_list_bytes_max: int = 16 << 10
     """Header fields of one request; more is answered RESOURCE_EXHAUSTED. Four times this ends the connection."""
@@ -131,6 +132,17 @@ class Totals:
     keepalive_timeouts: int = 0
     faults: dict[str, int] = field(default_factory=dict)
     """Connections ended by a fault of the peer, by error code."""
+    reached: dict[str, int] = field(default_factory=dict)
+    """Times that a bound was reached, by its name in `Limits`."""
+
+    def reach(self, limit: str) -> None:
+        """Count one."""
+        self.reached[limit] = self.reached.get(limit, 0) + 1
+
+    def refuse_call(self, limit: str) -> None:
+        """Count a call that is answered RESOURCE_EXHAUSTED at this bound."""
+        self.calls_refused += 1
+        self.reach(limit)
 
     def fault(self, code: str) -> None:
         """Count one."""

@@ -24,11 +24,15 @@ STATUS_TEXT_MAX = 1_024
 class GrpcFault(Exception):
     """Ends a call with this status. Raised by the front for what a request is, and by handlers."""
 
-    def __init__(self, code: int, message: str = "", trailers: Iterable[tuple[str, str | bytes]] = ()) -> None:
+    def __init__(
+        self, code: int, message: str = "", trailers: Iterable[tuple[str, str | bytes]] = (), *, limit: str = ""
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.trailers = trailers
+        self.limit = limit
+        """Name of the front's bound that was passed, for metrics; empty: none was."""
 
 
 _HEAD_FIELDS = literal(b":status", b"200") + literal(b"content-type", b"application/grpc")
@@ -158,7 +162,6 @@ class MessageReader:
         if flag:
             raise GrpcFault(Status.INTERNAL, f"a message has the flag {flag}, and no grpc-encoding says why")
         if size > self._limit:
-            raise GrpcFault(
-                Status.RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {self._limit})"
-            )  # the words that clients of gRPC look for
+            words = f"Received message larger than max ({size} vs. {self._limit})"  # those that clients look for
+            raise GrpcFault(Status.RESOURCE_EXHAUSTED, words, limit="message_bytes_max")
         return size

@@ -25,6 +25,8 @@ class PlainRequest:
 
     __slots__ = ("_connection", "_status", "_stream")
 
+    postponed = False
+
     def __init__(self, connection: Http2Protocol, stream: Stream, http_status: int) -> None:
         self._connection, self._stream, self._status = connection, stream, http_status
 

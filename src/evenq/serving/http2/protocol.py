@@ -23,6 +23,7 @@ from evenq.serving.http2.events import (
 )
 from evenq.serving.http2.messages import GrpcFault, status
 from evenq.serving.http2.plain_requests import PlainRequest
+from evenq.serving.http2.refusals import refusal_of, refuse_newest
 from evenq.serving.http2.requests import request_head
 from evenq.serving.http2.streams import Stream
 from evenq.serving.rpc import Kind
@@ -36,6 +37,8 @@ __all__ = ["Http2Protocol"]
 
 WRITE_BYTES = 256 << 10
 """Bytes that are handed to the transport at a time, and what it may hold before it says stop."""
+POSTPONED_MS = 100
+"""Shortest time that an error of a stream waits for its caller's first message."""
 KEEPALIVE, DRAIN = b"evenq-ka", b"evenq-go"
 """Data of our two kinds of PING."""
 
@@ -73,7 +76,6 @@ class Http2Protocol(asyncio.Protocol):
         """What came behind a handshake, before its end was seen here, or while there was more than a turn's work."""
         self._more = False
         """Input waits for the next turn of the loop, and nothing is read meanwhile."""
-        self._going_on = False
         self._lingers_ms: int | None = None
         """Since when what comes is thrown away, so that our GOAWAY arrives."""
         self._thrown_away = 0
@@ -113,10 +115,11 @@ class Http2Protocol(asyncio.Protocol):
         elif not self._begun or self._more:
             self._early.append(data)
         else:
-            self._take_in(data)
+            self._take_in(data, self.server.turns.share())
 
-    def _take_in(self, data: bytes) -> None:
-        """Begin what a turn of the loop may begin of it; the rest has its turn after the other connections."""
+    def _take_in(self, data: bytes, frames: int) -> None:
+        """Begin what `frames` allows of it; the rest has its turn after the other connections."""
+        self.core.frames_max = frames
         self._busy = True
         try:
             for event in self.core.receive(data, self._monotonic_ms()):
@@ -129,26 +132,29 @@ class Http2Protocol(asyncio.Protocol):
                     self._on_other(event)
         finally:
             self._busy = False
+            self.server.turns.spend(self.core.frames_read)
+        if self.core.exhausted:
+            refuse_newest(self)
         if self.core.pending and not self._more:
             self._more = True
+            self.server.totals.reach("frames_per_turn")
             if self._paused_ms is None:
                 self._transport.pause_reading()
+        elif self._more and not self.core.pending and not self._early:
+            self._more = False
+            if self._paused_ms is None:
+                self._transport.resume_reading()
         self.flush()
         if self._more and self._paused_ms is None:
-            self._go_on_later()
+            self.server.turns.wait(self)
 
-    def _go_on_later(self) -> None:
-        if not self._going_on:
-            self._going_on = True
-            self.loop.call_soon(self._go_on)
-
-    def _go_on(self) -> None:
-        self._going_on = False
+    def go_on(self, frames: int) -> None:
+        """It is this connection's turn again; `frames`: its share."""
         if self._closed or self._paused_ms is not None:
             return
         data, self._early = b"".join(self._early), []
         if self.core.pending or data:
-            self._take_in(data)
+            self._take_in(data, frames)
         else:
             self._more = False
             self._transport.resume_reading()
@@ -165,7 +171,7 @@ class Http2Protocol(asyncio.Protocol):
         self._paused_ms = None
         if not self._closed:
             if self._more:
-                self._go_on_later()
+                self.server.turns.wait(self)
             else:
                 self._transport.resume_reading()
             self.flush()
@@ -208,7 +214,7 @@ class Http2Protocol(asyncio.Protocol):
                 break
             self._transport.write(output)
         if core.unread_bytes > self.limits.connection_unread_bytes_max and not core.ended:
-            self.server.totals.stalled += 1
+            self._stalled("connection_unread_bytes_max")
             self.fail(ErrorCode.ENHANCE_YOUR_CALM, "answers are not read")
             return
         if core.ended:
@@ -240,6 +246,20 @@ class Http2Protocol(asyncio.Protocol):
             self._crowded = True
             return True
         return queued >= self.limits.stream_unread_bytes
+
+    def count_wait(self, stream: Stream) -> None:
+        """A handler begins to wait for room."""
+        core, limits = self.core, self.limits
+        if core.totals.unread_bytes >= limits.unread_bytes:
+            core.totals.reach("unread_bytes")
+        elif core.unread_bytes >= limits.connection_unread_bytes:
+            core.totals.reach("connection_unread_bytes")
+        elif stream.queued_bytes >= limits.stream_unread_bytes:
+            core.totals.reach("stream_unread_bytes")
+
+    def _stalled(self, limit: str) -> None:
+        self.server.totals.stalled += 1
+        self.server.totals.reach(limit)
 
     def _is_crowded(self) -> bool:
         core, limits = self.core, self.limits
@@ -309,7 +329,7 @@ class Http2Protocol(asyncio.Protocol):
             call = stream.call = PlainRequest(self, stream, request.not_grpc)
         else:
             method = self.server.methods.get(request.path)
-            refusal = self._refusal(event) if method is not None else (Status.UNIMPLEMENTED, _unknown(request.path))
+            refusal = refusal_of(self, method, event.block)
             if request.bad_timeout:
                 refusal = Status.INTERNAL, "grpc-timeout is none"
             if refusal is not None or method is None:
@@ -327,21 +347,6 @@ class Http2Protocol(asyncio.Protocol):
         if event.ended:
             self._on_data(stream, b"", True)
 
-    def _refusal(self, event: RequestStarted) -> tuple[Status, str] | None:
-        limits = self.limits
-        if event.block.size > limits.header_list_bytes_max:
-            words = f"the metadata has {event.block.size} bytes, more than {limits.header_list_bytes_max}"
-        elif self.address.calls >= limits.calls_per_address_max:
-            words = f"{limits.calls_per_address_max} calls run from this address, the maximum; try again after a pause"
-        elif self.core.unread_bytes >= limits.connection_unread_bytes:
-            words = f"{self.core.unread_bytes} bytes of answers are not read on this connection; read them first"
-        elif self.server.stopping and self.server.methods[request_head(event.block).path].kind is Kind.BIDI:
-            return Status.UNAVAILABLE, "the server stops"
-        else:
-            return None
-        self.server.totals.calls_refused += 1
-        return Status.RESOURCE_EXHAUSTED, words
-
     def _refuse(self, stream: Stream, code: Status, message: str) -> None:
         self.core.send_end(stream, status(code, message, alone=True))
 
@@ -352,6 +357,8 @@ class Http2Protocol(asyncio.Protocol):
         try:
             call.receive(data, ended=ended)
         except GrpcFault as fault:
+            if fault.limit:
+                self.server.totals.refuse_call(fault.limit)
             call.end(fault.code, fault.message, fault.trailers)
             call.abandon()
 
@@ -384,14 +391,12 @@ class Http2Protocol(asyncio.Protocol):
         self.request_bytes += change
         totals.request_bytes += change
         if change > 0:
-            if self.request_bytes >= limits.connection_request_bytes_max:
+            if self.request_bytes >= limits.connection_request_bytes_max and not core.withhold:
                 core.withhold = True
+                totals.reach("connection_request_bytes_max")
             if totals.request_bytes > limits.request_bytes_max:
-                totals.calls_refused += 1
-                raise GrpcFault(
-                    Status.RESOURCE_EXHAUSTED,
-                    f"requests that are not complete have {totals.request_bytes} bytes, the maximum; try again",
-                )
+                words = f"requests that are not complete have {totals.request_bytes} bytes, the maximum; try again"
+                raise GrpcFault(Status.RESOURCE_EXHAUSTED, words, limit="request_bytes_max")
         elif core.withhold and self.request_bytes < limits.connection_request_bytes_max >> 1:
             core.withhold = False
             core.announce()
@@ -414,16 +419,19 @@ class Http2Protocol(asyncio.Protocol):
         if not core.greeted:
             if now_ms - self._opened_ms >= limits.preface_ms:
                 self.server.totals.handshakes_failed += 1
+                self.server.totals.reach("preface_ms")
                 self.fail(ErrorCode.SETTINGS_TIMEOUT, "no preface came in time")
             return
         if self._paused_ms is not None and now_ms - self._paused_ms >= limits.write_stall_ms:
-            self.server.totals.stalled += 1
+            self._stalled("write_stall_ms")
             self.abort()
             return
         if core.streams:
             self._active_ms = now_ms
             self._look_at_streams(now_ms)
         elif now_ms - self._active_ms >= limits.idle_ms:
+            if self._draining_ms is None and core.draining_after is None:
+                self.server.totals.reach("idle_ms")
             self.drain(now_ms)
         if self._draining_ms is not None and now_ms - self._draining_ms >= limits.drain_ping_ms:
             self._end_drain()
@@ -437,6 +445,7 @@ class Http2Protocol(asyncio.Protocol):
             self.core.out.append(f.ping(KEEPALIVE))
         elif now_ms - self._pinged_ms >= self.limits.keepalive_timeout_ms:
             self.server.totals.keepalive_timeouts += 1
+            self.server.totals.reach("keepalive_timeout_ms")
             self.abort()
 
     def _look_at_streams(self, now_ms: int) -> None:
@@ -446,13 +455,18 @@ class Http2Protocol(asyncio.Protocol):
         for stream in list(core.streams.values()):
             call = stream.call
             if stream.queued_bytes and now_ms - stream.moved_ms >= stall_ms:
-                totals.stalled += 1
+                self._stalled("pressed_stall_ms" if pressed else "stall_ms")
                 core.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
                 call.abandon()
                 continue
-            since_ms = call.waits_since_ms if call is not None and stream.receiving else None
+            if call is None:
+                continue
+            if call.postponed and now_ms - stream.since_ms >= POSTPONED_MS:
+                call.end_now()
+            since_ms = call.waits_since_ms if stream.receiving else None
             if since_ms is not None and now_ms - since_ms >= limits.request_ms:
                 totals.late_requests += 1
+                totals.reach("request_ms")
                 call.end(Status.DEADLINE_EXCEEDED, f"the request was not complete within {limits.request_ms} ms")
                 call.abandon()
 
@@ -480,8 +494,5 @@ class Http2Protocol(asyncio.Protocol):
                 if code is Status.OK:
                     call.send_headers()
                 call.end(code, message)
+                call.end_now()
                 call.abandon()
-
-
-def _unknown(path: str) -> str:
-    return f"no method {path[:256]} is served here"

@@ -23,6 +23,7 @@ from evenq.serving.http2.deadlines import Deadlines
 from evenq.serving.http2.eager_task import EagerTask
 from evenq.serving.http2.limits import Limits, Totals
 from evenq.serving.http2.protocol import Http2Protocol
+from evenq.serving.http2.turns import Turns
 from evenq.wire.http2.codes import Status
 
 __all__ = ["Address", "Http2Server"]
@@ -75,6 +76,7 @@ class Http2Server:
         self.connections: dict[Http2Protocol, None] = {}
         self.stopping = False
         self.loop: asyncio.AbstractEventLoop
+        self.turns: Turns
         self._tls = tls
         self._addresses: dict[str, Address] = {}
         self._listening: list[asyncio.AbstractServer] = []
@@ -85,6 +87,7 @@ class Http2Server:
     async def start(self, host: str, port: int) -> int:
         """Listen; 0 = any free port. The port. Raises PortInUse, SettingsError."""
         self.loop = asyncio.get_running_loop()
+        self.turns = Turns(self.limits, self.loop)
         for bound in bind(host, port):
             port = port or (0 if host.startswith(UNIX) else bound.getsockname()[1])
             make: Any = self.loop.create_unix_server if host.startswith(UNIX) else self.loop.create_server
@@ -103,18 +106,21 @@ class Http2Server:
         address = self._addresses.get(host)
         if address is None:
             address = Address(host)
-        limits = self.limits
-        if (
-            self.stopping
-            or self.totals.connections >= limits.connections_max
-            or address.connections >= limits.connections_per_address_max
-        ):
-            self.totals.connections_refused += 1
+        limits, totals = self.limits, self.totals
+        reached = ""
+        if totals.connections >= limits.connections_max:
+            reached = "connections_max"
+        elif address.connections >= limits.connections_per_address_max:
+            reached = "connections_per_address_max"
+        if reached or self.stopping:
+            if reached:
+                totals.reach(reached)
+            totals.connections_refused += 1
             return None
         self._addresses[host] = address
         address.connections += 1
-        self.totals.connections += 1
-        self.totals.accepted += 1
+        totals.connections += 1
+        totals.accepted += 1
         return address
 
     def release(self, address: Address) -> None:
@@ -150,6 +156,7 @@ class Http2Server:
 
     async def _encrypt(self, transport: asyncio.Transport, connection: Http2Protocol) -> asyncio.Transport | None:
         assert self._tls is not None
+        begun_ms = self.clock.monotonic_ms()
         try:
             encrypted = await self.loop.start_tls(
                 transport,
@@ -159,6 +166,8 @@ class Http2Server:
                 ssl_handshake_timeout=self.limits.preface_ms / 1000,
             )
         except (OSError, asyncio.CancelledError):  # ssl.SSLError and time-outs are OSErrors
+            if self.clock.monotonic_ms() - begun_ms >= self.limits.preface_ms:
+                self.totals.reach("preface_ms")
             return None
         agreed: Any = encrypted.get_extra_info("ssl_object") if encrypted is not None else None
         return encrypted if agreed is not None and agreed.selected_alpn_protocol() == ALPN else None

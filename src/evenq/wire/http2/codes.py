@@ -63,11 +63,13 @@ class Status(IntEnum):
 class ConnectionFault(Exception):
     """The peer broke the protocol, or a bound; the whole connection ends with `code`."""
 
-    def __init__(self, code: ErrorCode, reason: str) -> None:
+    def __init__(self, code: ErrorCode, reason: str, limit: str = "") -> None:
         super().__init__(reason)
         self.code = code
         self.reason = reason
         """For GOAWAY's debug data and our log: ASCII, without anything the peer sent."""
+        self.limit = limit
+        """Name of the bound that was passed, for metrics; empty: a fault without one."""
 
 
 class HpackFault(ConnectionFault):

@@ -364,6 +364,7 @@ def test_a_turn_reads_so_many_frames_and_the_rest_in_its_order_later() -> None:
     while parts.pending:
         seen.append(parts.receive(b"", 0))
     assert [len(events) for events in seen] == [5, 5, 4]
+    assert parts.frames_read == 4
     assert shown([event for events in seen for event in events]) == expected
     assert parts.kept_bytes == 2
     parts.receive(b"\0" * 6 + f.ping(b"12345678"), 0)

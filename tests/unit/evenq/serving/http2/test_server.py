@@ -19,6 +19,7 @@ from evenq.serving.http2.limits import Limits
 from evenq.serving.http2.messages import GrpcFault
 from evenq.serving.http2.protocol import Http2Protocol
 from evenq.serving.http2.server import Http2Server
+from evenq.serving.http2.turns import ROUND
 from evenq.serving.rpc import Kind
 from evenq.testing.certificates import Authority
 from evenq.wire.http2 import frames as f
@@ -386,6 +387,140 @@ def test_thousands_of_calls_in_one_piece_leave_the_others_their_turns(loop: Any,
         await until(lambda: ends[0].reads)
         for protocol in (crowd, other):
             protocol.connection_lost(None)
+
+    run(loop, test)
+
+
+def test_a_crowd_of_floods_leaves_a_good_client_its_turns(loop: Any) -> None:
+    """However many connections have much to read, a turn of the loop is short, and each of them goes on."""
+    crowd, each, frames = 200, 50, 16
+
+    async def test(service: Service, server: Http2Server, _: int) -> None:
+        ends = [FakeTransport(number) for number in range(crowd + 1)]
+        protocols = [Http2Protocol(server) for _ in ends]
+        *floods, good = protocols
+        asked = 1
+
+        def begin() -> None:
+            for protocol, end in zip(protocols, ends, strict=True):
+                protocol.connection_made(end)  # type: ignore[arg-type]  # as much of it as is used
+                protocol.data_received(HELLO)
+            for protocol in floods:
+                protocol.data_received(calls(each))
+            good.data_received(calls(1))
+
+        def ask() -> None:
+            good.data_received(calls(1, first=2 * asked + 1))
+            assert service.calls[-1].connection is good, "a call waits behind the crowd"
+
+        await in_a_turn(begin)
+        while asked < 40 or len(service.calls) < crowd * each + asked:
+            before = len(service.calls)
+            await SystemClock().sleep_ms(0)
+            assert len(service.calls) - before <= ROUND * frames, "a turn of the loop is long"
+            assert len(service.calls) > before or asked >= 40, "nobody goes on"
+            if asked == 1 and good not in {call.connection for call in service.calls}:
+                continue  # it came last, and waits for its first turn
+            if asked < 40:
+                await in_a_turn(ask)
+                asked += 1
+        for protocol in protocols:
+            protocol.connection_lost(None)
+
+    run(loop, test, frames_per_turn=frames)
+
+
+class FairClient:
+    """Sends its requests in turns, a frame of each, as far as the windows go."""
+
+    def __init__(self, protocol: Http2Protocol, end: FakeTransport, size: int, count: int) -> None:
+        self.protocol, self.end = protocol, end
+        self.left = dict.fromkeys(range(1, 2 * count, 2), size + 5)
+        self.window = 65_535
+        self.ended: set[int] = set()
+        self.whole = size
+        self.read = 0
+
+    def take_in(self) -> None:
+        output = self.end.written
+        while self.read < len(output):
+            high, low, kind, flags, stream_id = f.HEADER.unpack_from(output, self.read)
+            payload = output[self.read + 9 : (after := self.read + 9 + (high << 8 | low))]
+            self.read = after
+            if kind == f.WINDOW_UPDATE and not stream_id:
+                self.window += int.from_bytes(payload, "big")
+            elif kind in {f.HEADERS, f.RST_STREAM} and (flags & f.END_STREAM or kind == f.RST_STREAM):
+                self.ended.add(stream_id)
+                self.left.pop(stream_id, None)
+
+    def turn(self) -> int:
+        """Send one frame of each request; the bytes that were sent."""
+        sent = 0
+        for stream_id, left in list(self.left.items()):
+            size = min(left, 1_000, self.window)
+            if not size:
+                continue
+            body = (self.whole.to_bytes(5, "big") + bytes(1_000))[:size] if left == self.whole + 5 else bytes(size)
+            self.left[stream_id] -= size
+            self.window -= size
+            sent += size
+            if not self.left[stream_id]:
+                del self.left[stream_id]
+            last = f.END_STREAM if stream_id not in self.left else 0
+            self.protocol.data_received(f.frame(f.DATA, last, stream_id, body))
+        return sent
+
+
+def test_large_requests_that_come_in_turns_are_not_stuck_half_way(loop: Any) -> None:
+    """None would ever be complete if all had to wait for room."""
+
+    async def test(service: Service, server: Http2Server, _: int) -> None:
+        protocol, end = Http2Protocol(server), FakeTransport(1)
+        client = FairClient(protocol, end, size=20_000, count=20)
+
+        def all_turns() -> None:
+            protocol.connection_made(end)  # type: ignore[arg-type]  # as much of it as is used
+            protocol.data_received(HELLO + f.window_update(0, 1 << 20))
+            for stream_id in list(client.left):
+                protocol.data_received(f.frame(f.HEADERS, f.END_HEADERS, stream_id, CALL))
+            while client.left:
+                client.take_in()
+                assert client.turn() or not client.left, f"stuck: {len(client.ended)} of 20 requests came to an end"
+                protocol.flush()
+
+        await in_a_turn(all_turns)
+        client.take_in()
+        assert len(client.ended) == 20
+        assert len(service.calls) >= 5
+        assert server.totals.calls_refused == 20 - len(service.calls)
+        protocol.connection_lost(None)
+
+    run(loop, test, connection_window_bytes=70_000, connection_request_bytes_max=140_000)
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_an_error_of_a_stream_waits_for_its_callers_first_message(loop: Any, writes: bool) -> None:
+    """Python's client of gRPC loses the status of a stream that ends before it has written."""
+
+    async def refuse(_requests: AsyncIterator[bytes], _call: Call) -> None:
+        raise GrpcFault(Status.PERMISSION_DENIED, "not you")
+
+    async def test(_: Service, server: Http2Server, __: int) -> None:
+        server.methods = {"/s/Echo": Method(Kind.BIDI, refuse)}
+        protocol, end = Http2Protocol(server), FakeTransport(1)
+
+        def begin() -> None:
+            protocol.connection_made(end)  # type: ignore[arg-type]  # as much of it as is used
+            protocol.data_received(HELLO + f.frame(f.HEADERS, f.END_HEADERS, 1, CALL))
+
+        await in_a_turn(begin)
+        assert b"not you" not in end.written
+        if writes:
+            await in_a_turn(lambda: protocol.data_received(f.frame(f.DATA, 0, 1, bytes(5))))
+            assert b"not you" in end.written
+        await until(lambda: b"not you" in end.written)
+        assert not protocol.core.streams
+        protocol.connection_lost(None)
 
     run(loop, test)
 

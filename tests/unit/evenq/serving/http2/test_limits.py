@@ -1,0 +1,162 @@
+"""Every bound counts under its own name when it is reached; those that are settings are all tried."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import pytest
+
+from evenq.runtime.clock import SystemClock
+from evenq.serving.front_limits import FrontLimits
+from evenq.serving.http2.calls import Call, Method
+from evenq.serving.http2.connection import Connection
+from evenq.serving.http2.limits import Limits, Totals
+from evenq.serving.http2.server import Http2Server
+from evenq.serving.rpc import Kind
+from evenq.wire.http2 import frames as f
+from evenq.wire.http2.codes import ErrorCode
+from evenq.wire.http2.hpack import encode
+
+COUNTED_UNDER = {"flood_per_s": "flood_burst", "resets_per_s": "resets_burst", "keepalive_ms": "keepalive_timeout_ms"}
+"""The longer part of a bound that is two settings."""
+
+
+async def echo(request: bytes, _call: Call) -> bytes:
+    return request
+
+
+async def park(_request: object, _call: Call) -> bytes:
+    await asyncio.Event().wait()
+    return b""
+
+
+async def pour(_request: bytes, call: Call) -> None:
+    for _ in range(100):
+        await call.send(bytes(100_000))
+
+
+async def ignore(_requests: AsyncIterator[bytes], _call: Call) -> None:
+    await asyncio.Event().wait()
+
+
+METHODS = {
+    "/s/Echo": Method(Kind.UNARY, echo), "/s/Park": Method(Kind.UNARY, park),
+    "/s/Pour": Method(Kind.SERVER_STREAM, pour), "/s/Ignore": Method(Kind.BIDI, ignore),
+}  # fmt: skip
+SHUT = {f.INITIAL_WINDOW_SIZE: 0}
+
+
+def head(stream_id: int, path: str, *more: tuple[bytes, bytes]) -> bytes:
+    block = encode([
+        (b":method", b"POST"), (b":scheme", b"http"), (b":path", path.encode()), (b":authority", b"h"),
+        (b"content-type", b"application/grpc"), (b"te", b"trailers"), *more,
+    ])  # fmt: skip
+    return f.frame(f.HEADERS, f.END_HEADERS, stream_id, block)
+
+
+def call(stream_id: int, path: str, size: int = 0, *more: tuple[bytes, bytes]) -> bytes:
+    body = f.frame(f.DATA, f.END_STREAM, stream_id, size.to_bytes(5, "big") + bytes(size))
+    return head(stream_id, path, *more) + body
+
+
+def begun(stream_id: int, path: str, size: int) -> bytes:
+    """A call whose message of 1 MiB has come as far as `size` bytes."""
+    pieces = [f.frame(f.DATA, 0, stream_id, bytes(16_000)) for _ in range(size // 16_000)]
+    return head(stream_id, path) + f.frame(f.DATA, 0, stream_id, (1 << 20).to_bytes(5, "big")) + b"".join(pieces)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """What reaches a bound."""
+
+    limits: dict[str, int]
+    sends: bytes = b""
+    hello: bytes = f.PREFACE + f.settings({})
+    connections: int = 1
+
+
+OPEN = f.PREFACE + f.settings({f.INITIAL_WINDOW_SIZE: f.WINDOW_MAX}) + f.window_update(0, f.WINDOW_MAX - 65_535)
+CLOSED = f.PREFACE + f.settings(SHUT)
+PEERS = {
+    "connections_max": Peer(limits={"connections_max": 1}, connections=2),
+    "connections_per_address_max": Peer(limits={"connections_per_address_max": 1}, connections=2),
+    "streams_per_connection_max": Peer(limits={"streams_per_connection_max": 1}, sends=call(1, "/s/Park") + call(3, "/s/Park")),
+    "calls_per_address_max": Peer(limits={"calls_per_address_max": 1}, sends=call(1, "/s/Park") + call(3, "/s/Park")),
+    "header_list_bytes_max": Peer(limits={"header_list_bytes_max": 400}, sends=call(1, "/s/Echo", 0, (b"x", b"v" * 300))),
+    "message_bytes_max": Peer(limits={"message_bytes_max": 10}, sends=call(1, "/s/Echo", 11)),
+    "frames_per_turn": Peer(limits={"frames_per_turn": 2}, sends=f.ping(bytes(8)) * 10),
+    "stream_window_bytes": Peer(limits={"stream_window_bytes": 70_000}, sends=begun(1, "/s/Ignore", 160_000)),
+    "connection_request_bytes_max": Peer(limits={"connection_request_bytes_max": 1_000}, sends=begun(1, "/s/Echo", 16_000)),
+    "request_bytes_max": Peer(limits={"request_bytes_max": 1_000}, sends=begun(1, "/s/Echo", 16_000)),
+    "stream_unread_bytes": Peer(limits={"stream_unread_bytes": 1_000}, hello=CLOSED, sends=call(1, "/s/Pour")),
+    "connection_unread_bytes": Peer(limits={"connection_unread_bytes": 1_000}, hello=CLOSED, sends=call(1, "/s/Pour")),
+    "connection_unread_bytes_max": Peer(
+        limits={"connection_unread_bytes_max": 1_000}, hello=CLOSED, sends=call(1, "/s/Echo", 2_000)
+    ),
+    "unread_bytes": Peer(limits={"unread_bytes": 1_000}, hello=CLOSED, sends=call(1, "/s/Pour")),
+    "preface_ms": Peer(limits={"preface_ms": 100}, hello=f.PREFACE[:5]),
+    "request_ms": Peer(limits={"request_ms": 100}, sends=begun(1, "/s/Echo", 16_000)),
+    "idle_ms": Peer(limits={"idle_ms": 100}),
+    "keepalive_timeout_ms": Peer(limits={"keepalive_ms": 100, "keepalive_timeout_ms": 100}),
+    "write_stall_ms": Peer(limits={"write_stall_ms": 100}, hello=OPEN, sends=call(1, "/s/Pour") + call(3, "/s/Pour")),
+    "stall_ms": Peer(limits={"stall_ms": 100}, hello=CLOSED, sends=call(1, "/s/Echo", 100)),
+    "pressed_stall_ms": Peer(
+        limits={"pressed_stall_ms": 100, "unread_bytes": 50}, hello=CLOSED, sends=call(1, "/s/Echo", 100)
+    ),
+    "flood_burst": Peer(limits={"flood_burst": 20}, sends=f.ping(bytes(8)) * 100),
+    "resets_burst": Peer(
+        limits={"resets_burst": 20},
+        sends=b"".join(head(one, "/s/Park") + f.reset(one, ErrorCode.CANCEL) for one in range(1, 101, 2)),
+    ),
+}  # fmt: skip
+
+
+async def until(state: Callable[[], object], what: str) -> None:
+    try:
+        async with asyncio.timeout(20):
+            while not state():
+                await SystemClock().sleep_ms(5)
+    except TimeoutError:
+        pytest.fail(f"after 20 s: {what}")
+
+
+@pytest.mark.parametrize("limit", PEERS)
+def test_a_bound_that_is_reached_counts_under_its_name(limit: str) -> None:
+    peer = PEERS[limit]
+
+    async def story() -> None:
+        server = Http2Server(METHODS, clock=SystemClock(), limits=Limits(**peer.limits))
+        port = await server.start("127.0.0.1", 0)
+        made = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(peer.connections)]
+        try:
+            for one in made:
+                await asyncio.to_thread(one.sendall, peer.hello + peer.sends)
+            await until(lambda: limit in server.totals.reached, f"{limit} is not in {server.totals.reached}")
+        finally:
+            for one in made:
+                one.close()
+            await server.stop(0)
+
+    asyncio.run(story())
+
+
+def test_data_beyond_a_connections_window_counts_too() -> None:
+    limits = Limits(stream_window_bytes=70_000, connection_window_bytes=70_000)
+    made = Connection(limits, Totals(), 0)
+    made.receive(f.PREFACE + f.settings({}) + head(1, "/s/Echo") + head(3, "/s/Echo"), 0)
+    made.withhold = True
+    made.receive(b"".join(f.frame(f.DATA, 0, one, bytes(16_000)) * 3 for one in (1, 3)), 0)
+    assert made.totals.reached == {"connection_window_bytes": 1}
+
+
+def test_a_connection_within_its_bounds_counts_nothing() -> None:
+    made = Connection(Limits(), Totals(), 0)
+    made.receive(f.PREFACE + f.settings({}) + call(1, "/s/Echo", 1_000) + f.ping(bytes(8)), 0)
+    assert made.totals.reached == {}
+
+
+def test_no_bound_that_is_a_setting_is_left_out() -> None:
+    tried = {*PEERS, *COUNTED_UNDER, "connection_window_bytes"}
+    assert tried - {"message_bytes_max"} == set(FrontLimits.model_fields)
+    assert set(COUNTED_UNDER.values()) <= set(PEERS)
