@@ -4,7 +4,8 @@ A handler is given the request (bytes, or an iterator of them) and the `Call`; `
 status. A handler that streams waits when the peer does not read; a unary one cannot, its answer
 is bounded by what it made.
 Always true: a call is counted at its address from its first byte until its handler ended; what it keeps of its request
-is counted at its connection and in all; after its stream is closed nothing is sent for it.
+is counted at its connection and in all; after its stream is closed nothing is sent for it. Its stream knows it until it
+is over: both would otherwise wait for the garbage collector, and hold their connection until it comes.
 """
 
 from __future__ import annotations
@@ -297,6 +298,7 @@ class Call(EagerTask):
     def _returned(self, result: Any) -> None:
         self._finish()
         stream, core = self.stream, self.connection.core
+        stream.call = None
         if not stream.sending:
             return
         if self.kind is Kind.UNARY:
@@ -323,6 +325,8 @@ class Call(EagerTask):
         else:
             log.error("a handler failed", exc_info=error, extra={"method": self.head.path})
             self.end(Status.INTERNAL, "internal error")
+        if not self.postponed:
+            self.stream.call = None
 
     def end(self, code: int, message: str = "", trailers: Metadata = ()) -> None:
         """Answer with this status, if nothing ended the stream before.
@@ -346,6 +350,7 @@ class Call(EagerTask):
         """End the stream, if an error of it waits."""
         if self._postponed is not None:
             self.end(*self._postponed)
+            self.stream.call = None
 
     @property
     def postponed(self) -> bool:
@@ -357,8 +362,11 @@ class Call(EagerTask):
         if self._started:
             self.cancel()
             self._forget_request()
+            if self.done():  # it was over, but for an error that waited
+                self.stream.call = None
         else:
             self._finish()
+            self.stream.call = None
 
     def _forget_request(self) -> None:
         self.ended = True

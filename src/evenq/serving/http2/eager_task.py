@@ -110,11 +110,15 @@ class EagerTask:
             return
         finally:
             _leave_task(loop, self)
-        self._coroutine = None
-        if raised is None:
-            self._returned(outcome)
-        else:
-            self._raised(raised)
+            error = None  # its traceback holds this frame, and so does that of `raised`
+        self._coroutine = self._context = None
+        try:
+            if raised is None:
+                self._returned(outcome)
+            else:
+                self._raised(raised)
+        finally:
+            raised = None
 
     def _wait_for(self, awaited: Any) -> None:
         if getattr(awaited, "_asyncio_future_blocking", None):

@@ -38,6 +38,7 @@ class PlainRequest:
         core.send_headers(self._stream, plain(self._status))
         core.send_data(self._stream, NOT_GRPC)
         core.send_end(self._stream, f.END_OF_DATA)
+        self._stream.call = None
         self._connection.touch()
 
     @property

@@ -457,7 +457,8 @@ class Http2Protocol(asyncio.Protocol):
             if stream.queued_bytes and now_ms - stream.moved_ms >= stall_ms:
                 self._stalled("pressed_stall_ms" if pressed else "stall_ms")
                 core.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
-                call.abandon()
+                if call is not None:
+                    call.abandon()
                 continue
             if call is None:
                 continue

@@ -57,4 +57,4 @@ class Stream:
         self.moved_ms = now_ms
         """When bytes of the queue were sent last, or the first was put into an empty one."""
         self.call: Any = None
-        """What the layer above keeps with it."""
+        """What the layer above keeps with it, until it is over."""

@@ -1,9 +1,11 @@
 """The server on real sockets, on both loops, with gRPC's blocking client in threads: addresses, TLS, time, drain."""
 
 import asyncio
+import gc
 import socket
 import ssl
 import threading
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +78,14 @@ class Service:
             "/s/Refuse": Method(unary, self.refuse), "/s/Pour": Method(stream, self.pour),
             "/s/Chat": Method(Kind.BIDI, self.chat),
         }  # fmt: skip
+
+
+class Forgetful(list[Call]):
+    """Tells of each call and keeps none."""
+
+    def __init__(self, tell: Callable[[Call], None]) -> None:
+        super().__init__()
+        self.append = tell  # type: ignore[method-assign]
 
 
 @pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
@@ -168,6 +178,35 @@ def test_a_compressed_message_is_refused_with_what_would_be_read(loop: Any) -> N
         ]
 
     run(loop, test)
+
+
+def test_what_is_over_is_freed_without_the_collector(loop: Any) -> None:
+    """10,000 clients that vanish would otherwise be held, with all their buffers, until it comes."""
+
+    async def test(service: Service, server: Http2Server, port: int) -> None:
+        def client() -> None:
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                for _ in range(3):
+                    assert channel.unary_unary("/s/Echo")(b"x", timeout=10) == b"x"
+                with pytest.raises(grpc.RpcError):
+                    channel.unary_unary("/s/Refuse")(b"x", timeout=10)
+                assert list(channel.stream_stream("/s/Chat")(iter([b"a"]), timeout=10)) == [b"a"]
+                channel.unary_unary("/s/Park").future(b"x", timeout=60)
+                channel.stream_stream("/s/Chat")(iter(threading.Event().wait, True), timeout=60)
+                service.parked.wait(10)
+
+        seen: list[weakref.ref[Any]] = []
+        service.calls = Forgetful(lambda call: seen.extend(map(weakref.ref, (call, call.connection))))
+        await asyncio.to_thread(client)
+        await until(lambda: service.ended.is_set() and len(seen) >= 10)
+        await until(lambda: not any(ref() for ref in seen))
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(loop, test)
+    finally:
+        gc.enable()
 
 
 def test_a_deadline_and_a_caller_that_leaves_end_the_handler(loop: Any) -> None:
