@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from evenq.cli.output import Column, Listing, Page, print_page, progress_console
-from evenq.client.topic_shape import TopicShape, shape_of
+from evenq.client.topic_shape import TopicShape, settled_shape_of, shape_of
 from evenq.errors import BadRequest, Error
 from evenq.model import Message
 from evenq.runtime.clock import SystemClock
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
         producer.flush()
     made = None
     if landed and before is not None and not before.kind:
-        made = shape_of(options.topic, options.endpoint, timeout_ms=timeout_ms)
+        made = settled_shape_of(options.topic, options.endpoint, timeout_ms=timeout_ms)
     _report(options, landed, first, failures, made)
     return 1 if failures else 0
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from evenq.client.rpc.calls import V2, Calls
 from evenq.client.wiring import Ground, new_client_id
 from evenq.errors import Error, TopicNotFound
+from evenq.runtime.clock import SystemClock
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
-__all__ = ["TopicShape", "shape_of"]
+__all__ = ["TopicShape", "settled_shape_of", "shape_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,31 @@ class TopicShape:
         return f"created topic {topic} ({self.kind}, {self.queues} queue{'s' * (self.queues != 1)})"
 
 
+SETTLED_MS, SETTLE_MS = 200, 2_000
+
+
 def shape_of(topic: str, endpoint: str, *, timeout_ms: int) -> TopicShape | None:
     """None: nobody told, for example because a route may not be asked for."""
     return asyncio.run(_shape_of(topic, endpoint, timeout_ms))
+
+
+def settled_shape_of(topic: str, endpoint: str, *, timeout_ms: int) -> TopicShape | None:
+    """The same of a topic that was just made: its brokers register it one by one, so the answer is taken that comes
+    twice within SETTLED_MS, or the last one after SETTLE_MS.
+    """
+    clock = SystemClock()
+
+    async def settled() -> TopicShape | None:
+        give_up_ms = clock.monotonic_ms() + SETTLE_MS
+        shape = await _shape_of(topic, endpoint, timeout_ms)
+        while clock.monotonic_ms() < give_up_ms:
+            await clock.sleep_ms(SETTLED_MS)
+            before, shape = shape, await _shape_of(topic, endpoint, timeout_ms)
+            if shape == before:
+                break
+        return shape
+
+    return asyncio.run(settled())
 
 
 async def _shape_of(topic: str, endpoint: str, timeout_ms: int) -> TopicShape | None:

@@ -15,6 +15,7 @@ import time
 
 from evenq_broker.core.plain_sends import PlainSend, PlainSends
 from evenq_broker.core.validation import Limits, checked
+from google.protobuf.message import DecodeError
 
 from evenq.errors import Error
 from evenq.model import MessageType, TopicConfig
@@ -167,11 +168,41 @@ class Requests:
         fields.append(self.field(4, rng.randbytes(size)))
         return b"".join(self.disturbed(fields))
 
+    def alike(self) -> list[bytes]:
+        """Messages of one producer: they differ in id, time and body, and rarely in more."""
+        rng, first = self.rng, self.message(b"t")
+        try:
+            message = definition_pb2.Message.FromString(first)
+        except DecodeError:
+            return [first]
+        found, system = [first], message.system_properties
+        for _ in range(rng.choice((1, 2, 6))):
+            system.message_id = f"01{rng.randrange(1 << 60):032X}"
+            if system.HasField("born_timestamp"):
+                system.born_timestamp.nanos = rng.choice((0, 5_000_000, rng.randrange(10**9)))
+            message.body = rng.randbytes(rng.choice((1, 10, 127, 128, 300)))
+            if self._rarely(40):
+                system.message_id = rng.choice((" " * 34, "ä" * 17, ""))
+            if self._rarely(100):
+                system.born_timestamp.nanos = rng.choice((-1, (1 << 31) - 1))
+            if self._rarely(60):
+                message.body = b"x" * rng.choice((0, 301))
+            if not rng.randrange(40):
+                system.queue_id = rng.randrange(1, 8)
+            found.append(message.SerializeToString())
+            if self._rarely(20):
+                found[-1] = self.damaged(found[-1])
+        return found
+
     def request(self) -> bytes:
         """The next one. `usual` says afterwards whether it must be read from its bytes."""
         rng = self.rng
         self.usual = True
-        fields = [self.field(1, self.message(b"t")) for _ in range(rng.choice((1, 1, 1, 2, 3)))]
+        if rng.randrange(4):
+            messages = [self.message(b"t") for _ in range(rng.choice((1, 1, 1, 2, 3)))]
+        else:
+            messages = self.alike()
+        fields = [self.field(1, message) for message in messages]
         data = b"".join(self.disturbed(fields))
         if self._rarely(8):
             data = self.damaged(data)

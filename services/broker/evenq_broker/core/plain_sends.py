@@ -7,13 +7,15 @@ None, and the full path decodes it and gives the verdict: no error is made here.
 the full path stores, but for the order of user properties, which protobuf leaves open; `make plain-sends` holds one
 against the other.
 
-What repeats from message to message (properties, tag, host and queue) is checked once and remembered. Called by
-`rpc.send` through the front, before guard and handler; pure.
+What repeats from message to message (properties, tag, host and queue) is checked once and remembered. In a batch nearly
+everything repeats: a message that differs from one before it in id, time and body alone is read by that one's shape.
+Called by `rpc.send` through the front, before guard and handler; pure.
 """
 
 from __future__ import annotations
 
 from binascii import hexlify
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import md5
 
@@ -40,6 +42,8 @@ _BORN = (b"\x28\x01\x30\x01\x3a", b"\x30\x01\x3a", b"\x3a", b"\x28\x01\x3a")
 _SHORT_MAX = 0x7F
 _SYSTEM_BYTES_MAX = 8 << 10
 _REMEMBERED, _REMEMBERED_BYTES = 4_096, 1_024
+_SHAPES_MAX = 4
+"""Of one request: the time has one byte less in a quarter of the messages, and queues may go round."""
 _SECONDS_END = 6
 """A `Timestamp` from 1978 to 3058 begins with 0x08 and five bytes of seconds."""
 
@@ -57,6 +61,28 @@ class PlainSend:
         self.message_ids: list[bytes] = []
         self.keys: list[bytes] = []
         """Names in the window of duplicates (`core.recent`), without the topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What messages of a request have in common if they differ in id, time within a second and body alone."""
+
+    before_id: bytes
+    """Topic, properties, and system properties up to the message id."""
+    id_size: int
+    between: bytes
+    """From behind the id to the nanoseconds of `born_timestamp`."""
+    nanos_size: int
+    """0: the time is a whole second."""
+    tail: bytes
+    """From behind the time to the body."""
+    head: bytes
+    """Topic and properties."""
+    system_at: int
+    """Where system properties begin, from the message's begin."""
+    tag: int
+    queue_id: int
+    seconds_ms: int
 
 
 class PlainSends:
@@ -79,6 +105,7 @@ class PlainSends:
         end, at = len(data), 0
         found: PlainSend | None = None
         topic = b""
+        shapes: list[_Shape] = []
         while at < end:
             if data[at] != _MESSAGES:
                 return None
@@ -89,14 +116,64 @@ class PlainSends:
             if found is None:
                 topic, name = _topic(data, start)
                 found = PlainSend(name)
-            elif not data.startswith(topic, start):
-                return None
-            if not self._read_message(data, start, start + len(topic), at, found):
-                return None
+            for shape in shapes:
+                if data.startswith(shape.before_id, start) and self._read_alike(data, start, at, shape, found):
+                    break
+            else:
+                if not data.startswith(topic, start):
+                    return None
+                new = self._read_message(data, start, start + len(topic), at, found)
+                if new is None:
+                    return None
+                if len(shapes) < _SHAPES_MAX:
+                    shapes.append(new)
         return found
 
-    def _read_message(self, data: bytes, start: int, at: int, end: int, found: PlainSend) -> bool:
-        """One message of `data[start:end]` with its properties at `at`; False: it is not as usual."""
+    def _read_alike(self, data: bytes, start: int, end: int, shape: _Shape, found: PlainSend) -> bool:
+        """A message of `data[start:end]` that begins as those of the shape; False: it differs in more than id, time
+        and body.
+        """
+        id_at = start + len(shape.before_id)
+        behind = id_at + shape.id_size
+        nanos_at = behind + len(shape.between)
+        tail_at = nanos_at + shape.nanos_size
+        body_field = tail_at + len(shape.tail)
+        if not (
+            data.startswith(shape.between, behind)
+            and data.startswith(shape.tail, tail_at)
+            and data[body_field] == _BODY
+        ):
+            return False
+        size, body = _length(data, body_field + 1)
+        message_id = data[id_at:behind]
+        nanos = data[nanos_at:tail_at]
+        nanos_ms = _nanos_ms(nanos) if nanos else 0
+        if (
+            body + size != end
+            or not 0 < size <= self._body_bytes_max
+            or nanos_ms < 0
+            or not message_id.isascii()
+            or message_id.isspace()
+        ):
+            return False
+        system = data[start + shape.system_at : body_field]
+        head = shape.head + data[body_field:end]
+        self._add(
+            found, Append(0, shape.queue_id, shape.tag, shape.seconds_ms + nanos_ms, head, system), message_id,
+            data[body:end],
+        )  # fmt: skip
+        return True
+
+    def _add(self, found: PlainSend, entry: Append, message_id: bytes, body: bytes) -> None:
+        """Keep a message whose system properties are still as they came."""
+        digest = hexlify(md5(body, usedforsecurity=False).digest()).upper()
+        entry.system = b"".join((entry.system, DIGEST_HEAD, digest, self._end))
+        found.entries.append(entry)
+        found.message_ids.append(message_id)
+        found.keys.append(message_id + digest[:DIGITS_USED])
+
+    def _read_message(self, data: bytes, start: int, at: int, end: int, found: PlainSend) -> _Shape | None:
+        """One message of `data[start:end]` with its properties at `at`, and its shape; None: it is not as usual."""
         properties = at
         while data[at] == _PROPERTY:
             size, at = _length(data, at + 1)
@@ -104,57 +181,61 @@ class PlainSends:
         if at != properties:
             check = self._known_properties if at - properties <= _REMEMBERED_BYTES else self._are_properties
             if not check(data[properties:at]):
-                return False
+                return None
         head_end = at
         if data[at] != _SYSTEM:
-            return False
+            return None
         size = data[at + 1]
         at += 2
         if size > _SHORT_MAX:
             size, at = _length(data, at - 1)
         body_field = at + size
         if size > _SYSTEM_BYTES_MAX or data[body_field] != _BODY:
-            return False
-        system = data[at:body_field]
+            return None
+        system_at, system = at, data[at:body_field]
         size, body = _length(data, body_field + 1)
         if body + size != end or not 0 < size <= self._body_bytes_max:
-            return False
+            return None
 
         at = tag = 0
         if system[0] == _TAG:
             at = system[1] + 2
             tag = _known_tag(system[2:at]) if at <= _SHORT_MAX else 0
             if not tag:
-                return False
+                return None
         if system[at] == _KEY:
             at = _behind_keys(system, at)
         if system[at] != _ID:
-            return False
+            return None
         size = system[at + 1]
         behind = at + 2 + size
         message_id = system[at + 2 : behind]
         if not 0 < size <= _SHORT_MAX or message_id.decode().isspace():
-            return False
+            return None
         for before in _BORN:
             if system.startswith(before, behind):
                 break
         else:
-            return False
+            return None
         moment = behind + len(before) + 1
         at = moment + system[moment - 1]
         tail = system[at:]
         queue_id = _known_tail(tail) if len(tail) <= _SHORT_MAX else _tail(tail)
         born_ms = _moment_ms(system[moment:at])
         if born_ms < 0 or queue_id < 0 or at > len(system):
-            return False
+            return None
 
-        digest = hexlify(md5(data[body:end], usedforsecurity=False).digest()).upper()
-        head = data[start:head_end] + data[body_field:end]
-        stored = b"".join((system, DIGEST_HEAD, digest, self._end))
-        found.entries.append(Append(0, queue_id, tag, born_ms, head, stored))
-        found.message_ids.append(message_id)
-        found.keys.append(message_id + digest[:DIGITS_USED])
-        return True
+        head = data[start:head_end]
+        self._add(
+            found, Append(0, queue_id, tag, born_ms, head + data[body_field:end], system), message_id, data[body:end]
+        )
+        seconds_end = moment + _SECONDS_END
+        nanos_at = min(seconds_end + 1, at)
+        return _Shape(
+            before_id=data[start : system_at + behind - len(message_id)], id_size=len(message_id),
+            between=system[behind:nanos_at], nanos_size=at - nanos_at, tail=tail, head=head,
+            system_at=system_at - start, tag=tag, queue_id=queue_id, seconds_ms=_seconds_ms(system[moment:seconds_end]),
+        )  # fmt: skip
 
     def _are_properties(self, data: bytes) -> bool:
         """Are these fields `user_properties` of which the full path would store the same, and takes?"""
@@ -240,17 +321,23 @@ def _moment_ms(moment: bytes) -> int:
         return seconds_ms
     if not _SECONDS_END + 1 < size <= _SECONDS_END + 6 or moment[_SECONDS_END] != 0x10:
         return -1
-    raw = int.from_bytes(moment[_SECONDS_END + 1 :], "little")
-    if raw & _HIGH_BITS != _HIGH_BITS >> 8 * (_SECONDS_END + 6 - size) or not 0 < moment[-1] <= _NANOS_ENDS[size]:
+    nanos_ms = _nanos_ms(moment[_SECONDS_END + 1 :])
+    return -1 if nanos_ms < 0 else seconds_ms + nanos_ms
+
+
+def _nanos_ms(encoded: bytes) -> int:
+    """The number `nanos` of one to five bytes as ms; -1: it is not as usual."""
+    size, raw = len(encoded), int.from_bytes(encoded, "little")
+    if raw & _HIGH_BITS != _HIGH_BITS >> 8 * (5 - size) or not 0 < encoded[-1] <= _NANOS_ENDS[size]:
         return -1
     nanos = raw & 0x7F | raw >> 1 & 0x3F80 | raw >> 2 & 0x1FC000 | raw >> 3 & 0xFE00000 | raw >> 4 & 0x70000000
-    return seconds_ms + nanos // 1_000_000
+    return nanos // 1_000_000
 
 
 _HIGH_BITS = 0x80_80_80_80
 """What tells of the first four bytes of a number that more follow."""
-_NANOS_ENDS = {size: _SHORT_MAX if size < _SECONDS_END + 6 else 7 for size in range(_SECONDS_END + 2, _SECONDS_END + 7)}
-"""Most that the last byte of `nanos` may be, by the size of the whole: it has 31 bits."""
+_NANOS_ENDS = (0, _SHORT_MAX, _SHORT_MAX, _SHORT_MAX, _SHORT_MAX, 7)
+"""Most that the last byte of `nanos` may be, by its size: it has 31 bits."""
 
 
 @lru_cache(64)

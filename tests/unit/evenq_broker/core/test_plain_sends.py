@@ -38,6 +38,44 @@ def test_what_sdks_send_is_read_from_its_bytes() -> None:
     assert made.judge(asked.SerializeToString(), PlainSends(made.LIMITS), usual=True)
 
 
+def test_messages_of_a_batch_are_read_by_the_shape_of_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = 0
+    whole = PlainSends._read_message
+
+    def counted(*words: object) -> object:
+        nonlocal alone
+        alone += 1
+        return whole(*words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PlainSends, "_read_message", counted)
+    asked = request(b"x" * 200, tag="A", born_host="localhost", queue_id=3)
+    asked.messages[0].user_properties["k"] = "v"
+    for number in range(31):
+        another = asked.messages.add()
+        another.CopyFrom(asked.messages[0])
+        another.system_properties.message_id = f"{number:02}"
+        another.system_properties.born_timestamp.nanos = (300 + number) * 1_000_000
+        another.body = b"y" * (100 + number)
+    assert made.judge(asked.SerializeToString(), PlainSends(made.LIMITS), usual=True)
+    assert alone == 2, "one with and one without a fraction of a second"
+
+
+def test_a_fraction_of_a_second_is_read_alike_only_as_protobuf_writes_it() -> None:
+    asked = request(b"x" * 200)
+    asked.messages[0].system_properties.born_timestamp.nanos = 345_678_901
+    asked.messages.add().CopyFrom(asked.messages[0])
+    data = asked.SerializeToString()
+    nanos = b"\x10" + made.varint(345_678_901)
+    at = data.rindex(nanos) + 1
+    reader = PlainSends(made.LIMITS)
+    taken = 0
+    for place in range(at, at + 5):
+        for byte in range(256):
+            changed = data[:place] + bytes((byte,)) + data[place + 1 :]
+            taken += made.judge(changed, reader, usual=False)
+    assert 512 <= taken < 5 * 256
+
+
 @pytest.mark.parametrize(
     "unusual",
     [
