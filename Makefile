@@ -154,9 +154,9 @@ up: dev ## a local cluster in one command
 demo: dev ## the whole job: a year of flights, a group that changes, two Spark jobs, a stream beside consumers, every figure compared
 	JAVA_HOME=$(JAVA) $(BIN)/python -m evenq.cli.demo
 
-# Two at a time, because the test cluster mostly waits: probes, rollouts, three minutes without a restart.
+# Two at a time, because the test cluster mostly waits (probes, rollouts, three minutes without a restart); the longest first.
 check: dev lint type arch tidy audit sbom spec test helm ## all that CI runs
-	$(MAKE) -j2 --output-sync=target kubernetes compat spark docs
+	$(MAKE) -j2 --output-sync=target kubernetes spark compat docs
 	EVENQ_TEST_ROUNDS=2 EVENQ_TEST_CYCLES=100 $(BIN)/pytest -q tests/chaos tests/live
 
 clean: ## remove what make made
