@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos spark-group plain-sends
+.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos spark-group plain-sends short-chaos
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -70,6 +70,9 @@ compat: dev ## the official Python, Node.js, Rust and Go SDKs against ours
 
 chaos: dev ## kill -9 while the checker watches: make chaos ROUNDS=20
 	EVENQ_TEST_ROUNDS=$(or $(ROUNDS),20) $(BIN)/pytest -q tests/chaos
+
+short-chaos: dev ## two kills, 100 of the store's, and small live changes, as CI runs them
+	EVENQ_TEST_ROUNDS=2 EVENQ_TEST_CYCLES=100 $(BIN)/pytest -q tests/chaos tests/live
 
 crowd: dev ## 10,000 clients that come at once and vanish, with the figures; two minutes
 	EVENQ_TEST_SCALE=full $(BIN)/pytest -q tests/integration/test_hostile_clients.py -k vanish_by_the_thousand
@@ -156,8 +159,7 @@ demo: dev ## the whole job: a year of flights, a group that changes, two Spark j
 
 # Two at a time, because the test cluster mostly waits (probes, rollouts, three minutes without a restart); the longest first.
 check: dev lint type arch tidy audit sbom spec test helm ## all that CI runs
-	$(MAKE) -j2 --output-sync=target kubernetes spark compat docs
-	EVENQ_TEST_ROUNDS=2 EVENQ_TEST_CYCLES=100 $(BIN)/pytest -q tests/chaos tests/live
+	$(MAKE) -j2 --output-sync=target kubernetes spark compat docs short-chaos
 
 clean: ## remove what make made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache dist build .demo
