@@ -409,11 +409,11 @@ class _Life:
             except errors.Error as failure:
                 log.warning("whose queues of %s at broker %s are was not told: %s", topic, name, failure)
                 return
-            for answer in answers:
+            for answer in sorted(answers, key=lambda answer: answer.granted):  # whoever holds one is told first
                 if not answer.granted:
                     self._lose(answer.queue, f"{answer.holder or 'nobody yet'} has it")
                 elif answer.queue not in self.resets and answer.committed > self._reached.get(answer.queue, -1):
-                    self._lose(answer.queue, f"it was read up to {answer.committed} meanwhile, by who has left")
+                    self._lose(answer.queue, f"it was read up to {answer.committed} meanwhile, by another member")
         sessions.confirm(name, doubts)
 
     def _lose(self, queue: MessageQueue, why: str) -> None:

@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import FrameType
@@ -250,13 +250,24 @@ class _Runner:
         if end is None:
             return self._nothing_new()
         noted, others = compared(start, end, self.watch.marks)
+        anew = self._made_anew(start, others)
+        others = {queue: mark for queue, mark in others.items() if queue not in anew}
         if others:
             start, regrown = self._back(start, others, bounds)
             end = plan(start, moved=held.moved.keys() | others.keys()) or end
             noted, _ = compared(start, end, self.watch.marks)
             gone += regrown
         self._limiter.triggered()
+        noted = {queue: mark for queue, mark in noted.items() if queue not in anew}
         return self._counted(replace(end, marks=noted), start, gone)
+
+    def _made_anew(self, start: StreamOffset, others: Collection[MessageQueue]) -> set[MessageQueue]:
+        """Those of the queues whose topic is another one by now: the tasks notice it, and the next plan does."""
+        if not others:
+            return set()
+        self.watch.ask(others)
+        told = self.watch.bounds
+        return {queue for queue in others if told[queue].uid != start.uids.get(place_of(queue), told[queue].uid)}
 
     def _back(
         self, start: StreamOffset, others: Mapping[MessageQueue, Mark], bounds: Mapping[MessageQueue, Bounds]

@@ -15,6 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -255,11 +256,11 @@ def cut_off(readers: list[Reader]) -> set[int]:
     return set[int]().union(*(reader.cut_off() for reader in readers))
 
 
-def judge_changes(readers: list[Reader], below: int) -> None:
-    """Nothing was repeated but what stops cut off; each message below was read."""
+def judge_changes(readers: list[Reader], below: int, *, in_hand: AbstractSet[int] = frozenset()) -> None:
+    """Of the messages below, nothing was repeated but what stops cut off, and what killed members had `in_hand`."""
     jobs = [reader for reader in readers if isinstance(reader, SparkJob)]
     stops = Counter(ended for job in jobs for ended in job.stops)
-    cut, twice = cut_off(readers), {number for number in repeated(readers) if number < below}
+    cut, twice = cut_off(readers), {number for number in repeated(readers) - in_hand if number < below}
     tell(f"{sum(reader.changes for reader in readers)} joins and leaves in {SECONDS} s, {below:,} messages: "
          f"{len(twice - cut)} repeats; stops of jobs: "
          + ", ".join(f"{count} {ended}" for ended, count in stops.items())
@@ -306,8 +307,7 @@ def test_jobs_and_consumers_come_and_go_and_are_killed(crew: tuple[LocalCluster,
     for name, last in in_hand.items():
         tell(f"kill -9 of {name}: {len(repeats & last)} repeats, its last batch had {len(last)}")
     assert sorted(found) == list(range(stream.sent))
-    judge_changes(readers, mark)
-    assert not repeats - cut_off(readers) - set[int]().union(*in_hand.values()), (
-        "only what a dead member had in hand comes again"
-    )
+    of_the_dead = set[int]().union(*in_hand.values())
+    judge_changes(readers, mark, in_hand=of_the_dead)
+    assert not repeats - cut_off(readers) - of_the_dead, "only what a dead member had in hand comes again"
     assert waits[-1] <= HAND_OVER_MS + 2 * batch_ms

@@ -65,7 +65,8 @@ def test_a_query_that_was_paused_past_its_session_fails_and_moves_no_progress_ba
         assert within(30, lambda: not query.isActive) is not None
         said = str(query.exception())
         assert "is not this query's" in said
-        assert (successor if stays else "it was read up to 15") in said
+        # Who stays may let a queue go to the query that comes back, before that asks for it.
+        assert "it was read up to 15" in said or (stays and successor in said), said
         assert topic.progress(topic.name) == [15] * 4
         assert within(5, lambda: client_id not in members(cluster, topic.name)) is not None
     finally:
