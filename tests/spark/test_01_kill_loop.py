@@ -25,7 +25,7 @@ from tests.spark.chaos.kills import KINDS, Kill
 from tests.spark.chaos.processes import left_by
 from tests.spark.chaos.world import JOBS, Ends, World, Writer, hooked, until
 
-ROUNDS = int(os.environ.get("EVENQ_TEST_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("EVENQ_TEST_ROUNDS", "2"))
 SEED = int(os.environ.get("EVENQ_TEST_SEED", "1"))
 ONLY = re.compile(os.environ.get("EVENQ_TEST_ONLY", ""))
 """Kinds of kills in whose names this is found, e.g. `broker` or `driver at (copy|sink)`."""
