@@ -112,10 +112,11 @@ def stream(endpoint: str, method: str, request: bytes, *, timeout_ms: int, ahead
 
 
 class _Ahead:
-    """One answer ahead of who takes them. The thread ends with the call, which the taker cancels."""
+    """One answer ahead of who takes them. The thread ends with the call, or soon after the taker took its last."""
 
     def __init__(self, call: Iterable[bytes]) -> None:
         self._call = call
+        self._over = False
         self._room = threading.Semaphore(2)  # one that is taken and one that waits
         self._fetched: SimpleQueue[bytes | Exception | None] = SimpleQueue()
 
@@ -128,13 +129,16 @@ class _Ahead:
                 yield answer
                 self._room.release()
         finally:
-            self._room.release(2)
+            self._over = True  # the call may have more answers before it is cancelled
+            self._room.release()
 
     def _fetch(self) -> None:
         try:
             for answer in self._call:
                 self._fetched.put(answer)
                 self._room.acquire()
+                if self._over:
+                    return
             self._fetched.put(None)
         except Exception as failure:  # noqa: BLE001  the taker raises it
             self._fetched.put(failure)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -54,3 +56,13 @@ def test_calls_are_signed_as_the_task_of_the_process_says(monkeypatch: pytest.Mo
 
 def test_each_call_says_that_it_reads() -> None:
     assert dict(connection._metadata())["x-evenq-role"] == "reader"
+
+
+def test_the_thread_that_fetches_ahead_ends_though_its_call_has_more() -> None:
+    before = set(threading.enumerate())
+    answers = iter(connection._Ahead(repeat(b"block")))
+    assert next(answers) == b"block"
+    [fetching] = set(threading.enumerate()) - before
+    answers.close()  # type: ignore[attr-defined]
+    fetching.join(10)
+    assert not fetching.is_alive()

@@ -179,14 +179,22 @@ class Http2Server:
         while True:
             await self.clock.sleep_ms(TICK_MS)
             now_ms = self.clock.monotonic_ms()
-            for call in list(self.deadlines.due(now_ms)):
-                self.totals.deadlines += 1
-                call.end(Status.DEADLINE_EXCEEDED, "the deadline of the call is over")
-                call.abandon()
+            self._end_what_is_due(now_ms)
             count += 1
             if count % LOOK_EACH == 0 or self.stopping:
-                for connection in list(self.connections):
-                    connection.tick(now_ms)
+                self._look_at_connections(now_ms)
+
+    # Apart from the loop, whose variables would hold the last call and the last connection until the next tick.
+
+    def _end_what_is_due(self, now_ms: int) -> None:
+        for call in list(self.deadlines.due(now_ms)):
+            self.totals.deadlines += 1
+            call.end(Status.DEADLINE_EXCEEDED, "the deadline of the call is over")
+            call.abandon()
+
+    def _look_at_connections(self, now_ms: int) -> None:
+        for connection in list(self.connections):
+            connection.tick(now_ms)
 
     # ----------------------------------------------------------------------------------------------------------- end
 
