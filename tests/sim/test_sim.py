@@ -1,4 +1,4 @@
-"""Seeded worlds of the whole cluster: what `evenq.testing.sim.checks` says must hold in each of them.
+"""Seeded worlds of the whole cluster: what `evenq_proofs.sim.checks` says must hold in each of them.
 
 Failures print a story; docs/internals/simulation.md tells how to read it. More seeds: `make sim SEEDS=10000`.
 """
