@@ -9,7 +9,7 @@ import pytest
 from evenq.allocation import Config, Strategy, by_name
 from evenq.client.core.calls import NO_GENERATION, Assignment, AssignmentChanged, Generation, MemberInfo
 from evenq.client.core.route import Route
-from evenq.client.loops.dividing import Dividing
+from evenq.client.loops.assignment_source import AssignmentSource
 from evenq.client.loops.routes import RouteBook
 from evenq.errors import TopicNotFound
 from evenq.model import MessageModel, MessageQueue
@@ -62,7 +62,7 @@ class Desk:
     def __init__(self, *, ask_server: bool | None = True, strategy: Strategy | None = None) -> None:
         self.wire, self.clock, self.sessions = Wire(), FakeClock(), Sessions()
         self.routes = RouteBook(self.wire, self.clock, refresh_ms=30_000)  # type: ignore[arg-type]  # only what it asks
-        self.dividing = Dividing(
+        self.assignment = AssignmentSource(
             calls=self.wire,  # type: ignore[arg-type]  # only what it asks
             routes=self.routes,
             sessions=self.sessions,  # type: ignore[arg-type]  # only what it asks
@@ -76,10 +76,10 @@ class Desk:
         )
 
     def told(self, counter: int, *numbers: int) -> bool:
-        return self.dividing.take(AssignmentChanged("t", Generation(1, counter), queues(*numbers)))
+        return self.assignment.take(AssignmentChanged("t", Generation(1, counter), queues(*numbers)))
 
     def part(self) -> list[int] | None:
-        found = asyncio.run(self.dividing.assigned("t"))
+        found = asyncio.run(self.assignment.assigned("t"))
         return None if found is None else [queue.queue_id for queue in found]
 
 
@@ -87,9 +87,9 @@ def test_what_a_broker_told_is_not_asked_for_and_counts_for_the_fence() -> None:
     desk = Desk()
     assert desk.told(3, 0, 1)
     assert desk.part() == [0, 1]
-    assert (desk.wire.asked, desk.dividing.generation("t")) == (0, Generation(1, 3))
-    assert desk.dividing.all_decided(["t", RETRY])
-    assert not desk.dividing.all_decided(["t", "u"])
+    assert (desk.wire.asked, desk.assignment.generation("t")) == (0, Generation(1, 3))
+    assert desk.assignment.all_decided(["t", RETRY])
+    assert not desk.assignment.all_decided(["t", "u"])
 
 
 def test_xo_7_an_older_decision_told_late_changes_nothing_and_asks_nothing() -> None:
@@ -99,19 +99,19 @@ def test_xo_7_an_older_decision_told_late_changes_nothing_and_asks_nothing() -> 
     assert (desk.part(), desk.wire.asked) == ([0, 1], 0)
     desk.wire.answer = Assignment(True, queues(0), Generation(1, 1))
     desk.wire.meanwhile = lambda: desk.told(4, 1) and None
-    desk.dividing.doubt()
-    assert (desk.part(), desk.dividing.generation("t")) == ([1], Generation(1, 4)), "told while it was asked"
+    desk.assignment.suspect()
+    assert (desk.part(), desk.assignment.generation("t")) == ([1], Generation(1, 4)), "told while it was asked"
 
 
-def test_an_answer_is_trusted_until_doubt_a_change_without_a_share_or_time() -> None:
+def test_an_answer_is_trusted_until_suspicion_a_change_without_a_share_or_time() -> None:
     desk = Desk()
     desk.part()
     desk.part()
     assert desk.wire.asked == 1
-    desk.dividing.doubt()
+    desk.assignment.suspect()
     desk.part()
     assert desk.wire.asked == 2
-    assert not desk.dividing.take(AssignmentChanged("t", Generation(1, 2)))
+    assert not desk.assignment.take(AssignmentChanged("t", Generation(1, 2)))
     desk.part()
     assert desk.wire.asked == 3
     asyncio.run(desk.clock.advance(TRUST_MS))
@@ -122,10 +122,10 @@ def test_an_answer_is_trusted_until_doubt_a_change_without_a_share_or_time() -> 
 def test_what_a_broker_computed_is_asked_for_each_time() -> None:
     desk = Desk()
     desk.told(3, 0, 1)
-    desk.dividing.doubt()
+    desk.assignment.suspect()
     desk.wire.answer = Assignment(True, queues(0))
     assert (desk.part(), desk.part(), desk.wire.asked) == ([0], [0], 2)
-    assert not desk.dividing.all_decided(["t"])
+    assert not desk.assignment.all_decided(["t"])
 
 
 def test_members_that_divide_by_themselves_take_no_shares() -> None:
@@ -137,16 +137,16 @@ def test_members_that_divide_by_themselves_take_no_shares() -> None:
 def test_sr_1_sr_2_who_was_told_neither_asks_exactly_while_the_group_has_a_strategy() -> None:
     desk = Desk(ask_server=None)
     assert not desk.told(3, 0, 1)
-    assert (desk.part(), desk.wire.asked, desk.dividing.asks) == ([0], 0, False)
+    assert (desk.part(), desk.wire.asked, desk.assignment.asks) == ([0], 0, False)
     desk.sessions.told = "STICKY"
     desk.wire.answer = Assignment(True, queues(1), Generation(1, 4))
-    desk.dividing.doubt()
+    desk.assignment.suspect()
     assert (desk.part(), desk.wire.asked, desk.wire.strategies) == ([1], 1, ["STICKY"])
     assert desk.told(5, 0, 1)
-    assert (desk.part(), desk.dividing.generation("t"), desk.wire.asked) == ([0, 1], Generation(1, 5), 1)
+    assert (desk.part(), desk.assignment.generation("t"), desk.wire.asked) == ([0, 1], Generation(1, 5), 1)
     desk.sessions.told = ""
-    assert (desk.part(), desk.dividing.generation("t"), desk.wire.asked) == ([0], NO_GENERATION, 1)
-    assert not desk.dividing.all_decided(["t"]), "joins and leaves are its own business again"
+    assert (desk.part(), desk.assignment.generation("t"), desk.wire.asked) == ([0], NO_GENERATION, 1)
+    assert not desk.assignment.all_decided(["t"]), "joins and leaves are its own business again"
 
 
 def test_a_retry_topic_that_is_not_made_yet_costs_one_call() -> None:
@@ -155,7 +155,7 @@ def test_a_retry_topic_that_is_not_made_yet_costs_one_call() -> None:
     async def story() -> None:
         for _ in range(3):
             with pytest.raises(TopicNotFound):
-                await desk.dividing.assigned(RETRY)
+                await desk.assignment.assigned(RETRY)
 
     asyncio.run(story())
     assert desk.wire.asked == 0
@@ -163,9 +163,9 @@ def test_a_retry_topic_that_is_not_made_yet_costs_one_call() -> None:
 
 def test_when_the_last_decision_came_is_known() -> None:
     desk = Desk()
-    assert not desk.dividing.heard_since(0)
+    assert not desk.assignment.heard_since(0)
     desk.told(1, 0)
-    assert desk.dividing.heard_since(0)
+    assert desk.assignment.heard_since(0)
 
 
 def test_al_14_a_list_with_queues_that_do_not_exist_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -183,7 +183,7 @@ def test_a_changed_share_is_logged_with_its_queues_and_what_divided_it(caplog: p
     def line(desk: Desk) -> str:
         caplog.clear()
         desk.part()
-        desk.dividing.log_share("t", queues(*range(34)))
+        desk.assignment.log_share("t", queues(*range(34)))
         (record,) = caplog.records
         return record.getMessage()
 
@@ -196,7 +196,7 @@ def test_a_changed_share_is_logged_with_its_queues_and_what_divided_it(caplog: p
     desk = Desk(ask_server=None)
     desk.sessions.told = "STICKY"
     assert line(desk).endswith("(decided by the server, strategy STICKY, client m)")
-    desk.dividing.chosen = {"t": list(queues(1))}
+    desk.assignment.chosen = {"t": list(queues(1))}
     assert line(desk).endswith("(chosen by its user, client m)")
 
 

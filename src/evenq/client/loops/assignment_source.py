@@ -1,19 +1,18 @@
-"""What is ours of a topic: computed here with an allocate strategy (RB-8 to RB-14), or asked of the server (SR-1,
-XO-3); who was told neither asks while the group has a strategy on the server, which all its members hear alike.
+"""Which queues of a topic are ours: computed here with an allocate strategy (RB-8 to RB-14), or decided by the server
+(SR-1, XO-3). A consumer that was configured for neither asks the server while its group has a strategy there.
 
 Called by `loops.ownership` in each round. None means "unknown, change nothing"; an empty list means "nothing is
-ours". Brokers tell each member its part of every new decision, so that a round seldom has to ask: only about what
-nobody told, what is older than `trust_ms`, and what somebody cast doubt on.
+ours". Brokers push each member its share of every new decision, so that a round seldom has to ask (`core.decided`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from evenq.allocation import Strategy, absence
-from evenq.client.core.calls import NO_GENERATION, AssignmentChanged, ConsumerCalls, Generation
+from evenq.client.core.calls import AssignmentChanged, ConsumerCalls, Generation
+from evenq.client.core.decided import DecidedShares
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.sessions import Sessions
 from evenq.errors import BadRequest
@@ -21,7 +20,7 @@ from evenq.model import MessageModel, MessageQueue
 from evenq.model.names import RETRY_PREFIX
 from evenq.runtime.clock import Clock
 
-__all__ = ["Dividing"]
+__all__ = ["AssignmentSource"]
 
 log = logging.getLogger(__name__)
 
@@ -30,19 +29,11 @@ SHARE_NAMED_MAX = 32
 NO_QUEUE = "it has no readable queue"
 NO_MEMBERS = "no broker tells who is in the group"
 UNKNOWN_MS = 2_000
-"""So long that is not worth a line."""
+"""Members that are unknown for less are not worth a line in the log."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Decided:
-    queues: list[MessageQueue]
-    generation: Generation
-    at_ms: int
-    """When we heard of it, monotonic."""
-
-
-class Dividing:
-    """The dividing of one consumer's topics."""
+class AssignmentSource:
+    """Where one consumer's share of its topics comes from."""
 
     def __init__(
         self,
@@ -59,19 +50,19 @@ class Dividing:
         trust_ms: int,
     ) -> None:
         self._clock = clock
-        self._trust_ms = trust_ms
         self._calls = calls
         self._routes = routes
         self._sessions = sessions
         self._group = group
         self.client_id = client_id
-        """Whose part it is."""
+        """Whose share it is."""
         self._strategy = strategy
         self._model = model
         self._ask_server = ask_server
         """None: while the group has a strategy of its own."""
-        self._generations: dict[str, Generation] = {}
-        self._told: set[str] = set()
+        self._decided = DecidedShares(trust_ms=trust_ms)
+        self._whole_brokers: set[str] = set()
+        """Topics of which the log says that the server shares their brokers."""
         self._nowhere: dict[str, list[MessageQueue]] = {}
         self._how: dict[str, str] = {}
         """By what, and among how many, each topic was divided the last time."""
@@ -81,9 +72,6 @@ class Dividing:
         """Since when no broker has told the members, by topic."""
         self.undecided = False
         """True once the server said that it will decide in a moment; the caller asks again soon, and resets it."""
-        self._decided: dict[str, _Decided] = {}
-        """Topic to our part of its newest decision, until something casts doubt on it."""
-        self._heard_ms = -(1 << 60)
         self.chosen: dict[str, list[MessageQueue]] | None = None
         """Topic to queues that the user chose; None: they are divided."""
 
@@ -94,7 +82,7 @@ class Dividing:
 
     def generation(self, topic: str) -> Generation:
         """Of the topic's newest decision, for fencing; none when members decide."""
-        return self._generations.get(topic, NO_GENERATION)
+        return self._decided.generation(topic)
 
     def log_share(self, topic: str, assigned: Sequence[MessageQueue]) -> None:
         """Our part has changed (RB-14): the line names what it was divided by, among how many, and the result."""
@@ -119,34 +107,26 @@ class Dividing:
 
     def all_decided(self, topics: Iterable[str]) -> bool:
         """True if a rebalancer decides about these topics and tells us: who joins and leaves is its business first."""
-        wanted = [topic for topic in topics if not topic.startswith(RETRY_PREFIX)]
-        return bool(wanted) and all(topic in self._decided for topic in wanted)
+        return self._decided.complete(topics)
 
     def decided(self, topic: str) -> list[MessageQueue]:
-        """Our part of the topic's newest decision; empty also if nobody told."""
-        decided = self._decided.get(topic)
-        return [] if decided is None else decided.queues
+        """Our share of the topic's newest decision; empty also if none is known."""
+        return self._decided.queues(topic)
 
     def heard_since(self, ms: int) -> bool:
-        """True if a decision reached us since then, monotonic ms."""
-        return self._heard_ms >= ms
+        """True if a decision was pushed to us since then, monotonic ms."""
+        return self._decided.heard_since(ms)
 
     def take(self, change: AssignmentChanged) -> bool:
         """A broker tells of a decision. False: the next round must ask."""
-        queues, known = change.queues, self._decided.get(change.topic)
-        if queues is None or not self.asks or self.chosen is not None:
-            self._decided.pop(change.topic, None)
+        if not self.asks or self.chosen is not None:
+            self._decided.suspect(change.topic)
             return False
-        if change.generation >= self.generation(change.topic) and (
-            known is None or change.generation > known.generation
-        ):
-            now_ms = self._heard_ms = self._clock.monotonic_ms()
-            self._decided[change.topic] = _Decided(list(queues), change.generation, now_ms)
-        return True
+        return self._decided.push(change, self._clock.monotonic_ms())
 
-    def doubt(self) -> None:
+    def suspect(self) -> None:
         """Ask about every topic in the next round."""
-        self._decided.clear()
+        self._decided.suspect()
 
     async def assigned(self, topic: str) -> list[MessageQueue] | None:
         """Raises what the server or the strategy raises; the caller then changes nothing (RB-12)."""
@@ -163,52 +143,32 @@ class Dividing:
             return queues  # RB-17
         if self.asks:
             return await self._asked(topic)
-        self._forget(topic)
+        self._decided.forget(topic)
         return await self._computed(topic)
-
-    def _forget(self, topic: str) -> None:
-        """Members decide now: a generation of before would be refused where a later one was known."""
-        self._decided.pop(topic, None)
-        self._generations.pop(topic, None)
 
     async def _asked(self, topic: str) -> list[MessageQueue] | None:
         name = self._strategy.name if self._ask_server is not None else self._sessions.strategy()
         self._how[topic] = f"decided by the server, strategy {name}"
-        decided = self._decided.get(topic)
-        if decided is not None and self._clock.monotonic_ms() - decided.at_ms >= self._trust_ms:
-            decided = None
-            del self._decided[topic]
-        if decided is not None:
-            self._generations[topic] = decided.generation
-            return decided.queues
+        share = self._decided.use(topic, self._clock.monotonic_ms())
+        if share is not None:
+            return share
         if topic.startswith(RETRY_PREFIX):
             await self._routes.get(topic)  # raises, without a call, as long as the topic is not made
-        told = await self._calls.query_assignment(self._group, topic, name, self._model)
-        newer = self._decided.get(topic)
-        if newer is not None and newer.generation > told.generation:
-            self._generations[topic] = newer.generation  # told while we asked
-            return newer.queues
-        if not told.known:
-            self.undecided = True
+        answer = await self._calls.query_assignment(self._group, topic, name, self._model)
+        share = self._decided.answer(topic, answer, self._clock.monotonic_ms())
+        if share is None:
+            self.undecided |= not answer.known
             return None
-        # A late answer must not win (XO-7). None at all is no late one: the rebalancer is gone and brokers compute.
-        if NO_GENERATION < told.generation < self.generation(topic):
-            return None
-        self._decided.pop(topic, None)
-        if any(queue.queue_id < 0 for queue in told.queues):
-            if topic not in self._told:
-                self._told.add(topic)
+        if any(queue.queue_id < 0 for queue in share):
+            if topic not in self._whole_brokers:
+                self._whole_brokers.add(topic)
                 log.info(
                     "group %s: the server shares brokers of topic %s, not queues; members divide them by %s",
                     self._group, topic, self._strategy.name,
                 )  # fmt: skip
-            self._forget(topic)
+            self._decided.forget(topic)
             return await self._computed(topic)
-        self._generations[topic] = max(told.generation, self.generation(topic))
-        queues = sorted(told.queues)
-        if told.generation > NO_GENERATION:
-            self._decided[topic] = _Decided(queues, told.generation, self._clock.monotonic_ms())
-        return queues
+        return share
 
     def _undivided(self, topic: str, why: str) -> None:
         if why in (NO_QUEUE, NO_MEMBERS) and topic.startswith(RETRY_PREFIX):  # RB-9: no news
