@@ -79,12 +79,12 @@ crowd: dev ## 10,000 clients that come at once and vanish, with the figures; two
 	EVENQ_TEST_SCALE=full $(BIN)/pytest -q --log-cli-level=INFO tests/integration/test_hostile_clients.py -k connections_that_come
 
 storage: dev ## crash, cut, flip and fail the store in every way, at full size; half an hour
-	$(BIN)/python -m evenq.testing.storage --ledger tests/storage/ledger.md
+	$(BIN)/python tests/proofs/run.py storage --ledger tests/storage/ledger.md
 	EVENQ_TEST_SCALE=full $(BIN)/pytest -q -n auto tests/storage/test_stateful.py
 
 kill-loop: dev ## kill -9 the store and the broker again and again: make kill-loop CYCLES=1000
-	$(BIN)/python -m evenq.testing.kill_loop --cycles $(or $(CYCLES),1000) --flush sync --hits-min 5 --ledger tests/chaos/ledger.md
-	$(BIN)/python -m evenq.testing.kill_loop --cycles $(or $(CYCLES),1000) --flush async --hits-min 5 --ledger tests/chaos/ledger.md
+	$(BIN)/python tests/proofs/run.py kill_loop --cycles $(or $(CYCLES),1000) --flush sync --hits-min 5 --ledger tests/chaos/ledger.md
+	$(BIN)/python tests/proofs/run.py kill_loop --cycles $(or $(CYCLES),1000) --flush async --hits-min 5 --ledger tests/chaos/ledger.md
 
 verify: dev ## evenq verify while a broker is killed every 30 s: make verify MINUTES=10
 	EVENQ_TEST_KILL_SECONDS=30 EVENQ_TEST_ROUNDS=$$(( 2 * $(or $(MINUTES),10) )) $(BIN)/pytest -q -s tests/chaos/test_verify.py

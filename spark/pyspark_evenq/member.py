@@ -242,7 +242,7 @@ class _Life:
                 heard=self._heard,
                 broken=lambda _: self._changed.set(),
                 taken=lambda _, why: log.error("group %s: %s", self._group, why),
-                doubted=self._ask,
+                suspected=self._ask,
                 troubles=Troubles(self._clock, who=f"group {self._group}"),
             )
         return self._sessions, self._calls
@@ -398,7 +398,7 @@ class _Life:
     async def _again(self, name: str) -> None:
         """Take the locks that should be ours once more, and note the ones that are not."""
         sessions, calls = self._opened()
-        doubts = sessions.doubts(name)
+        suspicions = sessions.suspicions(name)
         queues = sorted(queue for queue in self._held if queue.broker_name == name)
         for topic in sorted({queue.topic for queue in queues}):
             of_topic = [queue for queue in queues if queue.topic == topic]
@@ -414,7 +414,7 @@ class _Life:
                     self._lose(answer.queue, f"{answer.holder or 'nobody yet'} has it")
                 elif answer.queue not in self.resets and answer.committed > self._reached.get(answer.queue, -1):
                     self._lose(answer.queue, f"it was read up to {answer.committed} meanwhile, by another member")
-        sessions.confirm(name, doubts)
+        sessions.confirm(name, suspicions)
 
     def _lose(self, queue: MessageQueue, why: str) -> None:
         self._held.discard(queue)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from evenq_proofs.kill_loop.verifying import verified
 
 from evenq.cli.demo.flights import flights
 from evenq.cli.demo.members import Member
@@ -23,7 +24,6 @@ from evenq.runtime.clock import SystemClock
 from evenq.testing import LocalCluster
 from evenq.testing.checker import AnomalyKind, check
 from evenq.testing.history import Action, Op, Recorder, merge_histories, read_history
-from evenq.testing.kill_loop.verifying import verified
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
 

@@ -1,6 +1,6 @@
 """T3 of the reliability design, short: kill -9 of a store and of a broker at failpoints and at random; then drain, judge, verify.
 
-EVENQ_TEST_CYCLES cycles for each flush mode (20 by default). The release runs 1,000 of each: `python -m evenq.testing.kill_loop
+EVENQ_TEST_CYCLES cycles for each flush mode (20 by default). The release runs 1,000 of each: `python tests/proofs/run.py kill_loop
 --cycles 1000 --flush sync --hits-min 5 --ledger tests/chaos/ledger.md`.
 """
 
@@ -10,8 +10,7 @@ import os
 from pathlib import Path
 
 import pytest
-
-from evenq.testing.kill_loop.loop import KillLoop
+from evenq_proofs.kill_loop.loop import KillLoop
 
 CYCLES = int(os.environ.get("EVENQ_TEST_CYCLES", "20"))
 SEED = int(os.environ.get("EVENQ_TEST_SEED", "1"))

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from evenq_broker.broker import Broker
 from evenq_broker.settings import Settings
+from evenq_proofs.loop_net import LoopNet
 
 from evenq.model import BrokerAddress, MessageType
 from evenq.model.retry import RetryKind, RetryPolicy
 from evenq.runtime.clock import FakeClock
 from evenq.store import Append
-from evenq.testing.loop_net import LoopNet
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 

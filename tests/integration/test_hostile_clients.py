@@ -26,13 +26,13 @@ from typing import Any
 import pytest
 from evenq_broker.broker import Broker
 from evenq_broker.settings import Settings
+from evenq_proofs.loop_net import LoopNet
 
 import evenq
 from evenq.model import BrokerAddress, MessageType
 from evenq.model.retry import RetryKind, RetryPolicy
 from evenq.runtime.clock import FakeClock, SystemClock
 from evenq.testing import LocalCluster
-from evenq.testing.loop_net import LoopNet
 from evenq.testing.node import Node
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as d

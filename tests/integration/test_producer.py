@@ -198,11 +198,11 @@ def test_checklist_23_too_many_requests_on_two_of_three_tries_ends_in_success() 
     """
     from evenq_broker.broker import Broker
     from evenq_broker.settings import Settings
+    from evenq_proofs.loop_net import LoopNet
 
     from evenq.errors import StoreFull
     from evenq.model import BrokerAddress
     from evenq.runtime.clock import SystemClock
-    from evenq.testing.loop_net import LoopNet
 
     async def story() -> None:
         ground = Ground.real()

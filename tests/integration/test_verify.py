@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from evenq.testing import LocalCluster
-from evenq.testing.verify import Kind
+from evenq.verify import Kind
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent / "proofs")]
 
-from evenq_sim.plants import PLANTS  # noqa: E402 - the line above makes it importable
+from evenq_sim.plants import PLANTS  # noqa: E402 - the line above makes them importable
 from evenq_sim.world import run  # noqa: E402
 
 REGRESSIONS = HERE / "regressions.txt"

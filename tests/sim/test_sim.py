@@ -1,4 +1,4 @@
-"""Seeded worlds of the whole cluster: what `evenq.testing.sim.checks` says must hold in each of them.
+"""Seeded worlds of the whole cluster: what `evenq_proofs.sim.checks` says must hold in each of them.
 
 Failures print a story; docs/internals/simulation.md tells how to read it. More seeds: `make sim SEEDS=10000`.
 """
@@ -17,6 +17,7 @@ from evenq_sim.scenario import CHAOS, FOLLOWING, plan_of
 from evenq_sim.world import run
 
 HERE = Path(__file__).resolve().parent
+PROOFS = HERE.parent / "proofs"
 SEEDS, BLOCK = 208, 13
 
 LINES = [line.split() for line in (HERE / "regressions.txt").read_text().splitlines() if line and line[0].isdigit()]
@@ -67,7 +68,7 @@ def test_a_planted_fault_is_found(plant: str) -> None:
 
 def test_one_seed_gives_one_history() -> None:
     text = (
-        "import sys, hashlib; sys.path.insert(0, sys.argv[1]);"
+        "import hashlib, sys; sys.path[:0] = sys.argv[1].split(':');"
         "from evenq_sim.world import run;"
         "print([hashlib.sha256(run(int(seed)).history.text().encode()).hexdigest() for seed in sys.argv[2:]])"
     )
@@ -75,7 +76,7 @@ def test_one_seed_gives_one_history() -> None:
     told = []
     for hash_seed in ("1", "2"):
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-c", text, str(HERE), *map(str, SAME_TWICE)]
+        command = [sys.executable, "-c", text, f"{HERE}:{PROOFS}", *map(str, SAME_TWICE)]
         told.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip())
     assert told == [str(here), str(here)]
 

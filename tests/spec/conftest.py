@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from evenq_broker.broker import Broker
 from evenq_broker.settings import Settings
+from evenq_proofs.fake_registry import FakeRegistry
+from evenq_proofs.loop_net import LoopNet
 
 import evenq
 import evenq.aio
 from evenq.client.wiring import Ground
 from evenq.model import BrokerAddress
 from evenq.runtime.clock import FakeClock
-from evenq.testing.fake_registry import FakeRegistry
-from evenq.testing.loop_net import LoopNet
 from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
 

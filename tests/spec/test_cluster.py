@@ -16,12 +16,12 @@ from evenq_broker.broker import Broker
 from evenq_broker.core.locks import Generation
 from evenq_broker.rpc import admin, data, groups, routing
 from evenq_broker.settings import Settings
+from evenq_proofs.fake_registry import FakeRegistry
+from evenq_proofs.loop_net import LoopNet
 
 from evenq.errors import Error
 from evenq.model import BrokerAddress, Listener, MessageType
 from evenq.runtime.clock import FakeClock
-from evenq.testing.fake_registry import FakeRegistry
-from evenq.testing.loop_net import LoopNet
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, common_pb2, data_pb2, groups_pb2

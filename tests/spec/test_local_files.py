@@ -12,6 +12,7 @@ import random
 import threading
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk, Keep
 
 import evenq.local
 from evenq.errors import StoreCorrupted, StorePoisoned
@@ -21,7 +22,6 @@ from evenq.local.messages import Message
 from evenq.local.statuses import AppendStatus, ReadStatus
 from evenq.runtime.clock import FakeClock, SystemClock
 from evenq.store.disk import RealDisk
-from evenq.store.fault_disk import FaultDisk, Keep
 from evenq.store.memory_disk import MemoryDisk, MemoryFile
 
 ENGINES = ["memory", "embedded", "local"]

@@ -10,6 +10,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk, Keep
 
 import evenq.local
 from evenq.errors import (
@@ -31,7 +32,6 @@ from evenq.local.progress import HELD_BY_ANOTHER, Group
 from evenq.local.statuses import AppendStatus
 from evenq.runtime.clock import FakeClock, SystemClock
 from evenq.store.disk import RealDisk
-from evenq.store.fault_disk import FaultDisk, Keep
 from evenq.store.memory_disk import MemoryDisk
 
 ENGINES = ["memory", "embedded", "local"]

@@ -10,13 +10,13 @@ import sys
 import threading
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk, Keep
 
 import evenq.local
 from evenq.errors import StorePoisoned, TooManyRequests
 from evenq.local import LocalOptions, PutStatus
 from evenq.local.messages import Message
 from evenq.runtime.clock import FakeClock, SystemClock
-from evenq.store.fault_disk import FaultDisk, Keep
 from evenq.store.memory_disk import MemoryDisk
 
 FILE_ENGINES = ["embedded", "local"]

@@ -9,6 +9,7 @@ from itertools import pairwise
 from evenq_broker.metrics import broker_metrics
 
 import evenq
+from evenq.client.core.lock_trust import LockTrust
 
 FAST = {"suspend_ms": 100, "commit_interval_ms": 100}
 
@@ -271,6 +272,14 @@ def test_oc_13_rb_25_a_queue_is_not_taken_away_while_its_listener_runs_within_a_
     play(story)
 
 
+def locks_of_a_line_that_ended(ended_ms):
+    trust = LockTrust()
+    trust.welcome(ended_ms, lease_ms=0)
+    assert trust.confirm(ended_ms, suspicions=trust.suspicions)
+    trust.end(ended_ms)
+    return trust
+
+
 def test_oc_8_oc_18_a_member_that_lost_its_line_starts_nothing_more_until_its_lock_is_sure_again(play):
     """Better: what the broker may have given to somebody else is not worked on."""
 
@@ -283,18 +292,18 @@ def test_oc_8_oc_18_a_member_that_lost_its_line_starts_nothing_more_until_its_lo
         await world.publish("a")
         await world.until(lambda: world.saw() == ["a"])
         (line,) = member.sessions._lines.values()
-        members, line.members = line.members, None
-        line.down_ms = world.clock.monotonic_ms() - 10_000
+        members, locks = line.members, line.locks
+        line.members, line.locks = None, locks_of_a_line_that_ended(world.clock.monotonic_ms() - 10_000)
         await world.publish("b")
         await world.clock.advance(2_000)
         assert world.saw() == ["a"]
-        line.members = members
+        line.members, line.locks = members, locks
         await world.until(lambda: world.saw() == ["a", "b"])
         assert member.sessions.trusted("a", trust_ms=0)
-        line.members, line.down_ms = None, world.clock.monotonic_ms() - 400
+        line.members, line.locks = None, locks_of_a_line_that_ended(world.clock.monotonic_ms() - 400)
         await world.publish("c")
         await world.until(lambda: world.saw() == ["a", "b", "c"], limit_ms=90)  # within `lock_trust_ms` it goes on
-        line.members = members
+        line.members, line.locks = members, locks
 
     play(story)
 

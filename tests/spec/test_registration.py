@@ -9,11 +9,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from evenq_proofs.fake_registry import FakeRegistry
 
 import evenq
 import evenq.aio
 from evenq.client.wiring import Ground
-from evenq.testing.fake_registry import FakeRegistry
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2, groups_pb2
 
 

@@ -13,13 +13,13 @@ from evenq_broker.core.validation import DELAYED_MESSAGE
 from evenq_broker.loops.retries import retry_delay_ms
 from evenq_broker.rpc import admin, data, routing
 from evenq_broker.settings import Settings
+from evenq_proofs.fake_registry import FakeRegistry
+from evenq_proofs.loop_net import LoopNet
 
 from evenq.errors import Error
 from evenq.model import BrokerAddress
 from evenq.model.delay_levels import CLASSIC
 from evenq.runtime.clock import FakeClock
-from evenq.testing.fake_registry import FakeRegistry
-from evenq.testing.loop_net import LoopNet
 from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
 

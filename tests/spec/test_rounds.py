@@ -89,13 +89,13 @@ def test_rb_9_rb_18_a_topic_that_has_no_queues_any_more_keeps_those_that_are_rea
         assert len(one.queues) == 2
         assert not said(caplog, "is not divided now: it has no readable queue")
         before = len(told)
-        dividing = member_of(one).ownership._dividing
-        routes = dividing._routes
+        assignment = member_of(one).ownership._assignment
+        routes = assignment._routes
 
         async def empty(topic):
             return replace(await routes.get(topic), readable=())
 
-        dividing._routes = SimpleNamespace(get=empty)
+        assignment._routes = SimpleNamespace(get=empty)
         await world.clock.advance(25_000)
         assert len(one.queues) == 2, "nothing is changed"
         assert len(told) == before, "and nobody is told"
@@ -128,11 +128,11 @@ def test_rb_11_every_member_divides_the_same_sorted_queues_and_ids_whatever_orde
             async def heard(_topic, queues=queues):
                 return replace(route, readable=tuple(queues))
 
-            member.ownership._dividing._routes = SimpleNamespace(get=heard)
+            member.ownership._assignment._routes = SimpleNamespace(get=heard)
             member.sessions.members = lambda backward=backward: known[::-1] if backward else known
         given.clear()
         for member in membership:
-            await member.ownership._dividing.assigned("t")
+            await member.ownership._assignment.assigned("t")
         assert given == [(sorted(route.readable), ["one", "two"])] * 2
 
     play(story)

@@ -23,7 +23,7 @@ from evenq.client.core.calls import Assignment as Told
 from evenq.client.core.calls import Generation, Join, MemberInfo, Welcome
 from evenq.client.core.rebalance import Lock, Start, Stop, Table
 from evenq.client.core.route import Route
-from evenq.client.loops.dividing import Dividing
+from evenq.client.loops.assignment_source import AssignmentSource
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.sessions import Sessions
 from evenq.client.loops.troubles import Troubles
@@ -117,10 +117,10 @@ class Sdk:
             heard=lambda _broker, _event: None,
             broken=lambda _broker: None,
             taken=lambda _own, _why: None,
-            doubted=lambda _broker: None,
+            suspected=lambda _broker: None,
             troubles=Troubles(clock, who="group g"),
         )
-        self.dividing = Dividing(
+        self.assignment = AssignmentSource(
             calls=self.wire,
             routes=RouteBook(self.wire, clock, refresh_ms=30_000),
             sessions=self.sessions,
@@ -135,11 +135,11 @@ class Sdk:
 
     async def assigned(self) -> list[MessageQueue] | None:
         """With a line to each broker, asked anew."""
-        self.dividing.doubt()
+        self.assignment.suspect()
         self.sessions.want({broker: broker for broker in BROKERS})
         for _ in range(20):
             await asyncio.sleep(0)
-        return await self.dividing.assigned("T")
+        return await self.assignment.assigned("T")
 
 
 def shares_of(server: Server, *ids: str, **rest) -> list[list[MessageQueue] | None]:

@@ -6,12 +6,12 @@ import asyncio
 import random
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk, Keep
 
 from evenq.runtime.clock import FakeClock
 from evenq.store import Append, FlushMode, MessageStore, StoreOptions
 from evenq.store.consume_queue import ENTRY, ENTRY_BYTES, FILE_ENTRIES, file_at, folder_of
 from evenq.store.disk import Usage
-from evenq.store.fault_disk import FaultDisk, Keep
 from evenq.store.record import frame_at
 from evenq.store.segment import path_of, segment_of
 from evenq.store.volume import segment_bytes

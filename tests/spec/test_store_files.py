@@ -7,12 +7,12 @@ import itertools
 import random
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk, Keep
 
 from evenq.errors import StoreCorrupted
 from evenq.runtime.clock import FakeClock
 from evenq.store import Append, FlushMode, MessageStore, StoreOptions
 from evenq.store.consume_queue import ENTRY_BYTES
-from evenq.store.fault_disk import FaultDisk, Keep
 from evenq.store.memory_disk import MemoryDisk, MemoryFile
 from evenq.store.record import HEADER_BYTES
 

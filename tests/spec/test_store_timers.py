@@ -6,10 +6,10 @@ import asyncio
 import random
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk, Keep
 
 from evenq.runtime.clock import FakeClock, SystemClock
 from evenq.store import Append, FlushMode, MessageStore, StoreOptions, TimerAppend
-from evenq.store.fault_disk import FaultDisk, Keep
 from evenq.store.record import MESSAGE, TIMER, TIMER_END, frame_at, timer_ids_of
 
 START = 1_700_000_000_000

@@ -10,11 +10,10 @@ import shlex
 import sys
 
 import pytest
-
-from evenq.testing.storage import campaign, crashes
-from evenq.testing.storage.session import OPTIONS
-from evenq.testing.storage.small_parts import small_parts
-from evenq.testing.storage.workload import record
+from evenq_proofs.storage import campaign, crashes
+from evenq_proofs.storage.session import OPTIONS
+from evenq_proofs.storage.small_parts import small_parts
+from evenq_proofs.storage.workload import record
 
 
 @pytest.mark.parametrize("lie", ["sync", "sync new", "sync_folder"])
@@ -88,7 +87,7 @@ def test_a_store_that_syncs_again_after_a_failed_sync_is_caught(monkeypatch, flu
 
     monkeypatch.setattr("evenq.store.commit_log.CommitLog.sync", sync)
     if not heard:  # what is lost is seen too, not only that the store does not stop
-        monkeypatch.setattr("evenq.testing.storage.faults.check_stopped", lambda *_: None)
+        monkeypatch.setattr("evenq_proofs.storage.faults.check_stopped", lambda *_: None)
     violations = campaign.run_job(campaign.Job("fault", flush, 1, 60, 1, 3, name="EIO forgets")).violations
     assert any(heard in violation for violation in violations)
 
@@ -115,7 +114,7 @@ def test_a_violation_names_the_command_that_runs_just_it(monkeypatch, job):
     violations = campaign.run_job(job).violations
     assert violations
     words = shlex.split(violations[-1].partition("again: ")[2])
-    assert words[:3] == ["python", "-m", "evenq.testing.storage"]
+    assert words[:3] == ["python", "-m", "evenq_proofs.storage"]
     assert campaign.Job.of(words[4]) == job
     tally = campaign.run_job(campaign.Job.of(words[4]), only=words[6])
     assert violations[-1] in tally.violations

@@ -1,6 +1,6 @@
-"""Crash enumeration, ALICE windows, truncations, flips, fuzz and failing operations: `evenq.testing.storage.campaign`.
+"""Crash enumeration, ALICE windows, truncations, flips, fuzz and failing operations: `evenq_proofs.storage.campaign`.
 
-Every day a few thousand images; EVENQ_TEST_SCALE=full runs the release size (use `python -m evenq.testing.storage`, which
+Every day a few thousand images; EVENQ_TEST_SCALE=full runs the release size (use `python tests/proofs/run.py storage`, which
 shows where it is and keeps the ledger).
 """
 
@@ -10,12 +10,11 @@ import asyncio
 import os
 
 import pytest
-
-from evenq.testing.storage.campaign import Job, jobs, run_job
-from evenq.testing.storage.crashes import crash_everywhere
-from evenq.testing.storage.session import OPTIONS
-from evenq.testing.storage.small_parts import small_parts
-from evenq.testing.storage.workload import record
+from evenq_proofs.storage.campaign import Job, jobs, run_job
+from evenq_proofs.storage.crashes import crash_everywhere
+from evenq_proofs.storage.session import OPTIONS
+from evenq_proofs.storage.small_parts import small_parts
+from evenq_proofs.storage.workload import record
 
 FULL = os.environ.get("EVENQ_TEST_SCALE") == "full"
 LEAST = {"crash": 100, "again": 100, "alice": 20, "truncation": 100, "flip": 100, "fuzz": 200, "fault": 1, "full": 8}

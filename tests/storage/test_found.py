@@ -6,17 +6,17 @@ import asyncio
 import errno
 
 import pytest
+from evenq_proofs.storage.history import History
+from evenq_proofs.storage.machine import Machine
+from evenq_proofs.storage.session import TIMER_QUEUE, Session
+from evenq_proofs.storage.small_parts import small_parts
+from evenq_proofs.storage.trace_disk import Fault, TraceDisk
+from evenq_proofs.storage.workload import QUEUES, message
 
 from evenq.errors import StorePoisoned
 from evenq.store import TimerAppend
 from evenq.store.consume_queue import ENTRY_BYTES
 from evenq.store.record import HEADER_BYTES
-from evenq.testing.storage.history import History
-from evenq.testing.storage.machine import Machine
-from evenq.testing.storage.session import TIMER_QUEUE, Session
-from evenq.testing.storage.small_parts import small_parts
-from evenq.testing.storage.trace_disk import Fault, TraceDisk
-from evenq.testing.storage.workload import QUEUES, message
 
 FIRST = "commitlog/00000000000000000000"
 

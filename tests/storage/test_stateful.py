@@ -1,4 +1,4 @@
-"""Any mixture of everything a store can do and suffer agrees with lists: `evenq.testing.storage.story`.
+"""Any mixture of everything a store can do and suffer agrees with lists: `evenq_proofs.storage.story`.
 
 Every day some seconds, the same each time; EVENQ_TEST_SCALE=full takes at least 20,000 steps and EVENQ_TEST_SEED others.
 A failure prints its steps, what was left after each crash, and the command that runs it again.
@@ -11,16 +11,16 @@ import logging
 import os
 
 import pytest
+from evenq_proofs.fault_disk import Keep
+from evenq_proofs.storage.session import TIMER_QUEUE
+from evenq_proofs.storage.small_parts import small_parts
+from evenq_proofs.storage.story import Kept, Story
+from evenq_proofs.storage.workload import QUEUES
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from evenq.store import FlushMode
-from evenq.store.fault_disk import Keep
-from evenq.testing.storage.session import TIMER_QUEUE
-from evenq.testing.storage.small_parts import small_parts
-from evenq.testing.storage.story import Kept, Story
-from evenq.testing.storage.workload import QUEUES
 
 FULL = os.environ.get("EVENQ_TEST_SCALE") == "full"
 SEED = int(os.environ.get("EVENQ_TEST_SEED", "1"))

@@ -1,4 +1,4 @@
-"""`evenq verify`: runs `evenq.testing.verify` with a progress bar, prints its table. Exit code 1: a promise broke."""
+"""`evenq verify`: runs `evenq.verify` with a progress bar, prints its table. Exit code 1: a promise broke."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from evenq.cli.output import Column, Listing, Page, print_page, progress_console
 from evenq.runtime.clock import SystemClock
-from evenq.testing.verify import Kind, Moment, Plan, Repeat, Result, Verdict, verify
+from evenq.verify import Kind, Moment, Plan, Repeat, Result, Verdict, verify
 
 __all__ = ["page", "run"]
 

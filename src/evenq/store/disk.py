@@ -2,7 +2,7 @@
 
 Paths are relative to the data folder, with `/`. `pwrite` writes everything or raises OSError (some bytes may then be
 written). Nothing here retries: an fsync that failed once says nothing when called again. The kinds in memory are in
-`memory_disk` and `fault_disk`. Handles may be used by several threads at a time; `close` must not race with use (the
+`memory_disk`. Handles may be used by several threads at a time; `close` must not race with use (the
 callers' rule).
 """
 

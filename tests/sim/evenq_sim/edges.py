@@ -15,13 +15,13 @@ import evenq_broker.app
 import evenq_nameserver.app
 import evenq_rebalancer.app
 from evenq_broker.core.delivery import Progress
+from evenq_proofs.sim import PROCESS, ProcessClock, SimNet, SimProcess
 
 from evenq.errors import ConnectionFailed
 from evenq.model import PLAIN_DOOR
 from evenq.serving import doors
 from evenq.store import opening
 from evenq.store.memory_disk import MemoryDisk, MemoryFile
-from evenq.testing.sim import PROCESS, ProcessClock, SimNet, SimProcess
 
 PATCHED = (evenq_broker.app, evenq_nameserver.app, evenq_rebalancer.app)
 

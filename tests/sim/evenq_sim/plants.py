@@ -14,7 +14,7 @@ from evenq_broker.core.fencing import Fencing
 from evenq_broker.core.locks import LockTable
 from evenq_broker.loops.sessions import Sessions
 
-from evenq.client.loops.dividing import Dividing
+from evenq.client.loops.assignment_source import AssignmentSource
 from evenq.client.loops.ownership import Ownership
 from evenq.model import MessageQueue
 
@@ -33,7 +33,7 @@ def changes(plant: str) -> list[tuple[Any, str, Any]]:
         case "fence":
             return _no_fence()
         case "ids":
-            return [(Dividing, "_computed", _own_id_first)]
+            return [(AssignmentSource, "_computed", _own_id_first)]
         case "leave":
             return [(Sessions, "hand_over", _no_waiting)]
         case _:
@@ -58,7 +58,7 @@ def _no_fence() -> list[tuple[Any, str, Any]]:
     return [(Fencing, "refusal", nothing), (LockTable, "stale", never)]
 
 
-async def _own_id_first(self: Dividing, topic: str) -> list[MessageQueue] | None:
+async def _own_id_first(self: AssignmentSource, topic: str) -> list[MessageQueue] | None:
     queues = sorted((await self._routes.get(topic)).readable)
     members = self._sessions.members()
     if not queues or members is None:

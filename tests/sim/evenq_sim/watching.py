@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from evenq_proofs.sim import SimProcess
+from evenq_proofs.sim.history import Kind
+
 from evenq.model import MessageQueue
-from evenq.testing.sim import SimProcess
-from evenq.testing.sim.history import Kind
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, data_pb2, groups_pb2
 
 __all__ = ["Watching"]

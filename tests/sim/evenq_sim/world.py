@@ -20,6 +20,9 @@ from evenq_broker.settings import Settings as BrokerSettings
 from evenq_broker.settings import StoreSettings
 from evenq_nameserver.app import Nameserver
 from evenq_nameserver.settings import Settings as NameserverSettings
+from evenq_proofs.sim import CALLER, History, ProcessClock, ProcessNet, SimNet, SimProcess, VirtualLoop, judge
+from evenq_proofs.sim.checks import Ending, Problem
+from evenq_proofs.sim.history import Kind
 from evenq_rebalancer.app import Rebalancer
 from evenq_rebalancer.settings import Settings as RebalancerSettings
 
@@ -31,9 +34,6 @@ from evenq.client.rpc.sessions import ConsumerCalls
 from evenq.errors import Error
 from evenq.model import FilterExpression, Message, MessageModel, MessageQueue, ReceivedMessage, StartFrom
 from evenq.store.memory_disk import MemoryDisk
-from evenq.testing.sim import CALLER, History, ProcessClock, ProcessNet, SimNet, SimProcess, VirtualLoop, judge
-from evenq.testing.sim.checks import Ending, Problem
-from evenq.testing.sim.history import Kind
 from evenq_sim.edges import SimLease, copied, replaced, standing_in
 from evenq_sim.plants import changes
 from evenq_sim.scenario import Plan, plan_of

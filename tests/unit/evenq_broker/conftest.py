@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from evenq_broker.broker import Broker
 from evenq_broker.settings import Settings
+from evenq_proofs.loop_net import LoopNet
 
 from evenq.model import BrokerAddress
 from evenq.runtime.clock import FakeClock
 from evenq.serving.rpc import Kind, RpcContext
 from evenq.serving.users import User, Users
-from evenq.testing.loop_net import LoopNet
 from evenq.wire.status import check
 
 Story = Callable[["Stage"], Awaitable[None]]

@@ -1,7 +1,7 @@
-"""One member of a group: sessions, dividing, ownership and progress put together, for push and pull consumers (RB-1).
+"""One member of a group: sessions, assignment, ownership and progress put together, for push and pull consumers (RB-1).
 
-sessions  -> who is in the group          -> ownership -> pull loops -> arrived(queue)
-dividing  -> what is ours of each topic   /                             progress -> commits
+sessions   -> who is in the group         -> ownership -> pull loops -> arrived(queue)
+assignment -> what is ours of each topic  /                             progress -> commits
 
 A user of it adds what happens to pulled messages: `loops.pushing` runs a listener, `loops.polling` waits for `poll`.
 """
@@ -31,7 +31,7 @@ from evenq.client.core.calls import (
 )
 from evenq.client.core.introduction import Introduction
 from evenq.client.core.process_queue import ProcessQueue
-from evenq.client.loops.dividing import Dividing
+from evenq.client.loops.assignment_source import AssignmentSource
 from evenq.client.loops.notices import Notices, Tell
 from evenq.client.loops.ownership import Ownership
 from evenq.client.loops.progress import BrokerStore, FileStore, OffsetStore, Progress
@@ -50,7 +50,7 @@ __all__ = ["MemberPlan", "Membership"]
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 17  # RD-3: 16 retries
-DOUBT_MS = 1_000
+SUSPECT_MS = 1_000
 """A decision follows what it is about within milliseconds. Who hears of none for so long asks."""
 RENEW_MS = 4_000
 """Over so long the members of a large group spread what they ask without need."""
@@ -128,11 +128,11 @@ class Membership:
             heard=self._heard,
             broken=lambda _: self.ownership.wake(),
             taken=self._taken,
-            doubted=self._relock,
+            suspected=self._relock,
             troubles=self._troubles,
         )
         self.sessions.joins = not plan.chosen
-        self._dividing = Dividing(
+        self._assignment = AssignmentSource(
             calls=calls,
             routes=self.routes,
             sessions=self.sessions,
@@ -145,7 +145,7 @@ class Membership:
             trust_ms=plan.options.rebalance_interval_ms,
         )
         if plan.chosen:
-            self._dividing.chosen = {}
+            self._assignment.chosen = {}
         self.progress = Progress(self._store(), clock, interval_ms=plan.options.commit_interval_ms)
         self.ownership = Ownership(
             self._reading(),
@@ -153,7 +153,7 @@ class Membership:
             routes=self.routes,
             sessions=self.sessions,
             progress=self.progress,
-            dividing=self._dividing,
+            assignment=self._assignment,
             notices=Notices(tell),
             clock=clock,
             rng=rng,
@@ -161,7 +161,7 @@ class Membership:
             troubles=self._troubles,
         )
         self._tasks: list[asyncio.Task[None]] = []
-        self._doubting: asyncio.Task[None] | None = None
+        self._suspecting: asyncio.Task[None] | None = None
         self._rng = rng
         self._renewing: dict[str, asyncio.Task[None]] = {}
         """Topics whose routes are fetched again when there is time."""
@@ -198,7 +198,7 @@ class Membership:
     def _store(self) -> OffsetStore:
         if not self.clustering:  # OF-7
             return FileStore(self._plan.options.offsets_folder or Path.home() / ".evenq", self._plan.group)
-        generation = self._dividing.generation
+        generation = self._assignment.generation
         return BrokerStore(
             self._calls, self.routes, self._plan.group, generation, fenced=self._relock, troubles=self._troubles
         )
@@ -218,8 +218,8 @@ class Membership:
         await self.ownership.close()
         await self.progress.report()
         await self.sessions.leave()
-        if self._doubting is not None:
-            self._tasks.append(self._doubting)
+        if self._suspecting is not None:
+            self._tasks.append(self._suspecting)
         self._tasks += self._renewing.values()
         for task in self._tasks:
             task.cancel()
@@ -241,7 +241,7 @@ class Membership:
         chosen: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             chosen.setdefault(queue.topic, []).append(queue)
-        self._dividing.chosen = chosen
+        self._assignment.chosen = chosen
         for topic in [topic for topic in self.subscriptions if topic not in chosen]:
             del self.subscriptions[topic]
         self.subscriptions.update(dict.fromkeys(chosen, wanted))
@@ -258,7 +258,7 @@ class Membership:
 
     def generation(self, topic: str) -> Generation:
         """Of the decision by which the topic's queues are ours; brokers ask for it."""
-        return self._dividing.generation(topic)
+        return self._assignment.generation(topic)
 
     def max_attempts(self) -> int:
         """Deliveries before the dead letters."""
@@ -286,7 +286,7 @@ class Membership:
             self._plan.group, client_id, name, why,
         )  # fmt: skip
         self._calls.rename(name)
-        self._dividing.client_id = name
+        self._assignment.client_id = name
         self.sessions.rename()
 
     def _heard(self, broker_name: str, event: SessionEvent) -> None:
@@ -294,29 +294,29 @@ class Membership:
             case Welcome():
                 self._configured(event)
                 self.ownership.relock(broker_name)
-                self._dividing.doubt()
+                self._assignment.suspect()
                 for topic in self.subscriptions:  # what changed before this line was up, nobody told us
                     self.routes.changed(topic, self.ownership.wake)
             case SettingsChanged():
                 self._configured(event)
-                self._dividing.doubt()
-            case AssignmentChanged() if event.generation == NO_GENERATION and self._dividing.all_decided([event.topic]):
-                if self.routes.names(event.topic, self._dividing.decided(event.topic)):
+                self._assignment.suspect()
+            case AssignmentChanged() if self._only_its_queues_changed(event):
+                if self.routes.names(event.topic, self._assignment.decided(event.topic)):
                     self._renew_later(event.topic)
-                    self._doubt_later()  # its queues changed; what that means for us is being decided
+                    self._suspect_later()  # its queues changed; what that means for us is being decided
                     return
                 self.routes.changed(event.topic, self.ownership.wake)
             case AssignmentChanged():
-                if not self._dividing.take(event) or not self.routes.names(event.topic, event.queues or ()):
+                if not self._assignment.take(event) or not self.routes.names(event.topic, event.queues or ()):
                     self.routes.changed(event.topic, self.ownership.wake)  # it may have other queues (NS-8)
             case MembersChanged():
                 log.info("group %s has %d members now", self._plan.group, len(event.members))
-                if self._dividing.all_decided(self.subscriptions):
-                    self._doubt_later(LATE_MS)
+                if self._assignment.all_decided(self.subscriptions):
+                    self._suspect_later(LATE_MS)
                     return
             case QueueWanted():
                 self.ownership.asked_for(event.queue)
-                self._doubt_later()
+                self._suspect_later()
             case OffsetsReset():
                 self.ownership.reset(event.queues)
             case BrokerLeaving():
@@ -325,27 +325,30 @@ class Membership:
                 pass
         self.ownership.wake()  # CS-7; QueueWanted wants a round as well
 
+    def _only_its_queues_changed(self, event: AssignmentChanged) -> bool:
+        return event.generation == NO_GENERATION and self._assignment.all_decided([event.topic])
+
     def _configured(self, told: Welcome | SettingsChanged) -> None:
         self._group_attempts = told.max_attempts or MAX_ATTEMPTS
         if told.start_from in set(StartFrom):
             self._group_start = StartFrom(told.start_from)
 
-    def _doubt_later(self, back_ms: int = DOUBT_MS) -> None:
+    def _suspect_later(self, back_ms: int = SUSPECT_MS) -> None:
         """Whoever decides has told us in the last `back_ms`, or will in a moment; if not, ask."""
-        if self._doubting is None or self._doubting.done():
-            self._doubting = spawn(self._doubt(self._clock.monotonic_ms() - back_ms), name="evenq-doubt")
+        if self._suspecting is None or self._suspecting.done():
+            self._suspecting = spawn(self._suspect(self._clock.monotonic_ms() - back_ms), name="evenq-suspect")
 
-    async def _doubt(self, since_ms: int) -> None:
-        await self._clock.sleep_ms(DOUBT_MS)
-        if not self._dividing.heard_since(since_ms):
-            self._dividing.doubt()
+    async def _suspect(self, since_ms: int) -> None:
+        await self._clock.sleep_ms(SUSPECT_MS)
+        if not self._assignment.heard_since(since_ms):
+            self._assignment.suspect()
             self.ownership.wake()
 
     def _renew_later(self, topic: str) -> None:
         """A broker may have another address. Nobody waits for it, so the members of a large group ask one by one."""
         if topic not in self._renewing:
             spread_ms = min(RENEW_MS, RENEW_EACH_MS * len(self.sessions.members() or ()))
-            pause_ms = DOUBT_MS + self._rng.randrange(1 + spread_ms)
+            pause_ms = SUSPECT_MS + self._rng.randrange(1 + spread_ms)
             self._renewing[topic] = spawn(self._renew(topic, pause_ms), name=f"evenq-renew-{topic}")
 
     async def _renew(self, topic: str, pause_ms: int) -> None:

@@ -21,7 +21,7 @@ from evenq.client.core.past_deliveries import PastDeliveries
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.core.rebalance import Table
 from evenq.client.core.thresholds import Thresholds
-from evenq.client.loops.dividing import Dividing
+from evenq.client.loops.assignment_source import AssignmentSource
 from evenq.client.loops.locks import Locks
 from evenq.client.loops.notices import Notices
 from evenq.client.loops.progress import Progress
@@ -58,7 +58,7 @@ class Ownership:
         routes: RouteBook,
         sessions: Sessions,
         progress: Progress,
-        dividing: Dividing,
+        assignment: AssignmentSource,
         notices: Notices,
         clock: Clock,
         rng: random.Random,
@@ -70,7 +70,7 @@ class Ownership:
         self._routes = routes
         self._sessions = sessions
         self._progress = progress
-        self._dividing = dividing
+        self._assignment = assignment
         self._notices = notices
         self._clock = clock
         self._rng = rng
@@ -84,14 +84,14 @@ class Ownership:
             address=self._address,
             routes=routes,
             troubles=troubles,
-            generation=dividing.generation,
+            generation=assignment.generation,
         )
         self._locks = Locks(
             reading,
             calls=calls,
             sessions=sessions,
             address=self._address,
-            generation=dividing.generation,
+            generation=assignment.generation,
             told=self._table_locked,
             spawn=self._spawn,
             troubles=troubles,
@@ -246,7 +246,7 @@ class Ownership:
                 brokers.setdefault(name, address)
         if brokers:
             self._sessions.want(brokers)
-        for broker_name in self._sessions.doubtful():
+        for broker_name in self._sessions.suspect():
             self.relock(broker_name)
         for queue in self._locks.owed(self._table.known):
             self.asked_for(queue)
@@ -256,17 +256,17 @@ class Ownership:
             return
         self._unknown.clear()
         for topic in list(self._subscriptions):
-            if self._clustering and self._dividing.asks:
+            if self._clustering and self._assignment.asks:
                 # The answer may take as long as a restarted broker looks about.
                 self._perform(self._table.retake(topic, reachable=self._sessions.up))
             assigned: list[MessageQueue] | None = None
             try:
-                assigned = await self._dividing.assigned(topic)
+                assigned = await self._assignment.assigned(topic)
             except Exception as error:  # RB-2, RB-12: this topic stays as it is, whatever its strategy raised
                 if not isinstance(error, Error):
                     log.exception(
-                        "group %s: dividing topic %s failed, its queues stay as they are (%s)",
-                        self._group, topic, self._dividing.who,
+                        "group %s: the assignment of topic %s failed, its queues stay as they are (%s)",
+                        self._group, topic, self._assignment.who,
                     )  # fmt: skip
                 elif not topic.startswith(RETRY_PREFIX):
                     self._troubles.failed(f"topic {topic}", error)
@@ -278,10 +278,10 @@ class Ownership:
                 commands = self._table.assign(topic, assigned, stalled=self._stalled)
                 self._overlaps.assigned(topic, assigned)
                 if commands:  # RB-14
-                    self._dividing.log_share(topic, assigned)
+                    self._assignment.log_share(topic, assigned)
                 self._perform(commands)
-        if self._dividing.undecided:
-            self._dividing.undecided = False
+        if self._assignment.undecided:
+            self._assignment.undecided = False
             self._soon()  # the decision wakes us earlier, if there is a rebalancer to make it
         self._rounds += 1
         if not self._closing:
@@ -317,19 +317,19 @@ class Ownership:
         if answer is not None or not self._sessions.up(queue.broker_name):
             self._overlaps.over(queue)
         elif self._overlaps.refused(queue, self._clock.monotonic_ms()):
-            self._dividing.log_overlap(queue, OVERLAP_MS)
+            self._assignment.log_overlap(queue, OVERLAP_MS)
         if answer is not None and self._attempts_max is not None and (answer.given_until or answer.counts):
             self._past[queue] = PastDeliveries(answer.given_until, dict(answer.counts), self._attempts_max())
         committed = -1 if answer is None else answer.committed
         self._perform(self._table.locked(queue, granted=answer is not None, committed=committed))
 
     async def _relock(self, broker_name: str) -> None:
-        doubts = self._sessions.doubts(broker_name)
+        suspicions = self._sessions.suspicions(broker_name)
         try:
             unclear = await self._ask_again(broker_name)
         finally:
             self._relocking.discard(broker_name)
-        if unclear or not self._sessions.confirm(broker_name, doubts):
+        if unclear or not self._sessions.confirm(broker_name, suspicions):
             self._soon()
             return
         for process in self.processes():  # what was held back until now
@@ -378,7 +378,7 @@ class Ownership:
             group=self._group,
             options=self._options,
             wanted=self._subscriptions[queue.topic],
-            generation=lambda: self._dividing.generation(queue.topic),
+            generation=lambda: self._assignment.generation(queue.topic),
             limits=lambda: self.limits(queue.topic),
             committed=lambda: self._progress.table.memory(queue) if self._clustering and self._auto_commit else -1,
             arrived=self._arrived,
@@ -448,7 +448,7 @@ class Ownership:
                 queue,
                 counts,
                 given_until=given_until,
-                generation=self._dividing.generation(queue.topic),
+                generation=self._assignment.generation(queue.topic),
             )
         except Error as error:
             if isinstance(error, PreconditionFailed):

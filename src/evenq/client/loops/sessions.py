@@ -21,6 +21,7 @@ from evenq.client.core.calls import (
     SettingsChanged,
     Welcome,
 )
+from evenq.client.core.lock_trust import LockTrust
 from evenq.client.loops.troubles import Troubles
 from evenq.errors import ConnectionFailed, DuplicateClientId, Error
 from evenq.runtime.backoff import Backoff
@@ -53,16 +54,9 @@ class _Line:
         self.ghosts: Sequence[MemberInfo] = ()
         """Members before the line broke."""
         self.ghosts_until_ms = 0
-        self.down_ms = -(1 << 60)
-        """When it was up last, monotonic ms."""
-        self.said_ms = 0
-        """When we last said something on it, monotonic ms: a member that is silent for `lease_ms` is dropped."""
-        self.lease_ms = 0
+        self.locks = LockTrust()
         self.strategy = ""
         """Of the group, as the broker told last; it counts while the line is down too."""
-        self.doubts = 0
-        self.doubtful = False
-        """True while our locks there may be somebody else's: after a silence or a break, until they were asked for."""
         self.joined_as = ""
         """The client id it was opened with."""
         self.tried = False
@@ -75,11 +69,6 @@ class _Line:
         """Say something; a full outbox means a stuck line, which its broker will drop."""
         if not self.outbox.full():
             self.outbox.put_nowait(request)
-
-    def doubt(self) -> None:
-        """Our locks there may be gone."""
-        self.doubtful = True
-        self.doubts += 1
 
     def end(self) -> None:
         """Let the outbox's reader go."""
@@ -101,11 +90,11 @@ class Sessions:
         heard: Callable[[str, SessionEvent], None],
         broken: Callable[[str], None],
         taken: Callable[[str, str], None],
-        doubted: Callable[[str], None],
+        suspected: Callable[[str], None],
         troubles: Troubles,
     ) -> None:
         """Called in the loop: `heard(broker, event)`, `broken(broker)`, `taken(client id, why)` when another member
-        has our client id, and `doubted(broker)` when this program stood still for so long that its locks may be gone.
+        has our client id, and `suspected(broker)` when this program stood still for so long that its locks may be gone.
         """
         self._calls = calls
         self._clock = clock
@@ -114,7 +103,7 @@ class Sessions:
         self._heard = heard
         self._broken = broken
         self._taken = taken
-        self._doubted = doubted
+        self._suspected = suspected
         self._troubles = troubles
         self._lines: dict[str, _Line] = {}
         self.joins = True
@@ -144,37 +133,28 @@ class Sessions:
         return line is not None and line.closing
 
     def trusted(self, broker: str, *, trust_ms: int) -> bool:
-        """True if the line is up, or broke at most `trust_ms` ago: so long our locks there surely hold."""
+        """True if our locks there surely hold: the line is up, or broke at most `trust_ms` ago."""
         line = self._lines.get(broker)
-        if line is None or not self.sure(broker):
-            return False
-        return line.members is not None or self._clock.monotonic_ms() - line.down_ms <= trust_ms
+        return line is not None and line.locks.trusted(self._clock.monotonic_ms(), trust_ms=trust_ms)
 
     def sure(self, broker: str) -> bool:
-        """False if our locks there may have gone to others: this program stood still for longer than the broker waits,
-        or the line was away, and nobody has asked for them since (`confirm`).
-        """
+        """False if our locks there may have gone to others, and nobody has asked for them since (`confirm`)."""
         line = self._lines.get(broker)
-        return line is None or not (line.doubtful or self._stood_still(line))
+        return line is None or line.locks.sure(self._clock.monotonic_ms())
 
-    def doubtful(self) -> list[str]:
-        """Brokers whose line is up and whose locks want to be asked for again."""
-        return [line.name for line in self._lines.values() if line.doubtful and self.up(line.name)]
+    def suspect(self) -> list[str]:
+        """Brokers whose line is up and whose locks must be asked for again."""
+        return [line.name for line in self._lines.values() if line.locks.state.suspect and self.up(line.name)]
 
-    def doubts(self, broker: str) -> int:
-        """How often our locks there became doubtful so far; for `confirm`."""
+    def suspicions(self, broker: str) -> int:
+        """How often our locks there became suspect so far; for `confirm`."""
         line = self._lines.get(broker)
-        return 0 if line is None else line.doubts
+        return 0 if line is None else line.locks.suspicions
 
-    def confirm(self, broker: str, doubts: int) -> bool:
-        """Our locks there were asked for, and what was not ours any more was let go; `doubts` as it was before. False:
-        they have become doubtful again meanwhile.
-        """
+    def confirm(self, broker: str, suspicions: int) -> bool:
+        """Our locks there were asked for, and what was lost was let go; False: ask once more (`LockTrust.confirm`)."""
         line = self._lines.get(broker)
-        if line is None or line.members is None or line.doubts != doubts or self._stood_still(line):
-            return False
-        line.doubtful = False
-        return True
+        return line is not None and line.locks.confirm(self._clock.monotonic_ms(), suspicions=suspicions)
 
     def rename(self) -> None:
         """The client has another id now: leave everywhere as who we were and come back as who we are."""
@@ -256,10 +236,7 @@ class Sessions:
                     continue
                 self._troubles.failed(f"broker {line.name}", error)
             finally:
-                if line.members is not None:
-                    line.down_ms = line.said_ms if self._stood_still(line) else self._clock.monotonic_ms()
-                    if self._stood_still(line):
-                        line.doubt()
+                line.locks.end(self._clock.monotonic_ms())
                 line.ghosts = line.members or line.ghosts
                 line.members, line.tried = None, True
                 if not line.leaving:
@@ -278,10 +255,8 @@ class Sessions:
                     case Welcome():
                         backoff.reset()
                         self._troubles.well(f"broker {line.name}")
-                        line.members, line.lease_ms = event.members, event.session_timeout_ms
-                        line.strategy = event.strategy
-                        line.said_ms, line.closing = self._clock.monotonic_ms(), False
-                        line.doubt()
+                        line.members, line.strategy, line.closing = event.members, event.strategy, False
+                        line.locks.welcome(self._clock.monotonic_ms(), lease_ms=event.session_timeout_ms)
                         if line.joined_as != self._calls.client_id:
                             line.post(Leave())
                         line.ghosts_until_ms = self._clock.monotonic_ms() + (GHOST_MS if line.ghosts else 0)
@@ -306,18 +281,12 @@ class Sessions:
     async def _beats(self, line: _Line, interval_ms: int) -> None:
         while True:
             await self._clock.sleep_ms(max(BEAT_MIN_MS, interval_ms))
-            if self._stood_still(line):
-                line.doubt()
-                self._doubted(line.name)
-            line.said_ms = self._clock.monotonic_ms()
+            if line.locks.speak(self._clock.monotonic_ms()):
+                self._suspected(line.name)
             line.post(None)
             if line.ghosts and line.members is not None and self._clock.monotonic_ms() >= line.ghosts_until_ms:
                 line.ghosts = ()
                 self._heard(line.name, MembersChanged(line.members))
-
-    def _stood_still(self, line: _Line) -> bool:
-        silent_ms = self._clock.monotonic_ms() - line.said_ms
-        return line.members is not None and line.lease_ms > 0 and silent_ms >= line.lease_ms
 
     @staticmethod
     async def _requests(outbox: asyncio.Queue[Join | Leave | _End | None]) -> AsyncIterator[Join | Leave | None]:

@@ -7,7 +7,7 @@ import pytest
 from evenq.cli.output import Page
 from evenq.cli.parser import make_parser
 from evenq.cli.verify import page
-from evenq.testing.verify import Kind, Plan, Repeat, Result, Verdict
+from evenq.verify import Kind, Plan, Repeat, Result, Verdict
 
 
 def result(kind: Kind, **changed: object) -> Result:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import pytest
 from evenq_broker.broker import Broker
 from evenq_broker.settings import Settings
+from evenq_proofs.loop_net import LoopNet
 
 import evenq
 from evenq.client.loops.background import Background
@@ -24,7 +25,6 @@ from evenq.client.wiring import Ground
 from evenq.errors import RequestTimeout
 from evenq.model import BrokerAddress
 from evenq.runtime.clock import SystemClock
-from evenq.testing.loop_net import LoopNet
 
 Result = TypeVar("Result")
 WAIT_S = 20

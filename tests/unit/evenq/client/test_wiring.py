@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+from evenq_proofs.loop_net import LoopNet
 
 import evenq
 import evenq.aio
@@ -15,7 +16,6 @@ from evenq.client.options import PushOptions
 from evenq.client.wiring import Ground, new_client_id, placed
 from evenq.errors import BadRequest
 from evenq.runtime.clock import FakeClock
-from evenq.testing.loop_net import LoopNet
 
 
 def test_importing_evenq_and_naming_its_classes_loads_neither_grpc_nor_protobuf() -> None:

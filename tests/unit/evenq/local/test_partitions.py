@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk
 
 from evenq.errors import StoreCorrupted
 from evenq.local.partitions import CreateFailed, Partitions
-from evenq.store.fault_disk import FaultDisk
 from evenq.store.files import ReadFiles
 
 

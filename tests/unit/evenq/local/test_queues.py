@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk, Keep
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -26,7 +27,6 @@ from evenq.errors import (
 )
 from evenq.local import Flush, LocalOptions
 from evenq.runtime.clock import FakeClock
-from evenq.store.fault_disk import FaultDisk, Keep
 from evenq.store.memory_disk import MemoryDisk
 
 SMALL = {"file_bytes": 700, "entries_per_file": 5, "index_interval_ms": 1, "cache_bytes_max": 1_500}
@@ -142,7 +142,7 @@ def test_a_broken_fsync_is_caught_by_the_crash_test(engine):
                 file.__class__.sync = lambda _: None
             return file
 
-    from evenq.store.fault_disk import FaultFile
+    from evenq_proofs.fault_disk import FaultFile
 
     honest = FaultFile.sync
     try:

@@ -6,10 +6,10 @@ import contextlib
 import random
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk, Keep
 
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.local import state_file
-from evenq.store.fault_disk import FaultDisk, Keep
 
 STATE = {"engine": "local", "groups": {"g": {"T": {"0": 4}}}}
 

@@ -3,9 +3,9 @@
 import inspect
 
 import pytest
+from evenq_proofs.loop_net import LoopNet
 
 from evenq.runtime.net import Net
-from evenq.testing.loop_net import LoopNet
 from evenq.wire.net import GrpcNet
 
 

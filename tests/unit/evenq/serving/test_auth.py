@@ -5,13 +5,13 @@ import logging
 from pathlib import Path
 
 import pytest
+from evenq_proofs.loop_net import LoopNet
 from pydantic import ValidationError
 
 from evenq.errors import SettingsError
 from evenq.runtime.clock import FakeClock
 from evenq.serving.auth import CLOCK_SKEW_MS, Auth, AuthSettings
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
-from evenq.testing.loop_net import LoopNet
 from evenq.wire.signature import Secret
 from evenq.wire.signed_net import SignedNet, Signer
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2

@@ -8,10 +8,10 @@ import errno
 import random
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk, Keep
 
 from evenq.errors import StoreCorrupted, StoreFull, TooManyRequests
 from evenq.store import TimerAppend, consume_queue, snapshot
-from evenq.store.fault_disk import FaultDisk, Keep
 
 HOUR = 3_600_000
 ANY = {"retention_hour": -1, "retention_ms": 10 * HOUR}

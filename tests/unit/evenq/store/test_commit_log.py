@@ -3,10 +3,10 @@
 import errno
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk
 
 from evenq.errors import StoreFull
 from evenq.store.commit_log import SPARE, CommitLog, Run
-from evenq.store.fault_disk import FaultDisk
 from evenq.store.memory_disk import MemoryDisk, MemoryFile
 from evenq.store.segment import path_of
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk
 
 from evenq.errors import StoreFull
 from evenq.store import descriptors
 from evenq.store.descriptors import SpareFiles
-from evenq.store.fault_disk import FaultDisk
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import errno
 import os
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk
 
 from evenq.store.disk import RealDisk, read_whole, write_whole
-from evenq.store.fault_disk import FaultDisk
 from evenq.store.memory_disk import MemoryDisk
 
 

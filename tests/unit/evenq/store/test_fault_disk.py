@@ -7,10 +7,10 @@ import errno
 import random
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk, Keep
 
 from evenq.errors import Error, StoreCorrupted, StoreError, StoreFull, StorePoisoned
 from evenq.store import Append, FlushMode
-from evenq.store.fault_disk import FaultDisk, Keep
 from evenq.store.record import HEADER_BYTES
 
 

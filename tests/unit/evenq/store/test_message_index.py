@@ -7,11 +7,11 @@ import errno
 import random
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk, Keep
 
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.runtime.clock import FakeClock
 from evenq.store import Append, FlushMode, MessageStore, StoreOptions, TimerAppend
-from evenq.store.fault_disk import FaultDisk, Keep
 
 KEYS = 17
 

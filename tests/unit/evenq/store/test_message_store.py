@@ -7,12 +7,12 @@ import threading
 from pathlib import Path
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk
 
 from evenq.errors import BadRequest, BodyTooLarge, StoreError, StoreLocked, StorePoisoned, TooManyRequests
 from evenq.runtime.clock import FakeClock
 from evenq.store import Append, FlushMode
 from evenq.store.appender import GATHER_BYTES
-from evenq.store.fault_disk import FaultDisk
 from evenq.store.memory_disk import MemoryDisk
 
 

@@ -4,10 +4,10 @@ import asyncio
 import random
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk, Keep
 
 from evenq.errors import BadRequest, BodyTooLarge, Error, StoreFull
 from evenq.store import Append, TimerAppend
-from evenq.store.fault_disk import FaultDisk, Keep
 from evenq.store.memory_disk import MemoryDisk
 from evenq.store.record import MESSAGE, PADDING, STATE, TIMER, TIMER_END, frame_at, timer_ids_of, timer_of
 from evenq.store.segment import path_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 
+from evenq_proofs.fault_disk import FaultDisk, Keep
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evenq.store import Append, FlushMode
-from evenq.store.fault_disk import FaultDisk, Keep
 
 QUEUE = st.integers(0, 2)
 SIZE = st.sampled_from([0, 1, 50, 400, 3_000])

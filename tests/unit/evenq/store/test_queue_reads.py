@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk
 
 from evenq.errors import StoreCorrupted
-from evenq.store.fault_disk import FaultDisk
 
 
 def test_a_queue_that_never_was_is_empty(open_store):

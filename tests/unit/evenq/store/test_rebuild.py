@@ -8,10 +8,10 @@ import asyncio
 import random
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk, Keep
 
 from evenq.runtime.clock import FakeClock
 from evenq.store import Append, FlushMode, MessageStore, StoreOptions
-from evenq.store.fault_disk import FaultDisk, Keep
 
 DERIVED = ("consumequeue", "index", "checkpoint")
 

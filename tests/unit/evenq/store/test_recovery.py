@@ -14,10 +14,10 @@ import time
 
 import pytest
 from crc32c import crc32c
+from evenq_proofs.fault_disk import FaultDisk, Keep
 
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.store import FlushMode
-from evenq.store.fault_disk import FaultDisk, Keep
 from evenq.store.record import HEADER_BYTES
 
 SEGMENT = "commitlog/00000000000000000000"

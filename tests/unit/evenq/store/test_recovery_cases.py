@@ -10,11 +10,11 @@ import random
 import re
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk, Keep
 
 from evenq.errors import StoreError, StoreLocked
 from evenq.runtime.clock import FakeClock
 from evenq.store import checkpoint, record
-from evenq.store.fault_disk import FaultDisk, Keep
 
 COUNT = 60
 HOUR = 3_600_000

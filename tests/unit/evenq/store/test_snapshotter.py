@@ -7,10 +7,10 @@ import errno
 import random
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk, Keep
 
 from evenq.errors import StoreFull
 from evenq.store import snapshot
-from evenq.store.fault_disk import FaultDisk, Keep
 
 
 class Owner:

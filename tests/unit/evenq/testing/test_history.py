@@ -4,10 +4,10 @@ import json
 import threading
 
 import pytest
+from evenq_proofs.good_history import good_history
 
 from evenq.errors import BadRequest
 from evenq.runtime.clock import FakeClock
-from evenq.testing.good_history import good_history
 from evenq.testing.history import Delivery, Op, Recorder, merge_histories, read_history, write_history
 
 

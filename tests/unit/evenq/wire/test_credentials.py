@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
+from evenq_proofs.loop_net import LoopNet
 
 import evenq
 from evenq.client.wiring import Ground
 from evenq.errors import SettingsError
 from evenq.runtime.clock import FakeClock
-from evenq.testing.loop_net import LoopNet
 from evenq.wire.credentials import Credentials
 from evenq.wire.signed_net import SignedNet
 

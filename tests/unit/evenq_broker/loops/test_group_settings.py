@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from evenq_broker.loops import group_settings
+from evenq_proofs.fake_registry import FakeRegistry
 
 from evenq.errors import ConnectionFailed
 from evenq.model import BalancePolicy, GroupConfig, StartFrom
 from evenq.model.retry import RetryKind, RetryPolicy
-from evenq.testing.fake_registry import FakeRegistry
 from evenq.wire.stubs.evenq.v1 import admin_pb2, peers_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]

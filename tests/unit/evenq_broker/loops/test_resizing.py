@@ -9,10 +9,10 @@ import pytest
 from evenq_broker.core.members import Member, Protocol
 from evenq_broker.loops.resizing import Hidden, drain, hidden_by, left_here, permit, scale, stranded
 from evenq_broker.settings import StoreSettings
+from evenq_proofs.fake_registry import FakeRegistry
 
 from evenq.errors import BadRequest, IllegalTopic, TopicNotFound
 from evenq.model import FilterExpression, MessageType, Permission, StartFrom, Subscription
-from evenq.testing.fake_registry import FakeRegistry
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
 

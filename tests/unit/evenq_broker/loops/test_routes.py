@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from evenq.testing.fake_registry import FakeRegistry
+from evenq_proofs.fake_registry import FakeRegistry
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 

@@ -8,9 +8,9 @@ from typing import Any
 from evenq_broker.broker import Broker
 from evenq_broker.rpc.access import ACCESS
 from evenq_broker.settings import Settings
+from evenq_proofs.loop_net import LoopNet
 
 from evenq.runtime.clock import FakeClock
-from evenq.testing.loop_net import LoopNet
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2 as admin_v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import (

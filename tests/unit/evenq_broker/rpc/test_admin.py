@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.members import Member, Protocol
+from evenq_proofs.fake_registry import FakeRegistry
 
 from evenq.errors import Error
 from evenq.model import FilterExpression, FilterType, Subscription
-from evenq.testing.fake_registry import FakeRegistry
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from evenq_broker.core.members import Member, Protocol
 from evenq_broker.loops.resizing import permit, scale
+from evenq_proofs.fake_registry import FakeRegistry
 
 from evenq.errors import BadRequest, ConnectionFailed, GroupNotFound
 from evenq.model import FilterExpression, MessageQueue, Permission, Subscription
-from evenq.testing.fake_registry import FakeRegistry
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2, diagnosis_pb2
 

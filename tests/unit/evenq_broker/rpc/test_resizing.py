@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from evenq_proofs.fake_registry import FakeRegistry
 
 from evenq.errors import BadRequest, ConnectionFailed, NotFound, TopicNotFound
-from evenq.testing.fake_registry import FakeRegistry
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 

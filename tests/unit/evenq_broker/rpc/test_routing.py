@@ -10,11 +10,11 @@ import pytest
 from evenq_broker.core.routes import BrokerView
 from evenq_broker.rpc.routing import endpoints_of
 from evenq_broker.settings import StoreSettings
+from evenq_proofs.fake_registry import FakeRegistry
 
 from evenq.client.rpc.routing import route_of
 from evenq.errors import Error
 from evenq.model import BrokerAddress, MessageType, Permission, QueueCounts
-from evenq.testing.fake_registry import FakeRegistry
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, routes_pb2
 

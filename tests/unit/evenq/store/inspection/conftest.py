@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk
 
-from evenq.store.fault_disk import FaultDisk
 from evenq.store.inspection.repair import apply, plan_of
 from evenq.store.inspection.verify import Verdict, verify
 from evenq.store.memory_disk import MemoryDisk

@@ -5,10 +5,10 @@ import json
 
 import pytest
 from crc32c import crc32c
+from evenq_proofs.fault_disk import FaultDisk
 
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.store.consume_queue import ENTRY, ENTRY_BYTES
-from evenq.store.fault_disk import FaultDisk
 from evenq.store.inspection.findings import Harm
 from evenq.store.inspection.verify import verify
 from evenq.store.memory_disk import MemoryDisk

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk
 
 from evenq.runtime.clock import FakeClock
 from evenq.store import TimerAppend
-from evenq.store.fault_disk import FaultDisk
 from evenq.store.timers.keeper import TimerKeeper
 from evenq.store.timers.pending import PendingTimers
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk
 
 from evenq.errors import StoreError
-from evenq.store.fault_disk import FaultDisk
 from evenq.store.memory_disk import MemoryDisk
 from evenq.store.record import TIMER, TIMER_END, frame_at, pack, pack_timer_ids, timer_flags
 from evenq.store.timers import manifest, runs

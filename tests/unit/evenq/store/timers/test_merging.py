@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
+from evenq_proofs.fault_disk import FaultDisk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenq.store.fault_disk import FaultDisk
 from evenq.store.memory_disk import MemoryDisk
 from evenq.store.timers import runs
 from evenq.store.timers.keys import id_of, key_of

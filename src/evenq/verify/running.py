@@ -1,0 +1,259 @@
+"""A whole verification: makes topics and groups, sends, receives, waits for the rest, judges, cleans up.
+
+`verify` is all that others call. Everything it makes carries the same random suffix, and is removed at the end, also
+after Ctrl-C; a broker that is away then is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from evenq import aio
+from evenq.client.core.access_points import access_points
+from evenq.client.core.views import BrokerView
+from evenq.client.options import ProducerOptions
+from evenq.client.wiring import Ground
+from evenq.errors import ConnectionFailed, Error, NotFound
+from evenq.runtime.clock import Clock
+from evenq.runtime.net import Net
+from evenq.runtime.tasks import spawn
+from evenq.verify.consuming import Consumer, Receiver
+from evenq.verify.outages import Outages
+from evenq.verify.plan import MESSAGE_TYPES, Kind, Plan
+from evenq.verify.producing import PRIORITIES, Sender, streams_of
+from evenq.verify.tally import Result, Tally
+from evenq.verify.watching import Watcher
+from evenq.wire.addresses import TLS, address_for
+
+__all__ = ["Moment", "Verdict", "verify"]
+
+log = logging.getLogger(__name__)
+
+PREFIX: Final = "evenq-verify"
+GRACE_MS: Final = 30_000  # for sends that are open when the time is over
+QUIET_MS: Final = 1_500  # after the last message: time for repeats to show
+CLEANUP_MS: Final = 30_000
+LOOK_MS: Final = 100
+QUEUES: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """Where a verification is, for a progress bar."""
+
+    phase: str
+    """sending, waiting or cleaning up."""
+    elapsed_ms: int
+    total_ms: int
+    sent: int
+    received: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What was found."""
+
+    results: list[Result]
+    run: str
+    """The random suffix of topics and groups."""
+    seconds: float
+    outages: int
+    """How often a broker was away."""
+    outage_ms_max: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether every promise was kept."""
+        return not any(result.broken for result in self.results)
+
+
+async def verify(
+    plan: Plan, *, clock: Clock, rng: random.Random, progress: Callable[[Moment], None] = lambda _: None
+) -> Verdict:
+    """Run one verification. Raises ConnectionFailed if the cluster is not there at the start, and whatever refuses
+    its topics.
+    """
+    return await _Run(plan, clock, rng, progress).run()
+
+
+class _Run:
+    def __init__(self, plan: Plan, clock: Clock, rng: random.Random, progress: Callable[[Moment], None]) -> None:
+        self._plan = plan
+        self._clock = clock
+        self._rng = rng
+        self._progress = progress
+        self._name = f"{rng.getrandbits(32):08x}"
+        self._outages = Outages()
+        self._tallies = {
+            kind: Tally(kind, outages=self._outages, tolerance_ms=plan.tolerance_ms) for kind in plan.kinds
+        }
+        self._begun_ms = clock.monotonic_ms()
+
+    async def run(self) -> Verdict:
+        """From the first topic to the last."""
+        async with (
+            aio.Admin(endpoint=self._plan.endpoint, timeout_ms=self._plan.timeout_ms) as admin,
+            self._net() as net,
+        ):
+            brokers = {broker.name: self._reached(broker) for broker in await admin.list_brokers() if broker.addresses}
+            if not brokers:
+                raise ConnectionFailed(f"{self._plan.endpoint} knows of no broker; start one, for example `evenq up`")
+            try:
+                for kind in self._plan.kinds:
+                    queues = PRIORITIES if kind is Kind.PRIORITY else QUEUES  # a level for each
+                    await admin.create_topic(self._place(kind), queues=queues, message_type=MESSAGE_TYPES[kind])
+                    await admin.create_group(
+                        self._place(kind), ordered=kind is Kind.FIFO, start_from="FIRST", max_attempts=1_000
+                    )
+                watchers = [
+                    spawn(Watcher(net, name, address, self._outages, clock=self._clock).run(), name=f"watch-{name}")
+                    for name, address in sorted(brokers.items())
+                ]
+                try:
+                    await self._traffic()
+                finally:
+                    for watcher in watchers:
+                        watcher.cancel()
+                    await asyncio.gather(*watchers, return_exceptions=True)
+            finally:
+                self._tell("cleaning up")
+                await self._clean(admin)
+        return Verdict(
+            results=[tally.result() for tally in self._tallies.values()],
+            run=self._name,
+            seconds=(self._clock.monotonic_ms() - self._begun_ms) / 1_000,
+            outages=self._outages.count,
+            outage_ms_max=self._outages.longest_ms(self._clock.now_ms()),
+        )
+
+    async def _traffic(self) -> None:
+        receivers: list[Receiver] = []
+        senders: list[asyncio.Task[None]] = []
+        members: list[asyncio.Task[None]] = []
+        stop_ms = self._clock.monotonic_ms() + self._plan.seconds * 1_000
+        async with AsyncExitStack() as stack:
+            try:
+                for kind, tally in self._tallies.items():
+                    receiver = Receiver(self._plan, kind, tally, clock=self._clock)
+                    receivers.append(receiver)
+                    consumers: list[Consumer] = [
+                        await stack.enter_async_context(self._consumer(kind)) for _ in range(self._plan.consumers)
+                    ]
+                    members += [_started(story, f"receive-{kind}") for story in receiver.stories(consumers)]
+                    sender = Sender(self._plan, kind, self._place(kind), tally, clock=self._clock, rng=self._rng)
+                    producer = await stack.enter_async_context(self._producer(kind, sender))
+                    stories = sender.stories(producer, stop_ms=stop_ms, give_up_ms=stop_ms + GRACE_MS)
+                    senders += [_started(story, f"send-{kind}") for story in stories]
+                await self._until_done(senders, "sending", watched=members)
+                await self._drain(members)
+                for receiver in receivers:
+                    receiver.stop()
+                await self._until_done(members, "waiting")
+            finally:
+                for task in [*senders, *members]:
+                    task.cancel()
+                await asyncio.gather(*senders, *members, return_exceptions=True)
+
+    async def _until_done(
+        self, tasks: list[asyncio.Task[None]], phase: str, *, watched: list[asyncio.Task[None]] | None = None
+    ) -> None:
+        while any(not task.done() for task in tasks):
+            self._tell(phase)
+            _raise_failures([*tasks, *(watched or ())])
+            await self._clock.sleep_ms(LOOK_MS)
+        _raise_failures(tasks)
+
+    async def _drain(self, members: list[asyncio.Task[None]]) -> None:
+        """Until all came, and a moment more; at most as long as planned."""
+        begun_ms = self._clock.monotonic_ms()
+        empty_ms = begun_ms
+        while (now_ms := self._clock.monotonic_ms()) < begun_ms + self._plan.drain_seconds * 1_000:
+            _raise_failures(members)
+            if any(tally.pending for tally in self._tallies.values()):
+                empty_ms = now_ms
+            elif now_ms - empty_ms >= QUIET_MS:
+                return
+            self._tell("waiting")
+            await self._clock.sleep_ms(LOOK_MS)
+
+    async def _clean(self, admin: aio.Admin) -> None:
+        give_up_ms = self._clock.monotonic_ms() + CLEANUP_MS
+        for kind in self._plan.kinds:
+            for delete in (admin.delete_group, admin.delete_topic):
+                while True:
+                    try:
+                        await delete(self._place(kind))
+                    except NotFound:
+                        break
+                    except Error as error:
+                        if self._clock.monotonic_ms() > give_up_ms:
+                            log.warning("%s is left behind", self._place(kind), extra={"error": str(error)})
+                            break
+                        await self._clock.sleep_ms(2 * LOOK_MS)
+                    else:
+                        break
+
+    @asynccontextmanager
+    async def _net(self) -> AsyncIterator[Net]:
+        net = Ground.of(None, None, endpoint=self._plan.endpoint).open_net()
+        try:
+            yield net
+        finally:
+            await net.close()
+
+    def _reached(self, broker: BrokerView) -> str:
+        points = access_points(self._plan.endpoint)
+        if points.one_address:
+            return address_for(broker.name, points.addresses[0])
+        # An address that speaks as the access point does: TLS, or plain text.
+        tls = Ground.of(None, None, endpoint=self._plan.endpoint).tls is not None
+        fitting = (address for address in broker.addresses if address.startswith(TLS) == tls)
+        return next(fitting, broker.addresses[0])
+
+    def _place(self, kind: Kind) -> str:
+        """Name of the kind's topic, and of its group."""
+        return f"{PREFIX}-{kind}-{self._name}"
+
+    def _consumer(self, kind: Kind) -> Consumer:
+        place = self._place(kind)
+        if kind is Kind.LITE:  # every member wants all of them: they share each one's messages
+            return aio.LiteSimpleConsumer(
+                group=place, topic=place, lite_topics=streams_of(self._plan), endpoint=self._plan.endpoint
+            )
+        return aio.SimpleConsumer(group=place, subscriptions={place: "*"}, endpoint=self._plan.endpoint)
+
+    def _producer(self, kind: Kind, sender: Sender) -> aio.Producer:
+        if kind is not Kind.TRANSACTION:
+            return aio.Producer(endpoint=self._plan.endpoint, options=ProducerOptions())
+        return aio.Producer(endpoint=self._plan.endpoint, checker=sender.check, transaction_topics=[self._place(kind)])
+
+    def _tell(self, phase: str) -> None:
+        tallies = self._tallies.values()
+        self._progress(
+            Moment(
+                phase=phase,
+                elapsed_ms=self._clock.monotonic_ms() - self._begun_ms,
+                total_ms=self._plan.seconds * 1_000,
+                sent=sum(tally.sent for tally in tallies),
+                received=sum(tally.received for tally in tallies),
+            )
+        )
+
+
+def _started(story: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
+    async def run() -> None:
+        await story()
+
+    return spawn(run(), name=name)
+
+
+def _raise_failures(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.result()

@@ -1,0 +1,292 @@
+"""The books of one kind: what was sent, what came, and what is wrong with it. Pure; times come in as arguments.
+
+Only answers count: a message is *sent* when its send was answered OK. Of each repeat the reason is told. A place is
+broker, queue and offset: the same number at another place is a second stored copy, because its send was tried again.
+Called by `producing` and `consuming`; `result` makes one row of the table.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from evenq.verify.outages import Outages
+from evenq.verify.plan import Kind
+
+__all__ = ["Arrival", "Repeat", "Result", "Tally"]
+
+EARLY_MS = 50  # clocks of two machines differ; what is earlier than that is too early
+EXAMPLES_MAX = 20
+
+
+class Repeat(StrEnum):
+    """Why a message came again."""
+
+    RESENT = "resent"
+    """Its send was tried again after an unclear end, and both were stored."""
+    OUTAGE = "outage"
+    """A broker was away between the deliveries, and no acknowledgement had been answered."""
+    TIMEOUT = "timeout"
+    """Its invisible time was over before an acknowledgement was answered."""
+    AFTER_ACK = "after_ack"
+    """Its acknowledgement had been answered OK: never allowed."""
+    UNEXPLAINED = "unexplained"
+    """None of these: never allowed."""
+
+
+WRONG_REPEATS = (Repeat.AFTER_ACK, Repeat.UNEXPLAINED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """One delivery."""
+
+    number: int
+    place: str
+    """Broker, queue id and offset."""
+    now_ms: int
+    """When it was received; the same clock as everywhere here."""
+    until_ms: int
+    """End of its invisible time."""
+
+
+class _Sent:
+    __slots__ = ("begun_ms", "copies", "due_ms", "received", "settled", "state", "stream", "tries", "wanted")
+
+    def __init__(self, stream: str, begun_ms: int, due_ms: int, wanted: bool | None) -> None:
+        self.stream = stream
+        self.begun_ms = begun_ms
+        self.due_ms = due_ms
+        self.wanted = wanted  # None: a transaction that is not decided yet
+        self.state = "open"  # open, stored, unsure, refused
+        self.tries = 0
+        self.received = False
+        self.copies: dict[str, _Copy] | None = None
+        """By place; those that were received and are not acknowledged."""
+        self.settled: tuple[int, ...] = ()
+        """Hashes of the places of those that were acknowledged; smaller than the places."""
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A stored copy as the group saw it last."""
+
+    at_ms: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One row. Times are ms; None where the kind has none."""
+
+    kind: Kind
+    sent: int
+    expected: int
+    """Sent, and not rolled back."""
+    received: int
+    """Different messages that came."""
+    lost: int
+    """Sent, wanted, and never came."""
+    unsure: int
+    """Nobody knows whether they are stored: no answer until the end. They may have come or not."""
+    refused: int
+    repeats: dict[Repeat, int]
+    reordered: int | None
+    early: int | None
+    late: int | None
+    """Beyond the tolerance although every broker was there."""
+    excused: int | None
+    """Late because a broker was away at their time; of lite topics: out of order because a broker was away between
+    sending and coming, so that their lite topic moved."""
+    late_p50_ms: int | None
+    late_p99_ms: int | None
+    leaked: int | None
+    """Of transactions: came although rolled back, or before the commit."""
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def repeated(self) -> int:
+        """Deliveries beyond the first."""
+        return sum(self.repeats.values())
+
+    @property
+    def broken(self) -> bool:
+        """Whether a promise was broken."""
+        wrong = sum(self.repeats.get(reason, 0) for reason in WRONG_REPEATS)
+        counts = (self.lost, self.refused, wrong, self.reordered, self.early, self.late, self.leaked)
+        return any(counts) or not self.sent
+
+
+class Tally:
+    """All messages of one kind. Memory: about 250 bytes a message that is done."""
+
+    def __init__(self, kind: Kind, *, outages: Outages, tolerance_ms: int) -> None:
+        self.kind = kind
+        self.sent = 0
+        self.received = 0
+        self._outages = outages
+        self._tolerance_ms = tolerance_ms
+        self._messages: list[_Sent] = []
+        self._expected = 0
+        self._repeats: Counter[Repeat] = Counter()
+        self._counts: Counter[str] = Counter()
+        self._highest: dict[str, int] = {}
+        self._lateness_ms: list[int] = []
+        self._problems: deque[str] = deque(maxlen=EXAMPLES_MAX)
+
+    def begin(self, *, stream: str = "", begun_ms: int = 0, due_ms: int = 0, wanted: bool | None = True) -> int:
+        """A new message; returns its number. Numbers of a stream grow, and must be sent in that order."""
+        self._messages.append(_Sent(stream, begun_ms if self.kind is Kind.LITE else 0, due_ms, wanted))
+        return len(self._messages) - 1
+
+    def tried(self, number: int) -> None:
+        """One more try to send it begins."""
+        self._messages[number].tries += 1
+
+    def stored(self, number: int) -> None:
+        """Its send was answered OK."""
+        message = self._messages[number]
+        message.state = "stored"
+        self.sent += 1
+        self._expect(message, 1)
+
+    def unsure(self, number: int) -> None:
+        """Its send was given up without an answer."""
+        self._messages[number].state = "unsure"
+
+    def refused(self, number: int, why: str) -> None:
+        """The server will never take it."""
+        self._messages[number].state = "refused"
+        self._wrong("refused", f"{number} was refused: {why}")
+
+    def decided(self, number: int, *, wanted: bool) -> None:
+        """A transaction is about to be committed (`wanted`) or rolled back."""
+        message = self._messages[number]
+        message.wanted = wanted
+        if message.state == "stored":
+            self._expect(message, 1)
+
+    def decision(self, number: int) -> bool | None:
+        """What `decided` was told; None: nothing yet, or the number is unknown."""
+        return self._messages[number].wanted if 0 <= number < len(self._messages) else None
+
+    def arrived(self, arrival: Arrival) -> None:
+        """A member received a message, in the order of receiving."""
+        if not 0 <= arrival.number < len(self._messages):
+            self._wrong("leaked", f"{arrival.number} at {arrival.place} was never sent")
+            return
+        message = self._messages[arrival.number]
+        if not message.wanted:
+            why = "its commit" if message.wanted is None else "it was rolled back;"
+            self._wrong("leaked", f"{arrival.number} came {'before ' if message.wanted is None else ''}{why}")
+        if message.received:
+            self._repeats[self._again(message, arrival)] += 1
+        else:
+            self._first(message, arrival)
+        if message.copies is None:
+            message.copies = {}
+        message.copies[arrival.place] = _Copy(arrival.now_ms, arrival.until_ms)
+
+    def acked(self, arrival: Arrival) -> None:
+        """The acknowledgement of this delivery was answered OK."""
+        message = self._messages[arrival.number]
+        if message.copies is not None and arrival.place in message.copies:
+            del message.copies[arrival.place]
+            message.settled += (hash(arrival.place),)
+            message.copies = message.copies or None
+
+    def out_of_turn(self, text: str) -> None:
+        """Something came before what should have come first (priorities)."""
+        self._wrong("reordered", text)
+
+    @property
+    def pending(self) -> int:
+        """Sent, wanted, and not received yet."""
+        return self._expected
+
+    def result(self) -> Result:
+        """The row."""
+        lost = [n for n, one in enumerate(self._messages) if one.state == "stored" and one.wanted and not one.received]
+        for number in lost[:EXAMPLES_MAX]:
+            self._problems.append(f"{number} was sent and never came")
+        delayed = self.kind is Kind.DELAY
+        ordered = self.kind in {Kind.FIFO, Kind.PRIORITY, Kind.LITE}
+        lateness_ms = sorted(self._lateness_ms)
+        return Result(
+            kind=self.kind,
+            sent=self.sent,
+            expected=sum(one.state == "stored" and bool(one.wanted) for one in self._messages),
+            received=self.received,
+            lost=len(lost),
+            unsure=sum(one.state == "unsure" for one in self._messages),
+            refused=self._counts["refused"],
+            repeats=dict(self._repeats),
+            reordered=self._counts["reordered"] if ordered else None,
+            early=self._counts["early"] if delayed else None,
+            late=self._counts["late"] if delayed else None,
+            excused=self._counts["excused"] if delayed or self.kind is Kind.LITE else None,
+            late_p50_ms=_share(lateness_ms, 50) if delayed else None,
+            late_p99_ms=_share(lateness_ms, 99) if delayed else None,
+            leaked=self._counts["leaked"] if self.kind is Kind.TRANSACTION or self._counts["leaked"] else None,
+            problems=list(self._problems),
+        )
+
+    def _expect(self, message: _Sent, count: int) -> None:
+        if message.wanted and not message.received:
+            self._expected += count
+
+    def _first(self, message: _Sent, arrival: Arrival) -> None:
+        if message.state == "stored":
+            self._expect(message, -1)
+        message.received = True
+        self.received += 1
+        if message.stream:
+            self._in_sequence(message, arrival)
+        if message.due_ms:
+            self._timed(message.due_ms, arrival)
+
+    def _in_sequence(self, message: _Sent, arrival: Arrival) -> None:
+        highest = self._highest.setdefault(message.stream, arrival.number)
+        if arrival.number >= highest:
+            self._highest[message.stream] = arrival.number
+        elif self.kind is Kind.LITE and self._outages.touched(message.begun_ms, arrival.now_ms):
+            self._counts["excused"] += 1  # contract 5.6: it moved meanwhile, and what is stored stays where it is
+        else:
+            self._wrong("reordered", f"{arrival.number} of {message.stream} came after {highest}")
+
+    def _timed(self, due_ms: int, arrival: Arrival) -> None:
+        late_ms = arrival.now_ms - due_ms
+        self._lateness_ms.append(late_ms)
+        if late_ms < -EARLY_MS:
+            self._wrong("early", f"{arrival.number} came {-late_ms} ms before its time")
+        elif late_ms > self._tolerance_ms:
+            if self._outages.touched(due_ms, arrival.now_ms):
+                self._counts["excused"] += 1
+            else:
+                self._wrong("late", f"{arrival.number} came {late_ms} ms after its time")
+
+    def _again(self, message: _Sent, arrival: Arrival) -> Repeat:
+        copy = message.copies.get(arrival.place) if message.copies else None
+        if hash(arrival.place) in message.settled:
+            reason = Repeat.AFTER_ACK
+        elif copy is None:
+            if message.tries > 1 or self._outages.any:
+                return Repeat.RESENT
+            reason = Repeat.UNEXPLAINED
+        elif self._outages.touched(copy.at_ms, arrival.now_ms):
+            return Repeat.OUTAGE
+        elif arrival.now_ms >= copy.until_ms:
+            return Repeat.TIMEOUT
+        else:
+            reason = Repeat.UNEXPLAINED
+        self._problems.append(f"{arrival.number} came again at {arrival.place} ({reason})")
+        return reason
+
+    def _wrong(self, count: str, text: str) -> None:
+        self._counts[count] += 1
+        self._problems.append(text)
+
+
+def _share(ordered: list[int], percent: int) -> int | None:
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] if ordered else None
