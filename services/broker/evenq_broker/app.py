@@ -18,12 +18,14 @@ from evenq.runtime.net import Net
 from evenq.serving.auth import Auth
 from evenq.serving.door import DoorOptions
 from evenq.serving.doors import Doors, Place, open_doors, usual_places
+from evenq.serving.edges import EDGES, Edges
 from evenq.serving.front_metrics import front_metrics
 from evenq.serving.health import LIVENESS
 from evenq.serving.http2.limits import Totals
 from evenq.serving.latency import MethodStats
 from evenq.serving.metrics import door_metrics, exposition, gathered
-from evenq.serving.page import Page, open_page
+from evenq.serving.page import Page
+from evenq.store.disk import Disk
 from evenq_broker.backlog_metrics import single_queue_metrics
 from evenq_broker.broker import Broker
 from evenq_broker.core.listeners import advertised, parse_listeners
@@ -42,12 +44,23 @@ REQUEST_ROOM = 4 << 20
 class BrokerApp:
     """The program as an object. Belongs to one event loop."""
 
-    def __init__(self, settings: Settings, *, clock: Clock, rng: random.Random, net: Net) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        net: Net,
+        edges: Edges = EDGES,
+        disk: Disk | None = None,
+    ) -> None:
+        """`disk` stands in for the data folder of the settings."""
         self.settings = settings
         plain = settings.port >= 0 or any(not listener.tls for listener, *_ in parse_listeners(settings.listeners))
         self._auth = Auth(settings.auth, clock=clock, plain=plain)
-        self.broker = Broker(settings, clock=clock, rng=rng, net=self._auth.net(net))
+        self.broker = Broker(settings, clock=clock, rng=rng, net=self._auth.net(net), disk=disk)
         self._clock = clock
+        self._edges = edges
         self._doors: Doors | None = None
         self._page: Page | None = None
         self._ready = False
@@ -87,7 +100,7 @@ class BrokerApp:
         )
         places = usual_places(settings.host, settings.port, settings.tls)
         places += [Place(*spot) for spot in parse_listeners(settings.listeners)]
-        doors = await open_doors(rpcs, places, settings.tls, clock=self._clock, options=options)
+        doors = await open_doors(rpcs, places, settings.tls, clock=self._clock, options=options, edges=self._edges)
         self._doors = doors
         hosts = {place.listener.name: place.host for place in places}
         addresses = advertised(
@@ -97,7 +110,7 @@ class BrokerApp:
         await self.broker.start(addresses)
         assert self.broker.failed is not None
         self.broker.failed.add_done_callback(self._broke)
-        self._page = await open_page(
+        self._page = await self._edges.open_page(
             host=settings.host,
             port=settings.metrics_port,
             metrics=self._metrics,

@@ -35,6 +35,7 @@ from evenq.runtime.net import Net
 from evenq.runtime.tasks import spawn
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.store import MessageStore
+from evenq.store.disk import Disk
 from evenq.wire.addresses import BROKER_HEADER
 from evenq_broker.core.backlog import Backlog
 from evenq_broker.core.clients import ClientTable
@@ -86,11 +87,13 @@ class Broker:
     recalls: Recalls
     """The same for delayed messages."""
 
-    def __init__(self, settings: Settings, *, clock: Clock, rng: random.Random, net: Net) -> None:
+    def __init__(
+        self, settings: Settings, *, clock: Clock, rng: random.Random, net: Net, disk: Disk | None = None
+    ) -> None:
         self.settings = settings
-        self.clock = clock
-        self.rng = rng
-        self.net = net
+        self.disk = disk
+        """Stands in for the data folder; None: the folder of the settings."""
+        self.clock, self.rng, self.net = clock, rng, net
         self.stats = Stats()
         self.topics: NameTable[TopicConfig] = NameTable(attrgetter("topic_id"))
         self.groups: NameTable[GroupConfig] = NameTable(attrgetter("group_id"))

@@ -16,9 +16,10 @@ from evenq.runtime.tasks import spawn
 from evenq.serving.auth import Auth
 from evenq.serving.door import DoorOptions
 from evenq.serving.doors import Doors, open_doors, usual_places
+from evenq.serving.edges import EDGES, Edges
 from evenq.serving.front_metrics import front_metrics
 from evenq.serving.metrics import door_metrics, exposition
-from evenq.serving.page import Page, open_page
+from evenq.serving.page import Page
 from evenq_nameserver.loops.expiry import expire_forever
 from evenq_nameserver.metrics import metrics
 from evenq_nameserver.rpc.registry import RegistryService
@@ -33,11 +34,12 @@ log = logging.getLogger(__name__)
 class Nameserver:
     """One nameserver. Knows no other one (NS-2)."""
 
-    def __init__(self, settings: Settings, *, clock: Clock, rng: random.Random) -> None:
+    def __init__(self, settings: Settings, *, clock: Clock, rng: random.Random, edges: Edges = EDGES) -> None:
         self.settings = settings
         self.identity = f"{rng.getrandbits(64):016x}"
         """Random per start: versions of two nameservers, or of two lives of one, are not comparable."""
         self._clock = clock
+        self._edges = edges
         self._auth = Auth(settings.auth, clock=clock, plain=settings.port >= 0)
         self._stats = Stats()
         self._service: RegistryService | None = None
@@ -69,7 +71,7 @@ class Nameserver:
         rpcs = self._auth.rpcs(service.rpcs())
         places = usual_places(settings.host, settings.port, settings.tls)
         options = DoorOptions(front=settings.front, limits=settings.front_limits.limits())
-        doors = await open_doors(rpcs, places, settings.tls, clock=self._clock, options=options)
+        doors = await open_doors(rpcs, places, settings.tls, clock=self._clock, options=options, edges=self._edges)
         self._service, self._doors = service, doors
         self._auth.start()
         expiry = expire_forever(
@@ -84,7 +86,7 @@ class Nameserver:
         listed = [*metrics(service, self._stats), *door_metrics(doors.stats), *front_metrics(lambda: doors.totals)]
         try:
             constant = {"cluster": settings.cluster, "node_type": "nameserver", "node_id": self.identity}
-            self._page = await open_page(
+            self._page = await self._edges.open_page(
                 host=settings.host,
                 port=settings.metrics_port,
                 metrics=lambda: exposition(listed, constant),

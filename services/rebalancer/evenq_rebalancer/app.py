@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from typing import Any
 
 from evenq.errors import Error
@@ -18,11 +19,12 @@ from evenq.runtime.tasks import spawn
 from evenq.serving.auth import Auth
 from evenq.serving.door import DoorOptions
 from evenq.serving.doors import Doors, open_doors, usual_places
+from evenq.serving.edges import EDGES, Edges
 from evenq.serving.front_metrics import front_metrics
 from evenq.serving.metrics import door_metrics, exposition
-from evenq.serving.page import Page, open_page
+from evenq.serving.page import Page
 from evenq_rebalancer.core.board import Board
-from evenq_rebalancer.loops.leading import UNKNOWN, Leading, identity_of
+from evenq_rebalancer.loops.leading import UNKNOWN, Leading, Lease, identity_of
 from evenq_rebalancer.loops.leases import lease_of
 from evenq_rebalancer.loops.topology import TopologyWatch, topology_of
 from evenq_rebalancer.metrics import leading_metrics, metrics
@@ -40,10 +42,19 @@ log = logging.getLogger(__name__)
 class Rebalancer:
     """The program as an object. Belongs to one event loop."""
 
-    def __init__(self, settings: Settings, *, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock,
+        edges: Edges = EDGES,
+        lease_of: Callable[[Settings], Lease | None] = lease_of,
+    ) -> None:
+        """`lease_of`: the lease that the settings name; None: this rebalancer is the only one."""
         self.settings = settings
         self.stats = Stats()
         self._clock = clock
+        self._edges = edges
         self._auth = Auth(settings.auth, clock=clock, plain=settings.port >= 0)
         self._lease = lease_of(settings)
         self._leading: Leading | None = None
@@ -96,11 +107,11 @@ class Rebalancer:
         rpcs = self._auth.rpcs(keeper.rpcs(self._term.rpcs))
         places = usual_places(settings.host, settings.port, settings.tls)
         options = DoorOptions(front=settings.front, limits=settings.front_limits.limits())
-        doors = await open_doors(rpcs, places, settings.tls, clock=self._clock, options=options)
+        doors = await open_doors(rpcs, places, settings.tls, clock=self._clock, options=options, edges=self._edges)
         self._doors = doors
         self._auth.start()
         try:
-            self._page = await open_page(
+            self._page = await self._edges.open_page(
                 host=settings.host,
                 port=settings.metrics_port,
                 metrics=self._metrics,

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from evenq.errors import SettingsError
 from evenq.model import PLAIN_DOOR, TLS_DOOR, Listener
 from evenq.runtime.clock import Clock
-from evenq.serving.door import Door, DoorOptions, open_door
+from evenq.serving.door import Door, DoorOptions
+from evenq.serving.edges import EDGES, Edges
 from evenq.serving.http2.limits import Totals
 from evenq.serving.http2_door import Http2Door
 from evenq.serving.latency import MethodStats
@@ -109,7 +110,13 @@ def usual_places(host: str, port: int, tls: TlsSettings) -> list[Place]:
 
 
 async def open_doors(
-    rpcs: Sequence[Rpc], places: Sequence[Place], tls: TlsSettings, *, clock: Clock, options: DoorOptions | None = None
+    rpcs: Sequence[Rpc],
+    places: Sequence[Place],
+    tls: TlsSettings,
+    *,
+    clock: Clock,
+    options: DoorOptions | None = None,
+    edges: Edges = EDGES,
 ) -> Doors:
     """Serve `rpcs` at all `places`, and show TLS files that change from then on. Raises PortInUse, SettingsError."""
     if not places:
@@ -123,7 +130,7 @@ async def open_doors(
                 each = replace(each, credentials=server_tls.credentials())
             elif place.listener.tls:
                 each = replace(each, tls=server_tls.contexts())
-            opened.append(await open_door(rpcs, host=place.host, port=place.port, clock=clock, options=each))
+            opened.append(await edges.open_door(rpcs, host=place.host, port=place.port, clock=clock, options=each))
     except BaseException:
         for door in opened:
             await door.stop()

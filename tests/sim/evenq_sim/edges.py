@@ -1,7 +1,7 @@
-"""The edges of the real programs, replaced for a world: doors, pages, disks and the lease. Nothing inside them is.
+"""The edges that a world gives the real programs: doors, pages, disks and the lease.
 
-`standing_in` puts the replacements in place for as long as a world runs; which world and process a call is for is told
-by the context it runs in. Always true: no socket is opened, no file, no thread.
+They are arguments of the programs, so nothing of them is replaced but what a planted fault replaces (`replaced`).
+Always true: no socket is opened, no file, no thread.
 """
 
 from __future__ import annotations
@@ -11,19 +11,12 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-import evenq_broker.app
-import evenq_nameserver.app
-import evenq_rebalancer.app
-from evenq_broker.core.delivery import Progress
-from evenq_proofs.sim import PROCESS, ProcessClock, SimNet, SimProcess
+from evenq_proofs.sim import ProcessClock, SimNet, SimProcess
 
 from evenq.errors import ConnectionFailed
 from evenq.model import PLAIN_DOOR
-from evenq.serving import doors
-from evenq.store import opening
+from evenq.serving.edges import Edges
 from evenq.store.memory_disk import MemoryDisk, MemoryFile
-
-PATCHED = (evenq_broker.app, evenq_nameserver.app, evenq_rebalancer.app)
 
 
 class SimDoor:
@@ -100,53 +93,19 @@ def copied(disk: MemoryDisk) -> MemoryDisk:
     return fresh
 
 
-def process_now() -> SimProcess:
-    """Whose code runs."""
-    process = PROCESS.get()
-    assert process is not None, "a program runs in a process"
-    return process
+def edges_of(process: SimProcess, net: SimNet, clock: ProcessClock) -> Edges:
+    """How a server of this process opens its ports: on the world's network."""
 
-
-@contextmanager
-def standing_in(
-    *,
-    net: SimNet,
-    clock_of: Callable[[SimProcess], ProcessClock],
-    disk_of: Callable[[SimProcess], MemoryDisk],
-    lease_of: Callable[[SimProcess], SimLease | None],
-    committed: Callable[[SimProcess, int, int, int, int], None],
-) -> Iterator[None]:
-    """Replace the edges until the block ends."""
-
-    async def open_door(rpcs: Any, *, host: str, port: int, clock: Any, options: Any = None) -> SimDoor:
-        process = process_now()
+    async def open_door(rpcs: Any, *, host: str, port: int, clock: Any, options: Any = None) -> Any:
         address = f"{process.host}:{port}"
-        net.serve(address, process, rpcs, clock_of(process))
-        return SimDoor(net, address, clock_of(process), port)
+        net.serve(address, process, rpcs, process_clock)
+        return SimDoor(net, address, process_clock, port)
 
-    async def open_page(**_: Any) -> SimPage:
+    async def open_page(**_: Any) -> Any:
         return SimPage()
 
-    real_commit = Progress.commit
-
-    def commit(
-        self: Progress, group_id: int, topic_id: int, queue_id: int, offset: int, *, allow_backward: bool = False
-    ) -> bool:
-        changed = real_commit(self, group_id, topic_id, queue_id, offset, allow_backward=allow_backward)
-        if changed:
-            committed(process_now(), group_id, topic_id, queue_id, offset)
-        return changed
-
-    changes: list[tuple[Any, str, Any]] = [
-        (opening, "disk_of", lambda _path, _options: disk_of(process_now())),
-        (Progress, "commit", commit),
-    ]
-    changes.append((doors, "open_door", open_door))
-    changes += [(module, "open_page", open_page) for module in PATCHED]
-    if hasattr(evenq_rebalancer.app, "lease_of"):
-        changes.append((evenq_rebalancer.app, "lease_of", lambda _: lease_of(process_now())))
-    with replaced(changes):
-        yield
+    process_clock = clock
+    return Edges(open_door=open_door, open_page=open_page)
 
 
 @contextmanager

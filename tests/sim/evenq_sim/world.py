@@ -13,6 +13,7 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from evenq_broker.app import BrokerApp
@@ -33,8 +34,9 @@ from evenq.client.rpc.messages import encode
 from evenq.client.rpc.sessions import ConsumerCalls
 from evenq.errors import Error
 from evenq.model import FilterExpression, Message, MessageModel, MessageQueue, ReceivedMessage, StartFrom
+from evenq.serving.edges import Edges
 from evenq.store.memory_disk import MemoryDisk
-from evenq_sim.edges import SimLease, copied, replaced, standing_in
+from evenq_sim.edges import SimLease, copied, edges_of, replaced
 from evenq_sim.plants import changes
 from evenq_sim.scenario import Plan, plan_of
 from evenq_sim.watching import Watching
@@ -95,7 +97,7 @@ def run(seed: int, *, plant: str = "", verbose: bool = False) -> Outcome:
     collects = gc.isenabled()
     gc.disable()  # a collection would end forgotten generators at another moment each time
     try:
-        with replaced(changes(plant)), world.edges():
+        with replaced(changes(plant)):
             return world.play()
     finally:
         logging.disable(level)
@@ -119,17 +121,7 @@ class World:
         self.members_made = 0
         self.clock = ProcessClock(self.loop)
 
-    # ------------------------------------------------------------------------------------------------ what edges need
-
-    def edges(self) -> Any:
-        """The replacements of this world."""
-        return standing_in(
-            net=self.net,
-            clock_of=self.clock_of,
-            disk_of=lambda process: self.node_of(process).disk,
-            lease_of=self._lease_of,
-            committed=self._committed,
-        )
+    # ------------------------------------------------------------------------------------------------ what programs need
 
     def node_of(self, process: SimProcess) -> Node:
         """Where the process runs."""
@@ -295,14 +287,19 @@ class World:
         settings = NameserverSettings(
             host=process.host, port=9876, heartbeat_interval_ms=1_000, expiry_ms=4_000, register_from="*"
         )
-        return Nameserver(settings, clock=self.clock_of(process), rng=self._rng(process))
+        return Nameserver(settings, clock=self.clock_of(process), rng=self._rng(process), edges=self._edges_of(process))
 
     def _rebalancer(self, process: SimProcess) -> Rebalancer:
         more: dict[str, Any] = {}
         if self.plan.rebalancers > 1:
             more = {"lease": "file:lease", "advertise": f"{process.host}:8083"}
         settings = RebalancerSettings(host=process.host, port=8083, grace_ms=3_000, warm_up_ms=500, **more)
-        return Rebalancer(settings, clock=self.clock_of(process))
+        return Rebalancer(
+            settings,
+            clock=self.clock_of(process),
+            edges=self._edges_of(process),
+            lease_of=lambda _: self._lease_of(process),
+        )
 
     def _broker(self, process: SimProcess) -> BrokerApp:
         plan = self.plan
@@ -322,7 +319,19 @@ class World:
             duplicates_window_ms=0,
         )
         net = ProcessNet(self.net, process)
-        return BrokerApp(settings, clock=self.clock_of(process), rng=self._rng(process), net=net)
+        app = BrokerApp(
+            settings,
+            clock=self.clock_of(process),
+            rng=self._rng(process),
+            net=net,
+            edges=self._edges_of(process),
+            disk=self.node_of(process).disk,
+        )
+        app.broker.progress.on_commit = partial(self._committed, process)
+        return app
+
+    def _edges_of(self, process: SimProcess) -> Edges:
+        return edges_of(process, self.net, self.clock_of(process))
 
     async def _prepare(self, node: Node) -> None:
         broker = node.app.broker

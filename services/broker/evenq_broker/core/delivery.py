@@ -25,7 +25,17 @@ _CHUNK = 30_000  # deliveries in one snapshot operation; its count is 16 bits wi
 class Progress:
     """All groups on all queues of this broker."""
 
-    __slots__ = ("_compact_at", "_held", "_queues", "_timers", "_together", "inflight_max", "on_over", "on_unblocked")
+    __slots__ = (
+        "_compact_at",
+        "_held",
+        "_queues",
+        "_timers",
+        "_together",
+        "inflight_max",
+        "on_commit",
+        "on_over",
+        "on_unblocked",
+    )
 
     def __init__(self, *, inflight_max: int = 20_000) -> None:
         self.inflight_max = inflight_max
@@ -35,6 +45,8 @@ class Progress:
         """Called with a queue of an ordered group that has something to deliver because of another queue."""
         self.on_over: Callable[[QueueProgress, int, Pending], int] | None = None
         """Asked when a delivery ends unfinished: until when its message waits for the next one; 0 = it is ready."""
+        self.on_commit: Callable[[int, int, int, int], None] | None = None
+        """Told of each change by `commit`: group, topic, queue, offset. For who watches; None: nobody does."""
         self._held = Held(self._queues)
         self._timers: list[tuple[int, int, int, int, list[int]]] = []  # deadline, group, topic, queue, offsets
         self._compact_at = 4096
@@ -97,6 +109,12 @@ class Progress:
         Backward is ignored. `allow_backward` is a reset, backward or forward: what was in flight is forgotten, and
         everything from `offset` on is delivered again (D6).
         """
+        changed = self._commit(group_id, topic_id, queue_id, offset, allow_backward=allow_backward)
+        if changed and self.on_commit is not None:
+            self.on_commit(group_id, topic_id, queue_id, offset)
+        return changed
+
+    def _commit(self, group_id: int, topic_id: int, queue_id: int, offset: int, *, allow_backward: bool) -> bool:
         found = self._queues.get((group_id, topic_id, queue_id))
         if found is None:
             self._begin(group_id, topic_id, queue_id, offset)

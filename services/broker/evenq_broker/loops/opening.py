@@ -67,6 +67,7 @@ async def open_store(broker: Broker) -> None:
         settings.path,
         options,
         clock=broker.clock,
+        disk=broker.disk,
         broker_name=broker.settings.broker_name,
         on_state=lambda _, record: replay(record),
         on_snapshot=replay,
