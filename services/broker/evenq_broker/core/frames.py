@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Protocol
 
-__all__ = ["Stored", "delivered", "extra_fields", "field", "text_field", "varint", "varint_field"]
+__all__ = ["Stored", "delivered", "extra_fields", "field", "offset_field", "text_field", "varint", "varint_field"]
 
 
 class Stored(Protocol):
@@ -38,6 +38,16 @@ def varint(value: int) -> bytes:
     out.append(value)
     return bytes(out)
 
+
+def offset_field(offset: int) -> bytes:
+    """The field `offset` of an answer to SendMessage (number 4, as of any field of that number), for offsets that mostly
+    follow each other: all but the last seven bits are remembered.
+    """
+    return _OFFSETS[offset & 0x7F] + _upper(offset >> 7) if offset > 0x7F else b"\x20" + _SMALL[offset]
+
+
+_upper = lru_cache(1024)(varint)
+_OFFSETS = [bytes((0x20, value | 0x80)) for value in range(128)]
 
 _SMALL = [bytes((value,)) for value in range(128)]
 
