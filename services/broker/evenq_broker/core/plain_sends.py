@@ -7,9 +7,9 @@ None, and the full path decodes it and gives the verdict: no error is made here.
 the full path stores, but for the order of user properties, which protobuf leaves open; `make plain-sends` holds one
 against the other.
 
-What repeats from message to message (topic, properties, tag, host and queue) is checked once and remembered; id and time,
-which never repeat, are read by one regular expression. Called by `rpc.send` through the front, before guard and handler;
-pure.
+What repeats from message to message (topic, properties, tag, host and queue) is checked once and remembered; id and
+time, which never repeat, are read by one regular expression. Called by `rpc.send` through the front, before guard and
+handler; pure.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ _ID_AND_TIME = re.compile(
     rb"\x3a(.)(\x08[\x80-\xff]{4}[\x01-\x7f])(?:\x10([\x80-\xff]{0,4}[\x01-\x7f]))?",
     re.DOTALL,
 ).match
-"""Length and text of `message_id`, `body_encoding` IDENTITY and `message_type` NORMAL, each of which may be left out, and
-`born_timestamp`: its length, `seconds` of five bytes (from 1978 to 3058), and `nanos`. The lengths are yet to be compared.
+"""Length and text of `message_id`, `body_encoding` IDENTITY and `message_type` NORMAL, each of which may be left out,
+and `born_timestamp`: its length, `seconds` of five bytes (from 1978 to 3058), and `nanos`. The lengths are yet to be
+compared.
 """
 _SHORT_MAX = 0x7F
 _SYSTEM_BYTES_MAX = 8 << 10
@@ -101,10 +102,10 @@ class PlainSends:
                 return None
         return found
 
-    def _read_message(self, data: bytes, start: int, at: int, end: int, found: PlainSend) -> bool:
-        """One message of `data[start:end]` with its properties at `at`; False: it is not as usual. One function, and
-        the usual length of two bytes read in place, because calls cost as much as the work in them.
-        """
+    def _read_message(  # noqa: PLR0915  # calls cost
+        self, data: bytes, start: int, at: int, end: int, found: PlainSend
+    ) -> bool:
+        """One message of `data[start:end]` with its properties at `at`; False: it is not as usual."""
         properties = at
         while data[at] == _PROPERTY:
             size = data[at + 1]

@@ -18,7 +18,7 @@ from evenq.model.names import is_system_topic
 from evenq.serving.rpc import RpcContext
 from evenq.store import Append, TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-from evenq_broker.core.frames import field, offset_field, varint
+from evenq_broker.core.frames import field, near, varint
 from evenq_broker.core.halves import HALF_MESSAGE
 from evenq_broker.core.plain_sends import PlainSend, PlainSends
 from evenq_broker.core.recent import QUEUE_BITS, Answer, Key, key_of, pack_place, unpack_place
@@ -189,8 +189,8 @@ class Sending:
             return OK_STATUS + _ok_entry(message_ids[0], entry.queue_offset)
         answer = [OK_STATUS]
         for message_id, entry in zip(message_ids, entries, strict=True):
-            place = offset_field(entry.queue_offset)
-            answer += (_ok_head(len(message_id), len(place)), message_id, place)
+            offset = near(entry.queue_offset)
+            answer += (_ok_head(len(message_id), len(offset)), message_id, b"\x20", offset)
         return b"".join(answer)
 
     async def _claimed_one_by_one(
@@ -436,15 +436,15 @@ def _told_again(message_id: bytes, answer: Answer) -> bytes:
 
 
 def _ok_entry(message_id: bytes, offset: int) -> bytes:
-    place = offset_field(offset)
-    return _ok_head(len(message_id), len(place)) + message_id + place
+    encoded = near(offset)
+    return b"".join((_ok_head(len(message_id), len(encoded)), message_id, b"\x20", encoded))
 
 
 @lru_cache(1024)
-def _ok_head(id_bytes: int, place_bytes: int) -> bytes:
+def _ok_head(id_bytes: int, offset_bytes: int) -> bytes:
     """What stands before the message id in the entry of a message that is stored."""
     inside = _OK_AND_NAME + varint(id_bytes)
-    return b"\x12" + varint(len(inside) + id_bytes + place_bytes) + inside
+    return b"\x12" + varint(len(inside) + id_bytes + 1 + offset_bytes) + inside
 
 
 _OK_AND_NAME = OK_STATUS + b"\x12"

@@ -219,7 +219,7 @@ class Connection(Sender):
         if decoded is None or decoded.request is None or start > len(data):  # it was accepted before
             return 0
         high, low, kind, flags, data_stream_id = _HEADER(data, position)
-        length = high << 8 | low
+        length: int = high << 8 | low
         behind = start + length
         limits = self.limits
         if (
