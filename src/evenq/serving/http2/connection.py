@@ -232,7 +232,6 @@ class Connection(Sender):
             or length > self._receive_left
             or stream_id <= self.last_stream_id
             or not stream_id & 1
-            or not self.greeted
             or stream_id in self.reset_ids
             or len(self.streams) >= limits.streams_per_connection_max
             or self.draining_after is not None
