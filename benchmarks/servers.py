@@ -20,6 +20,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 READY_S = 120.0  # the machine may have other work
 _TICKS = os.sysconf("SC_CLK_TCK")
+_INSTALLED = {"PYTHONDONTWRITEBYTECODE": ""}
+"""As an installed program has it: modules are compiled once, not at each start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def quick_start(*options: str) -> Iterator[Server]:
 def started(command: list[str], environment: dict[str, str]) -> Iterator[Server]:
     begun = time.perf_counter()
     process = subprocess.Popen(
-        command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        command, env={**os.environ, **_INSTALLED, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True,
     )  # fmt: skip
     try:

@@ -33,6 +33,7 @@ __all__ = ["serve"]
 
 _DRAIN_MS = 1_000
 _DISK_FREE_MIN_BYTES = 64 << 20
+_MEMORY_CACHE_BYTES = 2 << 20
 
 
 async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
@@ -111,9 +112,10 @@ async def _start_rebalancers(
 
 
 def _store(plan: Plan, name: str) -> StoreSettings:
-    path: Path | None = None if plan.data is None else plan.data / name
+    if plan.data is None:  # the log is in memory already, so that a cache of it saves nothing
+        return StoreSettings(path=None, cache_bytes=_MEMORY_CACHE_BYTES)
     return StoreSettings(
-        path=path, flush="sync" if plan.sync else "async", disk_free_min_bytes=_DISK_FREE_MIN_BYTES
+        path=plan.data / name, flush="sync" if plan.sync else "async", disk_free_min_bytes=_DISK_FREE_MIN_BYTES
     )  # a laptop's disk is small
 
 

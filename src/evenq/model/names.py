@@ -4,6 +4,7 @@ The alphabet is the one of RocketMQ 5 (`^[%a-zA-Z0-9_-]+$`), so that its SDKs an
 """
 
 import re
+from functools import lru_cache
 
 TOPIC_LENGTH_MAX = 127  # RocketMQ 5, topic name
 GROUP_LENGTH_MAX = 120  # RocketMQ 5, consumer group name
@@ -39,6 +40,7 @@ def broker_problem(name: str) -> str | None:
     return _problem("broker name", name.replace("@", "-"), BROKER_LENGTH_MAX)
 
 
+@lru_cache(4096)
 def is_system_topic(name: str) -> bool:
     """True for topics that only the broker itself may write or create."""
     return name in RESERVED_TOPICS or name.startswith((RETRY_PREFIX, DLQ_PREFIX))

@@ -85,7 +85,7 @@ class Http2Door:
         monotonic_ms, listener = self._clock.monotonic_ms, self._options.listener
 
         async def call(request: bytes, of: Call) -> bytes:
-            context = RpcContext(method, of.head.metadata, of.connection.peer, of.deadline_ms, listener)
+            context = RpcContext(method, of.head.headers, of.connection.peer, of.deadline_ms, listener)
             if self.running >= limit:
                 return fail(overload(limit), context)
             started = monotonic_ms()
@@ -108,7 +108,7 @@ class Http2Door:
         monotonic_ms, listener = self._clock.monotonic_ms, self._options.listener
 
         async def call(request: Any, of: Call) -> None:
-            context = RpcContext(method, of.head.metadata, of.connection.peer, of.deadline_ms, listener)
+            context = RpcContext(method, of.head.headers, of.connection.peer, of.deadline_ms, listener)
             if self.running >= limit:
                 await of.send(fail(overload(limit), context))
                 return

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 from typing import Any, Protocol
 
 from evenq.model import PLAIN_DOOR, Listener
@@ -21,6 +20,7 @@ __all__ = [
     "Access",
     "Action",
     "Bidi",
+    "CallHeaders",
     "Caller",
     "Frames",
     "Kind",
@@ -65,15 +65,43 @@ class Plain(Protocol):
         """The full name of the one topic it names. It names nothing else."""
 
 
+Metadata = Sequence[tuple[str, str | bytes]]
+
+
+class CallHeaders:
+    """What the metadata of a call tells. A front that gets the same metadata again makes it once."""
+
+    __slots__ = ("_metadata", "_texts", "namespace")
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+        self._texts: dict[str, str] | None = None
+        self.namespace = self.first(NAMESPACE)
+
+    def first(self, name: str) -> str:
+        """`RpcContext.header`."""
+        for key, value in self._metadata:
+            if key == name:
+                return value if isinstance(value, str) else ""
+        return ""
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """`RpcContext.headers`."""
+        if self._texts is None:
+            self._texts = {key: value for key, value in self._metadata if isinstance(value, str) and key != NAMESPACE}
+        return self._texts
+
+
 class RpcContext:
     """What is known about one call beside its request."""
 
-    __slots__ = ("__dict__", "_metadata", "caller", "deadline_ms", "decoded", "listener", "method", "peer", "plain")
+    __slots__ = ("_head", "caller", "deadline_ms", "decoded", "listener", "method", "peer", "plain")
 
     def __init__(
         self,
         method: str,
-        metadata: Sequence[tuple[str, str | bytes]],
+        metadata: Metadata | CallHeaders,
         peer: str,
         deadline_ms: int | None,
         listener: Listener = PLAIN_DOOR,
@@ -93,19 +121,18 @@ class RpcContext:
         """Whose rights bind the call; None: nobody's, everything may be told."""
         self.listener = listener
         """The door that the call came through: the caller can reach addresses of such doors."""
-        self._metadata = metadata
+        self._head = metadata if isinstance(metadata, CallHeaders) else CallHeaders(metadata)
 
-    @cached_property
+    @property
     def headers(self) -> dict[str, str]:
-        """Request metadata with lower-case names; binary values and the namespace are left out."""
-        return {key: value for key, value in self._metadata if isinstance(value, str) and key != NAMESPACE}
+        """Request metadata with lower-case names; binary values and the namespace are left out. Not to be changed:
+        other calls may share it.
+        """
+        return self._head.texts
 
     def header(self, name: str) -> str:
         """One header by its lower-case name, or empty. Cheaper than `headers` where nothing else needs them."""
-        for key, value in self._metadata:
-            if key == name:
-                return value if isinstance(value, str) else ""
-        return ""
+        return self._head.first(name)
 
     @property
     def host(self) -> str:
@@ -125,7 +152,7 @@ class RpcContext:
     @property
     def namespace(self) -> str:
         """`x-mq-namespace`, or empty. For `evenq.serving.namespaces` alone: guard and handlers get full names."""
-        return self.header(NAMESPACE)
+        return self._head.namespace
 
     def may_topic(self, action: Action, topic: str) -> bool:
         """May the caller do this to the topic of the full name? For what an answer holds and no request named."""

@@ -90,6 +90,8 @@ class Once:
         entries = self.entries
         while len(entries) + len(keys) > self.count_max and entries:
             self.recent.make_room()
+        if len(keys) == 1:
+            return entries.setdefault(keys[0], messages[0]) is messages[0]
         if len(set(keys)) < len(keys) or not entries.keys().isdisjoint(keys):
             return False
         entries.update(zip(keys, messages, strict=True))

@@ -17,7 +17,7 @@ from evenq.store import StoredMessage
 from evenq_broker.core.delivery import READY, QueueProgress
 from evenq_broker.core.fifo import admit, rebuild
 from evenq_broker.core.filters import EVERYTHING, TURNS_MIN, MessageFilter
-from evenq_broker.core.frames import delivered, extra_fields, varint
+from evenq_broker.core.frames import delivery_frame
 from evenq_broker.core.journal import Acked, Delivered, Invisible, Op
 from evenq_broker.core.polls import ANY
 from evenq_broker.loops.beginning import begin
@@ -390,13 +390,12 @@ class Popping:
         attempt: int,
         held: bool,
     ) -> None:
-        handle = self._broker.handles.make(
+        handle = self._broker.handles.encoded(
             queue.group_id, queue.topic_id, queue.queue_id, message.queue_offset, number, wish.deadline_ms
         )
-        extra = extra_fields(queue.queue_id, message.queue_offset, message.store_ms, handle, attempt, wish.invisible_ms)
-        payload = delivered(message, extra=extra)
-        batch.frames.append(b"\x12" + varint(len(payload)) + payload)
-        batch.payload_bytes += len(payload)
+        frame, size = delivery_frame(message, handle, attempt, wish.invisible_ms)
+        batch.frames.append(frame)
+        batch.payload_bytes += size
         if not held:
             batch.held.append((queue, message.queue_offset, number))
 

@@ -5,7 +5,7 @@ each broker gets its own entries, and the answers become one in the order of the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from evenq.errors import Error
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["ack_parts", "is_mixed"]
 
 
-def is_mixed(broker: Broker, asked: service_pb2.AckMessageRequest, context: RpcContext) -> bool:
+def is_mixed(broker: Broker, handles: Sequence[str], context: RpcContext) -> bool:
     """True if the handles are of more than one broker, and this is where the client asked."""
-    if len(asked.entries) < 2 or MARK in context.headers:
+    if len(handles) < 2 or MARK in context.headers:
         return False
-    own = broker.handles.is_own
-    first = own(asked.entries[0].receipt_handle)
-    if first and all(own(entry.receipt_handle) for entry in asked.entries):
+    if all(map(broker.handles.is_own, handles)):
         return False
-    return len({owner_of_handle(broker, entry.receipt_handle, context) for entry in asked.entries}) > 1
+    return len({owner_of_handle(broker, handle, context) for handle in handles}) > 1
 
 
 async def ack_parts(

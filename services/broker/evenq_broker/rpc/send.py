@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, cast
 
 from evenq.errors import BadRequest, Error, Forbidden, MessageCorrupted, QueueClosed, TooManyRequests
@@ -18,7 +18,7 @@ from evenq.model.names import is_system_topic
 from evenq.serving.rpc import RpcContext
 from evenq.store import Append, TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-from evenq_broker.core.frames import field, varint
+from evenq_broker.core.frames import field, near, varint
 from evenq_broker.core.halves import HALF_MESSAGE
 from evenq_broker.core.plain_sends import PlainSend, PlainSends
 from evenq_broker.core.recent import QUEUE_BITS, Answer, Key, key_of, pack_place, unpack_place
@@ -185,9 +185,13 @@ class Sending:
                 raise
             return _refused(status_frame(error, context.language), message_ids)
         self._count(topic, entries)
-        return OK_STATUS + b"".join(
-            [_ok_entry(name, entry.queue_offset) for name, entry in zip(message_ids, entries, strict=True)]
-        )
+        if len(entries) == 1:
+            return OK_STATUS + _ok_entry(message_ids[0], entry.queue_offset)
+        answer = [OK_STATUS]
+        for message_id, entry in zip(message_ids, entries, strict=True):
+            offset = near(entry.queue_offset)
+            answer += (_ok_head(len(message_id), len(offset)), message_id, b"\x20", offset)
+        return b"".join(answer)
 
     async def _claimed_one_by_one(
         self, once: Once, keys: list[bytes], entries: list[Append], topic: TopicConfig
@@ -432,14 +436,18 @@ def _told_again(message_id: bytes, answer: Answer) -> bytes:
 
 
 def _ok_entry(message_id: bytes, offset: int) -> bytes:
-    size = len(message_id)
-    payload = _OK_AND_NAME + (_SHORT[size] if size < 0x80 else varint(size)) + message_id + b"\x20" + varint(offset)
-    size = len(payload)
-    return b"\x12" + (_SHORT[size] if size < 0x80 else varint(size)) + payload
+    encoded = near(offset)
+    return b"".join((_ok_head(len(message_id), len(encoded)), message_id, b"\x20", encoded))
+
+
+@lru_cache(1024)
+def _ok_head(id_bytes: int, offset_bytes: int) -> bytes:
+    """What stands before the message id in the entry of a message that is stored."""
+    inside = _OK_AND_NAME + varint(id_bytes)
+    return b"\x12" + varint(len(inside) + id_bytes + 1 + offset_bytes) + inside
 
 
 _OK_AND_NAME = OK_STATUS + b"\x12"
-_SHORT = [varint(size) for size in range(0x80)]
 
 
 def _entry(status: bytes, message_id: bytes) -> bytes:

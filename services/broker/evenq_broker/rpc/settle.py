@@ -6,6 +6,7 @@ another group is INVALID_RECEIPT_HANDLE, never an internal error, because push c
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from evenq.errors import BadRequest, Error, IllegalInvisibleTime, InvalidReceiptHandle
@@ -51,27 +52,31 @@ class Settling:
             raise BadRequest(
                 f"the request has {len(entries)} entries, the limit is {ENTRIES_MAX}; acknowledge fewer at once"
             )
-        if len(entries) > 1 and is_mixed(self._broker, asked, context):
+        handles = [entry.receipt_handle for entry in entries]
+        if len(entries) > 1 and is_mixed(self._broker, handles, context):
             return await ack_parts(self._broker, asked, context, self.ack)
-        own = self._broker.handles.is_own
-        if not own(entries[0].receipt_handle):
-            address = owner_of_handle(self._broker, entries[0].receipt_handle, context)
+        if not self._broker.handles.is_own(handles[0]):
+            address = owner_of_handle(self._broker, handles[0], context)
             if address is not None:
                 return await forward(self._broker, address, request, context)
+        ids = [entry.message_id for entry in entries]
+        statuses: list[bytes | None] = [None] * len(handles)
         try:
             group_id, topic_id = self._numbers(asked.group, asked.topic)
         except InvalidReceiptHandle as error:
-            return _ack_answer(entries, [None if context.language == "RUST" else status_frame(error)] * len(entries))
-        statuses: list[bytes | None] = []
+            if context.language != "RUST":
+                statuses = [status_frame(error)] * len(handles)
+            return _ack_answer(ids, handles, statuses)
         done: list[Acked] = []
-        for entry in entries:
+        now_ms = self._broker.now_ms()
+        for at, handle in enumerate(handles):
             try:
-                op = self._ack_one(entry.receipt_handle, group_id, topic_id)
+                op = self._ack_one(handle, group_id, topic_id, now_ms)
             except InvalidReceiptHandle as error:
                 # Rust's push consumer would repeat the ack each 100 ms for ever (wire contract 3.10).
-                statuses.append(None if context.language == "RUST" else status_frame(error))
+                if context.language != "RUST":
+                    statuses[at] = status_frame(error)
             else:
-                statuses.append(None)
                 if op is not None:
                     done.append(op)
         try:
@@ -81,28 +86,27 @@ class Settling:
         except Error as error:
             if not told(error):
                 raise
-            statuses = [status_frame(error)] * len(entries)
-        return _ack_answer(entries, statuses)
+            statuses = [status_frame(error)] * len(handles)
+        return _ack_answer(ids, handles, statuses)
 
-    def _ack_one(self, text: str, group_id: int, topic_id: int) -> Acked | None:
+    def _ack_one(self, text: str, group_id: int, topic_id: int, now_ms: int) -> Acked | None:
         broker = self._broker
-        handle = broker.handles.read(text)
-        if handle.group_id != group_id or handle.topic_id != topic_id:
+        of_group, of_topic, queue_id, offset, number, expires_ms, _ = broker.handles.read(text)
+        if of_group != group_id or of_topic != topic_id:
             raise InvalidReceiptHandle(
                 "the receipt handle belongs to another consumer group or topic; use it with its own"
             )
-        queue = broker.progress.queue(group_id, topic_id, handle.queue_id)
-        full = queue is not None and broker.progress.room(queue) <= 0
-        verdict = broker.progress.ack(
-            queue, handle.queue_offset, handle.number, expires_ms=handle.expires_ms, now_ms=broker.now_ms()
-        )
+        progress = broker.progress
+        queue = progress.queue(group_id, topic_id, queue_id)
+        full = queue is not None and len(queue.pending) >= progress.inflight_max
+        verdict = progress.ack(queue, offset, number, expires_ms=expires_ms, now_ms=now_ms)
         if verdict is Verdict.INVALID:
             raise _over()
         if queue is not None and (full or queue.ready):
-            broker.waiting.ready(group_id, topic_id, handle.queue_id)
+            broker.waiting.ready(group_id, topic_id, queue_id)
         if verdict is Verdict.ALREADY:
             return None
-        return Acked(group_id, topic_id, handle.queue_id, handle.queue_offset)
+        return Acked(group_id, topic_id, queue_id, offset)
 
     # ------------------------------------------------------------------------------------------------ change
 
@@ -249,13 +253,12 @@ def _over() -> InvalidReceiptHandle:
     )
 
 
-def _ack_answer(entries: object, statuses: list[bytes | None]) -> bytes:
-    parts = []
-    for entry, status in zip(entries, statuses, strict=True):  # type: ignore[call-overload]  # repeated AckMessageEntry
+def _ack_answer(ids: list[str], handles: list[str], statuses: list[bytes | None]) -> bytes:
+    parts: list[bytes] = []
+    for message_id, handle, status in zip(map(str.encode, ids), map(str.encode, handles), statuses, strict=True):
         verdict = _OK_ENTRY if status is None else field(3, status)
-        message_id, handle = entry.message_id.encode(), entry.receipt_handle.encode()
-        result = b"".join((b"\x0a", varint(len(message_id)), message_id, b"\x12", varint(len(handle)), handle, verdict))
-        parts.append(b"\x12" + varint(len(result)) + result)
+        before, between = _ack_heads(len(message_id), len(handle), len(verdict))
+        parts += (before, message_id, between, handle, verdict)
     bad = [status for status in statuses if status is not None]
     if not bad:
         top = OK_STATUS
@@ -264,3 +267,12 @@ def _ack_answer(entries: object, statuses: list[bytes | None]) -> bytes:
     else:
         top = field(1, several())
     return top + b"".join(parts)
+
+
+@lru_cache(1024)
+def _ack_heads(id_bytes: int, handle_bytes: int, verdict_bytes: int) -> tuple[bytes, bytes]:
+    """What stands before the message id in an entry, and what between it and the handle."""
+    before = b"\x0a" + varint(id_bytes)
+    between = b"\x12" + varint(handle_bytes)
+    size = len(before) + id_bytes + len(between) + handle_bytes + verdict_bytes
+    return b"\x12" + varint(size) + before, between

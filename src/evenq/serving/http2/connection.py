@@ -149,6 +149,12 @@ class Connection(Sender):
                 if kind == f.DATA:
                     self._on_data(flags, stream_id, payload, events)
                 elif kind == f.HEADERS:
+                    if frames_left and flags == f.END_HEADERS:
+                        behind = self._on_usual_call(data, position, stream_id, payload, events)
+                        if behind:
+                            position = behind
+                            frames_left -= 1
+                            continue
                     self._on_headers(flags, stream_id, payload, events)
                 else:
                     self._on_other(kind, flags, stream_id, payload, events)
@@ -202,6 +208,46 @@ class Connection(Sender):
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long", _HEADERS_LIMIT)
         self._block_id, self._block, self._block_bytes = stream_id, [payload], len(payload)
         self._block_ends = bool(flags & f.END_STREAM)
+
+    def _on_usual_call(self, data: bytes, position: int, stream_id: int, block: bytes, events: list[Event]) -> int:
+        """Nearly every unary call: HEADERS with a block that came before, and at `position` the one DATA frame of the
+        request. Does what `_on_headers`, `_on_block` and `_on_data` do with them, in one step. The place behind both;
+        0: nothing was done, for there is something to object to, or to wait for.
+        """
+        decoded = self._decoder.repeated(block)
+        start = position + _HEADER_BYTES
+        if decoded is None or decoded.request is None or start > len(data):  # it was accepted before
+            return 0
+        high, low, kind, flags, data_stream_id = _HEADER(data, position)
+        length: int = high << 8 | low
+        behind = start + length
+        limits = self.limits
+        if (
+            data_stream_id != stream_id
+            or flags != f.END_STREAM
+            or kind != f.DATA
+            or behind > len(data)
+            or length > limits.frame_bytes_max
+            or length > limits.stream_window_bytes
+            or length > self._receive_left
+            or stream_id <= self.last_stream_id
+            or not stream_id & 1
+            or stream_id in self.reset_ids
+            or len(self.streams) >= limits.streams_per_connection_max
+            or self.draining_after is not None
+            or self._decoder.knows_length
+        ):
+            return 0
+        self.last_stream_id = stream_id
+        self._receive_left -= length
+        self._unannounced += length
+        if self._unannounced >= limits.connection_window_bytes >> 1:
+            self.announce()
+        stream = self.open_stream(stream_id)
+        stream.receiving = False
+        stream.receive_left -= length
+        events.append(RequestStarted(stream, decoded, ended=True, data=data[start:behind]))
+        return behind
 
     def _on_continuation(self, flags: int, payload: bytes, events: list[Event]) -> None:
         if not self._block_id:

@@ -21,15 +21,17 @@ __all__ = [
 
 
 class RequestStarted:
-    """The header block of a new stream."""
+    """The header block of a new stream, and its request if that came with it in one frame."""
 
-    __slots__ = ("block", "ended", "stream")
+    __slots__ = ("block", "data", "ended", "stream")
 
-    def __init__(self, stream: Stream, block: HeaderBlock, *, ended: bool) -> None:
+    def __init__(self, stream: Stream, block: HeaderBlock, *, ended: bool, data: bytes = b"") -> None:
         self.stream = stream
         self.block = block
         self.ended = ended
         """True: nothing follows."""
+        self.data = data
+        """The whole request, where it came along."""
 
 
 class DataReceived:

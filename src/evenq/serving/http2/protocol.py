@@ -345,7 +345,7 @@ class Http2Protocol(asyncio.Protocol):
                 if timeout is not None and not call.done():
                     self.server.deadlines.add(call)
         if event.ended:
-            self._on_data(stream, b"", True)
+            self._on_data(stream, event.data, True)
 
     def _refuse(self, stream: Stream, code: Status, message: str) -> None:
         self.core.send_end(stream, status(code, message, alone=True))

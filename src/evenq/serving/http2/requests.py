@@ -10,6 +10,7 @@ from __future__ import annotations
 import binascii
 from collections.abc import Sequence
 
+from evenq.serving.rpc import CallHeaders
 from evenq.wire.http2.fields import FieldKind
 from evenq.wire.http2.hpack import HeaderBlock
 
@@ -26,7 +27,9 @@ TIMEOUT_DIGITS_MAX = 8  # gRPC over HTTP2, TimeoutValue
 class RequestHead:
     """One request's header fields, read."""
 
-    __slots__ = ("authority", "bad_timeout", "encoding", "malformed", "metadata", "not_grpc", "path", "timeout_ms")
+    __slots__ = (
+        "authority", "bad_timeout", "encoding", "headers", "malformed", "metadata", "not_grpc", "path", "timeout_ms",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.path = ""
@@ -34,6 +37,8 @@ class RequestHead:
         self.authority = ""
         self.metadata: Sequence[tuple[str, str | bytes]] = ()
         """Lower-case names; values of names that end in `-bin` as bytes."""
+        self.headers: CallHeaders
+        """The metadata as handlers look at it."""
         self.timeout_ms: int | None = None
         """None: the caller waits for ever."""
         self.bad_timeout = False
@@ -82,6 +87,7 @@ def _read(block: HeaderBlock) -> RequestHead:
     head.path, head.authority, method = pseudo.get(_PATH, ""), pseudo.get(_AUTHORITY, ""), pseudo.get(_METHOD, "")
     head.malformed = malformed or not method or not head.path or _SCHEME not in pseudo
     head.metadata = metadata
+    head.headers = CallHeaders(metadata)
     if method != "POST":
         head.not_grpc = 405
     elif not content_type.startswith("application/grpc") or content_type[16:17] not in {"", "+", ";"}:

@@ -80,6 +80,10 @@ class Decoder:
         """Size of the dynamic table as the RFC counts it."""
         return self._bytes
 
+    def repeated(self, block: bytes) -> HeaderBlock | None:
+        """The fields of a block that came before and still says the same; None: it is for `decode`."""
+        return self._blocks.get(block)
+
     def decode(self, block: bytes) -> HeaderBlock:
         """The fields of a whole block. Raises HpackFault."""
         known = self._blocks.get(block)

@@ -1,6 +1,6 @@
 """What a handler knows of a call."""
 
-from evenq.serving.rpc import RpcContext
+from evenq.serving.rpc import CallHeaders, RpcContext
 
 
 def context(*metadata):
@@ -17,3 +17,10 @@ def test_headers_are_read_by_the_names_of_the_protocol():
 def test_binary_headers_are_left_out_and_the_last_of_two_counts():
     found = context(("trace-bin", b"\xff"), ("x-mq-client-id", "first"), ("x-mq-client-id", "second"))
     assert found.headers == {"x-mq-client-id": "second"}
+
+
+def test_calls_with_the_same_metadata_share_what_it_tells():
+    head = CallHeaders((("x-mq-client-id", "c"), ("x-mq-namespace", "n"), ("x-mq-namespace", "m"), ("t-bin", b"\xff")))
+    one, another = (RpcContext("/s/Call", head, "127.0.0.1:1", None) for _ in range(2))
+    assert one.headers is another.headers
+    assert (one.headers, one.namespace, one.header("t-bin")) == ({"x-mq-client-id": "c"}, "n", "")

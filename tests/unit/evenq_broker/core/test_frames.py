@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evenq_broker.core.frames import delivered, extra_fields, varint, varint_field
+from evenq_broker.core.frames import delivered, delivery_frame, extra_fields, field, near, varint, varint_field
 
 from evenq.store import Append
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -37,3 +37,19 @@ def test_a_pulled_message_has_its_place_and_no_handle() -> None:
     assert made.system_properties.HasField("queue_offset")
     assert not made.system_properties.HasField("receipt_handle")
     assert not made.system_properties.HasField("delivery_attempt")
+
+
+@pytest.mark.parametrize("value", [0, 1, 127, 128, 129, 255, 256, 16_383, 16_384, 1 << 40, (1 << 63) - 1])
+def test_numbers_near_each_other_are_varints_too(value: int) -> None:
+    assert near(value) == varint(value)
+
+
+@pytest.mark.parametrize("invisible_ms", [None, 1, 61_500])
+@pytest.mark.parametrize("size", [0, 10, 200, 20_000])
+def test_a_frame_of_a_delivery_is_the_field_around_the_message(size: int, invisible_ms: int | None) -> None:
+    stored = Append(1, 300, 0, 0, b"h" * size, b"s" * size)
+    stored.queue_offset, stored.store_ms = 70_000, 1_700_000_000_123
+    handle = "e1.broker-a." + "0f" * 49
+    frame, length = delivery_frame(stored, handle.encode(), 129, invisible_ms)
+    message = delivered(stored, extra=extra_fields(300, 70_000, stored.store_ms, handle, 129, invisible_ms))
+    assert (frame, length) == (field(2, message), len(message))

@@ -38,26 +38,20 @@ def test_what_sdks_send_is_read_from_its_bytes() -> None:
     assert made.judge(asked.SerializeToString(), PlainSends(made.LIMITS), usual=True)
 
 
-def test_messages_of_a_batch_are_read_by_the_shape_of_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = 0
-    whole = PlainSends._read_message
-
-    def counted(*words: object) -> object:
-        nonlocal alone
-        alone += 1
-        return whole(*words)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(PlainSends, "_read_message", counted)
-    asked = request(b"x" * 200, tag="A", born_host="localhost", queue_id=3)
-    asked.messages[0].user_properties["k"] = "v"
-    for number in range(31):
-        another = asked.messages.add()
-        another.CopyFrom(asked.messages[0])
-        another.system_properties.message_id = f"{number:02}"
-        another.system_properties.born_timestamp.nanos = (300 + number) * 1_000_000
-        another.body = b"y" * (100 + number)
-    assert made.judge(asked.SerializeToString(), PlainSends(made.LIMITS), usual=True)
-    assert alone == 2, "one with and one without a fraction of a second"
+@pytest.mark.parametrize("message_id", ["0", "00", "id0", "0" * 34, "01F4A1B2C3D4E5000012345600000A0Z", "z" * 127])
+@pytest.mark.parametrize("whole_second", [True, False])
+@pytest.mark.parametrize("encoding", [0, 1])
+def test_an_id_is_told_from_what_follows_it(message_id: str, whole_second: bool, encoding: int) -> None:
+    """`message_type` has the first byte of a digit, and `born_timestamp` the one behind the digits."""
+    asked = request(b"x" * 200, tag="A", body_encoding=encoding, message_type=1, born_host="localhost", queue_id=3)
+    asked.messages[0].system_properties.message_id = message_id
+    asked.messages[0].system_properties.born_timestamp.nanos = 0 if whole_second else 300_000_000
+    data = asked.SerializeToString()
+    assert made.judge(data, PlainSends(made.LIMITS), usual=True)
+    at = data.index(message_id.encode()) - 1
+    for size in range(256):
+        changed = data[:at] + bytes((size,)) + data[at + 1 :]
+        assert made.judge(changed, PlainSends(made.LIMITS), usual=False) == (size == len(message_id))
 
 
 def test_a_fraction_of_a_second_is_read_alike_only_as_protobuf_writes_it() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.plain_sends import PlainSends
-from evenq_broker.rpc.send import Sending, limits_of
+from evenq_broker.rpc.send import Sending, _ok_entry, limits_of
 
 from evenq.errors import StoreFull
 from evenq.model import MessageType
@@ -166,3 +166,11 @@ def test_what_a_topic_or_the_broker_does_not_take_is_told_of_plain_messages_too(
         assert "being drained" in refused.status.message
 
     run(story)
+
+
+@pytest.mark.parametrize("size", [1, 34, 127, 128, 300])
+@pytest.mark.parametrize("offset", [0, 127, 128, 16_384, 1 << 40])
+def test_an_entry_of_the_answer_is_what_protobuf_reads(size: int, offset: int) -> None:
+    answer = service_pb2.SendMessageResponse.FromString(_ok_entry(b"i" * size, offset))
+    (entry,) = answer.entries
+    assert (entry.message_id, entry.offset, entry.status.code) == ("i" * size, offset, 20000)

@@ -223,3 +223,21 @@ def test_a_simple_consumer_may_have_more_time_for_the_last_attempt_and_then_it_i
         await stage.until(lambda: broker.stats.group_topic(1, 1).dead_letters == 2, limit_ms=500)
 
     run(story)
+
+
+def test_an_answer_names_each_message_and_handle_as_the_request_did(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        _, handles = await held(stage, count=3)
+        request = service_pb2.AckMessageRequest()
+        request.group.name, request.topic.name = "g", "t"
+        names = ["", "id1", "ä" * 100, "x" * 20_000]
+        for name, handle in zip(names, [*handles, "forged" * 40], strict=True):
+            request.entries.add(message_id=name, receipt_handle=handle)
+        answer = await stage.ask("AckMessage", request, service_pb2.AckMessageResponse)
+        assert answer.status.code == MULTIPLE
+        assert [(one.message_id, one.receipt_handle) for one in answer.entries] == [
+            (one.message_id, one.receipt_handle) for one in request.entries
+        ]
+        assert [one.status.code for one in answer.entries] == [OK, OK, OK, INVALID]
+
+    run(story)

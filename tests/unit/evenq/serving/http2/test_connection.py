@@ -379,3 +379,102 @@ def test_more_may_come_while_there_is_more() -> None:
     made.receive(b"", 0)
     assert not made.pending
     assert [frame[3] for frame in frames(made.take(1 << 20))] == [b"1" * 8, b"2" * 8, b"3" * 8]
+
+
+CALL = st.builds(
+    lambda stream_id, other, payload, flags: headers(stream_id) + data(other or stream_id, payload, flags),
+    st.integers(0, 24), st.sampled_from([0, 0, 0, 0, 3, 5]),
+    st.one_of(st.binary(max_size=20), st.sampled_from([bytes(16_384), bytes(16_385), bytes(60_000)])),
+    st.sampled_from([f.END_STREAM, f.END_STREAM, f.END_STREAM, 0, f.END_STREAM | f.PADDED, 0x41]),
+)  # fmt: skip
+LENGTH = REQUEST + encode([(b"content-length", b"7")])
+
+
+def in_one_step(events: Sequence[Event]) -> list[tuple[Any, ...]]:
+    """As values, a request and the data that ends it as one."""
+    out: list[tuple[Any, ...]] = []
+    for event in events:
+        value = (*shown([event])[0], event.data if isinstance(event, RequestStarted) else b"")
+        if value[0] == "data" and value[3] and out and out[-1] == (*out[-1][:1], value[1], *out[-1][2:3], False, b""):
+            value = (*out.pop()[:3], True, value[2])
+        out.append(value)
+    return out
+
+
+def both_ways(
+    parts: Sequence[bytes], limits: Limits, *, frames_max: int = 128, draining_after: int | None = None
+) -> None:
+    """What a connection tells, answers and remembers is the same with the one step and without it."""
+    seen: list[list[Any]] = []
+    for steps in (False, True):
+        made = greeted(limits)
+        told: list[Any] = []
+        if steps:
+            made._on_usual_call = lambda *_: 0  # type: ignore[method-assign]
+        for number, part in enumerate([headers(1) + data(1, b"first", f.END_STREAM), *parts]):
+            made.frames_max = frames_max
+            made.withhold = limits is WITHHOLDING
+            if number == 1:
+                made.draining_after = draining_after
+            events = made.receive(part, 0)
+            while made.pending:
+                events += made.receive(b"", 0)
+            for event in events:
+                if isinstance(event, RequestStarted):
+                    event.block.request = made  # as the layer above does with blocks that it read
+            told += in_one_step(events)
+            told.append((made.take(1 << 20), made.last_stream_id, made.frames_read, made.ended))
+            told.append([(one.id, one.receiving, one.receive_left) for one in made.streams.values()])
+            told.append((made._receive_left, made._unannounced, made.opened))
+        seen.append(told)
+    assert seen[0] == seen[1]
+
+
+WITHHOLDING = replace(SMALL, connection_window_bytes=66_000, stream_window_bytes=60_000)
+
+
+def call(stream_id: int, payload: bytes = b"abc", block: bytes = REQUEST) -> bytes:
+    return headers(stream_id, block=block) + data(stream_id, payload, f.END_STREAM)
+
+
+@pytest.mark.parametrize(("parts", "limits", "draining_after"), [
+    ([call(3), call(5, b""), call(7) + call(9)], SMALL, None),
+    ([headers(3) + f.frame(f.WINDOW_UPDATE, f.END_STREAM, 3, bytes((0, 0, 0, 9))), data(3, b"x", 1)], SMALL, None),
+    ([headers(3) + data(3, b"x", f.END_STREAM)[:-1], b"x", call(5)[:12], call(5)[12:]], SMALL, None),
+    ([call(3, bytes(16_384)), call(5, bytes(16_385))], SMALL, None),
+    ([call(3, bytes(101))], replace(SMALL, stream_window_bytes=100), None),
+    ([call(number, bytes(16_384)) for number in (3, 5, 7, 9, 11)], WITHHOLDING, None),
+    ([call(number, bytes(16_384)) for number in (3, 5, 7, 9, 11)], SMALL, None),
+    ([call(5), call(3)], SMALL, None),
+    ([call(3), call(3)], SMALL, None),
+    ([call(4)], SMALL, None),
+    ([headers(3) + data(5, b"x", f.END_STREAM)], SMALL, None),
+    ([headers(3) + data(1, b"x", f.END_STREAM)], SMALL, None),
+    ([headers(3) + data(3, b"x"), data(3, b"y", f.END_STREAM)], SMALL, None),
+    ([headers(3) + data(3, b"\x01xy", f.END_STREAM | f.PADDED)], SMALL, None),
+    ([f.frame(f.PRIORITY_FRAME, 0, 9, b"1234"), call(9), call(11)], SMALL, None),
+    ([call(number) for number in range(3, 23, 2)], SMALL, None),
+    ([call(3), call(5)], SMALL, 3),
+    ([call(3, b"seven b", LENGTH), call(5, b"seven b", LENGTH), call(7, b"six by", LENGTH)], SMALL, None),
+])  # fmt: skip
+def test_whatever_there_is_to_object_to_goes_frame_by_frame(
+    parts: list[bytes], limits: Limits, draining_after: int | None
+) -> None:
+    both_ways(parts, limits, draining_after=draining_after)
+
+
+@given(st.lists(CALL | FRAME, max_size=12), st.integers(1, 40))
+@settings(max_examples=300, deadline=None)
+def test_a_usual_call_is_the_same_in_one_step_as_frame_by_frame(parts: list[bytes], frames_max: int) -> None:
+    both_ways(parts, replace(SMALL, streams_per_connection_max=4), frames_max=frames_max)
+
+
+def test_a_call_with_a_block_that_came_before_is_one_event() -> None:
+    made = greeted()
+    first, asked = made.receive(headers(1) + data(1, b"abc", f.END_STREAM), 0)
+    assert isinstance(first, RequestStarted)
+    assert isinstance(asked, DataReceived)
+    first.block.request = made
+    (call,) = made.receive(headers(3) + data(3, b"def", f.END_STREAM), 0)
+    assert isinstance(call, RequestStarted)
+    assert (call.ended, call.data, call.stream.receiving) == (True, b"def", False)
