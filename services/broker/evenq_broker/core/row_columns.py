@@ -12,7 +12,7 @@ from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from operator import add
+from operator import add, sub
 from typing import Protocol, TypeVar
 
 from evenq.errors import BadRequest
@@ -129,7 +129,7 @@ def rows_of(block: Columns, limits: Limits) -> Rows:
         _plain(block.keys)
         and b" " not in block.keys
         and _within(keys, 1, _KEY_BYTES_MAX)
-        and _most(key_ends) <= _KEYS_MAX
+        and (isinstance(key_ends, range) or _most(key_ends) <= _KEYS_MAX)
         and names.plain
         and names.low >= 1
         and names.high <= limits.properties_bytes_max
@@ -182,9 +182,17 @@ def _ends_of_rows(name: str, items: int, rows: bytes, count: int) -> Sequence[in
         if items:
             raise BadRequest(f"the column {name} is missing: {items} values belong to rows")
         return _NONE
+    if items == count and rows == _one_each(count):
+        return range(1, count + 1)
     places = _numbers(name, rows, "i", count)
     _must_rise(name, places, items)
     return places
+
+
+@lru_cache(maxsize=NAMES_KEPT)
+def _one_each(count: int) -> bytes:
+    """The ends of rows that have one item each."""
+    return struct.pack(f"<{count}i", *range(1, count + 1))
 
 
 def _must_rise(name: str, places: Sequence[int], end: int) -> None:
@@ -202,7 +210,7 @@ def _within(items: Sequence[Sized], low: int, high: int) -> bool:
 
 def _most(ends: Sequence[int]) -> int:
     """Items of the row that has most."""
-    return max((end - start for start, end in pairwise((0, *ends))), default=0)
+    return max(map(sub, ends, (0, *ends)), default=0)
 
 
 # -- keys and properties ----------------------------------------------------------------------------------------------
@@ -211,7 +219,7 @@ def _most(ends: Sequence[int]) -> int:
 def _key_fields(keys: list[bytes], ends: Sequence[int]) -> list[bytes]:
     heads = _KEY_HEADS
     fields = [heads[len(key)] + key for key in keys]
-    if len(keys) == len(ends) and _most(ends) == 1:
+    if ends == range(1, len(keys) + 1):  # one for each row
         return fields
     return [b"".join(fields[start:end]) for start, end in pairwise((0, *ends))]
 
