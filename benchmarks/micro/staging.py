@@ -3,13 +3,13 @@
     python benchmarks/micro/staging.py [--rows 400000] [--batch 100000] [--rounds 3] [--together 1000] [--base DIR]
                                        [--profile FILE]
 
-A whole broker in a process of its own is given encoded requests as if they had come over gRPC, four at a time: blocks of
-1 KiB rows as the sink packs them (`--together` rows a block, with tag, key and two properties, as `benchmarks/spark.py`
-makes them), then the decision, batch by batch, each a query of its own. CPU of the loop's thread and of the whole process
-is shown: threads that write, sync and keep the message index are in the latter, as far as they get. The floor is the same
-process's store appending messages of the same bytes in groups of as many: what one write of a row takes. `--base`: the
-root of another copy of the project, whose broker is measured in turn with this one. Goal: 10 us for both together, of
-the whole process.
+A whole broker in a process of its own is given encoded requests as if they had come over gRPC, four at a time: blocks
+of 1 KiB rows as the sink packs them (`--together` rows a block, with tag, key and two properties, as
+`benchmarks/spark.py` makes them), then the decision, batch by batch, each a query of its own. CPU of the loop's thread
+and of the whole process is shown: threads that write, sync and keep the message index are in the latter, as far as they
+get. The floor is the same process's store appending messages of the same bytes in groups of as many: what one write of
+a row takes. `--base`: the root of another copy of the project, whose broker is measured in turn with this one.
+`--folder /dev/shm` leaves out the disk. Goal: 10 us for both together, of the whole process.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Rounds:
         took = {phase: [0.0, 0.0] for phase in PHASES}
         for _ in range(rows // asked.batch):
             self._queries += 1
-            query, token = f"query-{self._queries}", random.randbytes(16)  # noqa: S311  a benchmark
+            query, token = f"query-{self._queries}", random.randbytes(16)
             await self._calls.begin(
                 staging_pb2.BeginRequest(query_id=query, topics=[TOPIC], coordinator="bench").SerializeToString(), None
             )

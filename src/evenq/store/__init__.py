@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from evenq.store.message_store import MessageStore
-    from evenq.store.messages import Append, AppendBlock, Dispatched, ReadResult, StoredMessage, StoredTimer, TimerAppend
+    from evenq.store.messages import (
+        Append,
+        AppendBlock,
+        Dispatched,
+        ReadResult,
+        StoredMessage,
+        StoredTimer,
+        TimerAppend,
+    )
     from evenq.store.options import FlushMode, StoreOptions, StoreStats
     from evenq.store.record_blocks import Kept, RecordBlock
 

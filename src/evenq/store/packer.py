@@ -238,7 +238,7 @@ class Packer:
         queue: ConsumeQueue | None = None
         queue_offset = 0
         stem, tail = b"", bytearray()
-        parts: list[bytes] = []
+        packed = batch.data
         for queue_id, tag_hash, born_ms, head_bytes, system_bytes in zip(
             block.queue_ids, block.tag_hashes, block.born_ms, block.head_bytes, block.system_bytes, strict=True
         ):
@@ -254,21 +254,23 @@ class Packer:
             end = at + head_bytes + system_bytes
             size = HEADER_BYTES + end - at
             if log_end + size > self._segment_end:
-                batch.data += b"".join(parts)
-                parts.clear()
                 log_end = self._roll(batch, log_end, size, store_ms, synced_end)
-            header = stem + _pack_place(
-                queue_offset, log_end, synced_end, store_ms, born_ms, tag_hash, head_bytes, system_bytes
-            )
-            payload = data[at:end]
-            parts += (_pack_prefix(size, MAGIC, crc32c(payload, crc32c(header))), header, payload)
+                packed = batch.data
+            body = b"".join((
+                stem,
+                _pack_place(
+                    queue_offset, log_end, synced_end, store_ms, born_ms, tag_hash, head_bytes, system_bytes
+                ),
+                data[at:end],
+            ))  # fmt: skip
+            packed += _pack_prefix(size, MAGIC, crc32c(body))
+            packed += body
             tail += _pack_entry(log_end, size, tag_hash)
             queue_offset += 1
             log_end += size
             at = end
         assert queue is not None
         self._end_cold_run(batch, queue, queue_offset)
-        batch.data += b"".join(parts)
         batch.messages += len(block)
         batch.cold_bytes += len(data) - block.start + HEADER_BYTES * len(block)
         self.end = batch.end = log_end

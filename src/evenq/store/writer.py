@@ -35,7 +35,8 @@ class Batch:
     """One group: bytes for the writer, and what the loop does when they are safe."""
 
     __slots__ = (
-        "cold_bytes", "data", "end", "futures", "messages", "runs", "start", "states", "timer_changes", "timers", "touched",
+        "cold_bytes", "data", "end", "futures", "messages", "runs", "start", "states", "timer_changes", "timers",
+        "touched",
     )  # fmt: skip
 
     def __init__(self, start: int) -> None:
