@@ -23,9 +23,9 @@ __all__ = ["ROWS_MAX", "Columns", "Rows", "rows_of"]
 
 ROWS_MAX = 20_000
 """Most rows in one block."""
-NAMES_BYTES_MAX = 256 << 10
-"""Larger columns of names are not remembered."""
-NAMES_KEPT = 16
+NAMES_BYTES_MAX, NAME_ENDS_MAX = 128 << 10, 64 << 10
+"""Larger columns of names, or of their ends, are not remembered: what is takes a megabyte each at most."""
+NAMES_KEPT = 8
 _NONE: Sequence[int] = ()
 _KEYS_MAX, _KEY_BYTES_MAX = 128, 1_024
 _KEY_HEADS = [b"\x12" + varint(size) for size in range(_KEY_BYTES_MAX + 1)]
@@ -123,7 +123,8 @@ def rows_of(block: Columns, limits: Limits) -> Rows:
     keys = _texts("keys", block.keys, block.key_ends)
     key_ends = _ends_of_rows("key_rows", len(keys), block.key_rows, count)
     columns = block.property_names, block.property_name_ends, block.property_rows, count
-    names = (_names if len(block.property_names) <= NAMES_BYTES_MAX else _names.__wrapped__)(*columns)
+    keeps = len(columns[0]) <= NAMES_BYTES_MAX and len(columns[1]) <= NAME_ENDS_MAX
+    names = (_names if keeps else _names.__wrapped__)(*columns)
     values = _texts("property_values", block.property_values, block.property_value_ends, len(names.names))
     plain = (
         _plain(block.keys)
