@@ -30,6 +30,8 @@ class TopicStats:
         self.bytes_in += sum(sizes)
         if max(sizes, default=0) <= SIZE_BOUNDS[0]:
             self.sizes[0] += len(sizes)
+        elif (at := bisect_left(SIZE_BOUNDS, min(sizes))) == bisect_left(SIZE_BOUNDS, max(sizes)):
+            self.sizes[at] += len(sizes)  # a block of rows: thousands that are much alike
         else:
             for size in sizes:
                 self.sizes[bisect_left(SIZE_BOUNDS, size)] += 1

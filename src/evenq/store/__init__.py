@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from evenq.store.message_store import MessageStore
-    from evenq.store.messages import Append, Dispatched, ReadResult, StoredMessage, StoredTimer, TimerAppend
+    from evenq.store.messages import (
+        Append,
+        AppendBlock,
+        Dispatched,
+        ReadResult,
+        StoredMessage,
+        StoredTimer,
+        TimerAppend,
+    )
     from evenq.store.options import FlushMode, StoreOptions, StoreStats
     from evenq.store.record_blocks import Kept, RecordBlock
 
 _HOMES = {
     "Append": "evenq.store.messages",
+    "AppendBlock": "evenq.store.messages",
     "Dispatched": "evenq.store.messages",
     "FlushMode": "evenq.store.options",
     "Kept": "evenq.store.record_blocks",
@@ -31,6 +40,7 @@ _HOMES = {
 
 __all__ = [
     "Append",
+    "AppendBlock",
     "Dispatched",
     "FlushMode",
     "Kept",

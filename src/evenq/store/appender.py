@@ -15,7 +15,7 @@ from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
 from evenq.store.consume_queue import ConsumeQueue
 from evenq.store.hot_cache import HotCache
-from evenq.store.messages import Append, OnDispatched, TimerAppend
+from evenq.store.messages import Append, AppendBlock, OnDispatched, TimerAppend
 from evenq.store.options import FlushMode, StoreOptions, StoreStats
 from evenq.store.packer import Packer
 from evenq.store.record import HEADER_BYTES
@@ -106,9 +106,9 @@ class Appender:
 
     def append_group(
         self, entries: Sequence[Append], *, state: bytes, timers: Sequence[TimerAppend], ended: Sequence[int],
-        moves: bool = False,
+        moves: bool = False, blocks: Sequence[AppendBlock] = (),
     ) -> asyncio.Future[None]:  # fmt: skip
-        """One all-or-nothing group: messages, timers, the end of timers, state, in this order in the log. See
+        """One all-or-nothing group: blocks of messages, messages, timers, the end of timers, state, in this order. See
         `MessageStore.append`. `moves`: the timers are old ones, so that their file can go; they may use
         `reserve_bytes` of the disk's reserve.
 
@@ -116,14 +116,14 @@ class Appender:
         """
         if moves and self.full is not None and not self.closed and self.failure is None and self.reserve_bytes > 0:
             self.reserve_bytes -= sum(HEADER_BYTES + len(timer.head) + len(timer.system) for timer in timers)
-        elif entries or timers:
+        elif entries or timers or blocks:
             if self.blocked or self._overloaded():
-                self._refuse(entries or timers)
+                self._refuse(entries or timers or blocks)
         elif self.failure is not None or self.closed:
             self._refuse(())
         self.last_store_ms = store_ms = max(self._now_ms(), self.last_store_ms)
-        batch = self._packer.pack_mixed(entries, timers, ended, state, store_ms, self.synced_end)
-        return self._joined(batch, len(entries) + len(timers) + bool(ended) + bool(state))
+        batch = self._packer.pack_mixed(entries, timers, ended, state, store_ms, self.synced_end, blocks)
+        return self._joined(batch, len(entries) + sum(map(len, blocks)) + len(timers) + bool(ended) + bool(state))
 
     def _overloaded(self) -> bool:
         return self.stats.waiting >= self._waiting_max or self._packer.end >= self._end_max

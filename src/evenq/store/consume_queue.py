@@ -66,6 +66,8 @@ class ConsumeQueue:
     def drop_before(self, offset: int) -> None:
         """Let the messages before `offset` go from memory."""
         dead = offset - self.hot_base
+        if dead <= self.hot_dead:  # they went already
+            return
         if dead > 32 and dead * 2 > len(self.hot):  # rarely, so that it costs O(1) a message
             del self.hot[:dead]
             self.hot_base = offset
@@ -78,7 +80,16 @@ class ConsumeQueue:
         """The places from `offset` on are free again."""
         self.next_offset = offset
         del self.tail[(offset - self.tail_base) * ENTRY_BYTES :]
-        del self.hot[offset - self.hot_base :]
+        if offset > self.hot_base:
+            del self.hot[offset - self.hot_base :]
+        else:
+            self.go_on_cold(offset)
+
+    def go_on_cold(self, offset: int) -> None:
+        """No message before `offset` is in memory any more; the one with `offset` is the next that may be."""
+        self.hot.clear()
+        self.hot_base = offset
+        self.hot_dead = 0
 
     def entries(self, start: int, end: int) -> bytes:
         """Copy of the entries start..end, which must be in memory."""

@@ -23,8 +23,9 @@ class HotCache:
     def add(self, batch: Batch) -> None:
         """Its messages are safe now and newest. Lets the oldest go if it gets too much."""
         if batch.messages:
-            self._oldest.append((batch.bytes, batch.touched))
-            self.bytes += batch.bytes
+            size = batch.bytes - batch.cold_bytes
+            self._oldest.append((size, batch.touched))
+            self.bytes += size
         while self.bytes > self._bytes_max:
             size, touched = self._oldest.popleft()
             self.bytes -= size

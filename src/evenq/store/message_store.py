@@ -29,6 +29,7 @@ from evenq.store.lock import Identity
 from evenq.store.message_index import KeysOf, Query
 from evenq.store.messages import (
     Append,
+    AppendBlock,
     OnDispatched,
     OnSnapshot,
     OnState,
@@ -183,18 +184,21 @@ class MessageStore:
         state: bytes = b"",
         timers: Sequence[TimerAppend] = (),
         ended: Sequence[int] = (),
+        blocks: Sequence[AppendBlock] = (),
     ) -> asyncio.Future[None]:
         """Store messages; the future is done when the flush mode says they are safe (CL-5), and then they are
         consumable.
 
         Fills in queue_offset (dense, in call order), log_offset and store_ms at once. The messages of one call are
         neighbours in the log and survive together or not at all; so are the timers, the ends of timers (`ended`: their
-        ids) and the state record that come along. Raises StoreFull, TooManyRequests, StorePoisoned or BodyTooLarge
-        before anything is given a place; the future fails with StoreFull (nothing was stored) or StorePoisoned
-        (unknown). State and ends alone may use the disk's reserve.
+        ids) and the state record that come along. `blocks` of messages come before `entries`, only together with
+        ends or state; their messages get their places, and are not kept in memory. Raises StoreFull, TooManyRequests,
+        StorePoisoned or BodyTooLarge before anything is given a place; the future fails with StoreFull (nothing was
+        stored) or StorePoisoned (unknown). State and ends alone may use the disk's reserve.
         """
         if state or timers or ended:
-            return self._appender.append_group(entries, state=state, timers=timers, ended=ended)
+            return self._appender.append_group(entries, state=state, timers=timers, ended=ended, blocks=blocks)
+        assert not blocks, "blocks come with ends or state"
         return self._appender.append(entries)
 
     def append_state(self, payload: bytes) -> asyncio.Future[None]:

@@ -6,9 +6,10 @@ is copied. Neither may be changed after it was handed over.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import add
 
-__all__ = ["Append", "Dispatched", "ReadResult", "StoredMessage", "StoredTimer", "TimerAppend"]
+__all__ = ["Append", "AppendBlock", "Dispatched", "ReadResult", "StoredMessage", "StoredTimer", "TimerAppend"]
 
 Dispatched = tuple[int, int, int]
 """Topic id, queue id, and the queue's new maximum: what became consumable."""
@@ -55,6 +56,38 @@ class Append(StoredMessage):
         self.queue_offset = -1
         self.log_offset = -1
         self.store_ms = -1
+
+
+class AppendBlock:
+    """Many messages of one topic to store, as bytes and columns: no object for each. Of each message, in their order,
+    `data` has head and system properties, from `start` on, one behind the other; the columns say what else there is.
+    They are not kept in memory: reads of them go to files.
+    """
+
+    __slots__ = ("born_ms", "data", "head_bytes", "queue_ids", "start", "system_bytes", "tag_hashes", "topic_id")
+
+    def __init__(
+        self, topic_id: int, data: bytes, start: int, *, queue_ids: Sequence[int], tag_hashes: Sequence[int],
+        born_ms: Sequence[int], head_bytes: Sequence[int], system_bytes: Sequence[int],
+    ) -> None:  # fmt: skip
+        self.topic_id = topic_id
+        self.data = data
+        self.start = start
+        self.queue_ids = queue_ids
+        self.tag_hashes = tag_hashes
+        self.born_ms = born_ms
+        self.head_bytes = head_bytes
+        self.system_bytes = system_bytes
+
+    def __len__(self) -> int:
+        return len(self.queue_ids)
+
+    def sizes(self) -> list[int]:
+        """Bytes of each message, head and system properties."""
+        return list(map(add, self.head_bytes, self.system_bytes))
+
+    def __repr__(self) -> str:
+        return f"AppendBlock({len(self)} messages, {len(self.data) - self.start} bytes, for topic {self.topic_id})"
 
 
 class StoredTimer:

@@ -152,7 +152,8 @@ def frame_at(data: bytes | memoryview, position: int, log_offset: int) -> Frame 
         end = position + size
         if end > len(data):
             return None
-    if crc32c(data[position + PREFIX_BYTES : end]) != crc:
+    covered = memoryview(data) if end - position >= COPY_MAX else data  # a view costs more than a copy of little
+    if crc32c(covered[position + PREFIX_BYTES : end]) != crc:
         return None
     if version != VERSION:
         raise StoreError(
@@ -188,7 +189,7 @@ def message_at(data: bytes, position: int, log_offset: int) -> StoredMessage | N
         or end > len(data)
     ):
         return None
-    covered = data if size < COPY_MAX else memoryview(data)  # a view costs more than a copy of a few thousand bytes
+    covered = data if size < COPY_MAX else memoryview(data)  # as above
     if crc32c(covered[position + PREFIX_BYTES : end]) != crc:
         return None
     return StoredMessage(

@@ -35,7 +35,8 @@ class Batch:
     """One group: bytes for the writer, and what the loop does when they are safe."""
 
     __slots__ = (
-        "data", "end", "futures", "messages", "runs", "start", "states", "timer_changes", "timers", "touched",
+        "cold_bytes", "data", "end", "futures", "messages", "runs", "start", "states", "timer_changes", "timers",
+        "touched",
     )  # fmt: skip
 
     def __init__(self, start: int) -> None:
@@ -48,6 +49,8 @@ class Batch:
         self.futures: list[asyncio.Future[None]] = []
         self.touched: Touched = {}
         self.messages = 0
+        self.cold_bytes = 0
+        """Of messages that are not kept in memory."""
         self.states = 0
         self.timers = 0
         """Records of kind timer and timer end."""

@@ -17,19 +17,18 @@ A block waits as one timer of the store of kind 3. Its head and its system part,
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from hashlib import md5
-from itertools import pairwise
-from operator import le
-from typing import Protocol, TypeVar
+from itertools import repeat
+from operator import add
 
 from evenq.errors import BadRequest, StoreCorrupted
 from evenq.model import MessageType, TopicConfig
-from evenq.store import Append, StoredTimer, TimerAppend
+from evenq.store import Append, AppendBlock, StoredTimer, TimerAppend
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq_broker.core.frames import field, text_field, varint, varint_field
+from evenq_broker.core.row_columns import ROWS_MAX, Rows, rows_of
 from evenq_broker.core.validation import Limits, checked
 
 __all__ = [
@@ -38,6 +37,7 @@ __all__ = [
     "STAGED_ROWS",
     "Passed",
     "Rows",
+    "block_of",
     "build",
     "messages_of",
     "rows_of",
@@ -45,8 +45,6 @@ __all__ = [
 ]
 
 STAGED_ROWS = 3  # the kind of our timers
-ROWS_MAX = 20_000
-"""Most rows in one block."""
 PASSED_MAX = 10_000
 """Most pairs of tag and message group that are remembered for a topic."""
 TOKEN_BYTES = 16
@@ -59,144 +57,11 @@ _ROW_PACK = _ROW.pack
 _MD5_DIGITS = 32
 _ID_NUMBER_DIGITS = 12  # the last ones of an id
 _ID_NUMBER_MAX = (1 << 4 * _ID_NUMBER_DIGITS) - 1
-_NONE: Sequence[int] = ()
 _ENCODING = b"\x28\x01\x30"  # body_encoding 5 = IDENTITY; the tag of message_type 6
 _DIGEST = b"\x22\x24\x08\x02\x12\x20"  # body_digest 4 {type 1 = MD5, checksum 2}
 _NORMAL, _FIFO = b"\x01", b"\x02"
 _GROUP_TAG = b"\x8a\x01"  # message_group 17
-_KEYS_MAX, _KEY_BYTES_MAX = 128, 1_024
-T = TypeVar("T")
 _PLAIN = {MessageType.NORMAL, MessageType.FIFO, MessageType.MIXED}
-
-
-class Columns(Protocol):
-    """`evenq.v1.RowBlock`."""
-
-    count: int
-    bodies: bytes
-    body_ends: bytes
-    tags: bytes
-    tag_ends: bytes
-    keys: bytes
-    key_ends: bytes
-    key_rows: bytes
-    property_names: bytes
-    property_name_ends: bytes
-    property_values: bytes
-    property_value_ends: bytes
-    property_rows: bytes
-    message_groups: bytes
-    message_group_ends: bytes
-    delivery_ms: bytes
-    priorities: bytes
-    queue_ids: bytes
-    first_row: int
-    born_ms: int
-
-
-@dataclass(slots=True)
-class Rows:
-    """A column block taken apart; empty sequences: no row has any."""
-
-    count: int
-    bodies: list[bytes]
-    tags: list[bytes]
-    keys: list[list[bytes]]
-    properties: list[list[tuple[bytes, bytes]]]
-    groups: list[bytes]
-    due_ms: Sequence[int]
-    priorities: Sequence[int]
-    queue_ids: Sequence[int]
-    first_row: int
-    born_ms: int
-    plain_texts: bool
-    """Keys and properties need no closer look."""
-
-
-def rows_of(block: Columns, limits: Limits) -> Rows:
-    """Take the columns apart. Raises BadRequest for columns that do not fit together."""
-    count = block.count
-    if not 0 < count <= ROWS_MAX:
-        raise BadRequest(f"the block has {count} rows; stage 1 to {ROWS_MAX} at once")
-    keys = _texts("keys", block.keys, block.key_ends)
-    names = _texts("property_names", block.property_names, block.property_name_ends)
-    values = _texts("property_values", block.property_values, block.property_value_ends, len(names))
-    pairs = list(zip(names, values, strict=True))
-    keys_by_row = _by_row("key_rows", keys, block.key_rows, count)
-    properties = _by_row("property_rows", pairs, block.property_rows, count)
-    plain = (
-        _plain(block.keys)
-        and b" " not in block.keys
-        and _within(keys, 1, _KEY_BYTES_MAX)
-        and _within(keys_by_row, 0, _KEYS_MAX)
-        and _plain(block.property_names)
-        and _within(names, 1, limits.properties_bytes_max)
-        and block.property_values.isascii()
-        and _small(properties, names, values, limits)
-    )
-    return Rows(
-        count=count,
-        bodies=_texts("bodies", block.bodies, block.body_ends, count),
-        tags=_texts("tags", block.tags, block.tag_ends, count, may_miss=True),
-        keys=keys_by_row,
-        properties=properties,
-        groups=_texts("message_groups", block.message_groups, block.message_group_ends, count, may_miss=True),
-        due_ms=_numbers("delivery_ms", block.delivery_ms, "q", count),
-        priorities=_numbers("priorities", block.priorities, "i", count),
-        queue_ids=_numbers("queue_ids", block.queue_ids, "i", count),
-        first_row=block.first_row,
-        born_ms=max(0, block.born_ms),
-        plain_texts=plain,
-    )
-
-
-def _numbers(name: str, data: bytes, letter: str, count: int) -> Sequence[int]:
-    if not data:
-        return _NONE
-    size = struct.calcsize("<" + letter)
-    if len(data) != size * count:
-        raise BadRequest(f"the column {name} has {len(data)} bytes, {count} numbers of {size} bytes are due")
-    return struct.unpack(f"<{count}{letter}", data)
-
-
-def _texts(name: str, data: bytes, ends: bytes, count: int = -1, *, may_miss: bool = False) -> list[bytes]:
-    if not ends and (may_miss or count <= 0):
-        return []
-    places = _numbers(f"{name} (ends)", ends, "i", len(ends) // 4 if count < 0 else count)
-    _must_rise(name, places, len(data))
-    return [data[start:end] for start, end in pairwise((0, *places))]
-
-
-def _by_row(name: str, items: list[T], rows: bytes, count: int) -> list[list[T]]:
-    if not rows:
-        if items:
-            raise BadRequest(f"the column {name} is missing: {len(items)} values belong to rows")
-        return []
-    places = _numbers(name, rows, "i", count)
-    _must_rise(name, places, len(items))
-    return [items[start:end] for start, end in pairwise((0, *places))]
-
-
-def _must_rise(name: str, places: Sequence[int], end: int) -> None:
-    if not places or places[0] < 0 or places[-1] != end or not all(map(le, places, places[1:])):
-        raise BadRequest(f"the ends of the column {name} are not ascending numbers up to {end}")
-
-
-def _plain(text: bytes) -> bool:
-    return text.isascii() and text.decode("ascii").isprintable()
-
-
-def _within(items: Sequence[Sized], low: int, high: int) -> bool:
-    return not items or (low <= min(map(len, items)) and max(map(len, items)) <= high)
-
-
-def _small(rows: Sequence[Sized], names: Sequence[bytes], values: Sequence[bytes], limits: Limits) -> bool:
-    """True if no row can be over the limits; false: each is looked at."""
-    if not names:
-        return True
-    count = max(map(len, rows))
-    size = max(map(len, names)) + max(map(len, values))
-    return count <= limits.properties_max and count * size <= limits.properties_bytes_max
 
 
 # -- building ---------------------------------------------------------------------------------------------------------
@@ -222,11 +87,9 @@ def build(
     if passed is None or passed.topic is not topic:
         passed = Passed(topic)
     maker = _Maker(rows, topic, limits, token, now_ms, passed)
-    parts: list[bytes] = []
-    table = maker.lines(parts)
     return TimerAppend(
         topic.topic_id, 0, 0, due_ms=0, kind=STAGED_ROWS, born_ms=rows.born_ms,
-        head=_HEAD.pack(_VERSION, token, sequence, rows.count), system=b"".join((*table, *parts)),
+        head=_HEAD.pack(_VERSION, token, sequence, rows.count), system=maker.columns() or maker.rows(),
     )  # fmt: skip
 
 
@@ -246,21 +109,90 @@ class _Maker:
         self._born = field(7, varint_field(1, seconds) + (varint_field(2, rest * 1_000_000) if rest else b""))
         self._ends = [_ENCODING + kind + limits.store_host_field for kind in (_NORMAL, _FIFO)]
         self._passed = passed
-        self._pairs = _Properties()
 
-    def lines(self, parts: list[bytes]) -> list[bytes]:
-        """The rows' lines in the table; their bytes go to `parts`. The hot path: a usual row calls no helper."""
+    def columns(self) -> bytes:
+        """The rows' lines in the table, then their bytes. The hot path: all usual rows at once, by columns. Empty if
+        one of them is not, or has a tag or message group that was not judged yet: then they are taken one by one.
+        """
+        rows = self._rows
+        sizes = list(map(len, rows.bodies))
+        if (
+            not rows.plain_texts
+            or any(rows.due_ms)
+            or max(rows.priorities, default=-1) >= 0
+            or not 0 < min(sizes) <= max(sizes) <= self._limits.body_bytes_max
+        ):
+            return b""
+        judged = self._judged()
+        if judged is None:
+            return b""
+        tag_hashes, queue_ids, tag_fields, group_fields = judged
+        if rows.queue_ids:
+            queue_ids = [own if chosen < 0 else chosen for chosen, own in zip(queue_ids, rows.queue_ids, strict=True)]
+        befores = {size: b"\x22" + varint(size) for size in {*sizes}}
+        name = self._name
+        heads = {size: len(name) + len(before) + size for size, before in befores.items()}
+        head_sizes = list(map(heads.__getitem__, sizes))
+        shares, share_sizes = self._shares(group_fields)
+        columns: list[Sequence[bytes]] = [[name] * rows.count]
+        if rows.property_fields:
+            columns.append(rows.property_fields)
+            head_sizes = list(map(add, head_sizes, map(len, rows.property_fields)))
+        columns += (list(map(befores.__getitem__, sizes)), rows.bodies)
+        if rows.tags:
+            columns.append(tag_fields)
+            share_sizes = list(map(add, share_sizes, map(len, tag_fields)))
+        if rows.key_fields:
+            columns.append(rows.key_fields)
+            share_sizes = list(map(add, share_sizes, map(len, rows.key_fields)))
+        columns.append(shares)
+        width = len(columns)
+        parts = [b""] * (1 + rows.count * width)
+        parts[0] = b"".join(
+            map(_ROW_PACK, tag_hashes, head_sizes, share_sizes, queue_ids, repeat(0), repeat(rows.born_ms))
+        )
+        for at, column in enumerate(columns, 1):
+            parts[at::width] = column
+        return b"".join(parts)
+
+    def _judged(self) -> tuple[Sequence[int], Sequence[int], Sequence[bytes], Sequence[bytes]] | None:
+        """Tag hash, queue, and tag and group as fields, of each row; None if one was not judged yet."""
+        rows, passed = self._rows, self._passed
+        pairs = zip(rows.tags or repeat(b"", rows.count), rows.groups or repeat(b"", rows.count), strict=True)
+        known = list(map(passed.get, pairs)) if rows.tags or rows.groups else [passed.get((b"", b""))] * rows.count
+        found = [one for one in known if one is not None]
+        if len(found) < rows.count:
+            return None
+        tag_hashes, queue_ids, tag_fields, group_fields = zip(*found, strict=True)
+        return tag_hashes, queue_ids, tag_fields, group_fields
+
+    def _shares(self, group_fields: Sequence[bytes]) -> tuple[list[bytes], list[int]]:
+        """Of each row the system properties behind tag and keys, and their sizes."""
+        same, middle, width = self._same_for_all()
+        starts = range(0, len(same), width)
+        if not self._rows.groups:
+            return [same[start : start + width] for start in starts], [width] * self._rows.count
+        last = width - len(self._ends[0])
+        normal, ordered = self._ends
+        shares = [
+            b"".join((same[start : start + middle], group, same[start + middle : start + last], ordered))
+            if group
+            else same[start : start + last] + normal
+            for start, group in zip(starts, group_fields, strict=True)
+        ]
+        return shares, list(map(len, shares))
+
+    def rows(self) -> bytes:
+        """The same row by row, for blocks with whatever is unusual."""
         rows, passed, name, born_ms = self._rows, self._passed, self._name, self._rows.born_ms
-        pair_fields = self._pairs.__getitem__
         no_texts = [b""] * rows.count
         tags, groups = rows.tags or no_texts, rows.groups or no_texts
+        keys, properties = rows.key_fields or no_texts, rows.property_fields or no_texts
         same, middle, width = self._same_for_all()
         size_max = self._limits.body_bytes_max if rows.plain_texts else 0
-        heads: dict[int, bytes] = {}
-        lines: list[bytes] = []
-        extra = rows.properties or rows.keys or rows.queue_ids
         unusual = rows.due_ms or rows.priorities
-        properties = keys = b""
+        parts: list[bytes] = []
+        lines: list[bytes] = []
         for at, body in enumerate(rows.bodies):
             tag, group, size = tags[at], groups[at], len(body)
             known = passed.get((tag, group))
@@ -268,27 +200,20 @@ class _Maker:
                 lines.append(self._checked(at, tag, group, parts))
                 continue
             tag_hash, queue_id, tag_field, group_field = known
-            before = heads.get(size)
-            if before is None:
-                before = heads[size] = b"\x22" + varint(size)
-            if extra:
-                if rows.properties:
-                    properties = b"".join(map(pair_fields, rows.properties[at]))
-                if rows.keys:
-                    keys = b"".join([b"\x12" + varint(len(key)) + key for key in rows.keys[at]])
-                if queue_id < 0 and rows.queue_ids:
-                    queue_id = rows.queue_ids[at]
+            if queue_id < 0 and rows.queue_ids:
+                queue_id = rows.queue_ids[at]
+            before = b"\x22" + varint(size)
             start = at * width
             if group:
                 cut = start + middle
                 rest = same[cut : start + width - len(self._ends[0])]
-                system = b"".join((tag_field, keys, same[start:cut], group_field, rest, self._ends[1]))
+                system = b"".join((tag_field, keys[at], same[start:cut], group_field, rest, self._ends[1]))
             else:
-                system = tag_field + keys + same[start : start + width]
-            parts += (name, properties, before, body, system)
-            head_size = len(name) + len(properties) + len(before) + size
+                system = tag_field + keys[at] + same[start : start + width]
+            parts += (name, properties[at], before, body, system)
+            head_size = len(name) + len(properties[at]) + len(before) + size
             lines.append(_ROW_PACK(tag_hash, head_size, len(system), queue_id, 0, born_ms))
-        return lines
+        return b"".join((*lines, *parts))
 
     def _same_for_all(self) -> tuple[bytes, int, int]:
         """Of each row the system properties that every row has, as long for each: id, born time, digest and the rest.
@@ -343,14 +268,13 @@ class _Maker:
         rows = self._rows
         message = definition_pb2.Message(body=rows.bodies[at])
         message.topic.name = self._topic.name
-        for name, value in rows.properties[at] if rows.properties else ():
+        for name, value in rows.properties(at):
             message.user_properties[name.decode()] = value.decode()
         system = message.system_properties
         system.message_id = self._message_id(at).decode()
         if tag:
             system.tag = tag.decode()
-        if rows.keys:
-            system.keys.extend(key.decode() for key in rows.keys[at])
+        system.keys.extend(key.decode() for key in rows.keys(at))
         if group:
             system.message_group = group.decode()
         if rows.due_ms and rows.due_ms[at]:
@@ -363,16 +287,6 @@ class _Maker:
 
 def _digits(numbers: bytes) -> bytes:
     return numbers.hex().upper().encode()
-
-
-class _Properties(dict[tuple[bytes, bytes], bytes]):
-    """User properties as fields, made when first asked for: rows of one block often have the same."""
-
-    def __missing__(self, pair: tuple[bytes, bytes]) -> bytes:
-        name, value = pair
-        inner = b"\x0a" + varint(len(name)) + name + b"\x12" + varint(len(value)) + value
-        encoded = self[pair] = b"\x12" + varint(len(inner)) + inner
-        return encoded
 
 
 # -- reading back -----------------------------------------------------------------------------------------------------
@@ -392,7 +306,7 @@ def messages_of(
     timer: StoredTimer, topic: TopicConfig, *, queue_id: int, now_ms: int
 ) -> Iterator[Append | TimerAppend]:
     """The messages of a block in order; `queue_id` takes those that have no queue of their own. Those whose delivery
-    time is still to come are timers.
+    time is still to come are timers. `block_of` does it for blocks that have none of these.
     """
     token_and_sequence(timer)
     count = _HEAD.unpack(timer.head)[3]
@@ -410,3 +324,22 @@ def messages_of(
         else:
             yield Append(topic_id, queue, tag_hash, born_ms, data[at:middle], data[middle:end])
         at = end
+
+
+def block_of(timer: StoredTimer, topic: TopicConfig, *, queue_id: int, now_ms: int) -> AppendBlock | None:
+    """The same for the store as one piece, without an object for each message; None if some have a delivery time that
+    is still to come.
+    """
+    token_and_sequence(timer)
+    start = _HEAD.unpack(timer.head)[3] * _ROW.size
+    tag_hashes, heads, systems, wanted, due_ms, born_ms = zip(*_ROW.iter_unpack(timer.system[:start]), strict=True)
+    if max(due_ms) > now_ms:
+        return None
+    queue_ids: Sequence[int] = [queue_id] * len(wanted)
+    if max(wanted) >= 0:
+        queues = topic.write_queues
+        queue_ids = [queue_id if one < 0 else one if one < queues else one % queues for one in wanted]
+    return AppendBlock(
+        topic.topic_id, timer.system, start, queue_ids=queue_ids, tag_hashes=tag_hashes, born_ms=born_ms,
+        head_bytes=heads, system_bytes=systems,
+    )  # fmt: skip

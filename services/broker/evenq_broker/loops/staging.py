@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,9 @@ from evenq.errors import BadRequest, Error, StoreCorrupted, TooManyRequests
 from evenq.model import TopicConfig
 from evenq.runtime.failpoints import passing
 from evenq.runtime.tasks import spawn
-from evenq.store import Append, StoredTimer, TimerAppend
+from evenq.store import Append, AppendBlock, StoredTimer, TimerAppend
 from evenq_broker.core.journal import encode
-from evenq_broker.core.staged_rows import STAGED_ROWS, messages_of, token_and_sequence
+from evenq_broker.core.staged_rows import STAGED_ROWS, block_of, messages_of, token_and_sequence
 from evenq_broker.core.staging import Batch, Block, StagedRows
 from evenq_broker.core.staging import Staging as Staged
 from evenq_broker.core.staging_ops import StagedEnded, StagedMoved, StagedPut, StagingOp
@@ -220,8 +220,7 @@ class Staging:
         frames = await self._frames(blocks)
         broker = self._broker
         now_ms = broker.clock.now_ms()
-        entries: list[Append] = []
-        timers: list[TimerAppend] = []
+        messages = _Messages()
         for block, frame in zip(blocks, frames, strict=True):
             topic = broker.topics.by_id(block.put.topic_id)
             if topic is None:
@@ -231,34 +230,28 @@ class Staging:
                 )  # fmt: skip
                 continue
             self._turn += 1
-            for message in messages_of(frame, topic, queue_id=self._turn % topic.write_queues, now_ms=now_ms):
-                if isinstance(message, Append):
-                    entries.append(message)
-                else:
-                    timers.append(message)
+            messages.add(frame, topic, self._turn % topic.write_queues, now_ms)
             await broker.clock.sleep_ms(0)
         gone = [block for block in blocks if self.table.by_number(block.put.number) is None]
         assert not gone, "only the holder of the query's lock ends its blocks"
         numbers = tuple(block.put.number for block in blocks)
         passing("staging.publishing")
-        await self._ended(numbers, entries, timers)
+        await self._ended(numbers, messages)
         passing("staging.published")
-        by_topic: dict[int, list[int]] = {}
-        for entry in entries:
-            by_topic.setdefault(entry.topic_id, []).append(len(entry.head) + len(entry.system))
-        for topic_id, sizes in by_topic.items():
+        for topic_id, sizes in messages.sizes():
             broker.stats.topic(topic_id).came(sizes)
-        self.stats.published_rows += len(entries) + len(timers)
-        return len(entries) + len(timers)
+        self.stats.published_rows += len(messages)
+        return len(messages)
 
-    async def _ended(
-        self, numbers: tuple[int, ...], entries: Sequence[Append] = (), timers: Sequence[TimerAppend] = ()
-    ) -> None:
+    async def _ended(self, numbers: tuple[int, ...], messages: _Messages | None = None) -> None:
         """End blocks, and what becomes of them, in one group; memory and log change in the same step."""
         broker = self._broker
         ids = [block.timer_id for number in numbers if (block := self.table.by_number(number)) is not None]
         broker.journal.flush()  # what was recorded of them before must stand before their end
-        stored = broker.store.append(entries, state=encode([StagedEnded(numbers)]), timers=timers, ended=ids)
+        new = messages if messages is not None else _Messages()
+        stored = broker.store.append(
+            new.entries, state=encode([StagedEnded(numbers)]), timers=new.timers, ended=ids, blocks=new.blocks
+        )
         undo = self.table.end(numbers)
         for put in undo:
             self._over[put.token] = None
@@ -341,6 +334,42 @@ class Staging:
         for op in ops:
             self.table.apply(op)
         return self._broker.journal.record(*ops) if ops else None
+
+
+class _Messages:
+    """What the staged blocks of one group become: blocks for the store up to the first one that has a row with a
+    delivery time to come; from there on single messages and timers, so that the order stays.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: list[AppendBlock] = []
+        self.entries: list[Append] = []
+        self.timers: list[TimerAppend] = []
+
+    def __len__(self) -> int:
+        return sum(map(len, self.blocks)) + len(self.entries) + len(self.timers)
+
+    def add(self, frame: StoredTimer, topic: TopicConfig, queue_id: int, now_ms: int) -> None:
+        """The rows of one more block; `queue_id` takes those that have no queue of their own."""
+        if not self.entries and not self.timers:  # the log has blocks before messages
+            block = block_of(frame, topic, queue_id=queue_id, now_ms=now_ms)
+            if block is not None:
+                self.blocks.append(block)
+                return
+        for message in messages_of(frame, topic, queue_id=queue_id, now_ms=now_ms):
+            if isinstance(message, Append):
+                self.entries.append(message)
+            else:
+                self.timers.append(message)
+
+    def sizes(self) -> Iterator[tuple[int, list[int]]]:
+        """Bytes of the messages that are stored now, topic by topic."""
+        for block in self.blocks:
+            yield block.topic_id, block.sizes()
+        by_topic: dict[int, list[int]] = {}
+        for entry in self.entries:
+            by_topic.setdefault(entry.topic_id, []).append(len(entry.head) + len(entry.system))
+        yield from by_topic.items()
 
 
 def _groups(blocks: Sequence[Block], bytes_max: int) -> Iterable[list[Block]]:

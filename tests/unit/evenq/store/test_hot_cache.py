@@ -38,3 +38,21 @@ def test_groups_without_messages_take_no_room(message):
     cache.add(group(message, 60, {queue: 1}))
     cache.add(group(message, 60, {}))
     assert (cache.bytes, queue.hot_start) == (60, 0)
+
+
+def test_messages_that_are_in_no_memory_take_no_room_and_those_that_went_go_only_once(message):
+    cache, queue = HotCache(1_000), ConsumeQueue(1, 0)
+    cache.add(group(message, 400, {queue: 3}))
+    queue.go_on_cold(8)  # a block of five messages
+    queue.next_offset = queue.max_offset = 8
+    batch = Batch(0)
+    batch.end, batch.messages, batch.cold_bytes, batch.touched[queue] = 5_000, 5, 4_900, 8
+    cache.add(batch)
+    assert cache.bytes == 500
+    cache.add(group(message, 600, {queue: 2}))  # the first group leaves, which the block has sent away before
+    assert (cache.bytes, queue.hot_start, len(queue.hot)) == (700, 8, 2)
+    assert queue.hot[0].queue_id == 0
+    queue.take_back(8)
+    assert (queue.hot, queue.hot_base) == ([], 8)
+    queue.take_back(4)
+    assert (queue.hot, queue.hot_base, queue.hot_dead, queue.next_offset) == ([], 4, 0, 4)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from evenq_proofs.fault_disk import FaultDisk
 
-from evenq.errors import BadRequest, BodyTooLarge, StoreError, StoreLocked, StorePoisoned, TooManyRequests
+from evenq.errors import BadRequest, BodyTooLarge, StoreError, StoreFull, StoreLocked, StorePoisoned, TooManyRequests
 from evenq.runtime.clock import FakeClock
-from evenq.store import Append, FlushMode
+from evenq.store import Append, AppendBlock, FlushMode
 from evenq.store.appender import GATHER_BYTES
 from evenq.store.memory_disk import MemoryDisk
 
@@ -381,5 +381,85 @@ def test_the_folders_segment_size_wins_over_a_changed_setting(open_store, messag
         assert again.store.identity.segment_bytes == 4096
         assert await again.contents() == [b"x" * 3_000, b"y" * 3_000]
         await again.store.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("engine", ["memory", "fault", "folder"])
+def test_blocks_of_messages_are_read_in_their_order_between_others_also_after_a_restart(
+    open_store, message, tmp_path, engine
+):
+    async def scenario():
+        disk = {"memory": None, "fault": FaultDisk(), "folder": tmp_path}[engine]
+        opened = await open_store(disk)
+        store, wanted, before = opened.store, [], []
+        for number in range(6):
+            heads = [b"%d-%d" % (number, at) * (at + 1) for at in range(40)]
+            if number % 2:
+                sizes = [len(head) for head in heads]
+                block = AppendBlock(
+                    1, b"".join(head + b"sys" for head in heads), 0, queue_ids=[at % 2 for at in range(40)],
+                    tag_hashes=range(40), born_ms=[5] * 40, head_bytes=sizes, system_bytes=[3] * 40,
+                )  # fmt: skip
+                stored = store.append((), state=b"s", blocks=[block])
+            else:
+                stored = store.append([message(head, queue_id=at % 2) for at, head in enumerate(heads)])
+            assert await texts(store) == before  # given a place, and not consumable
+            await stored
+            wanted += heads
+            before = [head for queue_id in (0, 1) for at, head in enumerate(wanted) if at % 2 == queue_id]
+            assert await texts(store) == before
+        hot = store.read_hot(1, 0, 60, count_max=50, bytes_max=1 << 20)
+        cold = store.read_hot(1, 0, 110, count_max=50, bytes_max=1 << 20)
+        assert (hot, cold) == (None, None)  # what is in a block, and what was before it
+        [last] = (await store.read(1, 1, 119, count_max=1, bytes_max=1)).messages
+        assert (last.system, last.tag_hash, last.born_ms) == (b"sys", 39, 5)
+        assert opened.dispatched[-1] == [(1, 0, 120), (1, 1, 120)]
+        assert store.stats.waiting == 0
+        assert store.stats.cache_bytes < 0.6 * store.stats.bytes
+        await store.append([message(b"x" * 100)])
+        [hot] = store.read_hot(1, 0, 120, count_max=50, bytes_max=1 << 20).messages
+        assert hot.head == b"x" * 100
+        await store.close()
+        if engine != "memory":
+            again = await open_store(disk)
+            found = await texts(again.store)
+            assert [head for head in found if head != b"x" * 100] == before
+            await again.store.close()
+
+    async def texts(store):
+        found = []
+        for queue_id in (0, 1):
+            _, end = store.queue_range(1, queue_id)
+            found += [message.head for message in await store.read_at(1, queue_id, range(end))]
+        return found
+
+    asyncio.run(scenario())
+
+
+def test_a_block_that_finds_the_disk_full_was_never_there(open_store, message):
+    async def scenario():
+        opened = await open_store(FaultDisk())
+        store = opened.store
+        await store.append([message(b"first")])
+        block = AppendBlock(
+            1, b"onetwo", 0, queue_ids=[0, 0], tag_hashes=[0, 0], born_ms=[0, 0], head_bytes=[3, 3],
+            system_bytes=[0, 0],
+        )  # fmt: skip
+        appender, taken = store._appender, asyncio.get_running_loop().create_future()
+        submit, appender.submit = appender.submit, taken.set_result
+        refused = store.append((), state=b"s", blocks=[block])
+        batch = await taken
+        appender.submit = submit
+        appender.complete(batch, StoreFull("the disk was full"))
+        appender.set_full(None)
+        with pytest.raises(StoreFull, match="the disk was full"):
+            await refused
+        assert store.queue_range(1, 0) == (0, 1)
+        await store.append((), state=b"s", blocks=[block])
+        await store.append([message(b"last")])
+        assert await opened.contents() == [b"first", b"one", b"two", b"last"]
+        assert store.read_hot(1, 0, 3, count_max=9, bytes_max=100).messages[0].queue_offset == 3
+        await store.close()
 
     asyncio.run(scenario())

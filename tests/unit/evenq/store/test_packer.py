@@ -3,7 +3,7 @@
 import pytest
 
 from evenq.errors import BadRequest, BodyTooLarge
-from evenq.store import TimerAppend
+from evenq.store import AppendBlock, TimerAppend
 from evenq.store.packer import Packer
 from evenq.store.record import MESSAGE, PADDING, STATE, TIMER, TIMER_END, frame_at, message_of
 
@@ -155,3 +155,69 @@ def test_places_go_on_behind_a_log_that_ends_with_a_file(message):
     packer = Packer({}, segment_bytes=SEGMENT_BYTES, end=SEGMENT_BYTES)
     batch = packer.pack([message()], 5, 0)
     assert [(run.start, run.position) for run in batch.runs] == [(SEGMENT_BYTES, 0)]
+
+
+def block_of(entries):
+    """The same messages as one piece, behind five bytes that are not theirs."""
+    return AppendBlock(
+        entries[0].topic_id, b"12345" + b"".join(entry.head + entry.system for entry in entries), 5,
+        queue_ids=[entry.queue_id for entry in entries], tag_hashes=[entry.tag_hash for entry in entries],
+        born_ms=[entry.born_ms for entry in entries], head_bytes=[len(entry.head) for entry in entries],
+        system_bytes=[len(entry.system) for entry in entries],
+    )  # fmt: skip
+
+
+def test_a_block_is_packed_as_its_messages_would_be_and_is_not_kept_in_memory(packer, message):
+    entries = [message(queue_id=number // 3 % 2, head=bytes([number]) * 300, tag=-number) for number in range(30)]
+    other = Packer({}, segment_bytes=SEGMENT_BYTES, end=0)
+    for one in (packer, other):
+        one.pack([message(b"first")], 5, 0)
+    blocks = [block_of(entries[:20]), block_of(entries[20:])]
+    packed = packer.pack_mixed((), (), (7,), b"state", 77, 3, blocks)
+    wanted = other.pack_mixed(entries, (), (7,), b"state", 77, 3)
+    assert len(packed.runs) > 2
+    assert [(run.start, run.seals, bytes(run.data)) for run in packed.runs] == [
+        (run.start, run.seals, bytes(run.data)) for run in wanted.runs
+    ]
+    assert (packer.end, packed.end, packed.records, list(packed.touched.values())) == (
+        other.end, wanted.end, wanted.records, list(wanted.touched.values())
+    )  # fmt: skip
+    assert packed.cold_bytes == sum(88 + len(entry.head) + len(entry.system) for entry in entries)
+    for key, queue in packer._queues.items():
+        assert queue.tail == other._queues[key].tail
+        assert (queue.hot, queue.hot_base, queue.next_offset) == ([], queue.next_offset, other._queues[key].next_offset)
+
+
+@pytest.mark.parametrize("fails", ["state", "timer", "message"])
+def test_a_call_with_blocks_that_cannot_be_packed_leaves_nothing(packer, message, fails):
+    packer.pack([message(b"first"), message(b"second", queue_id=1)], 5, 0)
+    before = everything(packer)
+    entries = [message(queue_id=number % 3, head=bytes(500)) for number in range(20)]
+    more = {
+        "state": ((), (), bytes(SEGMENT_BYTES)), "timer": ((), [timer(kind=300)], b""),
+        "message": ([message(b"", tag=1 << 80)], (), b""),
+    }[fails]  # fmt: skip
+    with pytest.raises(BadRequest):
+        packer.pack_mixed(more[0], more[1], (1,), more[2], 6, 0, [block_of(entries)])
+    end, batch, queues = everything(packer)
+    assert (end, batch) == before[:2]
+    assert {key: queue[:2] for key, queue in queues.items() if queue[0]} == {
+        key: queue[:2] for key, queue in before[2].items()
+    }
+    found = frames(packer.pack_mixed((), (), (1,), b"", 7, 0, [block_of(entries[:2])]))
+    assert [frame.queue_offset for frame in found] == [0, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("change", ["short", "empty", "large"])
+def test_a_block_whose_sizes_make_no_sense_is_refused_before_anything_is_packed(packer, message, change):
+    block = block_of([message(bytes(5_000 if change == "large" else 100))])
+    if change == "short":
+        block.data = block.data[:-1]
+    elif change == "empty":
+        block = AppendBlock(
+            1, b"", 0, queue_ids=[], tag_hashes=[], born_ms=[], head_bytes=[], system_bytes=[]
+        )  # fmt: skip
+    with pytest.raises(BadRequest, match="file size" if change == "large" else "sizes of its messages add up to"):
+        packer.pack_mixed((), (), (1,), b"", 6, 0, [block])
+    assert everything(packer)[0] == 0
+    assert not packer._queues

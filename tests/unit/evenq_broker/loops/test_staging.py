@@ -205,6 +205,23 @@ def test_delayed_rows_become_timers_and_priority_rows_find_their_queue(run: Run)
     run(story)
 
 
+def test_rows_with_a_delivery_time_do_not_change_the_order_of_those_around_them(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await scene.broker(poll_default_ms=1)
+        await scene.during(broker.create_topic("t", queues=1, message_type=MessageType.MIXED))
+        later_ms = scene.clock.now_ms() + 5_000
+        await staged(scene, block(["1", "2"]), sequence=0)
+        await staged(scene, block(["3", "later", "4"], delivery_ms=[0, later_ms, 0]), sequence=1)
+        await staged(scene, block(["5"]), sequence=2)
+        await decided(scene, {"a": ["a"]})
+        assert await bodies(scene, broker) == ["1", "2", "3", "4", "5"]
+        assert broker.staging.stats.published_rows == 6
+        await scene.until(lambda: broker.store.queue_range(broker.topics.get("t").topic_id, 0)[1] == 6)
+        assert (await bodies(scene, broker))[-1] == "later"
+
+    run(story)
+
+
 def test_rows_keep_what_they_say_of_themselves(run: Run) -> None:
     async def story(scene: Any) -> None:
         broker = await one(scene)
