@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos spark-group plain-sends short-chaos
+.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos spark-group plain-sends short-chaos grpcio-front
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -67,6 +67,9 @@ spec: dev ## which test proves which promise; fails if one has none
 
 compat: dev ## the official Python, Node.js, Rust and Go SDKs against ours
 	$(BIN)/pytest -q tests/compat
+
+grpcio-front: dev ## the way back: TLS, the SDK and the official Python SDK on servers with front=grpcio
+	EVENQ_TEST_FRONT=grpcio $(BIN)/pytest -q -n 2 --dist loadfile tests/integration/test_sdk.py tests/integration/test_tls.py tests/integration/test_producer.py tests/compat/test_python_sdk.py
 
 chaos: dev ## kill -9 while the checker watches: make chaos ROUNDS=20
 	EVENQ_TEST_ROUNDS=$(or $(ROUNDS),20) $(BIN)/pytest -q tests/chaos
@@ -159,7 +162,7 @@ demo: dev ## the whole job: a year of flights, a group that changes, two Spark j
 
 # Two at a time, because the test cluster mostly waits (probes, rollouts, three minutes without a restart); the longest first.
 check: dev lint type arch tidy audit sbom spec test helm ## all that CI runs
-	$(MAKE) -j2 --output-sync=target kubernetes spark compat docs short-chaos
+	$(MAKE) -j2 --output-sync=target kubernetes spark compat docs short-chaos grpcio-front
 
 clean: ## remove what make made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache dist build .demo

@@ -140,7 +140,7 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to bind.")
     port: int = Field(default=8081, ge=-1, le=65_535, description="gRPC port without TLS; 0 = any free one, -1 = off.")
     front: Literal["grpcio", "http2"] = Field(
-        default="grpcio", description="Who serves gRPC: grpcio's server, or evenq's own on HTTP/2."
+        default="http2", description="Who serves gRPC: evenq's own server on HTTP/2, or that of grpcio."
     )
     front_limits: FrontLimits = Field(default=FrontLimits(), description="Bounds of what clients can make it hold.")
     tls: TlsSettings = Field(default=TlsSettings(), description="Encryption.")

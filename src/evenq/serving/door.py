@@ -51,8 +51,8 @@ class DoorOptions:
     """Largest request, bytes. A send of 4 MiB + 128 KiB must fit; calls between our servers may be larger."""
     running_max: int = 20_000
     """Calls at once in all, parked ones included; one more is answered TooManyRequests."""
-    front: Front = "grpcio"
-    """Who speaks HTTP/2: grpcio's server, or our own."""
+    front: Front = "http2"
+    """Who speaks HTTP/2: our own server, or grpcio's."""
     limits: Limits = field(default_factory=Limits)
     """All other bounds. Those of streams, metadata, keepalive and idle time hold for grpcio too."""
     credentials: grpc.ServerCredentials | None = None
