@@ -13,6 +13,7 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 
 from evenq_broker.core.delivery_check import check
+from evenq_broker.core.delivery_deadlines import DeliveryDeadlines
 from evenq_broker.core.held import Held
 from evenq_broker.core.journal import Acked, Committed, Delivered, Invisible, Op
 from evenq_broker.core.queue_progress import BLOCKED, LITE_QUEUES_FROM, NUMBERS, READY, Pending, QueueProgress, Verdict
@@ -26,16 +27,8 @@ class Progress:
     """All groups on all queues of this broker."""
 
     __slots__ = (
-        "_compact_at",
-        "_held",
-        "_queues",
-        "_timers",
-        "_together",
-        "inflight_max",
-        "on_commit",
-        "on_over",
-        "on_unblocked",
-    )
+        "_deadlines", "_held", "_queues", "_together", "inflight_max", "on_commit", "on_over", "on_unblocked",
+    )  # fmt: skip
 
     def __init__(self, *, inflight_max: int = 20_000) -> None:
         self.inflight_max = inflight_max
@@ -48,8 +41,7 @@ class Progress:
         self.on_commit: Callable[[int, int, int, int], None] | None = None
         """Told of each change by `commit`: group, topic, queue, offset. For who watches; None: nobody does."""
         self._held = Held(self._queues)
-        self._timers: list[tuple[int, int, int, int, list[int]]] = []  # deadline, group, topic, queue, offsets
-        self._compact_at = 4096
+        self._deadlines = DeliveryDeadlines(self._queues)
 
     # ------------------------------------------------------------------------------------------------ reading
 
@@ -92,7 +84,7 @@ class Progress:
 
     def next_deadline(self) -> int | None:
         """When `expire` has something to do, ms since the epoch; may be early, never late."""
-        return self._timers[0][0] if self._timers else None
+        return self._deadlines.next()
 
     # ------------------------------------------------------------------------------------------------ offsets
 
@@ -182,7 +174,7 @@ class Progress:
             taken = again + dead
             if client_id:
                 self._held.add(client_id, queue, taken)
-            self._arm(queue, deadline_ms, taken)
+            self._deadlines.arm(queue, deadline_ms, taken)
         return again, dead
 
     def deliver(
@@ -196,7 +188,7 @@ class Progress:
         if offsets:
             if client_id:
                 self._held.add(client_id, queue, offsets)
-            self._arm(queue, deadline_ms, offsets)
+            self._deadlines.arm(queue, deadline_ms, offsets)
         queue.advance()
 
     def set_aside(self, queue: QueueProgress, offsets: Sequence[int]) -> None:
@@ -215,7 +207,7 @@ class Progress:
         if entry is None or entry.number != number or entry.deadline_ms <= now_ms:
             return False
         entry.deadline_ms = deadline_ms
-        self._arm(queue, deadline_ms, [offset])
+        self._deadlines.arm(queue, deadline_ms, [offset])
         return True
 
     def give_back(self, queue: QueueProgress, offset: int, number: int) -> Invisible | None:
@@ -246,20 +238,13 @@ class Progress:
                     ending.append(offset)
             changed += [(queue, offset) for offset in ending]
             if ending:
-                self._arm(queue, deadline_ms, ending)
+                self._deadlines.arm(queue, deadline_ms, ending)
         return changed
 
     def expire(self, now_ms: int) -> list[QueueProgress]:
         """End the deliveries whose deadline has come. Gives the queues that have something to deliver again."""
         woken: dict[int, QueueProgress] = {}
-        timers = self._timers
-        while timers and timers[0][0] <= now_ms:
-            deadline, group_id, topic_id, queue_id, offsets = heapq.heappop(timers)
-            queue = self._queues.get((group_id, topic_id, queue_id))
-            if queue is None:
-                continue
-            if queue.timer[1] is offsets:
-                queue.timer = (-1, [])
+        for queue, deadline, offsets in self._deadlines.due(now_ms):
             for offset in offsets:
                 entry = queue.pending.get(offset)
                 if entry is not None and entry.deadline_ms == deadline:
@@ -267,7 +252,7 @@ class Progress:
                     entry.client_id = ""
                     if until_ms > now_ms:
                         entry.deadline_ms, entry.waits = until_ms, True
-                        self._arm(queue, until_ms, [offset])
+                        self._deadlines.arm(queue, until_ms, [offset])
                         continue
                     self._make_ready(queue, offset, entry)
                     woken[id(queue)] = queue
@@ -332,7 +317,7 @@ class Progress:
             self._make_ready(queue, offset, entry)
         else:
             entry.deadline_ms, entry.waits = deadline_ms, given_back or uncounted
-            self._arm(queue, deadline_ms, [offset])
+            self._deadlines.arm(queue, deadline_ms, [offset])
         return Verdict.DONE
 
     def held(self, group_id: int, topic_id: int) -> Iterator[tuple[QueueProgress, int]]:
@@ -390,7 +375,7 @@ class Progress:
             self._make_ready(queue, offset, entry)
         else:
             entry.deadline_ms = deadline_ms
-            self._arm(queue, deadline_ms, [offset])
+            self._deadlines.arm(queue, deadline_ms, [offset])
 
     def dump(self) -> Iterator[Op]:
         """The whole state as operations, for a snapshot."""
@@ -482,31 +467,6 @@ class Progress:
         entry.deadline_ms = READY
         heapq.heappush(queue.ready, offset)
 
-    def _arm(self, queue: QueueProgress, deadline_ms: int, offsets: list[int]) -> None:
-        if queue.timer[0] == deadline_ms:  # still in the heap: it holds what is armed for a time to come
-            queue.timer[1].extend(offsets)  # the list was handed over with its first deliveries
-            return
-        queue.timer = (deadline_ms, offsets)
-        heapq.heappush(self._timers, (deadline_ms, queue.group_id, queue.topic_id, queue.queue_id, offsets))
-        if len(self._timers) > self._compact_at:
-            self._compact()
-
-    def _compact(self) -> None:
-        # Timers of finished deliveries stay in the heap until they are due; throw them out when it has doubled.
-        kept = []
-        for timer in self._timers:
-            queue = self._queues.get((timer[1], timer[2], timer[3]))
-            if queue is not None and any(
-                (entry := queue.pending.get(offset)) is not None and entry.deadline_ms == timer[0]
-                for offset in timer[4]
-            ):
-                kept.append(timer)
-            elif queue is not None and queue.timer[1] is timer[4]:
-                queue.timer = (-1, [])
-        heapq.heapify(kept)
-        self._timers = kept
-        self._compact_at = max(4096, 2 * len(kept))
-
     def _drop(self, gone: Callable[[tuple[int, int, int]], bool]) -> None:
         for key in [key for key in self._queues if gone(key)]:
             queue = self._queues.pop(key)
@@ -515,4 +475,4 @@ class Progress:
 
     def check(self) -> None:
         """Recompute every invariant; for tests."""
-        check(self, self._queues, self._timers, self._held)
+        check(self, self._queues, self._deadlines.timers, self._held)

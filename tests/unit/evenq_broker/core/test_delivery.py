@@ -155,7 +155,7 @@ def test_timers_of_finished_deliveries_are_thrown_out() -> None:
     for number in range(20_000):
         give(progress, queue, 1, deadline_ms=1_000_000 + number)
         ack(progress, queue, number)
-    assert len(progress._timers) <= 4_200
+    assert len(progress._deadlines.timers) <= 4_200
     progress.check()
 
 

@@ -65,7 +65,7 @@ def test_deliveries_that_end_in_the_same_ms_share_a_timer_and_all_come_again() -
     assert queue is not None
     for offset in range(10):
         progress.deliver(queue, [offset], offset + 1, deadline_ms=100 + offset // 5, client_id="")
-    assert len(progress._timers) == 2
+    assert len(progress._deadlines.timers) == 2
     progress.check()
     progress.expire(100)
     assert sorted(queue.ready) == [0, 1, 2, 3, 4]
