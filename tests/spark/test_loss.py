@@ -619,6 +619,21 @@ def test_a_lost_tail_is_an_error_or_reading_goes_on_at_what_is_left(topic: Topic
 
 
 @triggers
+def test_what_came_in_place_of_a_lost_tail_before_the_query_looked_is_read(
+    topic: Topic, stream: Stream, now: bool
+) -> None:
+    rows = topic.send(10, "kept")
+    topic.remember()
+    lost = topic.send(10, "lost")
+    stream.run(now=True)
+    topic.tail_lost()
+    more = topic.send(5, "more")
+    query = stream.start(now=now, failOnDataLoss=False)
+    assert within(90, lambda: stream.rows == sorted(rows + lost + more)), query.exception()
+    assert json.loads(stream.newest_offset())["lost"] == {topic.name: {topic.b.name: {"0": 0, "1": 0}}}
+
+
+@triggers
 def test_a_lost_tail_that_has_grown_past_the_old_offset_is_an_error_or_read_from_where_it_was_lost(
     topic: Topic, stream: Stream, now: bool
 ) -> None:
