@@ -662,6 +662,27 @@ def test_a_tail_lost_within_a_batch_is_an_error_or_a_count(topic: Topic, batch: 
     assert said.lost == 20
 
 
+def test_a_tail_lost_within_a_batch_that_has_grown_again_is_an_error_or_a_count(
+    topic: Topic, batch: Batch, said: Said
+) -> None:
+    rows = topic.send(10, "kept")
+    topic.remember()
+    rest = of(topic.send(10, "lost"), "broker-a")
+    on_b = topic.queues[2:]
+
+    def regrown(label: str) -> None:
+        topic.tail_lost()
+        topic.send(15, label, on_b)
+
+    with pytest.raises(Exception, match=r"data loss: .* was read up to offset 20, but .* lost the end"):
+        batch.read(meanwhile=lambda: regrown("new"), readTimeoutMs=30_000)
+    batch.again()
+    read = batch.read(meanwhile=lambda: regrown("newer"), failOnDataLoss=False, readTimeoutMs=30_000)
+    newer = [(queue.broker_name, queue.queue_id, at, "newer") for queue in on_b for at in range(10, 25)]
+    assert read == sorted(rows + rest + newer)
+    assert "lost the end of the queue" in said.text
+
+
 # ------------------------------------------------------------------------------------------------ beginnings trimmed
 
 
