@@ -203,7 +203,8 @@ def test_growth_wakes_a_waiting_trigger(broker: Any, made: Any) -> None:
 def test_messages_trimmed_before_they_were_planned_are_data_loss(broker: Any, made: Any) -> None:
     for number in range(10):
         broker.send(str(number))
-    strict, lenient = made(maxOffsetsPerTrigger="2"), made(failOnDataLoss="false", group="h")
+    strict = made(maxOffsetsPerTrigger="2", idleWaitMs="10000")  # the broker answers at once, when it has its turn
+    lenient = made(failOnDataLoss="false", group="h", idleWaitMs="10000")
     start = wire(strict.initialOffset())
     end = wire(strict.latestOffset(start, ReadMaxRows(2)))
     broker.low[0] = 5
