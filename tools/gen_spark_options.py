@@ -42,6 +42,7 @@ OPTIONS = "spark/test_options.py::"
 UNIT = "unit/pyspark_evenq/test_options.py::"
 BATCH = "spark/test_batch.py::"
 STREAM = "spark/test_stream.py::"
+EFFECTS = "unit/pyspark_evenq/test_option_effects.py::"
 
 ROWS = (
     Row(
@@ -157,7 +158,7 @@ ROWS = (
         "minRecordsPerPartition",
         "2000 (stream), 0 (batch)",
         "short ranges of one broker share a task until it has so many",
-        "unit/pyspark_evenq/test_planner.py::test_short_ranges_of_one_broker_share_a_task",
+        f"{EFFECTS}test_short_ranges_share_a_task_until_it_has_as_many_messages_as_the_option_says",
     ),
     Row("tags", "all", "`UA \\|\\| AA`", f"{BATCH}test_counting_tags_and_sql_views"),
     Row(
@@ -204,13 +205,13 @@ ROWS = (
         "what brokers send: `log`, stored records as they are, which costs them a fifth and the workers an eighth of "
         "`message`, messages as other consumers get them. `auto` takes records unless `tags` or `sqlFilter` are given "
         "or a broker is too old to send them; `log` fails then",
-        "spark/test_11_arrow_contract.py::test_what_was_sent_comes_out_of_spark_in_every_format",
+        f"{EFFECTS}test_a_broker_sends_what_the_option_format_says",
     ),
     Row(
         "blockBytes",
         "1 MiB",
         "size of a transfer. A worker fetches the next one while Spark takes the last",
-        f"{BATCH}test_a_broker_killed_in_the_middle_of_a_read_loses_and_repeats_nothing",
+        f"{EFFECTS}test_a_broker_sends_blocks_of_the_size_that_the_option_says",
     ),
     Row(
         "idleWaitMs",
@@ -228,7 +229,7 @@ ROWS = (
         "readTimeoutMs",
         "60000",
         "how long a broker that does not answer is tried before the task fails",
-        f"{BATCH}test_mistakes_are_told_in_words",
+        f"{EFFECTS}test_a_broker_that_does_not_answer_is_tried_for_as_long_as_the_option_says",
     ),
     Row(
         "assignment",
@@ -241,7 +242,7 @@ ROWS = (
         "memberWeight",
         "1",
         "shared stream: how much it takes beside others, in a group whose [weight](strategies.md) is CAPACITY",
-        f"{UNIT}test_a_shared_stream_has_a_weight_and_leaves_out_what_is_for_all_queues",
+        "unit/pyspark_evenq/test_shared.py::test_alone_it_reads_everything_and_reports_after_each_batch",
     ),
     Row(
         "onGroupBusy",
@@ -355,19 +356,19 @@ SINK_ROWS = (
         "blockRows, blockBytes",
         "1000, 1 MiB",
         "size of a transfer",
-        f"{SINK}test_a_message_group_keeps_its_order_over_many_blocks_under_way",
+        f"{EFFECTS}test_a_task_sends_blocks_of_the_size_that_the_options_say",
     ),
     Row(
         "inFlight",
         "4",
         "transfers of one task at once",
-        f"{SINK}test_a_message_group_keeps_its_order_over_many_blocks_under_way",
+        f"{EFFECTS}test_a_task_has_as_many_transfers_under_way_as_the_option_says",
     ),
     Row(
         "gcFreeze",
         "true",
         "as for reading",
-        "unit/pyspark_evenq/test_scanning.py::test_a_worker_freezes_its_libraries_once_unless_told_not_to",
+        "unit/pyspark_evenq/test_scanning.py::test_a_worker_that_reads_or_writes_keeps_freed_memory_and_freezes_last",
     ),
     Row(
         "accessKey, secretKey, credentialsFile",

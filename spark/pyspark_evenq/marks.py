@@ -25,13 +25,13 @@ def compared(
     start: StreamOffset, end: StreamOffset, ask: Callable[[Sequence[Place]], Mapping[Place, str]]
 ) -> tuple[dict[MessageQueue, Mark], dict[MessageQueue, Mark]]:
     """What to note of the batch between two offsets, and of the queues that it reads those whose noted message is
-    another one now, each with what was noted. `ask` tells marks: empty where there is no message, none where nobody
-    answers.
+    another one now, each with what was noted. Queues that begin anywhere are noted as well, read or not. `ask` tells
+    marks: empty where there is no message, none where nobody answers.
     """
     kept = {queue: mark for queue, mark in start.marks.items() if queue in end.ends and queue not in end.starts}
     read = [part.queue for part in batch_ranges(start, end)]
     known = {queue: kept[queue] for queue in read if queue in kept}
-    new = {queue: end.ends[queue] for queue in read}
+    new = {queue: end.ends[queue] for queue in sorted({*read, *end.starts}) if end.ends.get(queue, 0) > 0}
     told = ask([*((queue, mark.offset) for queue, mark in known.items()), *new.items()])
     others = {queue: mark for queue, mark in known.items() if told.get((queue, mark.offset), "") not in {"", mark.text}}
     noted = {queue: Mark(offset, text) for queue, offset in new.items() if (text := told.get((queue, offset), ""))}

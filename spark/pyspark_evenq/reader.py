@@ -6,14 +6,17 @@ which call `read`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from evenq import errors
 from pyspark_evenq import cluster, connection, scanning
 from pyspark_evenq.arrow_schema import Column
 from pyspark_evenq.losses import counted
+from pyspark_evenq.marks import Place as MarkedPlace
 from pyspark_evenq.offsets import place_of
 from pyspark_evenq.options import OffsetSpec, Place, ReadOptions
 from pyspark_evenq.planner import QueueRange, Trimmed, tasks, trimmed
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["BatchReader"]
+
+log = logging.getLogger(__name__)
 
 
 class BatchReader(DataSourceReader):
@@ -54,7 +59,20 @@ class BatchReader(DataSourceReader):
             why = "; ".join(dict.fromkeys(found.unavailable.values()))
             counted.left_out(dict.fromkeys(found.unavailable, 0), why)
         uids = {place_of(queue): state.bounds.uid for queue, state in found.states.items()}
-        return list(scanning.scan_tasks(planned, found.located.addresses, uids))
+        return list(scanning.scan_tasks(planned, found.located.addresses, uids, self._marks(ranges, found)))
+
+    @staticmethod
+    def _marks(ranges: list[QueueRange], found: cluster.Survey) -> dict[MarkedPlace, str]:
+        """What the last message of each range is now: a task notices if it is another one when it has read it."""
+        ends = {part.queue: part.end for part in ranges}
+        addresses = {queue: found.located.addresses[queue] for queue in ends if queue in found.located.addresses}
+        marks: dict[MarkedPlace, str] = {}
+        for address, queues in cluster.by_address(addresses).items():
+            try:
+                marks |= cluster.marks(address, [(queue, ends[queue]) for queue in queues])
+            except errors.Error as failure:
+                log.warning("no marks from %s, the ends of its ranges are not compared: %s", address, failure)
+        return marks
 
     def _narrowed(self, ranges: list[QueueRange], route: cluster.Route) -> list[QueueRange]:  # noqa: ARG002
         """What is left of the ranges; `route` says whom to ask."""

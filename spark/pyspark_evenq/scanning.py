@@ -11,7 +11,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from pyspark_evenq.arrow_schema import Column, needs_head, needs_system
 from pyspark_evenq.blocks import batch_of, count_of, parse, records_of, tag_set, with_tags
 from pyspark_evenq.collector import freeze_libraries
 from pyspark_evenq.losses import counted
+from pyspark_evenq.marks import Place
 from pyspark_evenq.offsets import Uids, place_of
 from pyspark_evenq.options import Format, ReadOptions
 from pyspark_evenq.planner import Bounds, QueueRange, Trimmed
@@ -51,6 +52,8 @@ class _Piece:
     address: str
     uid: str = ""
     """What the offsets counted when the range was planned; empty: not known."""
+    mark: str = ""
+    """What the last message was when it was planned (`offsets.Mark`); empty: not known."""
 
 
 class ScanTask(InputPartition):
@@ -61,12 +64,16 @@ class ScanTask(InputPartition):
         self.pieces = pieces
 
 
-def scan_tasks(planned: list[list[QueueRange]], route: cluster.Route, uids: Uids) -> list[ScanTask]:
-    """What Spark sends to its workers. An address that is not known now is asked for by the worker."""
+def scan_tasks(
+    planned: list[list[QueueRange]], route: cluster.Route, uids: Uids, marks: Mapping[Place, str] | None = None
+) -> list[ScanTask]:
+    """What Spark sends to its workers. An address that is not known now is asked for by the worker. `marks`: of the
+    messages before the ends of some ranges, which are compared when they have been read.
+    """
 
     def piece(wanted: QueueRange) -> _Piece:
-        queue = wanted.queue
-        return _Piece(wanted=wanted, address=route.get(queue, ""), uid=uids.get(place_of(queue), ""))
+        queue, mark = wanted.queue, (marks or {}).get((wanted.queue, wanted.end), "")
+        return _Piece(wanted=wanted, address=route.get(queue, ""), uid=uids.get(place_of(queue), ""), mark=mark)
 
     return [ScanTask([piece(wanted) for wanted in ranges]) for ranges in planned]
 
@@ -86,7 +93,10 @@ def read(
     keep_freed_memory()  # of blocks: each is had, copied and let go
     given_up: set[str] = set()
     for piece in partition.pieces:
-        yield from _RangeScan(piece, options, columns, given_up if leave_out else None).batches()
+        scan = _RangeScan(piece, options, columns, given_up if leave_out else None)
+        yield from scan.batches()
+        if piece.mark and scan.whole:
+            scan.compare(piece.mark)
     if options.gc_freeze:
         freeze_libraries()
 
@@ -102,7 +112,7 @@ class _RangeScan:
         self._uid = piece.uid
         self._queue: MessageQueue = piece.wanted.queue
         self._next = piece.wanted.start
-        self._end = piece.wanted.end
+        self._end = self._planned_end = piece.wanted.end
         self._address = piece.address
         self._options = options
         self._columns = columns
@@ -131,6 +141,25 @@ class _RangeScan:
             except errors.Error as raised:
                 failure = raised
             self._recover(failure)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the range was read to the end that was planned."""
+        return self._next == self._planned_end
+
+    def compare(self, mark: str) -> None:
+        """Whether the last message is still the one that was there when the read was planned. A broker that does not
+        answer any more has sent all of the range. Raises DataLost, unless failOnDataLoss is off.
+        """
+        place = self._queue, self._planned_end
+        try:
+            told = cluster.marks(self._address, [place])[place]
+            bounds = self._bounds()
+        except errors.Error as failure:
+            log.warning("%s: the end of the range was not compared: %s", self._queue, failure)
+            return
+        if told not in {"", mark}:
+            self._lost(Trimmed(queue=self._queue, wanted=self._planned_end, bounds=bounds, regrown=True), 0)
 
     def _one_connection(self) -> Iterator[pa.RecordBatch]:
         from evenq.wire.status import check

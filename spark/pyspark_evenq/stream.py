@@ -236,27 +236,33 @@ class _Runner:
         if self._options.fail_on_data_loss:
             for entry in gone:
                 raise loss_of(entry)
+        shrunk = {
+            entry.queue: start.marks[entry.queue]
+            for entry in gone
+            if entry.ahead and entry.queue in start.marks and entry.queue not in held.moved
+        }
+        start, moved = self._back(start, shrunk), held.moved.keys() | shrunk.keys()
         self._tell_away()
         waiting = {**begins, **start.ends}
         backlog = {queue: bound.high - waiting.get(queue, bound.low) for queue, bound in bounds.items()}
-        if held.is_share and not any(backlog.values()):  # where a queue begins is no news without a message
-            return self._nothing_new()
-        at_once = first_batch or self._frozen is not None or bool(held.moved)
+        if held.is_share and not shrunk and not any(backlog.values()):
+            return self._nothing_new()  # where a queue begins is no news without a message
+        at_once = first_batch or self._frozen is not None or bool(moved)
         if limit and not self._limiter.is_due(sum(backlog.values()), first=at_once):
             return None
         rows = self._limiter.rows(limit, backlog, lambda queue: self._row_bytes(queue, waiting)) if limit else 0
         plan = partial(advance, bounds=bounds, first_batch=first_batch, limit=rows, begins_at=begins)
-        end = plan(start, moved=held.moved)
+        end = plan(start, moved=moved)
         if end is None:
             return self._nothing_new()
         noted, others = compared(start, end, self.watch.marks)
         anew = self._made_anew(start, others)
         others = {queue: mark for queue, mark in others.items() if queue not in anew}
         if others:
-            start, regrown = self._back(start, others, bounds)
-            end = plan(start, moved=held.moved.keys() | others.keys()) or end
+            gone += self._regrown(start, others, bounds)
+            start = self._back(start, others)
+            end = plan(start, moved=moved | others.keys()) or end
             noted, _ = compared(start, end, self.watch.marks)
-            gone += regrown
         self._limiter.triggered()
         noted = {queue: mark for queue, mark in noted.items() if queue not in anew}
         return self._counted(replace(end, marks=noted), start, gone)
@@ -269,23 +275,29 @@ class _Runner:
         told = self.watch.bounds
         return {queue for queue in others if told[queue].uid != start.uids.get(place_of(queue), told[queue].uid)}
 
-    def _back(
+    def _regrown(
         self, start: StreamOffset, others: Mapping[MessageQueue, Mark], bounds: Mapping[MessageQueue, Bounds]
-    ) -> tuple[StreamOffset, list[Trimmed]]:
-        """Queues that lost their end and grew again are read from the first message that was stored after the one that
-        was read. Raises DataLost, unless failOnDataLoss is off.
-        """
+    ) -> list[Trimmed]:
+        """Queues that lost their end and grew past it again. Raises DataLost, unless failOnDataLoss is off."""
         regrown = [
             Trimmed(queue=queue, wanted=start.ends[queue], bounds=bounds[queue], regrown=True)
             for queue in sorted(others)
         ]
         if self._options.fail_on_data_loss:
             raise loss_of(regrown[0])
-        places = {
-            queue: min(self.watch.stored_after(queue, mark.store_ms), mark.offset) for queue, mark in others.items()
-        }
-        marks = {queue: mark for queue, mark in start.marks.items() if queue not in others}
-        return replace(start, ends={**start.ends, **places}, marks=marks), regrown
+        return regrown
+
+    def _back(self, start: StreamOffset, marks: Mapping[MessageQueue, Mark]) -> StreamOffset:
+        """Queues that lost their end are read from the first message that was stored after the one of the mark: all
+        that came in place of the end, whether or not they have grown past it.
+        """
+        places = dict(start.ends)
+        for queue, mark in marks.items():
+            ask = partial(self.watch.stored_after, queue, mark.store_ms)
+            later = cluster.persist(f"where {queue} goes on", ask, timeout_ms=self._options.read_timeout_ms)
+            places[queue] = min(later, mark.offset)
+        left = {queue: mark for queue, mark in start.marks.items() if queue not in marks}
+        return replace(start, ends=places, marks=left)
 
     def _nothing_new(self) -> StreamOffset | None:
         if self._frozen is not None:

@@ -69,12 +69,12 @@ def world(tmp_path: Path, spark_environment: None) -> Iterator[World]:
 def test_whatever_is_killed_each_message_is_one_row_and_one_message(world: World) -> None:
     rng = random.Random(SEED)
     chosen = [kill for kill in KINDS if ONLY.search(str(kill))]
-    kinds = _in_turn(chosen, ROUNDS, rng)
     rounds: list[Round] = []
     try:
         with Writer(world.cluster.endpoints, world.topics.source, rate=RATE) as writer:
             _begin(world, writer)
-            for number, kill in enumerate(kinds):
+            for number in range(ROUNDS):
+                kill = _least_struck(_struck(chosen, rounds), rng)
                 rounds.append(_round(world, kill, rng))
                 print(f"\n{number + 1:3}. {rounds[-1]}", end="", flush=True)
         left = world.triggers_until_no_lag(seconds=RECOVERY_S)
@@ -86,8 +86,10 @@ def test_whatever_is_killed_each_message_is_one_row_and_one_message(world: World
         until(60, lambda: not left_by(world.hooks), "processes of killed drivers go on")
     finally:
         _print(rounds)
-        never = [str(kill) for kill in chosen if kill not in {one.kill for one in rounds}]
+        struck = _struck(chosen, rounds)
+        never = [str(kill) for kill, count in struck.items() if not count]
         print(f"{len(chosen) - len(never)} of {len(chosen)} kinds were struck; not: {', '.join(never) or 'none'}")
+    assert max(struck.values()) - min(struck.values()) <= 1, struck
     assert not never or len(chosen) > ROUNDS, never
     print(f"\n{writer.sent + more.sent:,} messages; lag 0 after {left} triggers, and after availableNow")
     _all_is_there_once(world, writer.acknowledged)
@@ -96,9 +98,17 @@ def test_whatever_is_killed_each_message_is_one_row_and_one_message(world: World
     assert world.backward == []
 
 
-def _in_turn(chosen: list[Kill], count: int, rng: random.Random) -> list[Kill]:
-    """Each kind once, and any of them after that."""
-    return [*chosen[:count], *(rng.choice(chosen) for _ in range(count - len(chosen)))]
+def _struck(chosen: list[Kill], rounds: list[Round]) -> dict[Kill, int]:
+    """How often each kind was struck, in the order of `KINDS`."""
+    counts = collections.Counter(one.kill for one in rounds)
+    return {kill: counts[kill] for kill in chosen}
+
+
+def _least_struck(struck: dict[Kill, int], rng: random.Random) -> Kill:
+    """The first of those that were not struck yet, else any of those that were struck least."""
+    fewest = min(struck.values())
+    left = [kill for kill, count in struck.items() if count == fewest]
+    return rng.choice(left) if fewest else left[0]
 
 
 def _begin(world: World, writer: Writer) -> None:

@@ -1,7 +1,6 @@
 """A worker that dies in the middle of its range: another one reads the range again, and nothing is there twice.
 
-What a speculative copy of a task leaves behind in the sink is in `test_14_sink.py`: Spark makes such copies on other
-hosts only, and there is one here.
+What becomes of two attempts of one task at once is in `test_17_speculation.py`.
 """
 
 from __future__ import annotations

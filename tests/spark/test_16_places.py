@@ -218,6 +218,59 @@ def test_a_declarative_pipeline_reads_a_topic_into_tables_and_writes_another_top
     assert sum(flights.progress(flights.name)) == len(FLIGHTS) + 1
 
 
+LISTENING = textwrap.dedent(
+    """
+    import json, sys, time, urllib.request
+    from pyspark.sql import SparkSession
+    from pyspark_evenq import EvenqProgressListener
+    endpoints, topic, checkpoint = sys.argv[1:]
+    spark = SparkSession.builder.getOrCreate()
+    listener = EvenqProgressListener(port=0)
+    spark.streams.addListener(listener)
+
+    def run(name, **options):
+        frame = spark.readStream.format("evenq").option("endpoints", endpoints).option("subscribe", topic)
+        frame = frame.option("startingOffsets", "earliest").options(**options).load().select("queueOffset")
+        writer = frame.writeStream.format("noop").queryName(name).option("checkpointLocation", f"{checkpoint}/{name}")
+        query = writer.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        except Exception as error:
+            assert "no topic" in str(error), error
+
+    def figures(name):
+        return next((one for one in listener.queries() if one.name == name), None)
+
+    run("far", group=topic, maxOffsetsPerTrigger=4)
+    run("lost", group=topic + "-2", subscribe=topic + "-that-is-not-there")
+    give_up = time.monotonic() + 100
+    while time.monotonic() < give_up:
+        far, lost = figures("far"), figures("lost")
+        if far and not far.active and lost and lost.failures:
+            break
+        time.sleep(0.1)
+    page = urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics").read().decode()
+    shown = [line for line in page.splitlines() if line.startswith("evenq_spark_rows_total")]
+    spark.streams.removeListener(listener)
+    listener.close()
+    failures = [str(why) for why in lost.failures]
+    print(json.dumps({"rows": far.rows, "batch": far.batch, "failures": failures, "shown": shown}))
+    """
+)
+
+
+def test_the_listener_runs_and_serves_in_a_client_of_spark_connect(
+    client: Callable[..., str], flights: Any, tmp_path: Path
+) -> None:
+    printed = client(sys.executable, "-c", LISTENING, flights.endpoints, flights.name, str(tmp_path))
+    assert json.loads(printed.splitlines()[-1]) == {
+        "rows": 6,
+        "batch": 1,
+        "failures": ["other"],
+        "shown": ['evenq_spark_rows_total{query="far"} 6.0'],
+    }
+
+
 LETTERS = textwrap.dedent(
     """
     import sys

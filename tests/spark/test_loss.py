@@ -619,6 +619,21 @@ def test_a_lost_tail_is_an_error_or_reading_goes_on_at_what_is_left(topic: Topic
 
 
 @triggers
+def test_what_came_in_place_of_a_lost_tail_before_the_query_looked_is_read(
+    topic: Topic, stream: Stream, now: bool
+) -> None:
+    rows = topic.send(10, "kept")
+    topic.remember()
+    lost = topic.send(10, "lost")
+    stream.run(now=True)
+    topic.tail_lost()
+    more = topic.send(5, "more")
+    query = stream.start(now=now, failOnDataLoss=False)
+    assert within(90, lambda: stream.rows == sorted(rows + lost + more)), query.exception()
+    assert json.loads(stream.newest_offset())["lost"] == {topic.name: {topic.b.name: {"0": 0, "1": 0}}}
+
+
+@triggers
 def test_a_lost_tail_that_has_grown_past_the_old_offset_is_an_error_or_read_from_where_it_was_lost(
     topic: Topic, stream: Stream, now: bool
 ) -> None:
@@ -645,6 +660,27 @@ def test_a_tail_lost_within_a_batch_is_an_error_or_a_count(topic: Topic, batch: 
     read = batch.read(meanwhile=topic.tail_lost, failOnDataLoss=False, readTimeoutMs=30_000)
     assert read == sorted(rows + of(rest, "broker-a"))
     assert said.lost == 20
+
+
+def test_a_tail_lost_within_a_batch_that_has_grown_again_is_an_error_or_a_count(
+    topic: Topic, batch: Batch, said: Said
+) -> None:
+    rows = topic.send(10, "kept")
+    topic.remember()
+    rest = of(topic.send(10, "lost"), "broker-a")
+    on_b = topic.queues[2:]
+
+    def regrown(label: str) -> None:
+        topic.tail_lost()
+        topic.send(15, label, on_b)
+
+    with pytest.raises(Exception, match=r"data loss: .* was read up to offset 20, but .* lost the end"):
+        batch.read(meanwhile=lambda: regrown("new"), readTimeoutMs=30_000)
+    batch.again()
+    read = batch.read(meanwhile=lambda: regrown("newer"), failOnDataLoss=False, readTimeoutMs=30_000)
+    newer = [(queue.broker_name, queue.queue_id, at, "newer") for queue in on_b for at in range(10, 25)]
+    assert read == sorted(rows + rest + newer)
+    assert "lost the end of the queue" in said.text
 
 
 # ------------------------------------------------------------------------------------------------ beginnings trimmed

@@ -52,6 +52,12 @@ def test_a_queue_that_begins_anew_or_has_left_is_not_compared() -> None:
     assert compared(start, StreamOffset(ends={A: 3}, starts={A: 1}), broker) == ({A: Mark(3, "65.bb")}, {})
 
 
+def test_where_a_queue_begins_is_noted_although_nothing_was_read_yet() -> None:
+    broker = Broker({(A, 5): "64.aa", (B, 3): "64.cc"})
+    end = StreamOffset(ends={A: 5, B: 3}, starts={A: 5, B: 1})
+    assert compared(StreamOffset(ends={A: 5, B: 1}), end, broker) == ({A: Mark(5, "64.aa"), B: Mark(3, "64.cc")}, {})
+
+
 def test_the_offset_in_the_checkpoint_holds_them() -> None:
     offset = StreamOffset(ends={A: 5}, marks={A: OLD})
     assert offset.to_json()["mark"] == {"flights": {"broker-a": {"0": [5, "64.aa"]}}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -10,7 +11,7 @@ from pyspark_evenq.arrow_schema import Column
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.reader import BatchReader
 
-from evenq.errors import IllegalOffset
+from evenq.errors import ConnectionFailed, IllegalOffset
 
 
 def planned(broker: Any, **more: str) -> list[tuple[int, int, int]]:
@@ -53,6 +54,44 @@ def test_offsets_that_the_broker_does_not_have_are_data_loss_or_cut(filled: Any)
         with pytest.raises(IllegalOffset, match="5 to 15"):
             planned(filled, **bad)
         assert planned(filled, failOnDataLoss="false", **bad)[0] == (0, 5, 15)
+
+
+def test_an_end_that_is_lost_and_grows_again_before_it_is_read_is_told_or_counted(filled: Any, caplog: Any) -> None:
+    filled.tells_marks = True
+    numbers = itertools.count()
+
+    def read(**more: str) -> list[str]:
+        given = {"endpoints": filled.endpoint, "subscribe": "flights", "gcFreeze": "false"} | more
+        reader = BatchReader(ReadOptions.parse(given, streaming=False), (Column("body", nullable=True),))
+        tasks = reader.partitions()
+        lost, filled.queues[0][9:] = filled.queues[0][9:], []
+        for _ in range(len(lost) + 1):
+            filled.send(f"new {next(numbers)}")
+        return [body.decode() for task in tasks for rows in reader.read(task) for body in rows["body"].to_pylist()]
+
+    with pytest.raises(IllegalOffset, match=r"flights@broker-a:0 was read up to offset 15, but .* lost the end"):
+        read()
+    with pytest.raises(IllegalOffset, match="lost the end"):
+        read(maxRecordsPerPartition="4")
+    found = read(failOnDataLoss="false")
+    assert len(found) == 32
+    assert "evenq: lost messages=0 of flights@broker-a:0" in caplog.text
+    filled.tells_marks = False
+    assert len(read()) == 33, "a broker of before is believed"
+
+
+def test_an_end_that_nobody_tells_any_more_was_read_all_the_same(filled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled.tells_marks = True
+    given = {"endpoints": filled.endpoint, "subscribe": "flights", "gcFreeze": "false"}
+    reader = BatchReader(ReadOptions.parse(given, streaming=False), (Column("body", nullable=True),))
+    tasks = reader.partitions()
+
+    def away(*_: Any) -> Any:
+        raise ConnectionFailed("no answer")
+
+    monkeypatch.setattr("pyspark_evenq.cluster.marks", away)
+    assert sum(rows.num_rows for task in tasks for rows in reader.read(task)) == 30
+    assert reader.partitions(), "nor is a plan without marks an error"
 
 
 def test_long_ranges_are_split_but_not_those_of_an_ordered_topic(filled: Any) -> None:

@@ -27,14 +27,14 @@ def watching(broker: Any) -> Any:
 
 
 def test_growth_is_told_at_once_and_no_growth_after_the_wait(broker: Any, watching: Any) -> None:
-    watch = watching(idleWaitMs="50")
+    watch = watching(idleWaitMs="700")
     broker.send("a")
     known = {broker.queue(0): 0, broker.queue(1): 0}
     watch.refresh(known)
     assert watch.bounds[broker.queue(0)] == Bounds(low=0, high=1)
     begun = time.monotonic()
     watch.refresh({broker.queue(0): 1, broker.queue(1): 0})
-    assert time.monotonic() - begun >= 0.04
+    assert time.monotonic() - begun >= 0.65, "the default is 300 ms"
 
 
 def test_growth_of_queues_that_are_others_wakes_nobody_and_a_gained_one_is_asked_at_once(
