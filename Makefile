@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos spark-group plain-sends short-chaos grpcio-front
+.PHONY: help dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos spark-group plain-sends short-chaos grpcio-front replication-model replication-model-search
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
@@ -58,6 +58,12 @@ plain-sends: dev ## hold the two readers of SendMessage against each other: make
 
 sim: dev ## play the cluster in virtual time: make sim SEEDS=10000 FIRST=0, or PLANT=drain|fence|ids|leave
 	$(BIN)/python tests/sim/run.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(PLANT),--plant $(PLANT))
+
+replication-model: dev ## random walks of the replication model: make replication-model WALKS=100000 SEED=0
+	$(BIN)/python tests/sim/run_replication.py --walks $(or $(WALKS),100000) --seed $(or $(SEED),0)
+
+replication-model-search: dev ## every order of the model's small scopes: make replication-model-search STATES=2000000
+	$(BIN)/python tests/sim/run_replication.py --search --states $(or $(STATES),2000000)
 
 integration: dev ## real processes on loopback
 	$(BIN)/pytest -q -n 4 --dist loadfile tests/integration

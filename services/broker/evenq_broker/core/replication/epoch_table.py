@@ -1,0 +1,107 @@
+"""Which epoch wrote which part of a log: a step function from offsets to epochs, derived from the log itself.
+
+A leader begins its epoch with an epoch-start record, so every epoch of the log has at least one record and is visible
+here. Two logs agree up to the last offset at which their epochs agree, which is how a follower finds where to cut (R4;
+the idea is Kafka's KIP-101 and KIP-279). Immutable. Bounded: the oldest entries go first, which makes a follower that
+shares none of the newer ones copy the log anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["EMPTY", "ENTRIES_MAX", "EpochStart", "EpochTable", "TableRefused", "common_end"]
+
+ENTRIES_MAX = 1_000
+
+
+class TableRefused(ValueError):
+    """A table is not ascending or too long."""
+
+
+class EpochStart(NamedTuple):
+    """Offset of the first record that an epoch wrote."""
+
+    epoch: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochTable:
+    """Entries ascending in both, the log from `start` (offset of its first byte) on."""
+
+    start: int = 0
+    entries: tuple[EpochStart, ...] = ()
+
+    @property
+    def last_epoch(self) -> int:
+        """Epoch of the last record; 0: the log is empty."""
+        return self.entries[-1].epoch if self.entries else 0
+
+    def appended(self, epoch: int, offset: int) -> EpochTable:
+        """A record of `epoch` was appended at `offset`. Raises TableRefused for a lower epoch than the last."""
+        last = self.last_epoch
+        if epoch == last:
+            return self
+        if epoch < last or (self.entries and offset <= self.entries[-1].offset):
+            raise TableRefused(f"epoch {epoch} at {offset} behind epoch {last}: epochs of a log only grow")
+        return EpochTable(self.start, (*self.entries, EpochStart(epoch, offset))[-ENTRIES_MAX:])
+
+    def cut(self, end: int) -> EpochTable:
+        """The log now ends at `end`."""
+        entries = self.entries
+        while entries and entries[-1].offset >= end:
+            entries = entries[:-1]
+        return self if entries is self.entries else EpochTable(self.start, entries)
+
+    def begun(self, start: int) -> EpochTable:
+        """Retention removed all below `start`: what is left begins there, in the epoch that wrote it."""
+        older = [entry for entry in self.entries if entry.offset <= start]
+        newer = tuple(entry for entry in self.entries if entry.offset > start)
+        return EpochTable(start, (EpochStart(older[-1].epoch, start), *newer) if older else newer)
+
+    def epoch_at(self, offset: int) -> int:
+        """Epoch of the record that holds `offset`, which must be below the log's end; 0: not known."""
+        for entry in reversed(self.entries):
+            if entry.offset <= offset:
+                return entry.epoch
+        return 0
+
+    def between(self, start: int, end: int) -> tuple[EpochStart, ...]:
+        """Entries whose first record lies in [start, end)."""
+        return tuple(entry for entry in self.entries if start <= entry.offset < end)
+
+    def problem(self, end: int) -> str:
+        """What is wrong with a table that came from a peer, for a log that ends at `end`; empty: nothing."""
+        if len(self.entries) > ENTRIES_MAX:
+            return f"{len(self.entries)} epochs, at most {ENTRIES_MAX}"
+        epoch, offset = 0, self.start - 1
+        for entry in self.entries:
+            if entry.epoch <= epoch or entry.offset <= offset:
+                return f"epoch {entry.epoch} at {entry.offset} follows epoch {epoch} at {offset}"
+            epoch, offset = entry
+        if not 0 <= self.start <= end or offset >= max(end, self.start + 1):
+            return f"a log from {self.start} to {end} with an epoch that begins at {offset}"
+        return ""
+
+
+EMPTY = EpochTable()
+
+
+def common_end(mine: EpochTable, my_end: int, theirs: EpochTable, their_end: int) -> int | None:
+    """End of what two logs have in common: behind the last offset at which their epochs are the same. None: nothing."""
+    spans = {}
+    following = their_end
+    for entry in reversed(theirs.entries):
+        spans[entry.epoch] = (entry.offset, following)
+        following = entry.offset
+    following = my_end
+    for entry in reversed(mine.entries):
+        span = spans.get(entry.epoch)
+        if span is not None:
+            end = min(following, span[1])
+            if max(entry.offset, span[0]) < end:
+                return end
+        following = entry.offset
+    return None

@@ -1,0 +1,245 @@
+"""A leader: commits what every in-sync copy has, and changes who is in sync, one compare-and-set at a time.
+
+Commits are a minimum over pairs (R6), so the code has no quorum arithmetic. While the answer of a compare-and-set is
+not known, both the old and the proposed set count (R7), and the same proposal is made again until somebody answers.
+"""
+
+from __future__ import annotations
+
+from evenq_broker.core.replication.actions import (
+    Action,
+    AppendEpochStart,
+    ClosePeer,
+    Committed,
+    CompareAndSet,
+    HandedOver,
+    Send,
+    SendRecords,
+    Serve,
+)
+from evenq_broker.core.replication.following import Follower
+from evenq_broker.core.replication.messages import Envelope, EpochsReply, EpochsRequest, Nomination, Progress, Records
+from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair
+from evenq_broker.core.replication.rules import LEADING, NOTHING, STANDING, InvariantBroken, Role
+
+__all__ = ["Leader"]
+
+STORES_PER_BROKER = 2
+"""Pairs kept of one broker: the newest ones, of which one may be in sync."""
+
+
+class Leader(Follower):
+    """See the module."""
+
+    __slots__ = ()
+
+    def stand(self) -> list[Action]:
+        """Try to become leader of the next epoch (R1). Gives nothing if this replica may not."""
+        seen = self.seen
+        if seen is None or self.role not in STANDING or self.persisting:
+            return []
+        if not self._may_stand(seen.record) or self._is_over(seen.record.epoch):
+            return []
+        proposed = seen.record.elected(self.config.broker_id)
+        self.attempted = proposed.epoch
+        return self._set(proposed)
+
+    def _set(self, proposed: GroupRecord) -> list[Action]:
+        self.number += 1
+        self.cas = CompareAndSet(self.number, self.seen, proposed)
+        return [self.cas]
+
+    def _begin(self) -> list[Action]:
+        """The own epoch is synced: the first record of it is what everything else waits for."""
+        self.acks, self.heard, self.caught_up, self.parked = {}, {}, {}, {}
+        self.epoch_start_end = self.drain_since_ms = NOTHING
+        self.nominated = frozenset()
+        return [AppendEpochStart(self.max_epoch)]
+
+    def _appended(self, epoch: int, end: int) -> list[Action]:
+        if end <= self.end:
+            raise InvariantBroken(f"the writer appended to {end} a log that ended at {self.end}")
+        self.table = self.table.appended(epoch, self.end)
+        self.end = end
+        if epoch != self.max_epoch or self.persisting:
+            return []  # written before a higher epoch was seen: it may be cut later
+        if self.role is Role.ELECTED:
+            self._move(Role.STARTING)
+            self.epoch_start_end = end
+        return [*self._advance(), *self._feed()]
+
+    def _advance(self) -> list[Action]:
+        """R6: commit what everybody who counts has."""
+        if self.role not in LEADING:
+            return []
+        end = self._commit_end()
+        if end == self.hw:
+            return []
+        self._raise_hw(end)
+        actions: list[Action] = [Committed(end)]
+        if self.role is Role.STARTING and end >= self.epoch_start_end:
+            self._move(Role.READY)
+            actions.append(Serve(self.max_epoch))
+        return [*actions, *self._feed(), *self._nominate()]
+
+    def _feed(self) -> list[Action]:
+        """Answer who waits for more records, or for news of what is committed."""
+        parked, self.parked = self.parked, {}
+        return [SendRecords(broker_id, parked[broker_id], self.end) for broker_id in sorted(parked)]
+
+    def records(self, action: SendRecords, end: int, payload: object) -> Envelope | None:
+        """The message for a SendRecords of which [start, end) was read; None: this replica may no longer send it."""
+        if self.role not in LEADING or not self.table.start <= action.start <= end <= self.end:
+            return None
+        table, start = self.table, action.start
+        previous = table.epoch_at(start - 1) if start > table.start else 0
+        rank = self._rank_of(action.to)
+        return self._envelope(Records(start, end, previous, table.between(start, end), self.hw, rank, payload))
+
+    def _rank_of(self, broker_id: int) -> int:
+        others = sorted((-self._end_of(pair), pair.broker_id) for pair in self._view() if pair != self.own_pair)
+        return [other for _, other in others].index(broker_id) if broker_id in {other for _, other in others} else 0
+
+    def _on_request(self, envelope: Envelope, request: EpochsRequest) -> list[Action]:
+        if self.role not in LEADING:
+            return []
+        reply = EpochsReply(request.number, envelope.session, self.table, self.end)
+        return [Send(envelope.sender, self._envelope(reply))]
+
+    def _on_progress(self, envelope: Envelope, progress: Progress, now_ms: int) -> list[Action]:
+        """R5: somebody says how far its log is."""
+        if self.role not in LEADING:
+            return []
+        sender = envelope.sender
+        if progress.end > self.end:
+            return [ClosePeer(sender, f"its log ends at {progress.end}, that of its leader at {self.end}")]
+        self._confirm(Pair(sender, envelope.store_id), progress.confirmed)
+        self.heard = {**self.heard, sender: now_ms}
+        actions: list[Action] = []
+        if progress.wants and progress.end < self.table.start:
+            actions.append(SendRecords(sender, self.table.start, self.table.start))
+        elif progress.wants and progress.end < self.end:
+            actions.append(SendRecords(sender, progress.end, self.end))
+        elif progress.wants:
+            self.parked = {**self.parked, sender: progress.end}
+        return [*self._advance(), *actions, *self._nominate()]
+
+    def _confirm(self, pair: Pair, confirmed: int) -> None:
+        before = self.acks.get(pair)
+        if before is not None:
+            if confirmed > before:
+                self.acks = {**self.acks, pair: confirmed}
+            return
+        counting = self._commit_pairs()
+        others = [known for known in self.acks if known.broker_id == pair.broker_id and known not in counting]
+        drop = others[0] if len(others) >= STORES_PER_BROKER else None
+        self.acks = {known: end for known, end in self.acks.items() if known != drop} | {pair: confirmed}
+
+    # Who is in sync.
+
+    def propose(self, isr: tuple[Pair, ...]) -> list[Action]:
+        """Change the in-sync set, if the rules allow it: one change at a time (R7), who comes was admitted (R8), the
+        floor stays (R9). Gives nothing if they do not.
+        """
+        record = self.record
+        if self.role not in LEADING or self.cas is not None or record is None or self.own_pair not in isr:
+            return []
+        view = set(record.isr)
+        if not all(pair in view or self._is_admissible(pair) for pair in isr):
+            return []
+        if not self._meets_floor(len(isr)) and len(isr) <= len(view):
+            return []
+        return self._set(record.with_isr(isr))
+
+    def changes(self, silent: frozenset[Pair]) -> list[tuple[Pair, ...]]:
+        """In-sync sets worth proposing, best first, when `silent` pairs do not keep up: swap a replaced store, drop,
+        swap at the floor, add.
+        """
+        view = self._view()
+        out = [pair for pair in view if pair in silent and pair != self.own_pair]
+        come = [pair for pair in sorted(self.acks) if pair not in view and pair not in silent]
+        wishes = []
+        for pair in come:
+            kept = tuple(one for one in view if one.broker_id != pair.broker_id)
+            if len(kept) < len(view):
+                wishes.append(tuple(sorted((*kept, pair))))
+        for gone in out:
+            rest = tuple(one for one in view if one != gone)
+            wishes.append(rest)
+            wishes += [tuple(sorted((*rest, pair))) for pair in come if pair.broker_id != gone.broker_id]
+        brokers = {pair.broker_id for pair in view}
+        wishes += [tuple(sorted((*view, pair))) for pair in come if pair.broker_id not in brokers]
+        return [wish for wish in wishes if len({pair.broker_id for pair in wish}) == len(wish)]
+
+    def _upkeep(self, now_ms: int) -> list[Action]:
+        silent = self._silent(now_ms)
+        for wish in self.changes(silent):
+            actions = self.propose(wish)
+            if actions:
+                return actions
+        return []
+
+    def _silent(self, now_ms: int) -> frozenset[Pair]:
+        """Pairs that were not heard of, or did not catch up, for `lag_ms`."""
+        lag_ms = self.config.timing.lag_ms
+        marks, silent, heard = {}, set(), dict(self.heard)  # of whom nothing was heard yet has from now on
+        for pair in (*self._view(), *self.acks):
+            mark = self.caught_up.get(pair)
+            if mark is None or self._end_of(pair) >= mark[0]:
+                mark = (self.end, now_ms)
+            marks[pair] = mark
+            heard_ms = now_ms if pair == self.own_pair else heard.setdefault(pair.broker_id, now_ms)
+            if now_ms - min(mark[1], heard_ms) > lag_ms:
+                silent.add(pair)
+        self.caught_up, self.heard = marks, heard
+        return frozenset(silent)
+
+    def _is_heard(self, now_ms: int) -> bool:
+        """A leader that too few hear stops its signs of life, so that others may try (D11)."""
+        record = self.record
+        if record is None:
+            return False
+        timing = self.config.timing
+        near = sum(
+            1
+            for pair in record.isr
+            if pair == self.own_pair or now_ms - self.heard.get(pair.broker_id, NOTHING) <= timing.suspect_ms
+        )
+        return near >= min(record.min_isr, len(record.isr))
+
+    # Handing over.
+
+    def drain(self, now_ms: int) -> list[Action]:
+        """R13: take no more records, let the others catch up, then let the best one take over. Ends with HandedOver."""
+        if self.role is not Role.READY:
+            return [HandedOver(self.leader_id(), self.max_epoch)]
+        self._move(Role.DRAINING)
+        self.drain_since_ms = now_ms
+        return self._nominate()
+
+    def _nominate(self) -> list[Action]:
+        """The first nomination, as soon as the others have all; the next ones are a matter of time (`_drain_tick`)."""
+        return [] if self.role is not Role.DRAINING or self.nominated else self._nominate_next()
+
+    def _nominate_next(self) -> list[Action]:
+        if self.cas is not None:
+            return []  # the nominee's compare-and-set would race with it
+        others = [pair for pair in self._view() if pair != self.own_pair]
+        if not others:
+            return [HandedOver(NO_LEADER, self.max_epoch)]
+        if any(self._end_of(pair) < self.end for pair in self._view()):
+            return []
+        waiting = [pair for pair in others if pair.broker_id not in self.nominated]
+        if not waiting:
+            return []
+        best = min(waiting, key=lambda pair: (self._rank_of(pair.broker_id), pair.broker_id))
+        self.nominated = self.nominated | {best.broker_id}
+        return [Send(best.broker_id, self._envelope(Nomination(self.end)))]
+
+    def _drain_tick(self, now_ms: int) -> list[Action]:
+        timing = self.config.timing
+        if now_ms - self.drain_since_ms >= timing.drain_ms:
+            self.drain_since_ms = now_ms
+            return [HandedOver(NO_LEADER, self.max_epoch)]
+        self.nominated = frozenset() if len(self.nominated) >= len(self._view()) - 1 else self.nominated
+        return self._nominate_next()

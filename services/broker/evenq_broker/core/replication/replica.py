@@ -1,0 +1,273 @@
+"""One replica of a broker group: every event that may happen to it, and what it does then.
+
+Pure: no clock, no I/O, no loop. The owner (the broker, a simulation or a model) tells events and carries out the
+actions that come back, in their order (`actions.py` says which of them the log's writer does). Every event may be told
+at any time, late, twice, or never; only the writer's own answers come once and in order. After a broken invariant or a
+failed disk the replica is CRASHED, its last action is `Fence`, and it does nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from evenq_broker.core.replication.actions import (
+    Action,
+    ClosePeer,
+    Fence,
+    ReadRecord,
+    RecordTooOld,
+    Send,
+    StopServing,
+)
+from evenq_broker.core.replication.epoch_table import EpochTable, TableRefused
+from evenq_broker.core.replication.leading import Leader
+from evenq_broker.core.replication.messages import (
+    Envelope,
+    EpochsReply,
+    EpochsRequest,
+    Nomination,
+    Progress,
+    Records,
+    Refusal,
+    fault_of,
+)
+from evenq_broker.core.replication.record import Seen, first_record
+from evenq_broker.core.replication.rules import LEADING, STANDING, InvariantBroken, Role
+
+__all__ = ["Replica"]
+
+ASLEEP = frozenset({Role.OFFLINE, Role.CRASHED})
+
+
+class Replica(Leader):
+    """See the module."""
+
+    __slots__ = ()
+
+    # The process and its disk.
+
+    def recovered(self, table: EpochTable, end: int, now_ms: int) -> list[Action]:
+        """The log was scanned, a torn tail cut, and all of it synced. Must be the first event."""
+        self.table, self.end, self.durable = table, end, end
+        self.changed_ms = self.retried_ms = now_ms
+        return self._guarded(self._wake)
+
+    def _wake(self) -> list[Action]:
+        self._move(Role.TRUNCATING)
+        return [ReadRecord()]
+
+    def epoch_persisted(self, epoch: int) -> list[Action]:
+        """The writer synced the epoch; every append before it is done, and refused if its epoch is lower, after it."""
+        return self._guarded(lambda: self._persisted(epoch))
+
+    def _persisted(self, epoch: int) -> list[Action]:
+        self.max_epoch = max(self.max_epoch, epoch)
+        if epoch != self.persisting:
+            return []  # a higher one is on its way
+        self.persisting = 0
+        return self._begin() if self.role is Role.ELECTED else self._follow()
+
+    def appended(self, epoch: int, end: int) -> list[Action]:
+        """A leader's records, or the epoch-start record, were written; the log ends at `end`."""
+        return self._guarded(lambda: self._appended(epoch, end))
+
+    def copied(self, end: int) -> list[Action]:
+        """What an AppendRecords carried was written, or its first whole records up to `end`."""
+        return self._guarded(lambda: self._copied(end))
+
+    def truncated(self, end: int) -> list[Action]:
+        """A Truncate is done and synced."""
+        return self._guarded(lambda: self._truncated(end))
+
+    def emptied(self, start: int) -> list[Action]:
+        """A Reset is done and synced."""
+        return self._guarded(lambda: self._emptied(start))
+
+    def synced(self, end: int) -> list[Action]:
+        """All below `end` is on disk."""
+        return self._guarded(lambda: self._synced(end))
+
+    def _synced(self, end: int) -> list[Action]:
+        if end > self.end:
+            raise InvariantBroken(f"synced {end} of a log that ends at {self.end}")
+        if end <= self.durable:
+            return []
+        self.durable = end
+        return self._advance() if self.role in LEADING else self._report(wants=False)
+
+    def trimmed(self, start: int) -> list[Action]:
+        """Retention removed all below `start`, which must be committed."""
+        return self._guarded(lambda: self._trimmed(start))
+
+    def _trimmed(self, start: int) -> list[Action]:
+        if start > self.hw:
+            raise InvariantBroken(f"retention removed up to {start}, but only {self.hw} is committed")
+        self.table = self.table.begun(start)
+        return []
+
+    def disk_failed(self, error: Exception) -> list[Action]:
+        """A write or sync failed. Nothing after that can be trusted (D9)."""
+        return self._crash(error)
+
+    # The record.
+
+    def observed(self, seen: Seen, now_ms: int) -> list[Action]:
+        """The record was read, or a watch told of it. May be late: what is older than known is not used."""
+        return self._guarded(lambda: self._observed(seen, now_ms))
+
+    def _observed(self, seen: Seen, now_ms: int) -> list[Action]:
+        record = seen.record
+        if self._is_over(record.epoch):
+            return [RecordTooOld(record.epoch, max(self.max_epoch, self.persisting))]
+        if self.seen is not None and record.version <= self.seen.record.version:
+            return []
+        self.seen, self.changed_ms = seen, now_ms
+        cas = self.cas
+        if cas is not None and (cas.expected is None or record.version > cas.expected.record.version):
+            self.cas = None  # R7: now it is known what became of it, and that it cannot happen any more
+        if self._begins_epoch(record):
+            return self._enter_epoch(record)
+        if self.role in LEADING:
+            return self._advance()
+        if self.role is Role.FENCED and not self.persisting:
+            return self._follow()
+        return self._request_epochs() if self.role is Role.TRUNCATING and self.request == 0 else []
+
+    def absent(self, now_ms: int) -> list[Action]:
+        """There is no record. Whoever founds the group writes the first one, if its log never had anything."""
+        return self._guarded(lambda: self._absent(now_ms))
+
+    def _absent(self, now_ms: int) -> list[Action]:
+        config = self.config
+        if not config.founds or self.seen is not None or self.cas is not None or self.role in ASLEEP:
+            return []
+        if self.max_epoch or self.end:
+            return [RecordTooOld(0, self.max_epoch)]  # it was lost: an operator must say which log is the newest (D12)
+        self.changed_ms = now_ms - config.timing.suspect_ms  # nobody leads: no reason to wait
+        return self._set(first_record(self.own_pair, members=config.members, min_isr=config.min_isr))
+
+    def cas_done(self, number: int, seen: Seen, now_ms: int) -> list[Action]:
+        """The compare-and-set was carried out; `seen` is what it wrote."""
+        del number
+        return self.observed(seen, now_ms)
+
+    def cas_conflict(self, number: int, seen: Seen | None, now_ms: int) -> list[Action]:
+        """Its token was not the record's; `seen` is the record now, if that is known. It may have been carried out
+        before, when this is the answer of a repeat: only the record tells.
+        """
+        del number
+        return [ReadRecord()] if seen is None else self.observed(seen, now_ms)
+
+    def cas_unknown(self, number: int) -> list[Action]:
+        """Nobody knows whether it was, or will be, carried out: both sets count until the record tells (R7)."""
+        return [ReadRecord()] if self.cas is not None and self.cas.number == number else []
+
+    # Peers and time.
+
+    def receive(self, envelope: Envelope, now_ms: int) -> list[Action]:
+        """A message of a peer."""
+        return self._guarded(lambda: self._receive(envelope, now_ms))
+
+    def _receive(self, envelope: Envelope, now_ms: int) -> list[Action]:
+        record = self.record
+        if record is None:
+            return []
+        known = max(self.max_epoch, self.persisting, record.epoch)
+        config = self.config
+        fault = fault_of(envelope, cluster=config.cluster, own_id=config.broker_id, epoch=known, record=record)
+        if fault:
+            return [ClosePeer(envelope.sender, fault)]
+        if self._is_over(envelope.epoch):
+            return [] if isinstance(envelope.body, Refusal) else [Send(envelope.sender, self._envelope(Refusal()))]
+        if envelope.epoch > known:
+            return self._overtaken(envelope)
+        if envelope.epoch > self.max_epoch or self.persisting:
+            return []  # the record tells of that epoch already, this replica enters it first
+        return self._hear(envelope, now_ms)
+
+    def _overtaken(self, envelope: Envelope) -> list[Action]:
+        """Somebody is in a higher epoch. Who leads it, the record tells; a leader stops at once (R3)."""
+        if self.role not in LEADING:
+            return [ReadRecord()]
+        self._move(Role.FENCED)
+        return [StopServing(f"broker {envelope.sender} is in epoch {envelope.epoch}"), ReadRecord()]
+
+    def _hear(self, envelope: Envelope, now_ms: int) -> list[Action]:
+        match envelope.body:
+            case EpochsRequest() as request:
+                return self._on_request(envelope, request)
+            case Progress() as progress:
+                return self._on_progress(envelope, progress, now_ms)
+            case EpochsReply() as reply if envelope.sender == self.leader_id():
+                return self._on_epochs(reply)
+            case Records() as records if envelope.sender == self.leader_id():
+                return self._on_records(records)
+            case Nomination(end) if envelope.sender == self.leader_id() and end == self.end:
+                return self.stand() if self.role is Role.FETCHING else []
+            case _:
+                return []
+
+    def tick(self, now_ms: int) -> list[Action]:
+        """Time went by. Repeats what may have been lost, and does what is due."""
+        return self._guarded(lambda: self._tick(now_ms))
+
+    def _tick(self, now_ms: int) -> list[Action]:
+        actions: list[Action] = []
+        again = now_ms - self.retried_ms >= self.config.timing.retry_ms
+        if again:
+            self.retried_ms = now_ms
+            actions += self._repeat()
+        if self.cas is None:
+            actions += self._lead_on(now_ms) if self.role in LEADING else self._stand_by(now_ms)
+        if again and self.role is Role.DRAINING:
+            actions += self._drain_tick(now_ms)
+        return actions
+
+    def _repeat(self) -> list[Action]:
+        actions: list[Action] = [] if self.cas is None else [self.cas, ReadRecord()]
+        match self.role:
+            case Role.FETCHING:
+                actions += [ReadRecord(), *self._report(wants=self.writing is None)]
+            case Role.TRUNCATING:
+                actions += [ReadRecord(), *self._request_epochs()]
+            case Role.FENCED:
+                actions.append(ReadRecord())
+            case Role.STARTING | Role.READY | Role.DRAINING:
+                actions += self._feed()
+            case _:
+                pass
+        return actions
+
+    def _lead_on(self, now_ms: int) -> list[Action]:
+        record = self.record
+        changes = self._upkeep(now_ms)
+        if changes or record is None:
+            return changes
+        due = now_ms - self.changed_ms >= self.config.timing.renew_ms and self.role is not Role.DRAINING
+        return self._set(record.renewed()) if due and self._is_heard(now_ms) else []
+
+    def _stand_by(self, now_ms: int) -> list[Action]:
+        timing, record = self.config.timing, self.record
+        if self.role not in STANDING or record is None:
+            return []
+        own = record.leader == self.config.broker_id  # of an earlier start: nobody leads (R2)
+        quiet_ms = 0 if own else timing.suspect_ms + self.rank * timing.backoff_ms
+        return self.stand() if now_ms - self.changed_ms >= quiet_ms else []
+
+    # Invariants.
+
+    def _guarded(self, event: Callable[[], list[Action]]) -> list[Action]:
+        if self.role is Role.CRASHED:
+            return []
+        try:
+            actions = event()
+            self.check()
+        except (InvariantBroken, TableRefused) as error:
+            return self._crash(error)
+        return actions
+
+    def _crash(self, error: Exception) -> list[Action]:
+        if self.role is Role.CRASHED:
+            return []
+        self.role = Role.CRASHED
+        return [StopServing(str(error)), Fence(error)]

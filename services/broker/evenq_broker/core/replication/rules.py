@@ -1,0 +1,307 @@
+"""The state of one replica, and one predicate for each rule of the protocol, so that each rule has one place.
+
+Base of `Follower`, `Leader` and `Replica`. Rules are numbered as in `docs/internals/replication.md`, which also names
+the test and the mutant of each. `check` recomputes what must always hold; it runs after every event, in production
+too. All values are immutable or replaced whole, so a copy of the object is a copy of the state. Offsets are ends of
+the log in whatever unit the owner counts (bytes in the store), exclusive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from evenq_broker.core.replication.actions import CompareAndSet
+from evenq_broker.core.replication.epoch_table import EMPTY, EpochTable, common_end
+from evenq_broker.core.replication.messages import Body, Envelope, Records
+from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair, Seen
+
+__all__ = ["LEADING", "InvariantBroken", "Mode", "ReplicationConfig", "Role", "Rules", "Timing"]
+
+NOTHING = -1
+"""In place of an offset: none."""
+
+
+class InvariantBroken(Exception):
+    """What must always hold does not: a mistake in this code, or a disk or peer that lies. The process must end."""
+
+
+class Role(StrEnum):
+    """States of a replica; `docs/internals/replication.md` has the picture."""
+
+    OFFLINE = "offline"
+    TRUNCATING = "truncating"
+    """Follower whose log was not matched with the leader's yet, or that knows no leader."""
+    FETCHING = "fetching"
+    ELECTED = "elected"
+    """Won the election; the epoch and its first record are not written yet."""
+    STARTING = "starting"
+    """Leader whose epoch-start record is not committed yet: answers no client."""
+    READY = "ready"
+    DRAINING = "draining"
+    FENCED = "fenced"
+    """Saw a higher epoch, and has not synced it yet or does not know its leader."""
+    CRASHED = "crashed"
+
+
+LEADING = frozenset({Role.STARTING, Role.READY, Role.DRAINING})
+STANDING = frozenset({Role.TRUNCATING, Role.FETCHING, Role.FENCED})
+"""May stand for election."""
+
+MOVES: Mapping[Role, frozenset[Role]] = {
+    Role.OFFLINE: frozenset({Role.TRUNCATING}),
+    Role.TRUNCATING: frozenset({Role.FETCHING, Role.FENCED, Role.ELECTED}),
+    Role.FETCHING: frozenset({Role.TRUNCATING, Role.FENCED, Role.ELECTED}),
+    Role.ELECTED: frozenset({Role.STARTING, Role.FENCED}),
+    Role.STARTING: frozenset({Role.READY, Role.FENCED}),
+    Role.READY: frozenset({Role.DRAINING, Role.FENCED}),
+    Role.DRAINING: frozenset({Role.FENCED}),
+    Role.FENCED: frozenset({Role.TRUNCATING, Role.ELECTED}),
+    Role.CRASHED: frozenset(),
+}
+"""Every role may also move to CRASHED, and stay what it is."""
+
+
+class Mode(StrEnum):
+    """What counts as a copy."""
+
+    REPL_SYNC = "repl_sync"
+    """Synced to disk."""
+    REPL_MEMORY = "repl_memory"
+    """Written to the page cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Times, ms of each process's own monotonic clock. They decide when to try, never what is safe."""
+
+    renew_ms: int = 2_000
+    """Between two signs of life of a leader."""
+    suspect_ms: int = 6_000
+    """So long without a change of the record, and an in-sync follower stands for election."""
+    backoff_ms: int = 500
+    """So much longer for each better one before it."""
+    lag_ms: int = 3_000
+    """So long not caught up or not heard of, and a follower leaves the in-sync set."""
+    retry_ms: int = 500
+    """Between repeats of what may have been lost: requests, reads, unknown compare-and-sets, signs of life to peers."""
+    drain_ms: int = 10_000
+    """So long a drain waits for a successor."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.retry_ms <= self.renew_ms < self.suspect_ms:
+            raise ValueError(
+                f"retry {self.retry_ms} ms <= renew {self.renew_ms} ms < suspect {self.suspect_ms} ms does not hold"
+            )
+        if min(self.backoff_ms, self.lag_ms, self.drain_ms) <= 0:
+            raise ValueError("backoff_ms, lag_ms and drain_ms must be over 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationConfig:
+    """What does not change while a replica lives."""
+
+    cluster: str
+    broker_id: int
+    members: tuple[int, ...]
+    """Broker ids of the group, for the first record."""
+    min_isr: int = 2
+    """The same."""
+    founds: bool = False
+    """True on the one broker that may write the first record of a new group."""
+    mode: Mode = Mode.REPL_SYNC
+    timing: Timing = field(default_factory=Timing)
+
+
+class Rules:
+    """See the module. Attributes are for reading; only events change them."""
+
+    __slots__ = (
+        "acks", "attempted", "cas", "caught_up", "changed_ms", "config", "drain_since_ms", "durable", "end",
+        "epoch_start_end", "heard", "hw", "max_epoch", "nominated", "number", "parked", "persisting", "rank", "request",
+        "retried_ms", "role", "seen", "session", "store_id", "table", "writing",
+    )  # fmt: skip
+
+    def __init__(self, config: ReplicationConfig, *, store_id: str, epoch_seen: int, session: int) -> None:
+        self.config = config
+        self.store_id = store_id
+        self.session = session
+        self.role = Role.OFFLINE
+        self.max_epoch = epoch_seen
+        """The highest epoch that was synced; the one this replica acts in."""
+        self.persisting = 0
+        """An epoch on its way to disk; 0: none."""
+        self.seen: Seen | None = None
+        """The newest record known."""
+        self.changed_ms = 0
+        """When the record was last seen to change."""
+        self.retried_ms = 0
+        self.table: EpochTable = EMPTY
+        self.end = 0
+        """End of what is written."""
+        self.durable = 0
+        """End of what is synced."""
+        self.hw = 0
+        """End of what is known to be committed."""
+        self.attempted = 0
+        """Epoch that this start of the process stood for last."""
+        self.number = 0
+        """Of the last compare-and-set."""
+        self.cas: CompareAndSet | None = None
+        """The compare-and-set whose answer is not known (R7)."""
+        # Follower.
+        self.request = 0
+        """Number of the request for epochs; counts up."""
+        self.writing: Records | None = None
+        """What the writer copies just now."""
+        self.rank = 0
+        # Leader.
+        self.acks: Mapping[Pair, int] = {}
+        """What each pair confirmed in this epoch."""
+        self.heard: Mapping[int, int] = {}
+        """Broker id -> when it was last heard of, ms."""
+        self.caught_up: Mapping[Pair, tuple[int, int]] = {}
+        """Pair -> (an end of the log, when the pair was last seen to have reached such an end, ms)."""
+        self.parked: Mapping[int, int] = {}
+        """Broker that waits for more records -> where its log ends."""
+        self.epoch_start_end = NOTHING
+        """End of the own epoch-start record."""
+        self.drain_since_ms = NOTHING
+        self.nominated: frozenset[int] = frozenset()
+
+    # What readers and senders may ask.
+
+    @property
+    def leads(self) -> bool:
+        return self.role in LEADING
+
+    @property
+    def own_pair(self) -> Pair:
+        return Pair(self.config.broker_id, self.store_id)
+
+    @property
+    def record(self) -> GroupRecord | None:
+        """The newest record known."""
+        return None if self.seen is None else self.seen.record
+
+    def may_append(self) -> bool:
+        """True if a client's record may be appended now (R9, R11, R13). Else refuse it before anything is written."""
+        return self.role is Role.READY and self._meets_floor(len(self._view()))
+
+    def visible_end(self) -> int:
+        """Readers see what is below; `NOTHING` (-1): they must be answered that this is not the leader (R11)."""
+        return self.hw if self._may_show() else NOTHING
+
+    def leader_id(self) -> int:
+        """Broker id of the leader, as far as known; `NO_LEADER`: unknown."""
+        record = self.record
+        if record is None or record.epoch != self.max_epoch or self.role in {Role.FENCED, Role.ELECTED}:
+            return NO_LEADER
+        if record.leader == self.config.broker_id and self.role not in LEADING:
+            return NO_LEADER  # of an earlier start of this process
+        return record.leader
+
+    # The rules.
+
+    def _may_stand(self, record: GroupRecord) -> bool:
+        """R1, R10: only who is in sync, with this very store."""
+        return record.store_of(self.config.broker_id) == self.store_id
+
+    def _begins_epoch(self, record: GroupRecord) -> bool:
+        """R2, R3: an epoch is entered once, from a lower one."""
+        return record.epoch > max(self.max_epoch, self.persisting)
+
+    def _is_own_attempt(self, record: GroupRecord) -> bool:
+        """R2: a leadership belongs to the start of the process that stood for it, never to a later one."""
+        return record.leader == self.config.broker_id and record.epoch == self.attempted
+
+    def _is_over(self, epoch: int) -> bool:
+        """R3: what comes from a lower epoch than the one synced is refused."""
+        return epoch < max(self.max_epoch, self.persisting)
+
+    def _cut_end(self, theirs: EpochTable, their_end: int) -> int | None:
+        """R4: by epochs, never by what is known to be committed. None: the logs share nothing."""
+        return common_end(self.table, self.end, theirs, their_end)
+
+    def _confirmed_end(self) -> int:
+        """R5: what this replica may say that it has."""
+        return self.durable if self.config.mode is Mode.REPL_SYNC else self.end
+
+    def _view(self) -> tuple[Pair, ...]:
+        record = self.record
+        return () if record is None else record.isr
+
+    def _pending(self) -> tuple[Pair, ...]:
+        """R7: an in-sync set that was proposed, until the answer is KNOWN."""
+        return () if self.cas is None else self.cas.proposed.isr
+
+    def _commit_pairs(self) -> tuple[Pair, ...]:
+        """R6: who must have a record before it is committed."""
+        pending = self._pending()
+        view = self._view()
+        return view if pending == view or not pending else (*view, *pending)
+
+    def _end_of(self, pair: Pair) -> int:
+        """R6, R10: what counts for a pair; `NOTHING`: it confirmed nothing in this epoch."""
+        return self._confirmed_end() if pair == self.own_pair else self.acks.get(pair, NOTHING)
+
+    def _commit_end(self) -> int:
+        """R6: never lower than before, nothing on too few copies (R9)."""
+        if not self._meets_floor(len(self._view())):
+            return self.hw
+        return max(self.hw, min(self._end_of(pair) for pair in self._commit_pairs()))
+
+    def _is_admissible(self, pair: Pair) -> bool:
+        """R8: may become in sync: confirmed all that is committed, and the begin of this epoch, in this epoch."""
+        confirmed = self.acks.get(pair, NOTHING)
+        return confirmed >= self.hw and self._reached_epoch(confirmed)
+
+    def _reached_epoch(self, confirmed: int) -> bool:
+        """R8: a log that ends before this epoch may lack what an earlier epoch committed, while `hw` is still low."""
+        return self.epoch_start_end != NOTHING and confirmed >= self.table.entries[-1].offset
+
+    def _meets_floor(self, size: int) -> bool:
+        """R9: enough copies to commit, and to stay in the record."""
+        record = self.record
+        return record is not None and size >= record.min_isr
+
+    def _may_show(self) -> bool:
+        """R11: readers are answered by a leader that knows all that was committed before it."""
+        return self.role in {Role.READY, Role.DRAINING}
+
+    # Parts of every role.
+
+    def _envelope(self, body: Body) -> Envelope:
+        config = self.config
+        return Envelope(config.cluster, config.broker_id, self.store_id, self.session, self.max_epoch, body)
+
+    def _move(self, role: Role) -> None:
+        if role is not self.role and role not in MOVES[self.role]:
+            raise InvariantBroken(f"a replica cannot go from {self.role} to {role} (epoch {self.max_epoch})")
+        self.role = role
+
+    def _raise_hw(self, end: int) -> None:
+        if end < self.hw:
+            raise InvariantBroken(f"I5: committed {self.hw}, now {end}")
+        self.hw = end
+
+    def check(self) -> None:
+        """Recompute the invariants that one replica can see. Raises InvariantBroken."""
+        if not self.table.start <= self.durable <= self.end:
+            raise InvariantBroken(f"synced {self.durable} of a log from {self.table.start} to {self.end}")
+        if self.hw > self.end and self.role is not Role.OFFLINE:
+            raise InvariantBroken(f"I1: committed {self.hw}, but the log ends at {self.end}")
+        if self.role in LEADING:
+            self._check_leader()
+
+    def _check_leader(self) -> None:
+        record = self.record
+        if record is None or record.epoch != self.max_epoch or record.leader != self.config.broker_id:
+            raise InvariantBroken(f"I7: leads epoch {self.max_epoch}, but the record says {record}")
+        if self.own_pair not in record.isr:
+            raise InvariantBroken(f"I3: leads epoch {self.max_epoch}, but {self.own_pair} is not in sync: {record.isr}")
+        if self.table.last_epoch != self.max_epoch:
+            raise InvariantBroken(f"I4: leads epoch {self.max_epoch}, but its log is at {self.table.last_epoch}")
+        if self.role is not Role.STARTING and self.hw < self.epoch_start_end:
+            raise InvariantBroken(f"R11: serves, but its epoch begins at {self.epoch_start_end} over {self.hw}")

@@ -1,0 +1,51 @@
+"""What replication needs of a place that keeps the group record: read, compare-and-set, watch.
+
+Every implementation passes one test suite (`tests/unit/evenq_broker/loops/coordinators`). Always true of them: a
+compare-and-set is one step for all processes, a version is never written twice, and an answer that is not known is
+CoordinatorUnknown, never a guess. Time has no part in it; a watch is a hint that may be late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from evenq.errors import Error
+from evenq_broker.core.replication.record import GroupRecord, Seen
+
+__all__ = ["Coordinator", "CoordinatorUnknown", "RecordWentBack"]
+
+
+class CoordinatorUnknown(Error):
+    """Nobody knows what is in the group record, or whether a compare-and-set was carried out. Read it again."""
+
+    code, retryable = 50001, True
+
+
+class RecordWentBack(Error):
+    """The group record is older than one that was seen before: it was restored from a backup. An operator must decide
+    which broker has the newest log, and write a record with a higher epoch.
+    """
+
+    code = 50001
+
+
+class Coordinator(Protocol):
+    """The record of one broker group. Every call ends within a bounded time."""
+
+    async def read(self) -> Seen | None:
+        """The record; None: there is none yet. Raises CoordinatorUnknown, RecordWentBack, RecordRefused."""
+        ...
+
+    async def compare_and_set(self, expected: Seen | None, proposed: GroupRecord) -> Seen | None:
+        """Write `proposed` if the record still has the token of `expected` (None: if there is none). Gives it as
+        written, or None if the token was another. Raises CoordinatorUnknown if nobody knows whether it was, or still
+        will be, written; RecordWentBack; RecordRefused.
+        """
+        ...
+
+    def watch(self) -> AsyncIterator[Seen]:
+        """The record now, if there is one, and after each change; changes in between may be left out. Raises what
+        `read` does; start it again then.
+        """
+        ...

@@ -1,0 +1,135 @@
+"""One mutant for each row of table 3.4 of the design: the real core with one rule switched off, by a subclass.
+
+Production code has no switches; each mutant replaces one predicate of `core/replication/rules.py`, or lets the world
+keep what the rule forbids. A model that does not kill all of them proves nothing.
+"""
+
+from __future__ import annotations
+
+from evenq_broker.core.replication.epoch_table import EpochTable
+from evenq_broker.core.replication.record import GroupRecord, Pair
+from evenq_broker.core.replication.replica import Replica
+from evenq_broker.core.replication.rules import Role
+
+from replication_model.world import Rules
+
+__all__ = ["MUTANTS"]
+
+
+class _NoAdmission(Replica):
+    """R8 altogether: whoever was heard of becomes in sync."""
+
+    __slots__ = ()
+
+    def _is_admissible(self, pair: Pair) -> bool:
+        return True
+
+
+class _HearsOldEpochs(Replica):
+    """R3: lower epochs are not refused, in messages and in records that are read late."""
+
+    __slots__ = ()
+
+    def _is_over(self, epoch: int) -> bool:
+        return False
+
+    def _begins_epoch(self, record: GroupRecord) -> bool:
+        return record.epoch != max(self.max_epoch, self.persisting)
+
+    def _persisted(self, epoch: int) -> list:  # type: ignore[type-arg]
+        self.max_epoch = epoch
+        return super()._persisted(epoch)
+
+
+class _CutsAtCommitted(Replica):
+    """R4: cuts at what it knows to be committed, then takes what the leader has from there."""
+
+    __slots__ = ()
+
+    def _cut_end(self, theirs: EpochTable, their_end: int) -> int | None:
+        return min(self.hw, their_end)
+
+
+class _AnybodyStands(Replica):
+    """R1: stands without being in sync."""
+
+    __slots__ = ()
+
+    def _may_stand(self, record: GroupRecord) -> bool:
+        return True
+
+
+class _ConfirmsUnsynced(Replica):
+    """R5: confirms what is only written."""
+
+    __slots__ = ()
+
+    def _confirmed_end(self) -> int:
+        return self.end
+
+
+class _ForgetsProposal(Replica):
+    """R6, R7: counts the old in-sync set only, while a new one may already be in the record."""
+
+    __slots__ = ()
+
+    def _pending(self) -> tuple[Pair, ...]:
+        return ()
+
+
+class _ResumesEpoch(Replica):
+    """R2: a process that was restarted leads on in the epoch of its last life."""
+
+    __slots__ = ()
+
+    def _begins_epoch(self, record: GroupRecord) -> bool:
+        own = record.leader == self.config.broker_id and record.epoch == self.max_epoch
+        return super()._begins_epoch(record) or (own and self.role is Role.TRUNCATING and not self.persisting)
+
+    def _is_own_attempt(self, record: GroupRecord) -> bool:
+        return record.leader == self.config.broker_id
+
+
+class _NoFloor(Replica):
+    """R9: any number of copies is enough."""
+
+    __slots__ = ()
+
+    def _meets_floor(self, size: int) -> bool:
+        return size >= 1
+
+
+class _NoEpochCheck(Replica):
+    """R8: a follower whose log ends before this epoch is admitted."""
+
+    __slots__ = ()
+
+    def _reached_epoch(self, confirmed: int) -> bool:
+        return True
+
+
+class _CountsBrokers(Replica):
+    """R6: what any store of a broker confirmed counts for the broker."""
+
+    __slots__ = ()
+
+    def _end_of(self, pair: Pair) -> int:
+        ends = [end for known, end in self.acks.items() if known.broker_id == pair.broker_id]
+        return super()._end_of(pair) if pair == self.own_pair else max(ends, default=-1)
+
+
+MUTANTS = {
+    "R8 altogether": Rules(_NoAdmission),
+    "R3 refuse lower epochs": Rules(_HearsOldEpochs),
+    "R4 cut at committed": Rules(_CutsAtCommitted),
+    "R10 store id": Rules(keeps_store_id=True),
+    "R1 only from in sync": Rules(_AnybodyStands),
+    "R5 durable confirmations": Rules(_ConfirmsUnsynced),
+    "R6 union": Rules(_ForgetsProposal),
+    "R2 new epoch": Rules(_ResumesEpoch),
+    "R9 floor": Rules(_NoFloor),
+    "R8 epoch start": Rules(_NoEpochCheck),
+    "R3 synced epoch": Rules(forgets_epochs=True),
+    "R6 by broker, not by pair": Rules(_CountsBrokers),
+}
+"""Name of the rule that is switched off -> the world without it."""

@@ -1,0 +1,139 @@
+"""`make replication-model WALKS=100000 SEED=0`: random walks of the replication model.
+
+`--mutant-walks n` looks for mutants of its rules by walks too (tests/sim/test_replication_model.py kills all of them).
+`--search` plays the exhaustive scopes instead. `--walk n` plays one walk and prints its story. Exits 1 if a walk breaks
+an invariant, a mutant survives, or a scope was not finished.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from replication_model.mutants import MUTANTS  # noqa: E402 - the line above makes it importable
+from replication_model.search import SCOPES, Search  # noqa: E402
+from replication_model.walks import Outcome, Walk, play  # noqa: E402
+from replication_model.world import Rules, Violation  # noqa: E402
+
+CHUNK = 50
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--walks", type=int, default=100_000, help="how many")
+    parser.add_argument("--seed", type=int, default=0, help="the first of them")
+    parser.add_argument(
+        "--mutant-walks", type=int, default=0, help="walks for each mutant of the rules, at most; 0: no mutants"
+    )
+    parser.add_argument("--only", default="", help="mutants whose name begins so")
+    parser.add_argument("--walk", type=int, default=None, help="only this one, with its story")
+    parser.add_argument("--search", action="store_true", help="the exhaustive scopes")
+    parser.add_argument("--states", type=int, default=20_000_000, help="of one scope, at most")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    options = parser.parse_args()
+    if options.walk is not None:
+        return one(options.walk)
+    if options.search:
+        return search(options.states)
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+        failed = walks(pool, options.seed, options.walks) if options.walks else 0
+        survived = mutants(pool, options.mutant_walks, options.only) if options.mutant_walks else 0
+    return 1 if failed or survived else 0
+
+
+def one(seed: int) -> int:
+    walk = Walk(seed, Rules())
+    walk.world.story = []
+    outcome = walk.play()
+    print("\n".join(walk.world.story))
+    print(outcome)
+    return 1 if outcome.problem else 0
+
+
+def walks(pool: multiprocessing.pool.Pool, first: int, count: int) -> int:
+    started, events, epochs, committed, healed, rounds, failed = time.monotonic(), 0, 0, 0, 0, 0, 0
+    played = pool.imap_unordered(partial(played_of, name=""), range(first, first + count), chunksize=CHUNK)
+    for done, outcome in enumerate(played, start=1):
+        events += outcome.events
+        epochs += outcome.epochs
+        committed += outcome.committed
+        healed += outcome.healed_rounds > 0
+        rounds = max(rounds, outcome.healed_rounds)
+        if outcome.problem:
+            failed += 1
+            print(f"\nwalk {outcome.seed}: {outcome.problem}", flush=True)
+        show(done, count, f"{failed} failed", started)
+    seconds = time.monotonic() - started
+    print(f"\n{count} walks, {events} events, {epochs} epochs, {committed} records committed, {healed} healed (at most {rounds} rounds): {failed} failed")  # fmt: skip
+    print(f"{seconds:.0f} s, {count / seconds:.0f} walks/s, {events / seconds:.0f} events/s")
+    return failed
+
+
+def mutants(pool: multiprocessing.pool.Pool, walks_max: int, only: str) -> int:
+    survived = 0
+    names = [name for name in MUTANTS if name.startswith(only)]
+    for name in names:
+        started = time.monotonic()
+        for done, outcome in enumerate(
+            pool.imap(partial(played_of, name=name), range(walks_max), chunksize=10), start=1
+        ):
+            if outcome.problem:
+                print(f"killed: {name}, at walk {done} ({time.monotonic() - started:.0f} s): {outcome.problem[:110]}", flush=True)  # fmt: skip
+                break
+            show(done, walks_max, name, started)
+        else:
+            survived += 1
+            print(f"SURVIVED: {name}, {walks_max} walks", flush=True)
+    print(f"{len(names) - survived} of {len(names)} mutants killed")
+    return survived
+
+
+def played_of(seed: int, *, name: str) -> Outcome:
+    return play(seed, MUTANTS[name] if name else Rules())
+
+
+def search(states_max: int) -> int:
+    unfinished = 0
+    for name, (mode, scope) in SCOPES.items():
+        started, searched = time.process_time(), Search(Rules(), scope, mode=mode)
+        try:
+            result = searched.run(states_max, lambda states, waiting, name=name: bar(name, states, waiting))
+        except Violation as error:  # pragma: no cover - the first state itself is wrong
+            print(error)
+            return 1
+        seconds = time.process_time() - started
+        print(f"\n{name}: {result.states} states, {result.moves} moves, {seconds:.0f} s CPU, {result.states / seconds:.0f} states/s: {'all seen' if result.complete else result.problem or 'NOT all seen'}")  # fmt: skip
+        for step in result.path:
+            print(f"  {step}")
+        unfinished += not result.complete
+    return 1 if unfinished else 0
+
+
+def bar(name: str, states: int, waiting: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{name}: {states} states, {waiting} to look at ", end="", file=sys.stderr, flush=True)
+
+
+def show(done: int, count: int, text: str, started: float) -> None:
+    rate = done / max(0.001, time.monotonic() - started)
+    if not sys.stderr.isatty():
+        if done % 10_000 == 0:
+            print(f"{done}/{count}  {rate:.0f}/s  {text}", flush=True)
+        return
+    if done % 100 and done != count:
+        return
+    filled = 30 * done // count
+    bar_text = "#" * filled + "." * (30 - filled)
+    print(f"\r[{bar_text}] {done}/{count}  {rate:.0f}/s  {text} ", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

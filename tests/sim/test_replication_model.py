@@ -1,0 +1,184 @@
+"""The replication protocol in its model: walks, a small exhaustive scope, and mutants of every rule.
+
+`make replication-model` plays the long form. Four mutants hide too well for a short run of walks; each is killed by the
+story that it allows, and the same story with the real rules breaks nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from evenq_broker.core.replication.record import Pair
+from evenq_broker.core.replication.rules import Role, Timing
+from replication_model.mutants import MUTANTS
+from replication_model.search import Scope, Search
+from replication_model.walks import play
+from replication_model.world import Rules, Violation, World
+
+STILL = Timing(retry_ms=1, renew_ms=1 << 40, suspect_ms=1 << 41, lag_ms=1 << 40, backoff_ms=1, drain_ms=1 << 40)
+WALKS = 400
+
+
+def test_walks_break_no_invariant_and_heal() -> None:
+    outcomes = [play(seed, Rules()) for seed in range(WALKS)]
+    assert [(outcome.seed, outcome.problem) for outcome in outcomes if outcome.problem] == []
+    assert sum(outcome.healed_rounds > 0 for outcome in outcomes) > WALKS // 8
+    assert sum(outcome.epochs for outcome in outcomes) > WALKS, "walks in which nothing happens prove nothing"
+    assert sum(outcome.committed for outcome in outcomes) > WALKS
+
+
+def test_a_walk_is_the_same_twice() -> None:
+    assert [play(seed, Rules()) for seed in range(20)] == [play(seed, Rules()) for seed in range(20)]
+
+
+def test_a_small_scope_has_no_violation_in_any_order() -> None:
+    result = Search(Rules(), Scope(epochs=1, records=1, calls=1, wipes=1, cuts=0)).run(1_500)
+    assert result.problem == ""
+    assert result.states >= 500
+
+
+# The mutants.
+
+QUICKLY = {
+    "R8 altogether": 600,
+    "R4 cut at committed": 600,
+    "R10 store id": 600,
+    "R1 only from in sync": 200,
+    "R5 durable confirmations": 200,
+    "R6 union": 800,
+    "R2 new epoch": 800,
+    "R9 floor": 200,
+}
+"""Rule -> walks within which its mutant is killed, with room."""
+
+
+@pytest.mark.parametrize("name", QUICKLY)
+def test_walks_kill_the_mutant(name: str) -> None:
+    assert any(play(seed, MUTANTS[name]).problem for seed in range(QUICKLY[name]))
+
+
+def group(rules: Rules) -> World:
+    """Broker 0 leads epoch 1; everybody has its first record."""
+    world = World(rules, timing=STILL, in_order=True)
+    for id_ in (0, 1, 2):
+        world.observe(id_)
+    elect(world, 0)
+    assert len(world.committed) == 1
+    return world
+
+
+def elect(world: World, id_: int) -> None:
+    world.stand(id_)
+    world.call(0, "known")
+    for other in (0, 1, 2):
+        world.observe(other)
+    sync(world)
+
+
+def sync(world: World) -> None:
+    for id_ in (0, 1, 2):
+        if world.nodes[id_].replica is not None:
+            world.sync(id_)
+    world.judge()
+
+
+def isolate(world: World, *links: tuple[int, int]) -> None:
+    world.cut = {link for one, other in links for link in ((one, other), (other, one))}
+
+
+def swap(world: World, leader: int, isr: tuple[Pair, ...]) -> bool:
+    world.propose(leader, isr)
+    if not world.calls:
+        return False
+    world.call(0, "known")
+    world.judge()
+    return True
+
+
+def ask_again(world: World, id_: int) -> None:
+    world.now_ms += 1
+    world.tick(id_)
+
+
+def late_reader(rules: Rules) -> None:
+    """A deposed leader, and a follower that restarts and is told of the record as it was before."""
+    world = group(rules)
+    pairs = world.record.isr
+    isolate(world, (0, 1), (0, 2))
+    world.stand(1)
+    world.call(0, "known")
+    world.observe(2)
+    sync(world)
+    assert swap(world, 1, pairs[1:])
+    world.append(1)
+    sync(world)
+    assert len(world.committed) >= 3
+    assert world.nodes[0].replica.role is Role.READY  # type: ignore[union-attr]  # it has heard of nothing
+    isolate(world, (0, 1))
+    world.kill(2)
+    world.reads_late = 2
+    world.start(2)
+    world.judge()
+    sync(world)
+
+
+def early_admission(rules: Rules) -> None:
+    """A new leader that does not know yet what was committed, and a follower that has next to nothing on disk."""
+    world = group(rules)
+    pairs = world.record.isr
+    isolate(world, (0, 2), (1, 2))
+    assert swap(world, 0, pairs[:2])
+    world.append(0)
+    sync(world)
+    assert len(world.committed) == 2
+    world.kill(0)
+    world.kill(1)
+    world.wipe(2)
+    world.start(1)
+    isolate(world)
+    world.stand(1)
+    world.call(0, "known")
+    world.start(2)
+    ask_again(world, 2)
+    assert len(world.nodes[2].log) == 3
+    assert world.nodes[2].synced == 0
+    swap(world, 1, (pairs[1], Pair(2, world.nodes[2].store_id)))
+
+
+def replaced_disk(rules: Rules) -> None:
+    """A broker confirms with one disk, comes back with another, and a third broker was away meanwhile."""
+    world = group(rules)
+    pairs = world.record.isr
+    isolate(world, (0, 2))
+    world.append(0)
+    sync(world)
+    assert len(world.committed) == 1
+    world.wipe(1)
+    world.start(1)
+    world.sync(1, 1)
+    assert swap(world, 0, (pairs[0], Pair(1, world.nodes[1].store_id), pairs[2]))
+    isolate(world)
+    ask_again(world, 2)
+    world.sync(2)
+    world.judge()
+
+
+STORIES: dict[str, Callable[[Rules], None]] = {
+    "R3 refuse lower epochs": late_reader,
+    "R3 synced epoch": late_reader,
+    "R8 epoch start": early_admission,
+    "R6 by broker, not by pair": replaced_disk,
+}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_the_story_kills_the_mutant_and_not_the_rule(name: str) -> None:
+    STORIES[name](Rules())
+    with pytest.raises(Violation, match="I1"):
+        STORIES[name](MUTANTS[name])
+
+
+def test_every_mutant_has_its_test() -> None:
+    assert {*QUICKLY, *STORIES} == set(MUTANTS)
+    assert len(MUTANTS) == 12

@@ -1,0 +1,217 @@
+"""A follower: matching its log with the leader's, copying, and standing for election."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import pytest
+from evenq_broker.core.replication.actions import (
+    AppendRecords,
+    Committed,
+    CompareAndSet,
+    Fence,
+    PersistEpoch,
+    ReadRecord,
+    RecordTooOld,
+    Reset,
+    Send,
+    StopServing,
+    Truncate,
+)
+from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
+from evenq_broker.core.replication.messages import EpochsReply, EpochsRequest, Nomination, Progress
+from evenq_broker.core.replication.record import Pair, Seen
+from evenq_broker.core.replication.replica import Replica
+from evenq_broker.core.replication.rules import InvariantBroken, Mode, Role
+from group import PAIRS, envelope, fetching, only, records, replica, seen
+
+TABLE = EpochTable(0, (EpochStart(1, 0),))
+
+
+def matching(log: EpochTable, end: int) -> Replica:
+    """Broker 1, restarted with a log, about to match it with broker 0's in epoch 3."""
+    one = replica(1, epoch_seen=2)
+    one.recovered(log, end, 0)
+    one.observed(seen(5, epoch=3, leader=0), 0)
+    (request,) = only(one.epoch_persisted(3), Send)
+    assert isinstance(request.envelope.body, EpochsRequest)
+    return one
+
+
+def reply(one: Replica, table: EpochTable, end: int, *, number: int = 0, session: int = 11):  # type: ignore[no-untyped-def]
+    return one.receive(envelope(0, EpochsReply(number or one.request, session, table, end), epoch=3), 0)
+
+
+def test_a_tail_of_another_epoch_is_cut_and_the_rest_is_confirmed() -> None:
+    one = matching(EpochTable(0, (EpochStart(1, 0), EpochStart(2, 10))), 20)
+    assert reply(one, EpochTable(0, (EpochStart(1, 0), EpochStart(3, 15))), 30) == [Truncate(10)]
+    (send,) = one.truncated(10)
+    assert isinstance(send, Send)
+    assert send.envelope.body == Progress(10, 10, True)
+
+
+def test_a_log_that_shares_nothing_begins_where_the_leaders_does() -> None:
+    one = matching(TABLE, 5)
+    assert reply(one, EpochTable(40, (EpochStart(2, 40),)), 90) == [Reset(40)]
+    (send,) = one.emptied(40)
+    assert isinstance(send, Send)
+    assert send.envelope.body == Progress(40, 40, True)
+    body = records(40, 50, epochs=(EpochStart(2, 40),), previous=0)
+    assert one.receive(envelope(0, body, epoch=3), 0) == [AppendRecords(body)]
+
+
+@pytest.mark.parametrize(("number", "session"), [(99, 11), (0, 10)])
+def test_a_reply_to_another_request_or_another_start_is_not_used(number: int, session: int) -> None:
+    one = matching(TABLE, 20)
+    assert reply(one, TABLE, 5, number=number, session=session) == []
+    assert reply(one, TABLE, 20) == [Truncate(20)]
+    assert reply(one, TABLE, 5) == []  # the same once more
+
+
+def test_a_cut_below_what_is_committed_fences() -> None:
+    one = fetching()
+    one.receive(envelope(0, records(10, 10, committed=10)), 0)
+    assert one.hw == 10
+    one.observed(seen(3, epoch=2, leader=0), 0)
+    one.epoch_persisted(2)
+    actions = one.receive(envelope(0, EpochsReply(one.request, 11, TABLE, 5), epoch=2), 0)
+    assert [type(action) for action in actions] == [StopServing, Fence]
+    assert isinstance(actions[1], Fence)
+    assert isinstance(actions[1].error, InvariantBroken)
+    assert one.role is Role.CRASHED
+    assert one.tick(99_999) == []
+
+
+def test_with_disks_only_what_is_synced_is_confirmed_and_in_memory_what_is_written() -> None:
+    for mode, confirmed in ((Mode.REPL_SYNC, 10), (Mode.REPL_MEMORY, 20)):
+        one = fetching(mode=mode)
+        one.receive(envelope(0, records(10, 20)), 0)
+        (send,) = one.copied(20)
+        assert isinstance(send, Send)
+        assert send.envelope.body == Progress(20, confirmed, True)
+    (send,) = fetching_with_tail().synced(20)
+    assert isinstance(send, Send)
+    assert send.envelope.body == Progress(20, 20, False)
+
+
+def fetching_with_tail() -> Replica:
+    one = fetching()
+    one.receive(envelope(0, records(10, 20)), 0)
+    one.copied(20)
+    return one
+
+
+@pytest.mark.parametrize("body", [records(0, 10, previous=0), records(20, 30), records(0, 5)])
+def test_records_that_do_not_begin_at_the_end_are_not_copied(body) -> None:  # type: ignore[no-untyped-def]
+    assert fetching().receive(envelope(0, body), 0) == []
+
+
+def test_records_behind_another_epoch_make_it_match_the_logs_again() -> None:
+    one = fetching()
+    (send,) = one.receive(envelope(0, records(10, 20, previous=0)), 0)
+    assert isinstance(send, Send)
+    assert isinstance(send.envelope.body, EpochsRequest)
+    assert one.role is Role.TRUNCATING
+
+
+def test_a_leader_whose_log_begins_later_makes_it_match_the_logs_again() -> None:
+    one = fetching()
+    one.receive(envelope(0, records(30, 30)), 0)
+    assert one.role is Role.TRUNCATING
+
+
+def test_records_of_who_does_not_lead_are_not_copied() -> None:
+    assert fetching().receive(envelope(2, records(10, 20)), 0) == []
+
+
+def test_what_is_committed_is_known_as_far_as_the_own_log_goes() -> None:
+    one = fetching()
+    one.receive(envelope(0, records(10, 20, committed=50)), 0)
+    assert Committed(20) in one.copied(20)
+    assert one.visible_end() == -1  # it is no leader
+
+
+def test_a_partial_copy_counts_as_far_as_it_went() -> None:
+    one = fetching()
+    one.receive(envelope(0, records(10, 30, epochs=(EpochStart(2, 25),))), 0)
+    one.copied(20)
+    assert (one.end, one.table.last_epoch) == (20, 1)
+
+
+def test_a_follower_stands_after_the_record_was_still_for_so_long_and_the_worse_one_later() -> None:
+    one = fetching()
+    assert only(one.tick(5_999), CompareAndSet) == []
+    (call,) = only(one.tick(6_000), CompareAndSet)
+    assert (call.proposed.epoch, call.proposed.leader, call.proposed.isr) == (2, 1, PAIRS)
+    worse = fetching()
+    worse.receive(envelope(0, records(10, 10, rank=1)), 0)
+    assert only(worse.tick(6_000), CompareAndSet) == []
+    assert only(worse.tick(6_500), CompareAndSet)
+
+
+@pytest.mark.parametrize("isr", [PAIRS[:1], (PAIRS[0], Pair(1, "e" * 32))])
+def test_who_is_not_in_sync_with_this_store_does_not_stand(isr: tuple[Pair, ...]) -> None:
+    one = fetching()
+    one.observed(seen(3, epoch=1, leader=0, isr=isr), 0)
+    assert one.stand() == []
+
+
+def test_an_election_of_the_last_life_is_not_led_but_won_anew_at_once() -> None:
+    one = replica(1, epoch_seen=3)
+    one.recovered(TABLE, 10, 0)
+    one.observed(seen(5, epoch=3, leader=1), 0)
+    assert one.role is Role.TRUNCATING
+    assert one.leader_id() == -1
+    (call,) = only(one.tick(1), CompareAndSet)
+    assert call.proposed.epoch == 4
+
+
+def test_an_election_that_lands_after_a_restart_is_followed_by_a_new_one() -> None:
+    one = replica(1, epoch_seen=3)
+    one.recovered(TABLE, 10, 0)
+    one.observed(seen(6, epoch=4, leader=1), 0)
+    assert one.role is Role.FENCED
+    one.epoch_persisted(4)
+    (call,) = only(one.tick(1), CompareAndSet)
+    assert call.proposed.epoch == 5
+
+
+def test_a_late_record_of_a_lower_epoch_is_not_followed() -> None:
+    one = replica(1, epoch_seen=3)
+    one.recovered(TABLE, 10, 0)
+    assert one.observed(seen(4, epoch=2, leader=0), 0) == [RecordTooOld(2, 3)]
+    assert one.observed(seen(5, epoch=3, leader=0), 0) != []
+
+
+def test_a_nominated_follower_stands_at_once_if_it_has_all() -> None:
+    assert only(fetching().receive(envelope(0, Nomination(10)), 0), CompareAndSet)
+    assert fetching().receive(envelope(0, Nomination(20)), 0) == []
+
+
+def test_a_winner_appends_only_when_its_epoch_is_synced() -> None:
+    one = fetching()
+    (call,) = only(one.stand(), CompareAndSet)
+    assert one.cas_done(call.number, Seen(call.proposed, "9"), 0) == [PersistEpoch(2)]
+    assert not one.leads
+
+
+def test_what_was_lost_is_asked_for_again() -> None:
+    one = fetching()
+    actions = one.tick(600)
+    assert ReadRecord() in actions
+    assert [send.envelope.body for send in only(actions, Send)] == [Progress(10, 10, True)]
+
+
+def test_a_writer_that_reports_what_cannot_be_fences() -> None:
+    for broken in (lambda one: one.copied(20), lambda one: one.synced(11), lambda one: one.truncated(11)):
+        one = fetching()
+        (_, fence) = broken(one)
+        assert isinstance(fence, Fence)
+
+
+def test_a_failed_disk_fences() -> None:
+    actions = fetching().disk_failed(OSError(5, "EIO"))
+    assert [type(action) for action in actions] == [StopServing, Fence]

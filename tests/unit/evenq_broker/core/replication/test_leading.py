@@ -1,0 +1,248 @@
+"""A leader: what is committed, who is in sync, and how it hands over."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import pytest
+from evenq_broker.core.replication.actions import (
+    ClosePeer,
+    Committed,
+    CompareAndSet,
+    HandedOver,
+    PersistEpoch,
+    RecordTooOld,
+    Send,
+    SendRecords,
+    Serve,
+    StopServing,
+)
+from evenq_broker.core.replication.epoch_table import EpochTable
+from evenq_broker.core.replication.messages import EpochsReply, EpochsRequest, Nomination, Progress, Refusal
+from evenq_broker.core.replication.record import NO_LEADER, Pair, Seen
+from evenq_broker.core.replication.rules import Mode, Role
+from group import PAIRS, confirm, envelope, only, ready, replica, seen, starting
+
+NEW = Pair(2, "d" * 32)
+
+
+def test_a_leader_serves_when_every_in_sync_copy_has_its_first_record() -> None:
+    one = starting()
+    assert confirm(one, 1, 10) == []
+    assert (one.visible_end(), one.may_append()) == (-1, False)
+    actions = confirm(one, 2, 10)
+    assert [Committed(10), Serve(1)] == actions
+    assert (one.visible_end(), one.may_append()) == (10, True)
+
+
+def test_what_the_leader_has_not_synced_is_not_committed() -> None:
+    one = ready()
+    one.appended(1, 20)
+    confirm(one, 1, 20)
+    confirm(one, 2, 20)
+    assert one.hw == 10
+    assert Committed(20) in one.synced(20)
+
+
+def test_in_memory_mode_written_is_enough() -> None:
+    one = ready(mode=Mode.REPL_MEMORY)
+    one.appended(1, 20)
+    confirm(one, 1, 20)
+    assert Committed(20) in confirm(one, 2, 20)
+
+
+def test_both_sets_count_until_the_answer_of_a_compare_and_set_is_known() -> None:
+    one = ready()
+    (call,) = only(one.propose(PAIRS[:2]), CompareAndSet)
+    one.cas_unknown(call.number)
+    one.appended(1, 20)
+    one.synced(20)
+    confirm(one, 1, 20)
+    assert one.hw == 10
+    assert call in one.tick(600)  # the same proposal again, not another
+    assert one.propose(PAIRS) == []
+    assert Committed(20) in one.cas_done(call.number, Seen(call.proposed, "3"), 600)
+
+
+def test_a_conflict_without_a_record_tells_nothing() -> None:
+    one = ready()
+    (call,) = only(one.propose(PAIRS[:2]), CompareAndSet)
+    one.cas_conflict(call.number, None, 0)
+    assert one.cas == call
+    one.observed(Seen(call.proposed, "3"), 0)
+    assert one.cas is None
+
+
+@pytest.mark.parametrize("confirmed", [None, 5])
+def test_who_has_not_confirmed_all_that_is_committed_is_not_admitted(confirmed: int | None) -> None:
+    one = ready()
+    if confirmed is not None:
+        confirm(one, 2, confirmed, store_id=NEW.store_id)
+    assert one.propose((*PAIRS[:2], NEW)) == []
+    confirm(one, 2, 10, store_id=NEW.store_id)
+    assert one.propose((*PAIRS[:2], NEW)) != []
+
+
+def test_the_in_sync_set_never_shrinks_below_the_floor_but_a_copy_may_be_swapped() -> None:
+    one = ready()
+    (call,) = only(one.propose(PAIRS[:2]), CompareAndSet)
+    one.cas_done(call.number, Seen(call.proposed, "3"), 0)
+    assert one.propose(PAIRS[:1]) == []
+    assert only(one.propose((PAIRS[0], PAIRS[2])), CompareAndSet)
+
+
+def test_a_replaced_store_is_swapped_for_the_old_one_and_the_old_one_no_longer_counts() -> None:
+    one = ready()
+    confirm(one, 2, 10, store_id=NEW.store_id)
+    assert one.changes(frozenset())[0] == (*PAIRS[:2], NEW)
+
+
+def test_a_silent_follower_leaves_the_in_sync_set_after_three_seconds_and_comes_back() -> None:
+    one = ready()
+    one.tick(0)
+    confirm(one, 1, 10, now_ms=2_900)
+    (call,) = only(one.tick(2_999), CompareAndSet)
+    assert call.proposed.isr == PAIRS  # a sign of life
+    one.cas_done(call.number, Seen(call.proposed, "3"), 2_999)
+    (call,) = only(one.tick(3_001), CompareAndSet)
+    assert call.proposed.isr == PAIRS[:2]
+    one.cas_done(call.number, Seen(call.proposed, "4"), 3_001)
+    confirm(one, 2, 10, now_ms=3_100)
+    (call,) = only(one.tick(3_200), CompareAndSet)
+    assert call.proposed.isr == PAIRS
+
+
+def test_a_leader_that_too_few_hear_gives_no_signs_of_life() -> None:
+    one = starting(isr=PAIRS[:2])
+    confirm(one, 1, 10, now_ms=2_000)
+    (call,) = only(one.tick(2_100), CompareAndSet)
+    assert call.proposed.isr == PAIRS[:2]
+    one.cas_done(call.number, Seen(call.proposed, "3"), 2_100)
+    assert only(one.tick(8_100), CompareAndSet) == []  # broker 1 was last heard of over 6 s ago
+    confirm(one, 1, 10, now_ms=8_200)
+    assert only(one.tick(8_300), CompareAndSet)
+
+
+def test_a_confirmation_over_the_own_end_closes_the_link() -> None:
+    (action,) = confirm(ready(), 1, 11)
+    assert isinstance(action, ClosePeer)
+    assert "ends at 11" in action.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"cluster": "d"}, "cluster 'd'"), ({"store_id": "x"}, "store id 'x'"), ({"epoch": 2_000_000}, "at most 1000000")],
+)
+def test_a_message_that_no_replica_of_the_group_sends_closes_the_link(change: dict[str, object], said: str) -> None:
+    one = ready()
+    (action,) = one.receive(envelope(1, Progress(10, 10, True), **change), 0)  # type: ignore[arg-type]
+    assert isinstance(action, ClosePeer)
+    assert said in action.reason
+    assert one.role is Role.READY
+
+
+def test_a_stranger_and_numbers_that_cannot_be_close_the_link() -> None:
+    one = ready()
+    for message in (
+        envelope(5, Refusal(), store_id="e" * 32),
+        envelope(0, Refusal()),
+        envelope(1, Progress(5, 6, True)),
+        envelope(1, EpochsReply(1, 1, EpochTable(9), 3)),
+    ):
+        (action,) = one.receive(message, 0)
+        assert isinstance(action, ClosePeer), message
+
+
+def test_a_message_of_a_lower_epoch_is_refused_and_a_higher_one_stops_a_leader() -> None:
+    one = ready()
+    (action,) = one.receive(envelope(1, Progress(10, 10, True), epoch=0), 0)
+    assert isinstance(action, Send)
+    assert isinstance(action.envelope.body, Refusal)
+    assert only(one.receive(envelope(1, Refusal(), epoch=2), 0), StopServing)
+    assert (one.role, one.visible_end()) == (Role.FENCED, -1)
+
+
+def test_a_higher_epoch_in_the_record_is_synced_before_anything_else() -> None:
+    one = ready()
+    actions = one.observed(seen(3, epoch=2, leader=1), 0)
+    assert actions[-1] == PersistEpoch(2)
+    assert one.receive(envelope(1, EpochsRequest(1), epoch=2), 0) == []
+
+
+def test_records_go_to_who_waits_and_carry_what_is_committed() -> None:
+    one = ready()
+    confirm(one, 1, 10, wants=True)
+    actions = one.appended(1, 20)
+    assert actions == [SendRecords(1, 10, 20)]
+    message = one.records(SendRecords(1, 10, 20), 20, b"x")
+    assert message is not None
+    assert (message.body.start, message.body.end, message.body.previous_epoch, message.body.committed) == (
+        10,
+        20,
+        1,
+        10,
+    )  # type: ignore[union-attr]
+    one.observed(seen(3, epoch=2, leader=1), 0)
+    assert one.records(SendRecords(1, 10, 20), 20, b"x") is None
+
+
+def test_a_follower_that_ends_below_the_first_record_is_told_where_the_log_begins() -> None:
+    one = ready()
+    one.trimmed(8)
+    (action,) = confirm(one, 1, 5, wants=True)
+    assert action == SendRecords(1, 8, 8)
+
+
+def test_retention_of_what_is_not_committed_fences() -> None:
+    one = ready()
+    one.appended(1, 20)
+    one.trimmed(15)
+    assert one.role is Role.CRASHED
+
+
+def test_pairs_of_one_broker_are_bounded() -> None:
+    one = ready()
+    for number in range(50):
+        confirm(one, 2, 10, store_id=f"{number:032x}")
+    assert len([pair for pair in one.acks if pair.broker_id == 2]) <= 4
+
+
+def test_a_drain_waits_for_the_others_nominates_the_best_and_tells_who_leads() -> None:
+    one = ready()
+    one.appended(1, 20)
+    one.synced(20)
+    confirm(one, 1, 20)
+    assert only(one.drain(0), Send) == []
+    assert not one.may_append()
+    (send,) = only(confirm(one, 2, 20), Send)
+    assert (send.to, send.envelope.body) == (1, Nomination(20))
+    actions = one.observed(seen(3, epoch=2, leader=1), 100)
+    assert HandedOver(1, 2) in actions
+
+
+def test_a_drain_nominates_the_next_if_the_first_does_not_stand_and_ends_in_time() -> None:
+    one = ready()
+    one.drain(0)
+    (send,) = only(one.tick(600), Send)
+    assert send.to == 2
+    assert HandedOver(NO_LEADER, 1) in one.tick(10_600)
+
+
+def test_the_founder_of_a_new_group_writes_the_first_record_and_nobody_else_does() -> None:
+    other, founder = replica(1), replica(0, founds=True)
+    for one in (other, founder):
+        one.recovered(EpochTable(), 0, 0)
+    assert other.absent(0) == []
+    (call,) = only(founder.absent(0), CompareAndSet)
+    assert (call.expected, call.proposed.isr) == (None, PAIRS[:1])
+    founder.cas_done(call.number, Seen(call.proposed, "1"), 0)
+    assert only(founder.tick(6_000), CompareAndSet)
+
+
+def test_a_founder_whose_log_has_something_does_not_begin_a_second_history() -> None:
+    one = replica(0, founds=True, epoch_seen=3)
+    one.recovered(EpochTable(), 0, 0)
+    assert one.absent(0) == [RecordTooOld(0, 3)]
