@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
+from pyspark_evenq import connection
 
 from evenq.model.queue import MessageQueue
 from evenq.store.record import HEADER_BYTES, pack
@@ -265,7 +266,9 @@ def records_of(messages: list[definition_pb2.Message], first: int, asked: data_p
 
 
 @pytest.fixture
-def broker() -> Iterator[FakeBroker]:
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBroker]:
+    # Its port may be one that a broker of an earlier test had, and a channel that knows it as dead waits for a while.
+    monkeypatch.setattr(connection, "_channels", {})
     made = FakeBroker()
     yield made
     made.stop()
