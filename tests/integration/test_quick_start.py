@@ -22,8 +22,9 @@ EVENQ = [sys.executable, "-m", "evenq.cli"]
 
 @pytest.fixture
 def port():
+    """The first of two: a second broker takes the next one."""
     with FreePorts() as ports:
-        yield ports.take()
+        yield ports.take(2)
 
 
 @pytest.fixture
@@ -32,6 +33,8 @@ def up():
     started = []
 
     def start(*options):
+        if "--metrics-port" not in options:
+            options = (*options, "--metrics-port", "0")  # others look for 5557 at the same time
         process = subprocess.Popen([*EVENQ, "up", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         started.append(process)
         line = process.stdout.readline()

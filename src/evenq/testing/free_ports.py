@@ -42,24 +42,33 @@ class FreePorts(Closing):
         self._folder.mkdir(exist_ok=True)
         self._next = _FIRST + os.getpid() * 7 % (_LAST - _FIRST)
 
-    def take(self) -> int:
-        """A port on loopback that is free now and reserved among users of this class. Raises PortInUse if there is
-        none.
+    def take(self, count: int = 1) -> int:
+        """A port on loopback that is free now and reserved among users of this class; with `count` the first of so
+        many neighbours. Raises PortInUse if there is none.
         """
         for _ in range(_LAST - _FIRST):
             port = self._next
             self._next = _FIRST + (port + 1 - _FIRST) % (_LAST - _FIRST)
+            if self._reserve(range(port, port + count)):
+                return port
+        raise PortInUse(f"No port from {_FIRST} to {_LAST} is free on 127.0.0.1.")
+
+    def _reserve(self, ports: range) -> bool:
+        locks: list[IO[str]] = []
+        for port in ports:
             lock = (self._folder / str(port)).open("w")
+            locks.append(lock)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                free = port_is_free(port)
             except OSError:
-                lock.close()
-                continue
-            if port_is_free(port):
-                self._locks.append(lock)
-                return port
-            lock.close()
-        raise PortInUse(f"No port from {_FIRST} to {_LAST} is free on 127.0.0.1.")
+                free = False
+            if not free:
+                for one in locks:
+                    one.close()
+                return False
+        self._locks += locks
+        return True
 
     def close(self) -> None:
         """Give the reservations back."""

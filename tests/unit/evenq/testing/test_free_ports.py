@@ -22,3 +22,13 @@ def test_a_port_in_use_is_not_handed_out():
         ports.close()
         with FreePorts() as others:
             assert others.take() != port
+
+
+def test_neighbours_are_reserved_together():
+    with FreePorts() as mine, FreePorts() as yours:
+        first = mine.take(3)
+        taken = {yours.take() for _ in range(6)}
+        assert not taken & set(range(first, first + 3))
+        single = yours.take()
+        again = mine.take(2)
+        assert single not in {again, again + 1}
