@@ -153,13 +153,13 @@ class _RangeScan:
         """
         place = self._queue, self._planned_end
         try:
-            told = cluster.marks(self._address, [place])[place]
+            if cluster.marks(self._address, [place])[place] in {"", mark}:
+                return
             bounds = self._bounds()
         except errors.Error as failure:
             log.warning("%s: the end of the range was not compared: %s", self._queue, failure)
             return
-        if told not in {"", mark}:
-            self._lost(Trimmed(queue=self._queue, wanted=self._planned_end, bounds=bounds, regrown=True), 0)
+        self._lost(Trimmed(queue=self._queue, wanted=self._planned_end, bounds=bounds, regrown=True), 0)
 
     def _one_connection(self) -> Iterator[pa.RecordBatch]:
         from evenq.wire.status import check

@@ -97,13 +97,23 @@ def extra_fields(
     """The fields of `SystemProperties` that only the broker knows: place and time, and for a delivery its handle,
     its number (from 1) and how long it stays invisible (ms). Wire contract 5.3.
     """
-    told = b"" if handle is None else handle.encode()
+    encoded = None if handle is None else handle.encode()
+    return _extra(queue_id, queue_offset, store_ms, encoded, attempt, invisible_ms)
+
+
+def _extra(
+    queue_id: int,
+    queue_offset: int,
+    store_ms: int,
+    handle: bytes | None,
+    attempt: int | None,
+    invisible_ms: int | None,
+) -> bytes:
     return b"".join((
         _moment(9, store_ms),
-        b"\x62" + varint(len(told)) + told if handle is not None else b"",  # 12 receipt_handle
-        b"\x68", varint(queue_id), b"\x70", varint(queue_offset),  # 13, 14
-        _moment(15, invisible_ms) if invisible_ms is not None else b"",
-        b"\x80\x01" + varint(attempt) if attempt is not None else b"",  # 16 delivery_attempt
+        b"\x62" + varint(len(handle)) + handle if handle is not None else b"",  # 12 receipt_handle
+        _queue_field(queue_id), b"\x70", near(queue_offset),  # 13, 14
+        _delivery_end(invisible_ms, attempt),
     ))  # fmt: skip
 
 
@@ -118,10 +128,7 @@ def delivery_frame(stored: StoredAt, handle: bytes, attempt: int, invisible_ms: 
     `extra_fields`, in one step.
     """
     head, system = stored.head, stored.system
-    extra = b"".join((
-        _moment(9, stored.store_ms), b"\x62", varint(len(handle)), handle, _queue_field(stored.queue_id), b"\x70",
-        near(stored.queue_offset), _delivery_end(invisible_ms, attempt),
-    ))  # fmt: skip
+    extra = _extra(stored.queue_id, stored.queue_offset, stored.store_ms, handle, attempt, invisible_ms)
     inside = varint(len(system) + len(extra))
     size = len(head) + 1 + len(inside) + len(system) + len(extra)
     return b"".join((b"\x12", varint(size), head, b"\x1a", inside, system, extra)), size
@@ -133,5 +140,10 @@ def _queue_field(queue_id: int) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _delivery_end(invisible_ms: int | None, attempt: int) -> bytes:
-    return (_moment(15, invisible_ms) if invisible_ms is not None else b"") + varint_field(16, attempt)
+def _delivery_end(invisible_ms: int | None, attempt: int | None) -> bytes:
+    return b"".join(
+        (
+            _moment(15, invisible_ms) if invisible_ms is not None else b"",
+            varint_field(16, attempt) if attempt is not None else b"",
+        )
+    )

@@ -185,13 +185,9 @@ class Sending:
                 raise
             return _refused(status_frame(error, context.language), message_ids)
         self._count(topic, entries)
-        if len(entries) == 1:
-            return OK_STATUS + _ok_entry(message_ids[0], entry.queue_offset)
-        answer = [OK_STATUS]
-        for message_id, entry in zip(message_ids, entries, strict=True):
-            offset = near(entry.queue_offset)
-            answer += (_ok_head(len(message_id), len(offset)), message_id, b"\x20", offset)
-        return b"".join(answer)
+        return OK_STATUS + b"".join(
+            [_ok_entry(name, entry.queue_offset) for name, entry in zip(message_ids, entries, strict=True)]
+        )
 
     async def _claimed_one_by_one(
         self, once: Once, keys: list[bytes], entries: list[Append], topic: TopicConfig

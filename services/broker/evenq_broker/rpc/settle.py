@@ -98,7 +98,7 @@ class Settling:
             )
         progress = broker.progress
         queue = progress.queue(group_id, topic_id, queue_id)
-        full = queue is not None and len(queue.pending) >= progress.inflight_max
+        full = queue is not None and progress.room(queue) <= 0
         verdict = progress.ack(queue, offset, number, expires_ms=expires_ms, now_ms=now_ms)
         if verdict is Verdict.INVALID:
             raise _over()
